@@ -1,0 +1,32 @@
+"""tokenmill: text corpora of any size to the token files that trainers read.
+
+>>> import tokenmill
+>>> tokenmill.prepare("data/*.parquet", tokenizer="gpt2", out="data/tokens")  # doctest: +SKIP
+>>> store = tokenmill.open("data/tokens")  # doctest: +SKIP
+>>> store[0]  # doctest: +SKIP
+
+Nothing heavy is imported before it is used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from tokenmill.errors import TokenmillError
+
+if TYPE_CHECKING:
+    from tokenmill.api import Store, open, plan, prepare, status, verify  # noqa: A004 - tokenmill.open is the name
+
+__version__ = "0.1.0"
+__all__ = ["Store", "TokenmillError", "open", "plan", "prepare", "status", "verify"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in __all__:
+        return getattr(importlib.import_module("tokenmill.api"), name)
+    raise AttributeError(f"module 'tokenmill' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

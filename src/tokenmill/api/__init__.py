@@ -1,0 +1,15 @@
+"""What Python users call. `tokenmill` itself offers the same names, loaded on first use."""
+
+from tokenmill.api.estimate import Estimate, plan
+from tokenmill.api.preparation import Prepared, prepare
+from tokenmill.api.state import Status, status
+from tokenmill.api.verification import Verification, verify
+from tokenmill.store import Store
+
+
+def open(directory: str) -> Store:  # noqa: A001 - the name users know: tokenmill.open
+    """Open a complete store."""
+    return Store(directory)
+
+
+__all__ = ["Estimate", "Prepared", "Status", "Store", "Verification", "open", "plan", "prepare", "status", "verify"]

@@ -1,0 +1,140 @@
+"""Sources to store: freeze the run, do the units that are missing, write the manifest."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+
+from tokenmill import layout, planning
+from tokenmill.api import progress
+from tokenmill.api.freeze import freeze
+from tokenmill.api.mill import Mill
+from tokenmill.api.request import Request, Words, choose_means, find_sources, make_request, total_bytes
+from tokenmill.api.wording import size
+from tokenmill.executors.local import LocalExecutor
+from tokenmill.storage import Folder
+from tokenmill.tokenizers.tokenizer import engine_modules
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import pyarrow as pa
+
+    from tokenmill.job import TokenizerSpec
+
+
+class Prepared(msgspec.Struct, frozen=True):
+    """What a run came to. Counts are of the whole store; rates, deaths and memory are of this call."""
+
+    directory: str
+    tokenizer: str
+    engine: str
+    begin_token: int | None
+    end_token: int | None
+    sources: int
+    units: int
+    units_done_now: int
+    documents: int
+    tokens: int
+    text_bytes: int
+    skipped_rows: int
+    skipped_reasons: dict[str, int]
+    deaths: int
+    seconds: float
+    tokens_per_second: float
+    bytes_per_second: float
+    peak_worker_bytes: int
+    notices: list[str]
+
+
+def prepare(  # noqa: PLR0913 - the options of the command, by their names
+    sources: str | Sequence[str],
+    *,
+    tokenizer: str,
+    out: str,
+    column: str = "text",
+    separator: str | None = None,
+    engine: str = "auto",
+    eot: str | int | None = None,
+    bos: str | int | None = None,
+    workers: int | None = None,
+    memory: str | int | None = None,
+    unit_bytes: str | int | None = None,
+    limit_units: int | None = None,
+    reporter: progress.Reporter | None = None,
+) -> Prepared:
+    """Turn text into a token store at `out`. Call it again after any interruption: only what is missing is done."""
+    words = Words(sources, tokenizer, column, separator, engine, eot, bos, unit_bytes, limit_units)
+    started = time.monotonic()
+    discovery = find_sources(words)
+    means = choose_means(workers, memory, most_workers=total_bytes(discovery) // planning.SMALLEST_UNIT_BYTES + 1)
+    folder = Folder(out)
+    folder.create()
+    with (
+        folder.lock(layout.LOCK),
+        # Workers take a second to load their libraries; meanwhile the vocabulary is found and the plan is made.
+        LocalExecutor(means.workers, means.worker_bytes, ("tokenmill.work", *engine_modules(engine))) as executor,
+        reporter if reporter is not None else progress.for_python() as report,
+    ):
+        request = make_request(words, discovery)
+        folder.remove_temporaries(layout.PARTS)
+        frozen = freeze(folder, request)
+        mill = Mill(folder, frozen, request.engine, means, report)
+        _announce(report, mill, request)
+        mill.run(executor)
+        mill.manifest.add_from_parts(executor, mill.earlier)
+        return _prepared(mill, mill.manifest.publish(), time.monotonic() - started)
+
+
+def _announce(report: progress.Reporter, mill: Mill, request: Request) -> None:
+    """Say, before any work, what is about to be done to which text."""
+    run, spec, means = mill.frozen.run, request.job.tokenizer, mill.means
+    ignored = request.discovery.ignored
+    report.say(f"sources      {run.sources:,} files, {size(run.source_bytes)}, {run.units:,} units")
+    if ignored:
+        report.say(f"ignored      {len(ignored):,} files with other endings, such as {ignored[0]}")
+    report.say(f"tokenizer    {spec.name} ({spec.vocabulary_size:,} ids, {spec.dtype}), engine {mill.engine}")
+    report.say(f"begin token  {_spelled(spec, request.job.begin)}")
+    report.say(f"end token    {_spelled(spec, request.job.end)}")
+    report.say(f"workers      {means.workers}, {size(means.memory_bytes)} of memory")
+    if means.notice:
+        report.say(f"note: {means.notice}")
+    if len(mill.earlier):
+        report.say(f"resuming     {len(mill.earlier):,} of {run.units:,} units are there already")
+
+
+def _spelled(spec: TokenizerSpec, token: int | None) -> str:
+    if token is None:
+        return "none"
+    spelling = next((text for text, number in spec.special_tokens.items() if number == token), "")
+    return f"{token} {spelling}".rstrip()
+
+
+def _prepared(mill: Mill, manifest: pa.Table, seconds: float) -> Prepared:
+    run, step = mill.frozen.run, mill.step
+    totals = {name: int(np.sum(manifest[name].to_numpy())) for name in ("documents", "tokens", "text_bytes", "skipped")}
+    worked = max(mill.seconds, 1e-9)
+    return Prepared(
+        directory=mill.folder.root,
+        tokenizer=run.job.tokenizer.name,
+        engine=mill.engine,
+        begin_token=run.job.begin,
+        end_token=run.job.end,
+        sources=run.sources,
+        units=run.units,
+        units_done_now=step.units,
+        documents=totals["documents"],
+        tokens=totals["tokens"],
+        text_bytes=totals["text_bytes"],
+        skipped_rows=totals["skipped"],
+        skipped_reasons=dict(mill.manifest.skipped_reasons),
+        deaths=step.deaths,
+        seconds=round(seconds, 3),
+        tokens_per_second=round(step.tokens / worked),
+        bytes_per_second=round(step.text_bytes / worked),
+        peak_worker_bytes=mill.peak_worker_bytes,
+        notices=mill.notices,
+    )

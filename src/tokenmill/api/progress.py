@@ -1,0 +1,163 @@
+"""What a person sees while a run goes on: a bar on a terminal or in a notebook, plain lines or nothing elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol, Self
+
+from tokenmill.api.wording import duration, number
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress, Task
+
+LINE_SECONDS = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """How far a run is: what this process has done, and what was there before it started."""
+
+    text_bytes: int = 0
+    tokens: int = 0
+    units: int = 0
+    deaths: int = 0
+
+
+class Reporter(Protocol):
+    """Told of a run's course."""
+
+    def begin(self, title: str, total_bytes: int, done_bytes: int, workers: int) -> None:
+        """A long step starts; `done_bytes` of it were done before."""
+        ...
+
+    def advance(self, planned_bytes: int, step: Step) -> None:
+        """Some more of the planned bytes are done."""
+        ...
+
+    def say(self, message: str) -> None:
+        """Something a person should know now."""
+        ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, *_: object) -> None: ...
+
+
+class Silent:
+    """Shows nothing."""
+
+    def begin(self, title: str, total_bytes: int, done_bytes: int, workers: int) -> None:
+        """Nothing to show."""
+
+    def advance(self, planned_bytes: int, step: Step) -> None:
+        """Nothing to show."""
+
+    def say(self, message: str) -> None:
+        """Nothing to show."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+class Lines(Silent):
+    """Plain lines on stderr, one every ten seconds."""
+
+    def begin(self, title: str, total_bytes: int, done_bytes: int, workers: int) -> None:
+        """Remember the start, to tell rates from it."""
+        self._title, self._total, self._before, self._workers = title, total_bytes, done_bytes, workers
+        self._done = 0
+        self._started = self._last = time.monotonic()
+
+    def advance(self, planned_bytes: int, step: Step) -> None:
+        """Print a line if the last one is old enough."""
+        self._done += planned_bytes
+        now = time.monotonic()
+        if now - self._last < LINE_SECONDS:
+            return
+        self._last = now
+        elapsed = now - self._started
+        left = (self._total - self._before - self._done) * elapsed / max(self._done, 1)
+        share = (self._before + self._done) / max(self._total, 1)
+        self.say(f"{self._title}: {share:.1%}, {rates(step, elapsed)}, {duration(left)} left")
+
+    def say(self, message: str) -> None:
+        """Print it."""
+        print(message, file=sys.stderr, flush=True)  # noqa: T201 - this is the place that prints
+
+
+class Bar(Silent):
+    """A progress bar on stderr."""
+
+    def __init__(self) -> None:
+        from rich.console import Console  # noqa: PLC0415 - not needed without a terminal
+
+        self._console: Console = Console(stderr=True)
+        self._progress: Progress | None = None
+
+    def begin(self, title: str, total_bytes: int, done_bytes: int, workers: int) -> None:
+        """Draw the bar."""
+        from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn  # noqa: PLC0415
+        from rich.text import Text  # noqa: PLC0415
+
+        class Rates(ProgressColumn):
+            """Tokens and bytes a second since this process started, workers, deaths, time left."""
+
+            max_refresh = 0.5
+
+            def render(self, task: Task) -> Text:
+                elapsed = max(task.elapsed or 0, 1e-3)
+                done = task.completed - done_bytes
+                left = duration(((task.total or 0) - task.completed) * elapsed / done) if done else "..."
+                return Text(f"{rates(task.fields['step'], elapsed)}  {left} left", style="cyan")
+
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=None),
+            TextColumn("{task.percentage:5.1f} %"),
+            Rates(),
+            TextColumn(f"[dim]{workers} worker{'s' * (workers != 1)}[/]"),
+            TextColumn("[red]{task.fields[deaths]}[/]"),
+            console=self._console,
+            expand=True,
+        )
+        self._task = self._progress.add_task(
+            title, total=max(total_bytes, 1), completed=done_bytes, step=Step(), deaths=""
+        )
+        self._progress.start()
+
+    def advance(self, planned_bytes: int, step: Step) -> None:
+        """Move the bar."""
+        if self._progress is not None:
+            deaths = f"{step.deaths} retried" if step.deaths else ""
+            self._progress.update(self._task, advance=planned_bytes, step=step, deaths=deaths)
+
+    def say(self, message: str) -> None:
+        """Print above the bar."""
+        self._console.print(message, highlight=False, markup=False, soft_wrap=True)
+
+    def __exit__(self, *_: object) -> None:
+        if self._progress is not None:
+            self._progress.stop()
+
+
+def for_python() -> Reporter:
+    """What a Python call shows: a bar in a terminal or notebook, else nothing."""
+    return Bar() if sys.stderr.isatty() or "ipykernel" in sys.modules else Silent()
+
+
+def for_command(quiet: bool) -> Reporter:
+    """What a command shows: a bar in a terminal, plain lines elsewhere, nothing if asked to be quiet."""
+    if quiet:
+        return Silent()
+    return Bar() if sys.stderr.isatty() else Lines()
+
+
+def rates(step: Step, seconds: float) -> str:
+    """Tokens and megabytes a second."""
+    return f"{number(step.tokens / seconds)} tokens/s  {step.text_bytes / seconds / 1e6:.1f} MB/s"

@@ -1,0 +1,137 @@
+"""From the words of a call to a job and its sources: names resolved, defaults filled in, contradictions refused."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tokenmill import machine, planning
+from tokenmill.errors import UsageError
+from tokenmill.job import Job, parse_size
+from tokenmill.sources import Discovery, discover
+from tokenmill.sources.documents import ReadOptions
+from tokenmill.tokenizers.tokenizer import choose_engine
+from tokenmill.tokenizers.vocabulary import Vocabulary, boundary_token, resolve
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+OWN_BYTES = 200 << 20
+"""What the parent process needs for itself."""
+
+SMALLEST_WORKER_BYTES = 450 << 20
+"""What a worker needs to do anything: its libraries, an engine, a batch."""
+
+VERSIONED = ("tokenmill", "pyarrow", "numpy", "gigatoken", "tiktoken", "tokenizers")
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """A call as it was made; None means that nothing was said."""
+
+    sources: Sequence[str]
+    tokenizer: str
+    column: str = "text"
+    separator: str | None = None
+    engine: str = "auto"
+    eot: str | int | None = None
+    bos: str | int | None = None
+    unit_bytes: str | int | None = None
+    limit_units: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A call that can be carried out."""
+
+    job: Job
+    vocabulary: Vocabulary
+    discovery: Discovery
+    engine: str
+
+    @property
+    def options(self) -> ReadOptions:
+        """How the sources are read."""
+        return ReadOptions(self.job.column, self.job.separator)
+
+    @property
+    def source_bytes(self) -> int:
+        """The size of all sources."""
+        return total_bytes(self.discovery)
+
+
+def total_bytes(discovery: Discovery) -> int:
+    """The size of all sources."""
+    return int(discovery.table["size"].to_numpy().sum())
+
+
+def find_sources(words: Words) -> Discovery:
+    """The sources a call names."""
+    return discover([words.sources] if isinstance(words.sources, str | os.PathLike) else list(words.sources))
+
+
+def make_request(words: Words, discovery: Discovery) -> Request:
+    """Resolve the tokenizer and fill in what was not said."""
+    vocabulary = resolve(words.tokenizer)
+    spec = vocabulary.spec
+    if words.eot is None and spec.end_of_text is None:
+        known = ", ".join(f"{spelling} {token}" for spelling, token in list(spec.special_tokens.items())[:6])
+        raise UsageError(
+            f"{spec.name} does not say which token ends a document",
+            f"special tokens   {known or 'none'}",
+            "Say it with --eot ID, or --eot none to put nothing between documents.",
+        )
+    if words.separator == "":
+        raise UsageError("--separator is empty", "Give the text that stands between two documents.")
+    if words.limit_units is not None and words.limit_units < 1:
+        raise UsageError("--limit-units has to be at least 1")
+    unit_bytes = parse_size(words.unit_bytes) if words.unit_bytes is not None else None
+    if unit_bytes == 0:
+        raise UsageError("--unit-bytes has to be at least 1")
+    job = Job(
+        tokenizer=spec,
+        column=words.column,
+        separator=words.separator,
+        begin=boundary_token(spec, "--bos", words.bos, None),
+        end=boundary_token(spec, "--eot", words.eot, spec.end_of_text),
+        unit_bytes=unit_bytes or planning.default_unit_bytes(total_bytes(discovery)),
+        limit_units=words.limit_units,
+    )
+    return Request(job, vocabulary, discovery, choose_engine(spec, words.engine))
+
+
+@dataclass(frozen=True, slots=True)
+class Means:
+    """The processes and the memory a run may use."""
+
+    workers: int
+    worker_bytes: int
+    memory_bytes: int
+    notice: str | None = None
+
+
+def choose_means(workers: int | None, memory: str | int | None, most_workers: int) -> Means:
+    """One worker per core, no more than there is work for, and no more than fit into the memory budget."""
+    budget = parse_size(memory) if memory is not None else machine.default_memory_budget()
+    if workers is not None and workers < 1:
+        raise UsageError("--workers has to be at least 1")
+    wanted = min(workers if workers is not None else machine.cores(), max(most_workers, 1))
+    fitting = max(1, (budget - OWN_BYTES) // SMALLEST_WORKER_BYTES)
+    count = min(wanted, fitting)
+    notice = None
+    if count < wanted:
+        notice = f"{count} of {wanted} workers: --memory {budget / 1e9:.1f} GB has no room for more"
+    return Means(count, max((budget - OWN_BYTES) // count, SMALLEST_WORKER_BYTES), budget, notice)
+
+
+def versions() -> dict[str, str]:
+    """The versions of tokenmill and of what decides its output."""
+    found = {}
+    for name in VERSIONED:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found

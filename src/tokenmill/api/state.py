@@ -1,0 +1,106 @@
+"""How far a run is, read from its directory alone: also while it goes on in another process or on another machine."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import msgspec
+import numpy as np
+
+from tokenmill import layout
+from tokenmill.storage import Folder
+
+RECENT_SECONDS = 60.0
+LOG_TAIL_BYTES = 1 << 20
+
+
+class Status(msgspec.Struct, frozen=True):
+    """A run's state. `process` is the one that writes to the store now, if any."""
+
+    directory: str
+    state: str
+    process: int | None
+    tokenizer: str
+    begin_token: int | None
+    end_token: int | None
+    sources: int
+    units: int
+    units_done: int
+    planned_bytes: int
+    planned_bytes_done: int
+    tokens: int | None
+    documents: int | None
+    skipped_rows: int | None
+    bytes_per_second: float | None
+    tokens_per_second: float | None
+    seconds_left: float | None
+    deaths: int
+    failures: int
+
+
+def status(directory: str) -> Status:
+    """Look at a run without disturbing it."""
+    folder = Folder(directory)
+    run = layout.require_run(folder)
+    text_bytes = layout.read_table(folder, layout.PLAN, run.plan_sha256)["text_bytes"].to_numpy()
+    committed = layout.committed_units(folder, run.units)
+    complete = folder.exists(layout.MANIFEST)
+    process = folder.locked_by(layout.LOCK)
+    done = int(text_bytes[committed].sum())
+    log = _Log(folder)
+    totals = _totals(folder) if complete else {}
+    running = process is not None and not complete
+    rate = log.bytes_per_second if running else None
+    return Status(
+        directory=folder.root,
+        state="complete" if complete else "running" if running else "stopped",
+        process=process,
+        tokenizer=run.job.tokenizer.name,
+        begin_token=run.job.begin,
+        end_token=run.job.end,
+        sources=run.sources,
+        units=run.units,
+        units_done=int(committed.sum()),
+        planned_bytes=int(text_bytes.sum()),
+        planned_bytes_done=done,
+        tokens=totals.get("tokens"),
+        documents=totals.get("documents"),
+        skipped_rows=totals.get("skipped"),
+        bytes_per_second=rate,
+        tokens_per_second=log.tokens_per_second if running else None,
+        seconds_left=(int(text_bytes.sum()) - done) / rate if rate else None,
+        deaths=log.deaths,
+        failures=log.failures,
+    )
+
+
+def _totals(folder: Folder) -> dict[str, int]:
+    manifest = layout.read_table(folder, layout.MANIFEST)
+    return {name: int(np.sum(manifest[name].to_numpy())) for name in ("documents", "tokens", "skipped")}
+
+
+class _Log:
+    """The end of a run's log: the rate of the last minute, and what went wrong since the run was last started."""
+
+    def __init__(self, folder: Folder) -> None:
+        events = [json.loads(line) for line in _tail(folder)]
+        starts = [place for place, event in enumerate(events) if event["event"] == "start"]
+        session = events[starts[-1] :] if starts else events
+        self.deaths = sum(event["event"] == "death" for event in session)
+        self.failures = sum(event["event"] == "failure" for event in session)
+        now = time.time()
+        recent = [event for event in session if event["event"] == "unit" and event["time"] > now - RECENT_SECONDS]
+        begin = max(session[0]["time"], now - RECENT_SECONDS) if session else now
+        seconds = max(now - begin, 1e-3)
+        self.bytes_per_second = sum(event["text_bytes"] for event in recent) / seconds
+        self.tokens_per_second = sum(event["tokens"] for event in recent) / seconds
+
+
+def _tail(folder: Folder) -> list[bytes]:
+    """The last whole lines of the log."""
+    if not folder.exists(layout.LOG):
+        return []
+    data = folder.read_end(layout.LOG, LOG_TAIL_BYTES)
+    lines = data.split(b"\n")
+    return [line for line in lines[0 if len(data) < LOG_TAIL_BYTES else 1 : -1] if line]

@@ -1,0 +1,104 @@
+"""Check a store: every checksum, and a share of its documents against the reference engine."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+
+from tokenmill import layout, planning
+from tokenmill.api import progress
+from tokenmill.api.freeze import load
+from tokenmill.api.request import choose_means
+from tokenmill.errors import CorruptStore, IncompleteStore, RunFailed, UsageError
+from tokenmill.executors.local import LocalExecutor
+from tokenmill.executors.outcomes import Done, Failed
+from tokenmill.storage import Folder
+from tokenmill.tokenizers.tokenizer import engine_modules
+from tokenmill.work import Verify
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+NAMED_FAILURES = 10
+
+
+class Verification(msgspec.Struct, frozen=True):
+    """What was checked; that there is one at all means that it was right."""
+
+    directory: str
+    units: int
+    documents: int
+    tokens: int
+    documents_compared: int
+    seconds: float
+
+
+def verify(
+    directory: str,
+    *,
+    sample: float = 0.0,
+    all: bool = False,  # noqa: A002 - the name of the option
+    workers: int | None = None,
+    reporter: progress.Reporter | None = None,
+) -> Verification:
+    """Read every part and compare it with its checksum and the manifest; raise CorruptStore if anything is wrong.
+
+    With `sample`, that share of the documents is read again from the sources, encoded by the reference engine and
+    compared; with `all`, every document.
+    """
+    if not 0 <= sample <= 1:
+        raise UsageError("--sample is a share of the documents, between 0 and 1")
+    share = 1.0 if all else sample
+    started = time.monotonic()
+    folder = Folder(directory)
+    run = layout.require_run(folder)
+    if not folder.exists(layout.MANIFEST):
+        committed = int(layout.committed_units(folder, run.units).sum())
+        raise IncompleteStore(
+            f"{folder.root} is not complete: {committed:,} of {run.units:,} units are committed",
+            "Run the same `tokenmill prepare` again to finish it, then verify.",
+        )
+    frozen = load(folder, run)
+    manifest = layout.read_table(folder, layout.MANIFEST)
+    means = choose_means(workers, None, most_workers=run.units)
+    preload = ("tokenmill.work", *(engine_modules(run.job.tokenizer.kind) if share else ()))
+    compared, problems = 0, []
+    with (
+        LocalExecutor(means.workers, means.worker_bytes, preload) as executor,
+        reporter if reporter is not None else progress.for_python() as report,
+    ):
+        report.begin("verify", int(frozen.plan["text_bytes"].to_numpy().sum()), 0, means.workers)
+        step = progress.Step()
+        tasks = planning.tasks(frozen.plan, frozen.sources, range(run.units))
+        for outcome in executor.run(Verify(folder.root, run.job, share), tasks):
+            if isinstance(outcome, Done):
+                summary = outcome.value.summary
+                problems += _compare(manifest, outcome.item.unit, layout.manifest_columns([summary]))
+                compared += outcome.value.compared
+                step = progress.Step(step.text_bytes + summary.text_bytes, step.tokens + summary.tokens, step.units + 1)
+                report.advance(outcome.item.text_bytes, step)
+            elif isinstance(outcome, Failed):
+                problems.append(outcome.message)
+            elif outcome.final:
+                raise RunFailed(f"the worker that checked part {outcome.item.unit} {outcome.how}")
+    if problems:
+        raise _report(folder, problems)
+    totals = {name: int(np.sum(manifest[name].to_numpy())) for name in ("documents", "tokens")}
+    seconds = round(time.monotonic() - started, 3)
+    return Verification(folder.root, run.units, totals["documents"], totals["tokens"], compared, seconds)
+
+
+def _compare(manifest: pa.Table, unit: int, part: pa.Table) -> list[str]:
+    if unit < len(manifest) and manifest.slice(unit, 1).equals(part):
+        return []
+    return [f"part {unit} is not the one the manifest describes"]
+
+
+def _report(folder: Folder, problems: list[str]) -> CorruptStore:
+    lines = [line for problem in problems[:NAMED_FAILURES] for line in problem.splitlines()]
+    if len(problems) > NAMED_FAILURES:
+        lines.append(f"and {len(problems) - NAMED_FAILURES} more")
+    return CorruptStore(f"{len(problems)} problems in {folder.root}", *lines)

@@ -1,0 +1,38 @@
+"""Counts, sizes and times as people write them."""
+
+from __future__ import annotations
+
+
+def number(value: float) -> str:
+    """A count in three digits: 950, 12.3k, 4.56M, 15.0T."""
+    for suffix in ("", "k", "M", "G"):
+        if abs(value) < 999.5:
+            return f"{value:.0f}" if not suffix else f"{_three(value)}{suffix}"
+        value /= 1000
+    return f"{_three(value)}T"
+
+
+def size(count: float) -> str:
+    """Bytes: 812 B, 34.5 MB, 1.21 TB."""
+    for suffix in ("B", "kB", "MB", "GB"):
+        if abs(count) < 999.5:
+            return f"{count:.0f} B" if suffix == "B" else f"{_three(count)} {suffix}"
+        count /= 1000
+    return f"{_three(count)} TB"
+
+
+def duration(seconds: float) -> str:
+    """A time: 0.8 s, 45 s, 3 min, 2.5 h, 12.1 days."""
+    if seconds < 9.95:
+        return f"{seconds:.1f} s"
+    if seconds < 99.5:
+        return f"{seconds:.0f} s"
+    if seconds < 5400:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h" if seconds < 48 * 3600 else f"{seconds / 86400:.1f} days"
+
+
+def _three(value: float) -> str:
+    """Three digits, never in powers of ten."""
+    decimals = 2 if abs(value) < 9.995 else 1 if abs(value) < 99.95 else 0
+    return f"{value:.{decimals}f}"

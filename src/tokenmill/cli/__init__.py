@@ -1,0 +1,71 @@
+"""The command line: results on stdout, progress on stderr, errors in sentences, a traceback only with --debug."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from typing import Any
+
+import click
+
+from tokenmill import __version__
+from tokenmill.cli import commands
+from tokenmill.errors import TokenmillError
+
+INTERRUPTED = 130
+
+CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+
+
+@click.group(context_settings=CONTEXT)
+@click.version_option(__version__, "-V", "--version", package_name="tokenmill")
+def cli() -> None:
+    """Turn text corpora of any size into the token files that trainers read.
+
+    Exactly, fast, and in a way that can be killed at any moment: run the same command again, and only what is missing
+    is done.
+
+    \b
+    Example:
+      tokenmill prepare data/*.parquet --tokenizer gpt2 --out tokens
+      tokenmill inspect tokens --doc 0
+    """  # noqa: D301 - click's mark for lines that are not to be joined
+
+
+for command in commands.COMMANDS:
+    cli.add_command(command)
+
+
+def main() -> None:
+    """The `tokenmill` command."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _interrupt)
+    debug = "--debug" in sys.argv
+    try:
+        cli.main(standalone_mode=False)
+    except click.exceptions.Exit as stop:
+        sys.exit(stop.exit_code)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except (click.exceptions.Abort, KeyboardInterrupt):
+        click.echo("\ninterrupted: what is committed stays; run the same command again to go on", err=True)
+        sys.exit(INTERRUPTED)
+    except TokenmillError as error:
+        if debug:
+            raise
+        click.echo(f"error: {error}", err=True)
+        sys.exit(error.exit_code)
+    except BrokenPipeError:
+        sys.stderr.close()
+        sys.exit(1)
+    except Exception as error:  # the border: said in one line, and whole with --debug
+        if debug:
+            raise
+        click.echo(f"error: {type(error).__name__}: {error}", err=True)
+        click.echo("  This is a bug in tokenmill. Run the command again with --debug to see where.", err=True)
+        sys.exit(1)
+
+
+def _interrupt(_number: int, _frame: Any) -> None:
+    raise KeyboardInterrupt

@@ -1,0 +1,128 @@
+"""One function per command: read the options, call the library, show the result."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tokenmill.cli import options
+
+if TYPE_CHECKING:
+    from tokenmill.api import Status
+
+WATCH_SECONDS = 1.0
+
+
+def _example(command: str) -> str:
+    return f"\b\nExample:\n  {command}"
+
+
+@click.command(epilog=_example("tokenmill prepare data/*.parquet --tokenizer gpt2 --out tokens"))
+@click.argument("sources", nargs=-1, required=True, metavar="SOURCE...")
+@options.what
+@click.option("--out", "-o", required=True, metavar="DIR", help="The store: made, or resumed if it is there.")
+@options.how
+@options.everywhere
+def prepare(sources: tuple[str, ...], as_json: bool, **words: Any) -> None:
+    """Tokenize sources into a store.
+
+    A SOURCE is a file, a directory or a glob: Parquet, Arrow (as datasets saves it), JSON Lines (also .gz, .zst) or
+    text. Run the same command again after any interruption: only what is missing is done.
+    """
+    from tokenmill import api  # noqa: PLC0415 - after the options are known to be right
+    from tokenmill.api import progress  # noqa: PLC0415
+    from tokenmill.cli import show  # noqa: PLC0415
+
+    words["separator"] = options.written(words["separator"])
+    result = api.prepare(sources, **words, reporter=progress.for_command(options.quiet()))
+    show.result(result, as_json, show.prepared)
+
+
+@click.command(epilog=_example("tokenmill plan data/*.parquet --tokenizer gpt2"))
+@click.argument("sources", nargs=-1, required=True, metavar="SOURCE...")
+@options.what
+@options.how
+@options.everywhere
+def plan(sources: tuple[str, ...], as_json: bool, **words: Any) -> None:
+    """Say what `prepare` would do, without doing it: units, bytes, tokens, disk and time."""
+    from tokenmill import api  # noqa: PLC0415
+    from tokenmill.cli import show  # noqa: PLC0415
+
+    words["separator"] = options.written(words["separator"])
+    show.result(api.plan(sources, **words), as_json, show.estimate)
+
+
+@click.command(epilog=_example("tokenmill status tokens"))
+@click.argument("directory", metavar="DIR")
+@click.option("--watch", is_flag=True, help="Look again every second until the run is complete or stops.")
+@options.everywhere
+def status(directory: str, watch: bool, as_json: bool) -> None:
+    """Say how far a run is, also while it goes on elsewhere."""
+    from tokenmill import api  # noqa: PLC0415
+    from tokenmill.cli import show  # noqa: PLC0415
+
+    state = api.status(directory)
+    while watch and state.state == "running":
+        show.line(_one_line(state))
+        time.sleep(WATCH_SECONDS)
+        state = api.status(directory)
+    show.result(state, as_json, show.status)
+
+
+def _one_line(state: Status) -> str:
+    from tokenmill.api import wording  # noqa: PLC0415
+
+    share = state.planned_bytes_done / max(state.planned_bytes, 1)
+    left = wording.duration(state.seconds_left) if state.seconds_left is not None else "..."
+    rate = wording.size(state.bytes_per_second or 0)
+    return f"{share:6.1%}  {state.units_done:,} of {state.units:,} units  {rate}/s  {left} left"
+
+
+@click.command(epilog=_example("tokenmill verify tokens --sample 0.01"))
+@click.argument("directory", metavar="DIR")
+@click.option(
+    "--sample",
+    type=click.FloatRange(0, 1),
+    default=0.0,
+    metavar="F",
+    help="Also encode this share of the documents again, with the reference engine, and compare.",
+)
+@click.option("--all", "every", is_flag=True, help="Also encode every document again and compare.")
+@click.option("--workers", type=click.IntRange(1), metavar="N", help="Processes. [default: one per core]")
+@options.everywhere
+def verify(directory: str, sample: float, every: bool, workers: int | None, as_json: bool) -> None:
+    """Check a store: every checksum, and with --sample or --all its tokens against the sources.
+
+    Exit code 3 means that something is wrong.
+    """
+    from tokenmill import api  # noqa: PLC0415
+    from tokenmill.api import progress  # noqa: PLC0415
+    from tokenmill.cli import show  # noqa: PLC0415
+
+    reporter = progress.for_command(options.quiet())
+    result = api.verify(directory, sample=sample, all=every, workers=workers, reporter=reporter)
+    show.result(result, as_json, show.verification)
+
+
+@click.command(epilog=_example("tokenmill inspect tokens --doc 7"))
+@click.argument("directory", metavar="DIR")
+@click.option("--doc", type=int, metavar="N", help="Show document N: its tokens as text, its source and row.")
+@click.option("--skipped", is_flag=True, help="List the rows that are not in the store, with the reason.")
+@options.everywhere
+def inspect(directory: str, doc: int | None, skipped: bool, as_json: bool) -> None:
+    """Look into a store: what it holds, one document token by token, or what was skipped."""
+    from tokenmill import api  # noqa: PLC0415
+    from tokenmill.cli import show  # noqa: PLC0415
+
+    store = api.open(directory)
+    if doc is not None:
+        show.document(store, doc, as_json)
+    elif skipped:
+        show.skipped(store, as_json)
+    else:
+        show.overview(store, as_json)
+
+
+COMMANDS = (prepare, plan, status, verify, inspect)

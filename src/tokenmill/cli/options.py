@@ -1,0 +1,86 @@
+"""The options that several commands share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+_WHAT = [
+    click.option(
+        "--tokenizer",
+        "-t",
+        required=True,
+        metavar="T",
+        help="gpt2, cl100k_base, ...; a .tiktoken file; a tokenizer.json or its directory.",
+    ),
+    click.option("--column", default="text", show_default=True, metavar="NAME", help="Where the text is."),
+    click.option(
+        "--separator",
+        metavar="TEXT",
+        help="What stands between documents in .txt files, such as '\\n\\n'. [default: a file is a document]",
+    ),
+    click.option(
+        "--engine",
+        default="auto",
+        show_default=True,
+        type=click.Choice(["auto", "gigatoken", "tiktoken", "tokenizers"]),
+        help="All give the same tokens.",
+    ),
+    click.option(
+        "--eot", metavar="ID", help="The end token: an id, its spelling, or none. [default: the tokenizer's own]"
+    ),
+    click.option("--bos", metavar="ID", help="The begin token: an id, its spelling, or none. [default: none]"),
+]
+
+_HOW = [
+    click.option("--workers", type=click.IntRange(1), metavar="N", help="Processes. [default: one per core]"),
+    click.option("--memory", metavar="SIZE", help="Budget, such as 8GB. [default: 70 % of what there is]"),
+    click.option("--unit-bytes", metavar="SIZE", help="Text in a unit of work. [default: by corpus size, 1 to 64 MiB]"),
+    click.option(
+        "--limit-units", type=click.IntRange(1), metavar="N", help="Only the first N units, to try something out."
+    ),
+]
+
+_QUIET = "tokenmill.quiet"
+
+
+def _remember_quiet(context: click.Context, _parameter: click.Parameter, value: bool) -> None:
+    context.meta[_QUIET] = value
+
+
+def quiet() -> bool:
+    """Whether the command at hand was asked to show no progress."""
+    return bool(click.get_current_context().meta.get(_QUIET))
+
+
+_EVERYWHERE = [
+    click.option("--json", "as_json", is_flag=True, help="Print the result as JSON."),
+    click.option("--quiet", "-q", is_flag=True, expose_value=False, callback=_remember_quiet, help="Show no progress."),
+    click.option("--debug", is_flag=True, expose_value=False, help="Show a traceback when something fails."),
+]
+
+
+def _all_of(options: list[Any]) -> Callable[[Function], Function]:
+    def decorate(function: Function) -> Function:
+        for option in reversed(options):
+            function = option(function)
+        return function
+
+    return decorate
+
+
+what = _all_of(_WHAT)
+how = _all_of(_HOW)
+everywhere = _all_of(_EVERYWHERE)
+
+
+def written(separator: str | None) -> str | None:
+    r"""A separator as it was typed, with \n, \t, \r and \\ meaning what they mean in code."""
+    if separator is None:
+        return None
+    parts = separator.split("\\\\")
+    return "\\".join(part.replace("\\n", "\n").replace("\\t", "\t").replace("\\r", "\r") for part in parts)

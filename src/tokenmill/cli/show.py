@@ -1,0 +1,223 @@
+"""How results look: aligned lines for people, JSON for tools."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+import msgspec
+from rich.console import Console
+from rich.text import Text
+
+from tokenmill import layout
+from tokenmill.api.wording import duration, number, size
+from tokenmill.errors import UsageError
+from tokenmill.storage import Folder
+from tokenmill.tokenizers.pieces import piece_lookup
+
+if TYPE_CHECKING:
+    from tokenmill.api import Estimate, Prepared, Status, Store, Verification
+
+Result = TypeVar("Result")
+TOKEN_STYLES = ("black on #ffd6a5", "black on #caffbf", "black on #9bf6ff", "black on #bdb2ff", "black on #ffadad")
+SHOWN_TOKENS = 2000
+SHOWN_RANGES = 1000
+
+
+def result(record: Result, as_json: bool, lines: Callable[[Result], Iterable[tuple[str, str]]]) -> None:
+    """Print a result in one of the two ways."""
+    if as_json:
+        _json(record)
+    else:
+        _table(lines(record))
+
+
+def line(text: str) -> None:
+    """A line that replaces the last one on a terminal."""
+    click.echo(f"\r\x1b[K{text}" if sys.stderr.isatty() else text, err=True, nl=not sys.stderr.isatty())
+
+
+def prepared(done: Prepared) -> Iterable[tuple[str, str]]:
+    """The end of a run."""
+    yield "store", done.directory
+    yield "documents", f"{done.documents:,}"
+    yield "tokens", f"{done.tokens:,}"
+    yield "text", size(done.text_bytes)
+    if done.skipped_rows:
+        reasons = ", ".join(f"{count:,} {reason}" for reason, count in sorted(done.skipped_reasons.items()))
+        yield (
+            "skipped",
+            f"{done.skipped_rows:,} rows ({reasons}); `tokenmill inspect {done.directory} --skipped` names them",
+        )
+    if done.deaths:
+        yield "retried", f"{done.deaths} worker deaths"
+    if done.units_done_now:
+        yield "speed", f"{number(done.tokens_per_second)} tokens/s, {done.bytes_per_second / 1e6:.1f} MB/s of text"
+    else:
+        yield "done", "everything was there already"
+    yield "took", f"{duration(done.seconds)}, {done.units_done_now:,} of {done.units:,} units now"
+
+
+def estimate(planned: Estimate) -> Iterable[tuple[str, str]]:
+    """The dry run."""
+    yield "sources", f"{planned.sources:,} files, {size(planned.source_bytes)}"
+    if planned.ignored:
+        yield "ignored", f"{len(planned.ignored):,} files with other endings, such as {planned.ignored[0]}"
+    yield (
+        "text",
+        f"about {size(planned.text_bytes)}" + (f" in {planned.rows:,} rows" if planned.rows is not None else ""),
+    )
+    yield "units", f"{planned.units:,} of about {size(planned.unit_bytes)}"
+    yield "tokenizer", f"{planned.tokenizer}, engine {planned.engine}"
+    yield "begin token", _token(planned.begin_token)
+    yield "end token", _token(planned.end_token)
+    yield "tokens", f"about {number(planned.tokens)} ({planned.bytes_per_token:.2f} bytes each, from a sample)"
+    yield "disk", f"about {size(planned.disk_bytes)}"
+    yield "time", f"at most about {duration(planned.seconds)} with {planned.workers} workers"
+
+
+def status(state: Status) -> Iterable[tuple[str, str]]:
+    """How far a run is."""
+    share = state.planned_bytes_done / state.planned_bytes if state.planned_bytes else 1.0
+    yield "store", state.directory
+    yield "state", state.state + (f" (process {state.process})" if state.state == "running" else "")
+    yield "units", f"{state.units_done:,} of {state.units:,} committed ({share:.1%} of the bytes)"
+    yield (
+        "tokenizer",
+        f"{state.tokenizer}, begin token {_token(state.begin_token)}, end token {_token(state.end_token)}",
+    )
+    if state.tokens is not None and state.documents is not None:
+        yield "holds", f"{state.documents:,} documents, {state.tokens:,} tokens"
+    if state.skipped_rows:
+        yield "skipped", f"{state.skipped_rows:,} rows"
+    if state.bytes_per_second and state.seconds_left is not None:
+        rate = f"{number(state.tokens_per_second or 0)} tokens/s, {size(state.bytes_per_second)}/s"
+        yield "speed", f"{rate}, {duration(state.seconds_left)} left"
+    if state.deaths or state.failures:
+        yield "trouble", f"{state.deaths} worker deaths, {state.failures} failed units since it was last started"
+    if state.state == "stopped":
+        yield "next", "run the same `tokenmill prepare` again to finish it"
+
+
+def verification(checked: Verification) -> Iterable[tuple[str, str]]:
+    """A store that is right."""
+    yield "store", checked.directory
+    yield "checksums", f"all {checked.units:,} parts are what they were"
+    if checked.documents_compared:
+        yield (
+            "compared",
+            f"{checked.documents_compared:,} of {checked.documents:,} documents equal the reference's tokens",
+        )
+    yield "holds", f"{checked.documents:,} documents, {checked.tokens:,} tokens"
+    yield "took", duration(checked.seconds)
+
+
+def overview(store: Store, as_json: bool) -> None:
+    """What a store holds."""
+    run = store.run
+    facts: dict[str, Any] = {
+        "directory": store.directory,
+        "documents": len(store),
+        "tokens": store.token_count,
+        "dtype": str(store.dtype),
+        "skipped_rows": int(store.manifest["skipped"].to_numpy().sum()),
+        "run": run,
+    }
+    if as_json:
+        _json(facts)
+        return
+    tokenizer = run.job.tokenizer
+    text_bytes = int(store.manifest["text_bytes"].to_numpy().sum())
+    lines = [
+        ("store", store.directory),
+        ("documents", f"{len(store):,}"),
+        ("tokens", f"{store.token_count:,} ({store.dtype})"),
+        ("text", f"{size(text_bytes)}, {text_bytes / max(store.token_count, 1):.2f} bytes per token"),
+        ("tokenizer", f"{tokenizer.name}, {tokenizer.vocabulary_size:,} ids, sha256 {tokenizer.sha256[:16]}..."),
+        ("begin token", _token(run.job.begin)),
+        ("end token", _token(run.job.end)),
+        ("sources", f"{run.sources:,} files, {size(run.source_bytes)}"),
+        ("skipped", f"{facts['skipped_rows']:,} rows"),
+        ("made with", ", ".join(f"{name} {version}" for name, version in run.versions.items())),
+    ]
+    if run.job.limit_units is not None:
+        lines.insert(1, ("limited", f"to the first {run.job.limit_units:,} units (--limit-units)"))
+    _table(lines)
+
+
+def document(store: Store, position: int, as_json: bool) -> None:
+    """One document, token by token."""
+    try:
+        found = store.document(position)
+    except IndexError:
+        raise UsageError(f"there is no document {position}", f"The store holds {len(store):,}, from 0.") from None
+    spec = store.job.tokenizer
+    lookup = piece_lookup(spec, Folder(store.directory).read(f"{layout.TOKENIZER}/{spec.file}"))
+    tokens = found.tokens.tolist()
+    if as_json:
+        text = b"".join(map(lookup, tokens)).decode(errors="replace")
+        _json({"document": position, "source": found.source, "row": found.row, "tokens": tokens, "text": text})
+        return
+    _table(
+        [
+            ("document", f"{position:,}"),
+            ("source", found.source),
+            ("row", f"{found.row:,}"),
+            ("tokens", f"{len(tokens):,}"),
+        ]
+    )
+    console = Console(soft_wrap=True, highlight=False)
+    shown = Text("\n")
+    for place, token in enumerate(tokens[:SHOWN_TOKENS]):
+        shown.append(_readable(lookup(token)), TOKEN_STYLES[place % len(TOKEN_STYLES)] if console.color_system else "")
+        shown.append("" if console.color_system else "|")
+    console.print(shown)
+    if len(tokens) > SHOWN_TOKENS:
+        click.echo(f"... and {len(tokens) - SHOWN_TOKENS:,} more tokens; --json prints all")
+
+
+def skipped(store: Store, as_json: bool) -> None:
+    """The rows that are not in the store."""
+    paths = store.sources["path"]
+    for place, entry in enumerate(store.skipped()):
+        path = paths[entry.source].as_py()
+        if as_json:
+            _json(
+                {"source": path, "first": entry.first, "last": entry.last, "rows": entry.rows, "reason": entry.reason}
+            )
+        elif place < SHOWN_RANGES:
+            rows = f"row {entry.first:,}" if entry.rows == 1 else f"rows {entry.first:,} to {entry.last:,}"
+            click.echo(f"{path}  {rows}  {entry.reason}")
+    if not as_json and place_count(store) > SHOWN_RANGES:
+        click.echo("... and more; --json prints all")
+
+
+def place_count(store: Store) -> int:
+    """How many rows the store leaves out."""
+    return int(store.manifest["skipped"].to_numpy().sum())
+
+
+def _readable(piece: bytes) -> str:
+    try:
+        text = piece.decode()
+    except UnicodeDecodeError:
+        return "".join(f"\\x{byte:02x}" for byte in piece)
+    return "".join(
+        character if character.isprintable() or character in "\n\t" else f"\\u{ord(character):04x}"
+        for character in text
+    )
+
+
+def _token(token: int | None) -> str:
+    return "none" if token is None else str(token)
+
+
+def _table(lines: Iterable[tuple[str, str]]) -> None:
+    for name, value in lines:
+        click.echo(f"{name:<12} {value}")
+
+
+def _json(record: Any) -> None:
+    click.echo(msgspec.json.encode(record).decode())

@@ -1,0 +1,126 @@
+"""The plan: how the sources are cut into units. Columnar, frozen before the first unit is done."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from tokenmill.sources import file_at, split_file
+from tokenmill.sources.documents import ReadOptions, Slices, SourceFile
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+PLAN_SCHEMA = pa.schema(
+    [
+        ("source", pa.uint32()),  # the first source of the unit
+        ("sources", pa.uint32()),  # how many sources follow each other in it
+        ("start", pa.int64()),  # the slice, if the unit is a slice of one source; null if it is whole sources
+        ("stop", pa.int64()),
+        ("text_bytes", pa.int64()),  # as near as can be told without reading
+        ("rows", pa.int64()),  # null where only reading tells
+    ]
+)
+
+SMALLEST_UNIT_BYTES = 1 << 20
+USUAL_UNIT_BYTES = 16 << 20
+LARGEST_UNIT_BYTES = 64 << 20
+MOST_SOURCES_IN_UNIT = 4096
+
+
+class UnitTask(msgspec.Struct, frozen=True):
+    """One unit as it is sent to a worker: a slice of one file, or several whole files (no start and stop)."""
+
+    unit: int
+    files: tuple[SourceFile, ...]
+    text_bytes: int
+    start: int | None = None
+    stop: int | None = None
+    rows: int | None = None
+
+
+def default_unit_bytes(total_bytes: int) -> int:
+    """The size of a unit: small enough to share out a small corpus, large enough to keep a huge one near a million."""
+    if total_bytes < 64 * USUAL_UNIT_BYTES:
+        return max(SMALLEST_UNIT_BYTES, total_bytes // 64)
+    return min(LARGEST_UNIT_BYTES, max(USUAL_UNIT_BYTES, total_bytes // 100_000))
+
+
+def build(sources: pa.Table, options: ReadOptions, unit_bytes: int, limit_units: int | None = None) -> pa.Table:
+    """Cut the sources into units of about `unit_bytes` of text, in order, several small sources to a unit."""
+    files = (file_at(sources, index) for index in range(len(sources)))
+    with ThreadPoolExecutor(8) as pool:  # footers are read, not documents: waiting, more than work
+        pieces = list(pool.map(lambda file: split_file(file, options, unit_bytes), files))
+    plan = _pack(pieces, unit_bytes)
+    return plan if limit_units is None else plan.slice(0, limit_units)
+
+
+def _pack(pieces: list[Slices], unit_bytes: int) -> pa.Table:
+    """One row for each slice, whole small sources next to each other joined."""
+    counts = np.array([len(piece.start) for piece in pieces], np.int64)
+    source = np.repeat(np.arange(len(pieces), dtype=np.uint32), counts)
+    start = _concatenate([piece.start for piece in pieces])
+    stop = _concatenate([piece.stop for piece in pieces])
+    text_bytes = _concatenate([piece.text_bytes for piece in pieces])
+    known = np.repeat(np.array([piece.rows is not None for piece in pieces], np.bool_), counts)
+    rows = _concatenate([_rows(piece) for piece in pieces])
+
+    first = _unit_starts(np.repeat(counts == 1, counts) & (text_bytes < unit_bytes // 2), text_bytes, unit_bytes)
+    joined = np.diff(np.append(first, len(source)))
+    whole = joined > 1
+    all_known = np.add.reduceat(~known, first) == 0 if len(first) else np.empty(0, np.bool_)
+    sums = [np.add.reduceat(column, first) if len(first) else column for column in (text_bytes, rows)]
+    return pa.table(
+        [
+            pa.array(source[first]),
+            pa.array(joined.astype(np.uint32)),
+            pa.array(start[first], mask=whole),
+            pa.array(stop[first], mask=whole),
+            pa.array(sums[0]),
+            pa.array(sums[1], mask=~all_known),
+        ],
+        schema=PLAN_SCHEMA,
+    )
+
+
+def _unit_starts(small: np.ndarray, text_bytes: np.ndarray, unit_bytes: int) -> np.ndarray:
+    """The positions at which a unit begins, where runs of small sources share units."""
+    if not len(small):
+        return np.empty(0, np.int64)
+    run = np.cumsum(~small)
+    before = np.cumsum(text_bytes) - text_bytes
+    place = np.arange(len(small))
+    run_first = np.searchsorted(run, run)  # where each run begins, to measure from there
+    filled = (before - before[run_first]) // unit_bytes
+    count = (place - run_first) // MOST_SOURCES_IN_UNIT
+    changed = (np.diff(run) != 0) | (np.diff(filled) != 0) | (np.diff(count) != 0) | ~small[1:] | ~small[:-1]
+    return np.flatnonzero(np.concatenate([[True], changed]))
+
+
+def _rows(piece: Slices) -> np.ndarray:
+    return piece.rows if piece.rows is not None else np.zeros(len(piece.start), np.int64)
+
+
+def _concatenate(arrays: list[np.ndarray]) -> np.ndarray:
+    return np.concatenate(arrays) if arrays else np.empty(0, np.int64)
+
+
+def tasks(plan: pa.Table, sources: pa.Table, units: Iterable[int]) -> Iterator[UnitTask]:
+    """The tasks of some units, made one by one as they are asked for."""
+    first, count = plan["source"].to_numpy(), plan["sources"].to_numpy()
+    text_bytes = plan["text_bytes"].to_numpy()
+    start, stop, rows = (plan[name].combine_chunks() for name in ("start", "stop", "rows"))
+    for unit in units:
+        source = int(first[unit])
+        yield UnitTask(
+            unit=int(unit),
+            files=tuple(file_at(sources, index) for index in range(source, source + int(count[unit]))),
+            text_bytes=int(text_bytes[unit]),
+            start=start[unit].as_py(),
+            stop=stop[unit].as_py(),
+            rows=rows[unit].as_py(),
+        )

@@ -1,0 +1,107 @@
+"""Arrow IPC, file and stream: a slice is a run of record batches, a row is its number in the file.
+
+A file is a stream between two magic words, and the header of each message tells its length, so both are read alike: a
+walk over the headers finds the batches, and a slice is the stream with the other batches left out. One record batch is
+the least that can be read at a time.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from tokenmill import storage
+from tokenmill.errors import SourceError
+from tokenmill.sources.documents import Documents, Int64Array, ReadOptions, Slices, SourceFile
+from tokenmill.sources.messages import RECORD_BATCH, SCHEMA, Excerpt, Message, walk
+from tokenmill.sources.tables import number_rows, pack, sums, text_column
+
+MAGIC = b"ARROW1"
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    messages: list[Message]
+    column: int
+    rows: Int64Array
+    text_bytes: Int64Array
+
+
+def split(file: SourceFile, options: ReadOptions, unit_bytes: int) -> Slices:
+    """Runs of record batches that hold about `unit_bytes` of text."""
+    layout = _layout(file, options.column)
+    edges = pack(layout.text_bytes, unit_bytes)
+    return Slices(edges[:-1], edges[1:], sums(layout.text_bytes, edges), sums(layout.rows, edges))
+
+
+def read(file: SourceFile, start: int, stop: int, options: ReadOptions) -> Iterator[Documents]:
+    """The rows of the record batches [start, stop)."""
+    layout = _layout(file, options.column)
+    first = int(layout.rows[:start].sum())
+    rows = range(first, first + int(layout.rows[start:stop].sum()))
+    yield from number_rows(file, _columns(file, layout, start, stop), rows, options.batch_bytes)
+
+
+def _columns(file: SourceFile, layout: _Layout, start: int, stop: int) -> Iterator[pa.Array]:
+    projection = pa.ipc.IpcReadOptions(included_fields=[layout.column], use_threads=False)
+    with storage.open_input(file.path) as stream:
+        excerpt = Excerpt(stream, _needed(layout.messages, start, stop))
+        with pa.ipc.open_stream(excerpt, options=projection) as reader:
+            for batch in reader:
+                yield batch.column(0)
+
+
+def _needed(messages: list[Message], start: int, stop: int) -> Iterator[Message]:
+    """The messages of some record batches: the schema, every dictionary before the last batch, the batches."""
+    index = 0
+    for message in messages:
+        if index >= stop:
+            return
+        is_batch = message.kind == RECORD_BATCH
+        if not is_batch or index >= start:
+            yield message
+        index += is_batch
+
+
+# Units of one file follow each other: keep the last walks.
+@functools.lru_cache(maxsize=2)
+def _layout(file: SourceFile, column: str) -> _Layout:
+    with storage.open_input(file.path) as stream:
+        messages = list(_messages(file, stream))
+        if not messages or messages[0].kind != SCHEMA:
+            raise SourceError("a source is neither an Arrow file nor an Arrow stream", f"file         {file.path}")
+        with pa.ipc.open_stream(Excerpt(stream, messages[:1])) as reader:
+            schema = reader.schema
+    position = text_column(file, schema, column)
+    batches = [message for message in messages if message.kind == RECORD_BATCH]
+    rows = np.array([batch.rows for batch in batches], dtype=np.int64)
+    return _Layout(messages, position, rows, _text_bytes(schema, position, batches))
+
+
+def _messages(file: SourceFile, stream: pa.NativeFile) -> Iterator[Message]:
+    """A stream ends with its end mark, without which its writer was stopped; a file ends with its footer."""
+    if stream.read(len(MAGIC)) != MAGIC:
+        return walk(stream, 0, file.size, needs_end=True)
+    stream.seek(max(file.size - 10, 0))
+    ending = stream.read(10)
+    if ending[4:] != MAGIC:
+        raise EOFError("the file has no footer: it breaks off, or its writer was stopped")
+    return walk(stream, 8, file.size - 10 - int.from_bytes(ending[:4], "little"), needs_end=False)
+
+
+def _text_bytes(schema: pa.Schema, column: int, batches: list[Message]) -> Int64Array:
+    """The size of the column's data in each batch: that of its third buffer, or of the whole batch if it has none."""
+    kinds = [field.type for field in schema]
+    before = sum(len(pa.nulls(0, kind).buffers()) for kind in kinds[:column] if kind != pa.null())
+    is_plain = any(kinds[column] == kind for kind in (pa.string(), pa.large_string(), pa.binary(), pa.large_binary()))
+    sizes = [
+        batch.buffer_bytes[before + 2]
+        if is_plain and before + 2 < len(batch.buffer_bytes)
+        else batch.stop - batch.start
+        for batch in batches
+    ]
+    return np.array(sizes, dtype=np.int64)

@@ -1,0 +1,133 @@
+"""Which files a run reads: found by path, directory or glob, told apart by their ending, in a natural, stable order."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from tokenmill import storage
+from tokenmill.errors import SourceError
+from tokenmill.sources.documents import SourceFile
+
+ENDINGS = {
+    ".parquet": "parquet",
+    ".arrow": "arrow",
+    ".feather": "arrow",
+    ".ipc": "arrow",
+    **{f"{name}{codec}": "jsonl" for name in (".jsonl", ".ndjson") for codec in ("", ".gz", ".zst")},
+    ".json.gz": "jsonl",
+    ".json.zst": "jsonl",
+    **{f".txt{codec}": "text" for codec in ("", ".gz", ".zst")},
+}
+# Next to data, a .json is often about it (datasets saves state.json): only who names one means JSON Lines.
+NAMED_ENDINGS = {".json": "jsonl"}
+
+
+@dataclass(frozen=True, slots=True)
+class Discovery:
+    """The sources, one row each (path, kind, size, fingerprint), and the files in directories that are none."""
+
+    table: pa.Table
+    ignored: list[str]
+
+
+def kind_of(path: str) -> str | None:
+    """The kind of source that a file's ending tells, in upper or lower case."""
+    parts = os.path.basename(path).lower().rsplit(".", 2)[1:]
+    return ENDINGS.get(f".{'.'.join(parts)}") or ENDINGS.get(f".{parts[-1]}") if parts else None
+
+
+def discover(patterns: Sequence[str]) -> Discovery:
+    """The sources that paths, directories and globs name: arguments as given, natural order inside each."""
+    files: list[storage.FileInfo] = []
+    kinds: list[str] = []
+    ignored: list[str] = []
+    for pattern in patterns:
+        named, found = storage.find(pattern)
+        known_before = len(files)
+        for file in sorted(found, key=lambda file: natural_key(file.path)):
+            kind = _kind_of_named(file.path) if named else kind_of(file.path)
+            if kind is None:
+                ignored.append(file.path)
+            else:
+                files.append(file)
+                kinds.append(kind)
+        if len(files) == known_before:
+            raise _nothing_found(f"no source in {pattern}", ignored)
+    if not files:
+        raise _nothing_found("no source given", ignored)
+    _check_named_once(file.path for file in files)
+    return Discovery(_table(files, kinds), ignored)
+
+
+def file_at(table: pa.Table, index: int) -> SourceFile:
+    """One row of the table of sources."""
+    path, kind, size, fingerprint = (
+        table.column(name)[index].as_py() for name in ("path", "kind", "size", "fingerprint")
+    )
+    return SourceFile(index, path, kind, size, fingerprint)
+
+
+def natural_key(path: str) -> tuple[str, str]:
+    """Numbers count as numbers: a longer one comes after a shorter one. The path itself decides between equals."""
+    return re.sub("[0-9]+", _sortable_number, path), path
+
+
+def _sortable_number(match: re.Match[str]) -> str:
+    digits = match[0].lstrip("0")
+    return f"{len(digits):03}{digits}"
+
+
+def _kind_of_named(path: str) -> str:
+    kind = kind_of(path) or NAMED_ENDINGS.get(os.path.splitext(path.lower())[1])
+    if kind is None:
+        raise SourceError(
+            "the ending of a file does not tell its kind",
+            f"file         {path}",
+            f"known        {' '.join([*ENDINGS, *NAMED_ENDINGS])}",
+            "Rename or convert the file, or leave it out.",
+        )
+    return kind
+
+
+def _nothing_found(headline: str, ignored: list[str]) -> SourceError:
+    details = [f"known        {' '.join(ENDINGS)}"]
+    if ignored:
+        details.append(f"ignored      {len(ignored)} other files, such as {ignored[0]}")
+    return SourceError(headline, *details, "Name files, directories or globs that hold text.")
+
+
+def _check_named_once(paths: Iterable[str]) -> None:
+    repeated = next(_repeated(paths), None)
+    if repeated is not None:
+        raise SourceError(
+            "a source is named twice",
+            f"file         {repeated}",
+            "Every document is tokenized once: name each file by one argument only.",
+        )
+
+
+def _repeated(paths: Iterable[str]) -> Iterator[str]:
+    seen: set[str] = set()
+    for path in paths:
+        if path in seen:
+            yield path
+        seen.add(path)
+
+
+def _table(files: list[storage.FileInfo], kinds: list[str]) -> pa.Table:
+    try:
+        paths = pa.array([file.path for file in files], pa.string())
+    except UnicodeEncodeError as error:
+        raise SourceError("the name of a file is not valid UTF-8", f"file         {error.object!r}") from error
+    columns = {
+        "path": paths,
+        "kind": pa.array(kinds, pa.string()).dictionary_encode(),
+        "size": pa.array([file.size for file in files], pa.int64()),
+        "fingerprint": pa.array([file.fingerprint for file in files], pa.string()),
+    }
+    return pa.table(columns)

@@ -1,0 +1,132 @@
+"""The records that travel between sources and the rest: a file, its slices, its documents."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tokenmill.errors import BadDocument
+
+Int64Array = npt.NDArray[np.int64]
+RowArray = npt.NDArray[np.uint64]
+
+
+class SourceFile(msgspec.Struct, frozen=True):
+    """One input file: its place in the run's list of sources, its kind, and what it looked like at planning."""
+
+    index: int
+    path: str
+    kind: str
+    size: int
+    fingerprint: str
+
+
+class ReadOptions(msgspec.Struct, frozen=True):
+    """Where the text is in a source, and how much of it is handed over at once."""
+
+    column: str = "text"
+    separator: str | None = None
+    batch_bytes: int = 8 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Slices:
+    """How a file is cut, in file order: slice i is [start[i], stop[i]) in the kind's own measure.
+
+    That measure is row groups for Parquet, record batches for Arrow and bytes elsewhere. `text_bytes` is what the
+    slice holds, as near as can be told without reading it; `rows` is known only where the file says it.
+    """
+
+    start: Int64Array
+    stop: Int64Array
+    text_bytes: Int64Array
+    rows: Int64Array | None
+
+
+@dataclass(frozen=True, slots=True)
+class Documents:
+    """Some documents of one file: valid UTF-8 or null, with the row each has in the file.
+
+    A row is the row's number in Parquet and Arrow. In JSON Lines and text it is the byte at which the document starts
+    (in the decompressed stream), which finds the document without counting lines.
+    """
+
+    text: pa.LargeStringArray
+    rows: RowArray
+
+    def null_mask(self) -> npt.NDArray[np.bool_]:
+        """Which of them are null."""
+        mask: npt.NDArray[np.bool_] = self.text.is_null().to_numpy(zero_copy_only=False)
+        return mask
+
+    def without_nulls(self) -> Documents:
+        """Those that are there."""
+        if not self.text.null_count:
+            return self
+        return Documents(self.text.drop_null(), self.rows[~self.null_mask()])
+
+    def text_bytes(self) -> int:
+        """The size of the text."""
+        total: int | None = pc.sum(pc.binary_length(self.text)).as_py()
+        return total or 0
+
+    def slice_bytes(self, most_bytes: int) -> Documents:
+        """The first documents, as many as fit; at least one if there is one."""
+        ends = np.cumsum(pc.binary_length(self.text).to_numpy(zero_copy_only=False))
+        count = max(1, int(np.searchsorted(ends, most_bytes, side="right")))
+        return Documents(self.text.slice(0, count), self.rows[:count])
+
+
+class SourceKind(Protocol):
+    """What a module of this package offers."""
+
+    def split(self, file: SourceFile, options: ReadOptions, unit_bytes: int) -> Slices:
+        """Cut a file into slices of about `unit_bytes` of text without reading its documents."""
+        ...
+
+    def read(self, file: SourceFile, start: int, stop: int, options: ReadOptions) -> Iterator[Documents]:
+        """The documents of one slice, in file order."""
+        ...
+
+
+def as_text(array: pa.Array) -> pa.LargeStringArray:
+    """An array as large strings. Bytes that are no UTF-8 pass: it is `checked` that finds them and names their row."""
+    return array.cast(options=pc.CastOptions(target_type=pa.large_string(), allow_invalid_utf8=True))
+
+
+def checked(file: SourceFile, text: pa.Array, rows: RowArray) -> Documents:
+    """Documents whose bytes are known to be UTF-8; otherwise the error that names the first row that is not."""
+    documents = Documents(as_text(text), rows)
+    try:
+        documents.text.validate(full=True)
+    except pa.ArrowInvalid:
+        raise _invalid_utf8(file, documents) from None
+    return documents
+
+
+def _invalid_utf8(file: SourceFile, documents: Documents) -> BadDocument:
+    damaged = BadDocument("documents are damaged", f"file         {file.path}", f"rows from    {documents.rows[0]}")
+    binary = documents.text.cast(pa.large_binary())
+    try:
+        binary.validate(full=True)  # offsets that point anywhere must not be followed
+    except pa.ArrowInvalid:
+        return damaged
+    for position, value in enumerate(binary):
+        try:
+            (value.as_py() or b"").decode("utf-8")
+        except UnicodeDecodeError as error:
+            return BadDocument(
+                "a document is not valid UTF-8",
+                f"file         {file.path}",
+                f"row          {documents.rows[position]}",
+                f"byte         {error.start} of the document: {error.reason}",
+                "Repair or remove the document; tokenmill never guesses what the bytes were.",
+            )
+    return damaged

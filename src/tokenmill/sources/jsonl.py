@@ -1,0 +1,180 @@
+"""JSON Lines, plain or compressed: one object per line, of which one key is the text. A row is the line's first byte.
+
+Blocks of whole lines go through pyarrow's parser. What it refuses (a lone surrogate, a key given twice, a number beyond
+a double) is read again line by line with Python's, so that what becomes of a line depends on that line alone.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.json
+
+from tokenmill.errors import BadDocument, SourceError
+from tokenmill.sources.documents import Documents, ReadOptions, RowArray, Slices, SourceFile, checked
+from tokenmill.sources.pieces import Block, read_pieces, split_bytes
+
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+WHITE_SPACE = b" \t\r\n"  # what JSON calls so
+LONGEST_BLOCK = 2**31 - 2  # pyarrow counts the bytes of a block in 32 bits
+
+
+def split(file: SourceFile, options: ReadOptions, unit_bytes: int) -> Slices:  # noqa: ARG001 - the protocol's signature
+    """Byte ranges, which own the lines that start in them; one for a compressed file."""
+    return split_bytes(file, unit_bytes)
+
+
+def read(file: SourceFile, start: int, stop: int, options: ReadOptions) -> Iterator[Documents]:
+    """The documents of the lines that start in the bytes [start, stop)."""
+    checks_column = start == 0
+    for block in read_pieces(file, start, stop, b"\n", options.batch_bytes):
+        lines = _Lines(_without_mark(block))
+        if not len(lines.rows):
+            continue
+        text = _parse_block(lines, options.column)
+        if text is None:
+            text = _parse_lines(file, lines, options.column)
+        if checks_column and text.null_count == len(text):
+            _check_column(file, lines, options.column)
+        checks_column = False
+        yield checked(file, text, lines.rows)
+
+
+class _Lines:
+    """The lines of a block that are not blank: where they are, and whether each looks like an object."""
+
+    def __init__(self, block: Block) -> None:
+        regular = _looks_regular(block)
+        kept = np.ones(len(regular), dtype=bool)
+        self.are_objects = True
+        for index in np.flatnonzero(~regular).tolist():
+            line = block.data[block.start[index] : block.stop[index]].strip(WHITE_SPACE)
+            kept[index] = bool(line)
+            self.are_objects &= not line or (line[:1] == b"{" and line[-1:] == b"}")
+        self.data = block.data
+        self.start = block.start[kept]
+        self.stop = block.stop[kept]
+        self.rows: RowArray = (self.start + block.offset).astype(np.uint64)
+
+    def __iter__(self) -> Iterator[bytes]:
+        for start, stop in zip(self.start.tolist(), self.stop.tolist(), strict=True):
+            yield self.data[start:stop].strip(WHITE_SPACE)
+
+
+def _without_mark(block: Block) -> Block:
+    marked = block.offset == 0 and block.data.startswith(BYTE_ORDER_MARK)
+    if not marked:
+        return block
+    start = block.start.copy()
+    start[0] = len(BYTE_ORDER_MARK)
+    return Block(block.offset, block.data, start, block.stop)
+
+
+def _looks_regular(block: Block) -> npt.NDArray[np.bool_]:
+    """Whether a line starts with `{` and ends with `}` or `}` and a carriage return."""
+    data = np.frombuffer(block.data, dtype=np.uint8)
+    first = data[np.minimum(block.start, len(data) - 1)]
+    last = data[np.maximum(block.stop - 1, 0)]
+    before = data[np.maximum(block.stop - 2, 0)]
+    closed = (last == ord("}")) | ((last == ord("\r")) & (before == ord("}")))
+    return np.asarray((first == ord("{")) & closed & (block.stop - block.start >= 2))
+
+
+def _parse_block(lines: _Lines, column: str) -> pa.LargeStringArray | None:
+    """The column of all lines, or None where pyarrow refuses a line or does not find one object in each.
+
+    Every line must begin with `{` and end with `}`: a line end between them cannot lie inside an object, so as many
+    objects as lines are one in each. (pyarrow 26 also dies of a block that begins with a bare `null`.)
+    """
+    if not lines.are_objects or len(lines.data) > LONGEST_BLOCK:
+        return None
+    try:
+        text = _parse(lines.data, column)
+    except pa.ArrowInvalid:
+        return None
+    return text if len(text) == len(lines.rows) else None
+
+
+def _parse(data: bytes, column: str) -> pa.LargeStringArray:
+    table = pa.json.read_json(
+        pa.BufferReader(data),
+        read_options=pa.json.ReadOptions(use_threads=False, block_size=len(data) + 1),
+        parse_options=pa.json.ParseOptions(
+            explicit_schema=pa.schema([(column, pa.large_string())]), unexpected_field_behavior="ignore"
+        ),
+    )
+    return table.column(0).combine_chunks()
+
+
+def _parse_lines(file: SourceFile, lines: _Lines, column: str) -> pa.LargeBinaryArray:
+    values = [_value(file, line, row, column) for line, row in zip(lines, lines.rows.tolist(), strict=True)]
+    return pa.array(values, pa.large_binary())
+
+
+def _value(file: SourceFile, line: bytes, row: int, column: str) -> bytes | None:
+    try:
+        record = json.loads(line.decode(), parse_int=float)
+    except (ValueError, RecursionError) as error:
+        return _value_by_arrow(file, line, row, column, error)
+    if not isinstance(record, dict):
+        raise _bad_line(file, row, "a line is not a JSON object", f"found        {_excerpt(line)}")
+    value = record.get(column)
+    if value is None or isinstance(value, str):
+        return None if value is None else _encoded(value)
+    found = f"{type(value).__name__}, {_excerpt(json.dumps(value).encode())}"
+    raise _bad_line(file, row, f"the value of {column!r} is neither text nor null", f"found        {found}")
+
+
+def _value_by_arrow(file: SourceFile, line: bytes, row: int, column: str, error: Exception) -> bytes | None:
+    """What pyarrow makes of a line that Python refuses: it would have passed in another block, so it passes here."""
+    text = None
+    if line[:1] == b"{" and line[-1:] == b"}" and len(line) <= LONGEST_BLOCK:
+        try:
+            text = _parse(line, column)
+        except pa.ArrowInvalid:
+            text = None
+    if text is None or len(text) != 1:
+        details = (f"reason       {error}", f"found        {_excerpt(line)}")
+        raise _bad_line(file, row, "a line is not a JSON object", *details) from error
+    value: bytes | None = text.cast(pa.large_binary())[0].as_py()
+    return value
+
+
+def _encoded(text: str) -> bytes:
+    """Text as UTF-8; lone surrogates become U+FFFD, as tiktoken has it."""
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace").encode()
+
+
+def _check_column(file: SourceFile, lines: _Lines, column: str) -> None:
+    keys: dict[str, None] = {}
+    for line in lines:
+        try:
+            record = json.loads(line.decode("utf-8", "replace"), parse_int=float)
+        except (ValueError, RecursionError):
+            return  # pyarrow took the line, but which keys it has cannot be told
+        if column in record:
+            return
+        keys.update(dict.fromkeys(record))
+    raise SourceError(
+        f"no line of a source has the column {column!r}",
+        f"file         {file.path}",
+        f"columns      {', '.join(list(keys)[:50]) or 'none'}",
+        "Name the column that holds the text: --column NAME.",
+    )
+
+
+def _bad_line(file: SourceFile, row: int, headline: str, *details: str) -> BadDocument:
+    advice = "JSON Lines has one object per line, in UTF-8. Repair or remove the line."
+    return BadDocument(headline, f"file         {file.path}", f"byte         {row}", *details, advice)
+
+
+def _excerpt(line: bytes) -> str:
+    text = line[:60].decode("utf-8", "replace")
+    return text if len(line) <= 60 else f"{text}..."

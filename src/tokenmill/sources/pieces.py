@@ -1,0 +1,155 @@
+"""Bytes cut at a separator: lines of JSON Lines, documents of text.
+
+Pieces are those of `data.split(separator)`: matches are taken from left to right and do not overlap. A piece starts at
+byte 0 or right after a match, and whoever reads from the start of a piece finds the same matches from there on. So a
+file can be read in byte ranges: a range owns the pieces that start in it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from tokenmill import storage
+from tokenmill.errors import SourceError
+from tokenmill.sources.documents import Int64Array, Slices, SourceFile
+
+CODECS = {".gz": "gzip", ".zst": "zstd"}
+EXPECTED_COMPRESSION = 4
+SCAN_BYTES = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Some whole pieces: piece i is data[start[i]:stop[i]], without its separator; `offset` is where data begins."""
+
+    offset: int
+    data: bytes
+    start: Int64Array
+    stop: Int64Array
+
+
+def split_bytes(file: SourceFile, unit_bytes: int) -> Slices:
+    """Byte ranges of about `unit_bytes`; a compressed file is one range."""
+    if codec_of(file.path):
+        return one_slice(file)
+    start = np.arange(0, file.size, max(unit_bytes, 1), dtype=np.int64)
+    stop = np.append(start[1:], file.size)[: len(start)]
+    return Slices(start, stop, stop - start, None)
+
+
+def one_slice(file: SourceFile) -> Slices:
+    """The whole file as one slice."""
+    text_bytes = file.size * (EXPECTED_COMPRESSION if codec_of(file.path) else 1)
+    start, stop, size = (np.array([value], dtype=np.int64) for value in (0, file.size, text_bytes))
+    return Slices(start, stop, size, None)
+
+
+def codec_of(path: str) -> str | None:
+    """The compression that the file's ending tells."""
+    return next((codec for ending, codec in CODECS.items() if path.lower().endswith(ending)), None)
+
+
+def open_stream(file: SourceFile) -> pa.NativeFile:
+    """The file's content, decompressed; a stream that breaks off or is damaged raises OSError when it is read."""
+    codec = codec_of(file.path)
+    if codec and file.size == 0:
+        raise SourceError(
+            "a compressed source is empty", f"file         {file.path}", "It was never written, or cut off."
+        )
+    stream = storage.open_input(file.path)
+    return pa.CompressedInputStream(stream, codec) if codec else stream
+
+
+def read_pieces(file: SourceFile, start: int, stop: int, separator: bytes, batch_bytes: int) -> Iterator[Block]:
+    """The pieces that start in [start, stop), in blocks of about `batch_bytes`, or of one longer piece."""
+    with open_stream(file) as stream:
+        if codec_of(file.path):
+            yield from _blocks(stream, 0, None, separator, batch_bytes)
+            return
+        first = _piece_start(stream, file.size, separator, start)
+        end = _piece_start(stream, file.size, separator, stop)
+        stream.seek(first)
+        yield from _blocks(stream, first, end, separator, batch_bytes)
+
+
+def _blocks(
+    stream: pa.NativeFile, offset: int, stop: int | None, separator: bytes, batch_bytes: int
+) -> Iterator[Block]:
+    pending: list[bytes] = []  # an unfinished piece
+    limit = None if stop is None else stop - offset
+    for data, ends in _scan(stream, limit, separator, batch_bytes):
+        if not len(ends):
+            pending.append(data)
+            continue
+        cut = int(ends[-1])
+        whole = b"".join([*pending, memoryview(data)[:cut]])
+        stops = ends + (len(whole) - cut)
+        yield Block(offset, whole, np.append(0, stops[:-1]), stops - len(separator))
+        offset += len(whole)
+        pending = [data[cut:]]
+    if last := b"".join(pending):
+        yield Block(offset, last, np.array([0]), np.array([len(last)]))
+
+
+def _scan(
+    stream: pa.NativeFile, limit: int | None, separator: bytes, chunk_bytes: int
+) -> Iterator[tuple[bytes, Int64Array]]:
+    """What is read, chunk by chunk, with the ends of the matches, counted from the chunk's start."""
+    tail = b""  # what a match that goes on in the next chunk may begin with
+    while limit is None or limit > 0:
+        data = stream.read(chunk_bytes if limit is None else min(chunk_bytes, limit))
+        if not data:
+            break
+        seen = tail + data if tail else data
+        ends = _match_ends(seen, separator)
+        unmatched = int(ends[-1]) if len(ends) else 0
+        ends -= len(tail)
+        tail = seen[max(0, len(seen) - len(separator) + 1) :]
+        yield data, ends
+        limit = None if limit is None else limit - len(data)
+    if limit:
+        raise EOFError(f"the file ends {limit} bytes too early")
+
+
+def _match_ends(data: bytes, separator: bytes) -> Int64Array:
+    if len(separator) == 1:
+        return np.flatnonzero(np.frombuffer(data, dtype=np.uint8) == separator[0]).astype(np.int64) + 1
+    matches = re.finditer(re.escape(separator), data)
+    return np.fromiter((match.end() for match in matches), dtype=np.int64)
+
+
+def _piece_start(stream: pa.NativeFile, size: int, separator: bytes, position: int) -> int:
+    """Where the first piece that starts at or after a position starts; the file's size if there is none."""
+    if position <= 0 or position >= size:
+        return min(max(position, 0), size)
+    scanned = _free_position(stream, separator, position - len(separator))
+    stream.seek(scanned)
+    for data, ends in _scan(stream, size - scanned, separator, SCAN_BYTES):
+        later = ends[ends + scanned >= position]
+        if len(later):
+            return scanned + int(later[0])
+        scanned += len(data)
+    return size
+
+
+def _free_position(stream: pa.NativeFile, separator: bytes, position: int) -> int:
+    r"""The nearest place at or before a position that surely lies in no match.
+
+    In `a\n\n\nb` the second and third line end look like a separator too, but the match before has used up the second.
+    A place that no occurrence spans, taken or not, is free of such doubt: from there on matching gives what it would
+    give from byte 0. Going back from one occurrence to the one that it overlaps reaches such a place.
+    """
+    reach = len(separator) - 1
+    while position > 0 and reach:
+        window_start = max(position - reach, 0)
+        stream.seek(window_start)
+        spanning = stream.read(position - window_start + reach).find(separator)
+        if spanning < 0:
+            break
+        position = window_start + spanning
+    return max(position, 0)

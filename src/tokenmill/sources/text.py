@@ -1,0 +1,51 @@
+"""Text: one document per file, or the pieces between the occurrences of a separator. A row is a document's first byte.
+
+The text is taken as it is: a byte order mark stays, line ends stay. Empty pieces (two separators in a row, or one at
+the end of the file) are not documents; an empty file without separator is one empty document.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+
+from tokenmill.sources.documents import Documents, ReadOptions, Slices, SourceFile, checked
+from tokenmill.sources.pieces import Block, one_slice, open_stream, read_pieces, split_bytes
+
+
+def split(file: SourceFile, options: ReadOptions, unit_bytes: int) -> Slices:
+    """Byte ranges, which own the documents that start in them; one for the file if it is one document."""
+    return split_bytes(file, unit_bytes) if options.separator else one_slice(file)
+
+
+def read(file: SourceFile, start: int, stop: int, options: ReadOptions) -> Iterator[Documents]:
+    """The documents that start in the bytes [start, stop)."""
+    if not options.separator:
+        yield _whole(file)
+        return
+    for block in read_pieces(file, start, stop, options.separator.encode(), options.batch_bytes):
+        documents = _documents(file, block)
+        if len(documents.rows):
+            yield documents
+
+
+def _whole(file: SourceFile) -> Documents:
+    with open_stream(file) as stream:
+        data = stream.read()
+    return checked(file, _strings(data, np.array([0, len(data)], dtype=np.int64)), np.array([0], dtype=np.uint64))
+
+
+def _documents(file: SourceFile, block: Block) -> Documents:
+    """The pieces that are not empty. Pieces and separators take turns as strings, and the separators are dropped."""
+    bounds = np.stack([block.start, block.stop], axis=1).ravel()
+    wanted = np.zeros(len(bounds), dtype=bool)
+    wanted[::2] = block.stop > block.start
+    text = _strings(block.data, np.append(bounds, len(block.data))).filter(pa.array(wanted))
+    return checked(file, text, (block.start[wanted[::2]] + block.offset).astype(np.uint64))
+
+
+def _strings(data: bytes, offsets: np.typing.NDArray[np.int64]) -> pa.LargeStringArray:
+    buffers = [None, pa.py_buffer(np.ascontiguousarray(offsets)), pa.py_buffer(data)]
+    return pa.LargeStringArray.from_buffers(len(offsets) - 1, buffers[1], buffers[2])

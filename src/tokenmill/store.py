@@ -1,0 +1,130 @@
+"""The store as a reader sees it: documents and tokens by position, zero-copy from the memory-mapped parts."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from tokenmill import layout
+from tokenmill.errors import IncompleteStore
+from tokenmill.job import Job
+from tokenmill.part import PartContent, Skipped, TokenArray, open_part, read_summary
+from tokenmill.storage import Folder
+
+OPEN_PARTS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """One document of a store: its tokens, and the source and row they come from."""
+
+    tokens: TokenArray
+    source: str
+    row: int
+
+
+class Store:
+    """A complete token store. `store[i]` is document i, `store.tokens(a, b)` any stretch of the token stream."""
+
+    def __init__(self, directory: str) -> None:
+        self._folder = Folder(directory)
+        self.run = layout.require_run(self._folder)
+        if not self._folder.exists(layout.MANIFEST):
+            committed = int(layout.committed_units(self._folder, self.run.units).sum())
+            raise IncompleteStore(
+                f"the store {self._folder.root} is not complete",
+                f"units        {committed} of {self.run.units} committed",
+                "Run the same `tokenmill prepare` again to finish it.",
+            )
+        self.manifest = layout.read_table(self._folder, layout.MANIFEST)
+        self._document_ends = np.cumsum(self.manifest["documents"].to_numpy())
+        self._token_ends = np.cumsum(self.manifest["tokens"].to_numpy())
+        self._part = functools.lru_cache(maxsize=OPEN_PARTS)(self._open_part)
+
+    @property
+    def directory(self) -> str:
+        """Where the store is."""
+        return self._folder.root
+
+    @property
+    def job(self) -> Job:
+        """The job that made the store."""
+        return self.run.job
+
+    @property
+    def dtype(self) -> np.dtype[np.generic]:
+        """The type of the tokens: uint16 or uint32."""
+        return np.dtype(self.job.tokenizer.dtype)
+
+    @property
+    def token_count(self) -> int:
+        """How many tokens the store holds, begin and end tokens included."""
+        return int(self._token_ends[-1]) if len(self._token_ends) else 0
+
+    def __len__(self) -> int:
+        return int(self._document_ends[-1]) if len(self._document_ends) else 0
+
+    def __getitem__(self, position: int) -> TokenArray:
+        part, place = self._find(position)
+        return self._part(part).document(place)
+
+    def __iter__(self) -> Iterator[TokenArray]:
+        for content in self.parts():
+            for place in range(len(content.row)):
+                yield content.document(place)
+
+    def __repr__(self) -> str:
+        return f"<Store {self.directory}: {len(self):,} documents, {self.token_count:,} tokens ({self.dtype})>"
+
+    def document(self, position: int) -> Document:
+        """Document number `position`, with where it comes from."""
+        part, place = self._find(position)
+        content = self._part(part)
+        source = self.sources["path"][int(content.source[place])].as_py()
+        return Document(content.document(place), source, int(content.row[place]))
+
+    def tokens(self, start: int, stop: int) -> TokenArray:
+        """Tokens [start, stop) of the whole stream: a view if they are in one part, else a copy."""
+        start, stop, _ = slice(start, stop).indices(self.token_count)
+        if start >= stop:
+            return np.empty(0, self.dtype)
+        first = int(np.searchsorted(self._token_ends, start, side="right"))
+        last = int(np.searchsorted(self._token_ends, stop - 1, side="right"))
+        pieces = [self._stretch(part, start, stop) for part in range(first, last + 1)]
+        return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+
+    def parts(self) -> Iterator[PartContent]:
+        """The parts in order, each with its columns as views of the memory map."""
+        for part in range(len(self.manifest)):
+            yield self._part(part)
+
+    @functools.cached_property
+    def sources(self) -> pa.Table:
+        """The sources of the run: path, kind, size, fingerprint."""
+        return layout.read_table(self._folder, layout.SOURCES, self.run.sources_sha256)
+
+    def skipped(self) -> Iterator[Skipped]:
+        """The rows of the sources that are not in the store, part by part."""
+        units = self.manifest["unit"].to_numpy()[self.manifest["skipped"].to_numpy() > 0]
+        for unit in units:
+            yield from read_summary(self._folder, int(unit)).skipped
+
+    def _open_part(self, part: int) -> PartContent:
+        return open_part(self._folder, part)[1]
+
+    def _find(self, position: int) -> tuple[int, int]:
+        count = len(self)
+        if not -count <= position < count:
+            raise IndexError(f"document {position} of a store of {count}")
+        position %= count
+        part = int(np.searchsorted(self._document_ends, position, side="right"))
+        before = int(self._document_ends[part - 1]) if part else 0
+        return part, position - before
+
+    def _stretch(self, part: int, start: int, stop: int) -> TokenArray:
+        before = int(self._token_ends[part - 1]) if part else 0
+        return self._part(part).tokens[max(start - before, 0) : stop - before]

@@ -1,0 +1,1 @@
+"""Tokenizers: specs in, exact tokens out."""

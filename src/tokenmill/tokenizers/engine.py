@@ -1,0 +1,51 @@
+"""What an engine is: Arrow strings in, flat tokens and offsets out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+Tokens = npt.NDArray[np.unsignedinteger[Any]]
+Offsets = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """The tokens of several documents, one after the other: document i is tokens[offsets[i]:offsets[i + 1]]."""
+
+    tokens: Tokens
+    offsets: Offsets
+
+    def document(self, position: int) -> Tokens:
+        """The tokens of one document."""
+        return self.tokens[self.offsets[position] : self.offsets[position + 1]]
+
+    @classmethod
+    def join(cls, documents: list[Tokens]) -> Encoded:
+        """Put the tokens of single documents together."""
+        offsets = np.zeros(len(documents) + 1, np.int64)
+        np.cumsum([len(tokens) for tokens in documents], out=offsets[1:])
+        return cls(np.concatenate(documents) if documents else np.empty(0, np.uint32), offsets)
+
+
+class Engine(Protocol):
+    """Encodes documents as text, whatever special tokens they spell."""
+
+    name: str
+
+    def encode(self, text: pa.LargeStringArray) -> Encoded:
+        """The tokens of each document; `text` has no nulls and is valid UTF-8."""
+        ...
+
+
+def text_buffers(text: pa.LargeStringArray) -> tuple[npt.NDArray[np.uint8], Offsets]:
+    """The bytes of a string array and its offsets into them, without a copy."""
+    _, offsets, data = text.buffers()
+    if len(text) == 0 or data is None:
+        return np.empty(0, np.uint8), np.zeros(len(text) + 1, np.int64)
+    every = np.frombuffer(offsets, np.int64)[text.offset : text.offset + len(text) + 1]
+    return np.frombuffer(data, np.uint8), every

@@ -1,0 +1,71 @@
+"""gigatoken: the fast engine, for the vocabularies it supports. It is trusted but checked, by `tokenizer.Tokenizer`."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tokenmill.errors import TokenizerError
+from tokenmill.tokenizers.engine import Encoded, text_buffers
+from tokenmill.tokenizers.vocabulary import SCHEMES
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from tokenmill.job import TokenizerSpec
+
+
+class GigatokenEngine:
+    """Encodes with `gigatoken` on the calling thread. Its word cache grows without bound: call `forget` to empty it."""
+
+    name = "gigatoken"
+
+    def __init__(self, spec: TokenizerSpec, path: str) -> None:
+        self._spec = spec
+        self._path = path
+        self._tokenizer = self._build()
+
+    def encode(self, text: pa.LargeStringArray) -> Encoded:
+        """The tokens of each document; never touches gigatoken's thread pool."""
+        import awkward  # noqa: PLC0415 - heavy, and needed by this engine only
+
+        data, offsets = text_buffers(text)
+        strings = awkward.contents.ListOffsetArray(
+            awkward.index.Index64(offsets),
+            awkward.contents.NumpyArray(data, parameters={"__array__": "char"}),
+            parameters={"__array__": "string"},
+        )
+        result = self._tokenizer.encode_batch(awkward.Array(strings), parallel=False).layout
+        return Encoded(np.asarray(result.content.data), np.asarray(result.offsets.data))
+
+    def forget(self) -> None:
+        """Drop the word cache by building the tokenizer anew."""
+        del self._tokenizer
+        self._tokenizer = self._build()
+
+    def _build(self) -> Any:
+        import gigatoken  # noqa: PLC0415 - heavy, and needed by this engine only
+
+        try:
+            if self._spec.kind == "tiktoken":
+                scheme = gigatoken_scheme(self._spec)
+                return gigatoken.Tokenizer.from_tiktoken(self._path, pretokenizer=scheme, special_tokens={})
+            return gigatoken.Tokenizer.from_json(_without_special_tokens(self._path))
+        except Exception as error:  # the library raises what its parser meets
+            raise TokenizerError(f"gigatoken does not support {self._spec.name}", str(error)) from error
+
+
+def gigatoken_scheme(spec: TokenizerSpec) -> str | None:
+    """Gigatoken's name for the split pattern of a `.tiktoken` vocabulary, or None if it has none."""
+    return next((scheme.gigatoken for scheme in SCHEMES.values() if scheme.pattern == spec.pattern), None)
+
+
+def _without_special_tokens(path: str) -> str:
+    """The tokenizer.json with its special tokens removed, so that their spelling in a text stays text."""
+    with open(path, encoding="utf-8") as file:
+        content = json.load(file)
+    content["added_tokens"] = [token for token in content.get("added_tokens") or [] if not token.get("special")]
+    content["truncation"] = content["padding"] = content["post_processor"] = None
+    return json.dumps(content)

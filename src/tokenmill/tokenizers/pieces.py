@@ -1,0 +1,51 @@
+"""From an id to the bytes it stands for, to show tokens to people."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from tokenmill.tokenizers.tiktoken_engine import parse_ranks
+
+if TYPE_CHECKING:
+    from tokenmill.job import TokenizerSpec
+
+
+def piece_lookup(spec: TokenizerSpec, content: bytes) -> Callable[[int], bytes]:
+    """A function that gives the bytes of a token of this vocabulary; unknown ids give their number in brackets."""
+    if spec.kind == "tiktoken":
+        pieces = {rank: token for token, rank in parse_ranks(content, spec.name).items()}
+    else:
+        pieces = _huggingface_pieces(json.loads(content))
+    pieces |= {token: spelling.encode() for spelling, token in spec.special_tokens.items()}
+    return lambda token: pieces.get(token, b"<%d>" % token)
+
+
+def _huggingface_pieces(content: dict[str, Any]) -> dict[int, bytes]:
+    vocabulary = content["model"]["vocab"]
+    if isinstance(vocabulary, dict):
+        tokens = {number: token for token, number in vocabulary.items()}
+    else:
+        tokens = {number: entry[0] for number, entry in enumerate(vocabulary)}
+    to_bytes = _byte_level_bytes if "ByteLevel" in json.dumps(content.get("decoder")) else _plain_bytes
+    pieces = {number: to_bytes(token) for number, token in tokens.items()}
+    return pieces | {token["id"]: token["content"].encode() for token in content.get("added_tokens") or []}
+
+
+def _plain_bytes(token: str) -> bytes:
+    return token.replace("\u2581", " ").encode()
+
+
+def _byte_level_bytes(token: str) -> bytes:
+    return b"".join(bytes([_BYTES[character]]) if character in _BYTES else character.encode() for character in token)
+
+
+def _byte_characters() -> dict[str, int]:
+    """How byte-level vocabularies write bytes: printable Latin-1 as itself, the rest from U+0100 on."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in printable]
+    return {chr(byte): byte for byte in printable} | {chr(256 + place): byte for place, byte in enumerate(others)}
+
+
+_BYTES = _byte_characters()

@@ -1,0 +1,177 @@
+"""A tokenizer ready to work: the fast engine where it can be trusted, the reference wherever it cannot.
+
+The fast engine is probed when it is loaded, audited on a sample of real documents while it runs, and never given a
+document with a character on which the engines' Unicode versions disagree.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from tokenmill.errors import EngineMismatch, TokenizerError, UsageError
+from tokenmill.tokenizers.engine import Encoded, Engine, Tokens, text_buffers
+from tokenmill.tokenizers.gigatoken_engine import GigatokenEngine, gigatoken_scheme
+from tokenmill.tokenizers.huggingface_engine import HuggingFaceEngine
+from tokenmill.tokenizers.tiktoken_engine import TiktokenEngine
+from tokenmill.tokenizers.unicode_gap import documents_with_gap
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tokenmill.job import TokenizerSpec
+
+ENGINES = ("auto", "gigatoken", "tiktoken", "tokenizers")
+REFERENCES: dict[str, type[TiktokenEngine | HuggingFaceEngine]] = {
+    "tiktoken": TiktokenEngine,
+    "huggingface": HuggingFaceEngine,
+}
+
+AUDIT_SHARE = 1 / 2000
+"""The share of the text that is encoded again by the reference; at its speed, this costs about one percent."""
+
+FIRST_AUDIT_BYTES = 64 << 10
+"""What may be audited before any text has been encoded, so that the first batch is audited too."""
+
+PROBE = (
+    "",
+    " ",
+    "Hello, world! It's 3:45 o'clock; they'LL've done 1234567 things.",
+    "    indented\n\n\tcode = {'a': [1, 2.5e-3]}  # trailing   \r\n\r\n  ",
+    "<|endoftext|><|fim_prefix|></s><s>[INST] <|im_start|>user",
+    "naïve café Ünïcödé ǅ ß ﬁ İı \u0301\u0300e\u0301 a\u0308\u0323",
+    "日本語のテキスト、中文文本。한국어 텍스트 हिन्दी पाठ தமிழ் ไทย العربية עברית Ελληνικά Русский",
+    "👩‍👩‍👧‍👦🏳️‍🌈🇩🇪 ❤️ \u200b\u200d\u2060\ufeff\u00a0\u2028\u2029\u3000",
+    "٣٤٥ १२३ Ⅷ ½ x² \U0001d7d8\U0001d7d9 \U0001d573\U0001d58a\U0001d591 \U000e0100\U0010ffff\ue000\ufffd\x00\x7f\x85",
+    "a" * 300 + "." * 300 + "1" * 300 + " " * 300 + "\n" * 300 + "é" * 300,
+)
+"""Texts on which an engine that splits or merges differently shows it."""
+
+
+def choose_engine(spec: TokenizerSpec, wanted: str) -> str:
+    """The engine a run starts with, decided without loading one."""
+    reference = REFERENCES[spec.kind].name
+    if wanted not in ENGINES:
+        raise UsageError(f"there is no engine called {wanted!r}", f"engines      {', '.join(ENGINES)}")
+    if wanted in ("tiktoken", "tokenizers") and wanted != reference:
+        raise UsageError(f"{wanted} cannot read {spec.name}", f"Use --engine {reference}, or auto.")
+    if wanted == reference:
+        return reference
+    supported = spec.kind == "huggingface" or gigatoken_scheme(spec) is not None
+    installed = importlib.util.find_spec("gigatoken") is not None
+    if wanted == "gigatoken" and not (supported and installed):
+        reason = "its split pattern is not one it knows" if installed else "gigatoken is not installed"
+        raise UsageError(f"gigatoken cannot encode {spec.name}: {reason}", f"Use --engine {reference}, or auto.")
+    return "gigatoken" if supported and installed else reference
+
+
+def engine_modules(wanted: str) -> tuple[str, ...]:
+    """The libraries an engine will need, so that they can be loaded while something else is waited for."""
+    fast = ("gigatoken", "awkward") if wanted in ("auto", "gigatoken") else ()
+    return (*fast, "tokenizers" if wanted == "tokenizers" else "tiktoken")
+
+
+class Tokenizer:
+    """Encodes documents exactly as the reference would, as fast as it can."""
+
+    def __init__(self, spec: TokenizerSpec, path: str, engine: str) -> None:
+        self.spec = spec
+        self.notices: list[str] = []
+        self._path = path
+        self._reference: Engine | None = None
+        self._fast: GigatokenEngine | None = None
+        self._audit_credit = float(FIRST_AUDIT_BYTES)
+        self._audits = 0
+        if engine == "gigatoken":
+            self._load_fast()
+
+    @property
+    def engine(self) -> str:
+        """The name of the engine at work."""
+        return (self._fast or self.reference).name
+
+    @property
+    def reference(self) -> Engine:
+        """The engine whose answer is the right one by definition, built on first use."""
+        if self._reference is None:
+            self._reference = REFERENCES[self.spec.kind](self.spec, self._path)
+        return self._reference
+
+    def encode(self, text: pa.LargeStringArray) -> Encoded:
+        """The tokens of each document, without begin and end tokens. Raises EngineMismatch if an audit fails."""
+        if self._fast is None:
+            return self.reference.encode(text)
+        data, offsets = text_buffers(text)
+        apart = documents_with_gap(data, offsets)
+        encoded = self._fast.encode(text)
+        if len(apart):
+            encoded = self._replace(encoded, apart, text)
+        self._audit(encoded, text, offsets)
+        return encoded
+
+    def use_reference(self, reason: str) -> None:
+        """Give up the fast engine for good."""
+        self.notices.append(f"{reason}; going on with {REFERENCES[self.spec.kind].name}, which is slower")
+        self._fast = None
+
+    def forget(self) -> None:
+        """Free what the engine has cached."""
+        if self._fast is not None:
+            self._fast.forget()
+
+    def _load_fast(self) -> None:
+        try:
+            self._fast = GigatokenEngine(self.spec, self._path)
+        except TokenizerError as error:
+            self.use_reference(f"{error.headline} ({'; '.join(error.details)})")
+            return
+        probe = pa.array(PROBE, pa.large_string())
+        fast, reference = self._fast.encode(probe), self.reference.encode(probe)
+        for position, text in enumerate(PROBE):
+            if not np.array_equal(fast.document(position), reference.document(position)):
+                self.use_reference(f"gigatoken failed its probe on {text[:40]!r}")
+                return
+
+    def _replace(self, encoded: Encoded, apart: np.ndarray, text: pa.LargeStringArray) -> Encoded:
+        """The same tokens, with the documents in `apart` encoded by the reference."""
+        corrected = self.reference.encode(text.take(pa.array(apart)))
+        lengths = np.diff(encoded.offsets)
+        lengths[apart] = np.diff(corrected.offsets)
+        offsets = np.concatenate([[0], np.cumsum(lengths)])
+        pieces = list(_interleave(encoded, apart, corrected))
+        return Encoded(np.concatenate(pieces), offsets)
+
+    def _audit(self, encoded: Encoded, text: pa.LargeStringArray, offsets: np.ndarray) -> None:
+        """Encode one document of the batch again with the reference, if the share of text to audit allows it."""
+        if not len(text):
+            return
+        self._audit_credit += AUDIT_SHARE * float(offsets[-1] - offsets[0])
+        self._audits += 1
+        position = self._audits * 2654435761 % len(text)
+        size = float(offsets[position + 1] - offsets[position])
+        if size > self._audit_credit:
+            return
+        self._audit_credit -= size
+        expected = self.reference.encode(text.slice(position, 1)).tokens
+        if not np.array_equal(encoded.document(position), expected):
+            raise MismatchAt(position)
+
+
+class MismatchAt(EngineMismatch):
+    """An audit failed; `position` is the document's place in the batch."""
+
+    def __init__(self, position: int) -> None:
+        super().__init__("gigatoken and the reference gave different tokens for one document")
+        self.position = position
+
+
+def _interleave(encoded: Encoded, apart: np.ndarray, corrected: Encoded) -> Iterator[Tokens]:
+    start = 0
+    for number, position in enumerate(apart):
+        yield encoded.tokens[encoded.offsets[start] : encoded.offsets[position]]
+        yield corrected.document(number)
+        start = position + 1
+    yield encoded.tokens[encoded.offsets[start] : encoded.offsets[-1]]

@@ -1,0 +1,218 @@
+"""From the name a user gives to a vocabulary and its spec. This is the only step that may touch the network."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from dataclasses import dataclass
+from typing import Any
+
+from tokenmill.errors import TokenizerError, UsageError
+from tokenmill.job import TokenizerSpec
+from tokenmill.tokenizers.tiktoken_engine import format_ranks, parse_ranks
+
+END_OF_TEXT_SPELLINGS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|im_end|>")
+
+
+@dataclass(frozen=True, slots=True)
+class Scheme:
+    """A split pattern of OpenAI's, what gigatoken calls it, and the end token of the vocabulary published for it."""
+
+    pattern: str
+    gigatoken: str
+    sha256: str
+    end_of_text: int
+
+
+_GPT2_PATTERN = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s"
+_CL100K_PATTERN = (
+    r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*+"
+    r"|\s++$|\s*[\r\n]|\s+(?!\S)|\s"
+)
+_O200K_PATTERN = (
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+    r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+    r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+_R50K_SHA256 = "306cd27f03c1a714eca7108e03d66b7dc042abe8c258b44c199a7ed9838dd930"
+_P50K_SHA256 = "94b5ca7dff4d00767bc256fdd1b27e5b17361d7b8a5f968547f9f23eb70d2069"
+_CL100K_SHA256 = "223921b76ee99bde995b7ff738513eef100fb51d18c93597a113bcffe865b2a7"
+_O200K_SHA256 = "446a9538cb6c348e3516120d7c08b09f57c36495e2acfffe59a5bf8b0cfb1a2d"
+SCHEMES = {
+    "gpt2": Scheme(_GPT2_PATTERN, "gpt2", _R50K_SHA256, 50256),
+    "r50k_base": Scheme(_GPT2_PATTERN, "gpt2", _R50K_SHA256, 50256),
+    "p50k_base": Scheme(_GPT2_PATTERN, "gpt2", _P50K_SHA256, 50256),
+    "cl100k_base": Scheme(_CL100K_PATTERN, "gpt4", _CL100K_SHA256, 100257),
+    "o200k_base": Scheme(_O200K_PATTERN, "o200k", _O200K_SHA256, 199999),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Vocabulary:
+    """A resolved tokenizer: its spec, and the content of the file that the spec names by hash."""
+
+    spec: TokenizerSpec
+    content: bytes
+
+
+def resolve(name: str) -> Vocabulary:
+    """Find the tokenizer a user means: an encoding's name, a `.tiktoken` file, a tokenizer.json or its directory."""
+    path, _, scheme = name.partition(".tiktoken:")
+    if scheme or name.endswith(".tiktoken"):
+        return _from_tiktoken_file(f"{path}.tiktoken" if scheme else name, scheme or None)
+    path = os.path.expanduser(name)
+    if os.path.isdir(path):
+        return _from_json_file(os.path.join(path, "tokenizer.json"))
+    if os.path.isfile(path) or path.endswith(".json"):
+        return _from_json_file(path)
+    return _from_encoding(name)
+
+
+def _from_encoding(name: str) -> Vocabulary:
+    import tiktoken  # noqa: PLC0415 - heavy, and needed for names only
+
+    names = tiktoken.list_encoding_names()
+    if name not in names:
+        try:
+            name = tiktoken.encoding_name_for_model(name)
+        except KeyError:
+            raise UsageError(
+                f"there is no tokenizer called {name!r}",
+                f"known names  {', '.join(names)}",
+                "Or give a path: a .tiktoken file, a tokenizer.json, or a directory that holds one.",
+            ) from None
+    definition = _definition(name)
+    return _tiktoken_vocabulary(
+        name, format_ranks(definition["mergeable_ranks"]), definition["pat_str"], definition["special_tokens"]
+    )
+
+
+def _definition(name: str) -> dict[str, Any]:
+    """An encoding's ranks, pattern and special tokens, from tiktoken's own cache or the network."""
+    from tiktoken.registry import ENCODING_CONSTRUCTORS  # noqa: PLC0415 - heavy, and needed for names only
+
+    constructors: dict[str, Any] = ENCODING_CONSTRUCTORS or {}
+    # gpt2's own two files take three times as long to read as r50k_base's, which holds the same ranks.
+    attempts = ["r50k_base", "gpt2"] if name == "gpt2" else [name]
+    failures: list[Exception] = []
+    for attempt in attempts:
+        try:
+            definition: dict[str, Any] = constructors[attempt]()
+        except Exception as error:  # noqa: BLE001 - whatever the network stack raises; told below
+            failures.append(error)
+        else:
+            return definition
+    raise TokenizerError(
+        f"the vocabulary of {name} could not be loaded",
+        f"reason       {type(failures[-1]).__name__}: {str(failures[-1])[:200]}",
+        "Set TIKTOKEN_CACHE_DIR to a folder that holds it, connect to the network, or give a .tiktoken file.",
+    ) from failures[-1]
+
+
+def _from_tiktoken_file(path: str, scheme: str | None) -> Vocabulary:
+    content = _read(path)
+    named = scheme or os.path.basename(path).removesuffix(".tiktoken")
+    if named not in SCHEMES:
+        raise UsageError(
+            f"the split pattern of {path} is not known",
+            "A .tiktoken file holds tokens only. Name the scheme it was made for after a colon:",
+            f"--tokenizer {path}:cl100k_base      (known: {', '.join(SCHEMES)})",
+        )
+    known = SCHEMES[named]
+    canonical = format_ranks(parse_ranks(content, path))
+    published = hashlib.sha256(canonical).hexdigest() == known.sha256
+    special_tokens = {"<|endoftext|>": known.end_of_text} if published else {}
+    return _tiktoken_vocabulary(os.path.basename(path), canonical, known.pattern, special_tokens)
+
+
+def _tiktoken_vocabulary(name: str, content: bytes, pattern: str, special_tokens: dict[str, int]) -> Vocabulary:
+    sha256 = hashlib.sha256(content).hexdigest()
+    largest_rank = int(content[:-1].rpartition(b" ")[2])
+    spec = TokenizerSpec(
+        name=name,
+        kind="tiktoken",
+        file=f"{sha256}.tiktoken",
+        sha256=sha256,
+        vocabulary_size=max([largest_rank, *special_tokens.values()]) + 1,
+        special_tokens=special_tokens,
+        pattern=pattern,
+        end_of_text=special_tokens.get("<|endoftext|>"),
+    )
+    return Vocabulary(spec, content)
+
+
+def _from_json_file(path: str) -> Vocabulary:
+    content = _read(path)
+    try:
+        parsed = json.loads(content)
+        vocabulary = parsed["model"]["vocab"]
+        added = {str(token["content"]): int(token["id"]) for token in parsed.get("added_tokens") or []}
+        special = {str(token["content"]): int(token["id"]) for token in parsed["added_tokens"] if token["special"]}
+    except (ValueError, KeyError, TypeError) as error:
+        raise TokenizerError(
+            f"{path} is not a Hugging Face tokenizer.json", f"found        {type(error).__name__}: {error}"
+        ) from error
+    ids = vocabulary.values() if isinstance(vocabulary, dict) else range(len(vocabulary))
+    sha256 = hashlib.sha256(content).hexdigest()
+    spec = TokenizerSpec(
+        name=_display_name(path),
+        kind="huggingface",
+        file=f"{sha256}.json",
+        sha256=sha256,
+        vocabulary_size=max([*ids, *added.values()]) + 1,
+        special_tokens=special,
+        end_of_text=_end_of_text(path, {**added, **special}),
+    )
+    return Vocabulary(spec, content)
+
+
+def _display_name(path: str) -> str:
+    directory, name = os.path.split(os.path.abspath(path))
+    return os.path.basename(directory) if name == "tokenizer.json" else name.removesuffix(".json")
+
+
+def _end_of_text(path: str, added: dict[str, int]) -> int | None:
+    """The end token: what the tokenizer_config.json beside it says, or the one known spelling that it has."""
+    config = os.path.join(os.path.dirname(path), "tokenizer_config.json")
+    if os.path.basename(path) == "tokenizer.json" and os.path.exists(config):
+        try:
+            declared = json.loads(_read(config)).get("eos_token")
+        except (ValueError, AttributeError):
+            declared = None
+        spelling = declared.get("content") if isinstance(declared, dict) else declared
+        if spelling in added:
+            return added[spelling]
+    found = [added[spelling] for spelling in END_OF_TEXT_SPELLINGS if spelling in added]
+    return found[0] if len(found) == 1 else None
+
+
+def _read(path: str) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError as error:
+        raise TokenizerError(f"cannot read the tokenizer {path}", os.strerror(error.errno or 0)) from error
+
+
+def boundary_token(spec: TokenizerSpec, option: str, value: str | int | None, default: int | None) -> int | None:
+    """The id behind `--eot` or `--bos`: an id, a special token's spelling, `none`, or the default if unset."""
+    if value is None:
+        return default
+    if value == "none":
+        return None
+    if isinstance(value, str) and value in spec.special_tokens:
+        return spec.special_tokens[value]
+    try:
+        token = int(value)
+    except ValueError:
+        known = ", ".join(list(spec.special_tokens)[:8]) or "none"
+        raise UsageError(
+            f"{option} {value!r} is neither an id, a special token of {spec.name}, nor none",
+            f"special tokens   {known}",
+        ) from None
+    if not 0 <= token < spec.vocabulary_size:
+        raise UsageError(
+            f"{option} {token} is not a token of {spec.name}", f"ids go from 0 to {spec.vocabulary_size - 1}"
+        )
+    return token

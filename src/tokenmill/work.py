@@ -1,0 +1,293 @@
+"""Run one unit: where reader, tokenizer and part meet. Everything here happens inside a worker."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tokenmill import machine
+from tokenmill.errors import CorruptStore, EngineMismatch, SourceError, TokenizerError
+from tokenmill.job import Job
+from tokenmill.layout import TOKENIZER
+from tokenmill.part import (
+    PartContent,
+    PartSummary,
+    Skipped,
+    TokenArray,
+    check_part,
+    open_part,
+    read_summary,
+    write_part,
+)
+from tokenmill.planning import UnitTask
+from tokenmill.sources import read_documents, split_file
+from tokenmill.sources.documents import Documents, ReadOptions, SourceFile
+from tokenmill.storage import Folder
+from tokenmill.tokenizers.engine import Encoded
+from tokenmill.tokenizers.tokenizer import MismatchAt, Tokenizer
+
+WHOLE_FILE_BYTES = 1 << 62
+
+
+class Committed(msgspec.Struct, frozen=True):
+    """What a worker tells of a unit it has committed."""
+
+    summary: PartSummary
+    engine: str
+    notices: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Tokenize:
+    """The function that turns a unit into a part of the store in `directory`."""
+
+    directory: str
+    job: Job
+    engine: str
+    worker_bytes: int
+
+    def __call__(self, task: UnitTask) -> Committed:
+        """Read, encode and publish one unit; a failed audit starts it again with the reference engine."""
+        tokenizer = _tokenizer(self.directory, self.job, self.engine)
+        try:
+            builder = self._encode(task, tokenizer)
+        except EngineMismatch as mismatch:
+            tokenizer.use_reference(str(mismatch))
+            builder = self._encode(task, tokenizer)
+        summary = builder.publish(Folder(self.directory), self.job, task)
+        notices = tuple(tokenizer.notices)
+        tokenizer.notices.clear()
+        return Committed(summary, tokenizer.engine, notices)
+
+    def _encode(self, task: UnitTask, tokenizer: Tokenizer) -> _PartBuilder:
+        builder = _PartBuilder(self.job)
+        for file, documents in unit_documents(task, self.job):
+            present = builder.skip_nulls(file, documents)
+            try:
+                encoded = tokenizer.encode(present.text)
+            except MismatchAt as mismatch:
+                raise _named(mismatch, file, present) from None
+            builder.add(file, present, encoded)
+            if machine.resident_bytes() > self.worker_bytes:
+                tokenizer.forget()
+        return builder
+
+
+@dataclass(frozen=True, slots=True)
+class Summarise:
+    """The function that reads the summaries of many parts, for the manifest."""
+
+    directory: str
+
+    def __call__(self, units: tuple[int, ...]) -> list[PartSummary]:
+        """The summaries, in the order asked for."""
+        folder = Folder(self.directory)
+        return [read_summary(folder, unit) for unit in units]
+
+
+class Verified(msgspec.Struct, frozen=True):
+    """What was checked of a part: its checksum, and how many documents were encoded again."""
+
+    summary: PartSummary
+    compared: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Verify:
+    """The function that checks one part: its checksum, and a share of its documents against the reference engine."""
+
+    directory: str
+    job: Job
+    share: float
+
+    def __call__(self, task: UnitTask) -> Verified:
+        """Raise an error that names the part or the document that is wrong."""
+        folder = Folder(self.directory)
+        summary = check_part(folder, task.unit)
+        if self.share <= 0:
+            return Verified(summary)
+        _, content = open_part(folder, task.unit)
+        compared = documents_seen = rows_seen = 0
+        for file, documents in unit_documents(task, self.job):
+            present = documents.without_nulls()
+            stored = content.slice(documents_seen, documents_seen + len(present.rows))
+            compared += self._compare(task, file, present, stored)
+            documents_seen += len(present.rows)
+            rows_seen += len(documents.rows)
+        if (documents_seen, rows_seen) != (summary.documents, summary.documents + summary.skipped_rows):
+            raise _different(
+                task,
+                task.files[0],
+                f"{summary.documents} documents and {summary.skipped_rows} skipped rows; "
+                f"the sources have {documents_seen} and {rows_seen - documents_seen}",
+            )
+        return Verified(summary, compared)
+
+    def _compare(self, task: UnitTask, file: SourceFile, present: Documents, stored: PartContent) -> int:
+        """Compare a batch with what is stored of it; how many documents were encoded again."""
+        if not np.array_equal(stored.row, present.rows) or (stored.source != file.index).any():
+            raise _different(task, file, "the part's rows are not the source's rows")
+        chosen = np.flatnonzero(_sample(file.index, present.rows, self.share))
+        tokenizer = _tokenizer(self.directory, self.job, "reference")
+        expected = bounded(self.job, tokenizer.encode(present.text.take(pa.array(chosen))))
+        for position, place in enumerate(chosen):
+            if not np.array_equal(stored.document(int(place)), expected.document(position)):
+                raise _different(task, file, f"row {present.rows[place]} has other tokens than the reference gives")
+        return len(chosen)
+
+
+def unit_documents(task: UnitTask, job: Job) -> Iterator[tuple[SourceFile, Documents]]:
+    """The documents of a unit, nulls included, in order."""
+    options = ReadOptions(job.column, job.separator)
+    for file in task.files:
+        if task.start is not None and task.stop is not None:
+            start, stop = task.start, task.stop
+        else:
+            slices = split_file(file, options, WHOLE_FILE_BYTES)
+            start, stop = int(slices.start[0]), int(slices.stop[-1])
+        for documents in read_documents(file, start, stop, options):
+            yield file, documents
+
+
+_loaded: dict[tuple[str, str], Tokenizer] = {}
+
+
+def _tokenizer(directory: str, job: Job, engine: str) -> Tokenizer:
+    """This worker's tokenizer: built on first use, from the run's own copy of the vocabulary."""
+    path = Folder(directory).path(f"{TOKENIZER}/{job.tokenizer.file}")
+    if (path, engine) not in _loaded:
+        _loaded.clear()
+        _loaded[path, engine] = Tokenizer(job.tokenizer, path, engine)
+    return _loaded[path, engine]
+
+
+@dataclass(slots=True)
+class _PartBuilder:
+    """Collects the columns of a part, batch by batch."""
+
+    job: Job
+    tokens: list[TokenArray] = field(default_factory=list)
+    lengths: list[npt.NDArray[np.int64]] = field(default_factory=list)
+    sources: list[npt.NDArray[np.uint32]] = field(default_factory=list)
+    rows: list[npt.NDArray[np.uint64]] = field(default_factory=list)
+    skipped: list[Skipped] = field(default_factory=list)
+    text_bytes: int = 0
+
+    def skip_nulls(self, file: SourceFile, documents: Documents) -> Documents:
+        """The documents that are there; those that are null are noted as skipped."""
+        if not documents.text.null_count:
+            return documents
+        self.skipped.extend(_ranges(file.index, documents.rows[documents.null_mask()], "null"))
+        return documents.without_nulls()
+
+    def add(self, file: SourceFile, documents: Documents, encoded: Encoded) -> None:
+        """Take the tokens of some documents, with begin and end tokens put around each."""
+        framed = bounded(self.job, encoded)
+        self.tokens.append(framed.tokens)
+        self.lengths.append(np.diff(framed.offsets))
+        self.sources.append(np.full(len(documents.rows), file.index, np.uint32))
+        self.rows.append(documents.rows)
+        self.text_bytes += documents.text_bytes()
+
+    def publish(self, folder: Folder, job: Job, task: UnitTask) -> PartSummary:
+        """Write the part. Every row that the plan knows of is in it, or among the skipped."""
+        lengths = _joined(self.lengths, np.int64)
+        content = PartContent(
+            tokens=_joined(self.tokens, job.tokenizer.dtype),
+            offsets=np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)]),
+            source=_joined(self.sources, np.uint32),
+            row=_joined(self.rows, np.uint64),
+        )
+        summary = PartSummary(
+            unit=task.unit,
+            job=job.digest(),
+            documents=len(lengths),
+            tokens=len(content.tokens),
+            text_bytes=self.text_bytes,
+            skipped=tuple(self.skipped),
+        )
+        seen = summary.documents + summary.skipped_rows
+        if task.rows is not None and seen != task.rows:
+            raise SourceError(
+                "a source gave another number of rows than it announced",
+                f"file         {task.files[0].path}",
+                f"expected     {task.rows} rows",
+                f"found        {seen}",
+            )
+        return write_part(folder, summary, content)
+
+
+def bounded(job: Job, encoded: Encoded) -> Encoded:
+    """Tokens in the store's type with begin and end tokens around each document, checked on every one."""
+    spec, begin, end = job.tokenizer, job.begin, job.end
+    if len(encoded.tokens) and int(encoded.tokens.max()) >= spec.vocabulary_size:
+        raise TokenizerError(f"the engine gave the id {encoded.tokens.max()}, which {spec.name} does not have")
+    tokens = np.ascontiguousarray(encoded.tokens.astype(spec.dtype, copy=False))
+    if begin is None and end is None:
+        return Encoded(tokens, encoded.offsets)
+    offsets = encoded.offsets + np.arange(len(encoded.offsets)) * ((begin is not None) + (end is not None))
+    joined = _surround(tokens, encoded.offsets, begin, end)
+    if len(joined) != offsets[-1] or not _bounded_by(joined, offsets, begin, end):
+        raise TokenizerError("begin and end tokens are not where they belong", "This is a bug in tokenmill.")
+    return Encoded(joined, offsets)
+
+
+def _surround(tokens: TokenArray, offsets: npt.NDArray[np.int64], begin: int | None, end: int | None) -> TokenArray:
+    """Put a token before and after each document, copying whole documents at a time."""
+    size = tokens.dtype.itemsize
+    binary = pa.large_binary()
+    documents = pa.LargeBinaryArray.from_buffers(
+        binary, len(offsets) - 1, [None, pa.py_buffer(offsets * size), pa.py_buffer(tokens)]
+    )
+    before = [pa.scalar(tokens.dtype.type(begin).tobytes(), binary)] if begin is not None else []
+    after = [pa.scalar(tokens.dtype.type(end).tobytes(), binary)] if end is not None else []
+    joined = pc.binary_join_element_wise(*before, documents, *after, pa.scalar(b"", binary))
+    data = joined.buffers()[2]
+    length = len(tokens) + (len(offsets) - 1) * (len(before) + len(after))
+    return np.frombuffer(data, tokens.dtype)[:length] if length else tokens
+
+
+def _bounded_by(tokens: TokenArray, offsets: npt.NDArray[np.int64], begin: int | None, end: int | None) -> bool:
+    first, last = offsets[:-1], offsets[1:] - 1
+    return (begin is None or bool((tokens[first] == begin).all())) and (
+        end is None or bool((tokens[last] == end).all())
+    )
+
+
+def _joined(arrays: Sequence[npt.NDArray[Any]], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+    if len(arrays) == 1:
+        return arrays[0]
+    return np.concatenate(arrays) if arrays else np.empty(0, dtype)
+
+
+def _ranges(source: int, rows: npt.NDArray[np.uint64], reason: str) -> Iterator[Skipped]:
+    """Rows that follow each other, put together."""
+    for run in np.split(rows, np.flatnonzero(np.diff(rows) != 1) + 1):
+        yield Skipped(source, int(run[0]), int(run[-1]), len(run), reason)
+
+
+def _sample(source: int, rows: npt.NDArray[np.uint64], share: float) -> npt.NDArray[np.bool_]:
+    """A share of the rows, chosen by a hash: always the same ones, wherever they are asked for."""
+    if share >= 1:
+        return np.ones(len(rows), np.bool_)
+    mixed = (rows + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(source) * np.uint64(0xD1B54A32D192ED03)
+    mixed ^= mixed >> np.uint64(29)
+    mixed *= np.uint64(0xBF58476D1CE4E5B9)
+    return (mixed >> np.uint64(11)).astype(np.float64) * 2.0**-53 < share
+
+
+def _named(mismatch: MismatchAt, file: SourceFile, documents: Documents) -> EngineMismatch:
+    row = documents.rows[mismatch.position]
+    return EngineMismatch(f"{mismatch.headline} (file {file.path}, row {row})")
+
+
+def _different(task: UnitTask, file: SourceFile, what: str) -> CorruptStore:
+    where = f"file         {file.path}"
+    return CorruptStore(f"part {task.unit} is not what its sources give", where, f"found        {what}")
