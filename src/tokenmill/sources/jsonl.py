@@ -6,6 +6,7 @@ a double) is read again line by line with Python's, so that what becomes of a li
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Iterator
 
@@ -30,18 +31,21 @@ def split(file: SourceFile, options: ReadOptions, unit_bytes: int) -> Slices:  #
 
 def read(file: SourceFile, start: int, stop: int, options: ReadOptions) -> Iterator[Documents]:
     """The documents of the lines that start in the bytes [start, stop)."""
-    checks_column = start == 0
-    for block in read_pieces(file, start, stop, b"\n", options.batch_bytes):
-        lines = _Lines(_without_mark(block))
-        if not len(lines.rows):
-            continue
-        text = _parse_block(lines, options.column)
-        if text is None:
-            text = _parse_lines(file, lines, options.column)
-        if checks_column and text.null_count == len(text):
-            _check_column(file, lines, options.column)
-        checks_column = False
-        yield checked(file, text, lines.rows)
+    blocks = read_pieces(file, start, stop, b"\n", options.batch_bytes)
+    documents_of = functools.partial(_documents, file, options.column)
+    for documents in map(documents_of, blocks):  # a name for the block would keep its memory
+        if len(documents.rows):
+            yield documents
+
+
+def _documents(file: SourceFile, column: str, block: Block) -> Documents:
+    lines = _Lines(_without_mark(block))
+    text = _parse_block(lines, column)
+    if text is None:
+        text = _parse_lines(file, lines, column)
+    if block.offset == 0 and 0 < len(text) == text.null_count:
+        _check_column(file, lines, column)
+    return checked(file, text, lines.rows)
 
 
 class _Lines:
@@ -60,7 +64,7 @@ class _Lines:
         self.stop = block.stop[kept]
         self.rows: RowArray = (self.start + block.offset).astype(np.uint64)
 
-    def __iter__(self) -> Iterator[bytes]:
+    def __iter__(self) -> Iterator[bytearray]:
         for start, stop in zip(self.start.tolist(), self.stop.tolist(), strict=True):
             yield self.data[start:stop].strip(WHITE_SPACE)
 
@@ -99,7 +103,7 @@ def _parse_block(lines: _Lines, column: str) -> pa.LargeStringArray | None:
     return text if len(text) == len(lines.rows) else None
 
 
-def _parse(data: bytes, column: str) -> pa.LargeStringArray:
+def _parse(data: bytearray, column: str) -> pa.LargeStringArray:
     table = pa.json.read_json(
         pa.BufferReader(data),
         read_options=pa.json.ReadOptions(use_threads=False, block_size=len(data) + 1),
@@ -115,7 +119,7 @@ def _parse_lines(file: SourceFile, lines: _Lines, column: str) -> pa.LargeBinary
     return pa.array(values, pa.large_binary())
 
 
-def _value(file: SourceFile, line: bytes, row: int, column: str) -> bytes | None:
+def _value(file: SourceFile, line: bytearray, row: int, column: str) -> bytes | None:
     try:
         record = json.loads(line.decode(), parse_int=float)
     except (ValueError, RecursionError) as error:
@@ -129,7 +133,7 @@ def _value(file: SourceFile, line: bytes, row: int, column: str) -> bytes | None
     raise _bad_line(file, row, f"the value of {column!r} is neither text nor null", f"found        {found}")
 
 
-def _value_by_arrow(file: SourceFile, line: bytes, row: int, column: str, error: Exception) -> bytes | None:
+def _value_by_arrow(file: SourceFile, line: bytearray, row: int, column: str, error: Exception) -> bytes | None:
     """What pyarrow makes of a line that Python refuses: it would have passed in another block, so it passes here."""
     text = None
     if line[:1] == b"{" and line[-1:] == b"}" and len(line) <= LONGEST_BLOCK:
@@ -175,6 +179,6 @@ def _bad_line(file: SourceFile, row: int, headline: str, *details: str) -> BadDo
     return BadDocument(headline, f"file         {file.path}", f"byte         {row}", *details, advice)
 
 
-def _excerpt(line: bytes) -> str:
+def _excerpt(line: bytes | bytearray) -> str:
     text = line[:60].decode("utf-8", "replace")
     return text if len(line) <= 60 else f"{text}..."

@@ -28,7 +28,7 @@ class Block:
     """Some whole pieces: piece i is data[start[i]:stop[i]], without its separator; `offset` is where data begins."""
 
     offset: int
-    data: bytes
+    data: bytearray
     start: Int64Array
     stop: Int64Array
 
@@ -80,20 +80,22 @@ def read_pieces(file: SourceFile, start: int, stop: int, separator: bytes, batch
 def _blocks(
     stream: pa.NativeFile, offset: int, stop: int | None, separator: bytes, batch_bytes: int
 ) -> Iterator[Block]:
-    pending: list[bytes] = []  # an unfinished piece
+    held = [bytearray()]  # popped when it is handed over, so that nothing here keeps what may be one huge document
     limit = None if stop is None else stop - offset
     for data, ends in _scan(stream, limit, separator, batch_bytes):
-        if not len(ends):
-            pending.append(data)
+        stops = ends + len(held[0])
+        held[0] += data
+        if not len(stops):
             continue
-        cut = int(ends[-1])
-        whole = b"".join([*pending, memoryview(data)[:cut]])
-        stops = ends + (len(whole) - cut)
-        yield Block(offset, whole, np.append(0, stops[:-1]), stops - len(separator))
-        offset += len(whole)
-        pending = [data[cut:]]
-    if last := b"".join(pending):
-        yield Block(offset, last, np.array([0]), np.array([len(last)]))
+        cut = int(stops[-1])
+        rest = held[0][cut:]
+        del held[0][cut:]
+        yield Block(offset, held.pop(), np.append(0, stops[:-1]), stops - len(separator))
+        held.append(rest)
+        offset += cut
+    if held[0]:
+        stops = np.array([len(held[0])])
+        yield Block(offset, held.pop(), np.array([0]), stops)
 
 
 def _scan(
@@ -109,7 +111,7 @@ def _scan(
         ends = _match_ends(seen, separator)
         unmatched = int(ends[-1]) if len(ends) else 0
         ends -= len(tail)
-        tail = seen[max(0, len(seen) - len(separator) + 1) :]
+        tail = seen[max(unmatched, len(seen) - len(separator) + 1) :]
         yield data, ends
         limit = None if limit is None else limit - len(data)
     if limit:

@@ -84,8 +84,9 @@ def _gather(columns: Iterable[pa.Array], batch_bytes: int) -> Iterator[pa.LargeS
         held.append(as_text(column))
         held_bytes += held[-1].nbytes
         if held_bytes >= batch_bytes:
-            yield _joined(held)
+            text = _joined(held)
             held, held_bytes = [], 0
+            yield text
     if held:
         yield _joined(held)
 

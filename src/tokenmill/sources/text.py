@@ -6,6 +6,7 @@ the end of the file) are not documents; an empty file without separator is one e
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 
 import numpy as np
@@ -25,8 +26,8 @@ def read(file: SourceFile, start: int, stop: int, options: ReadOptions) -> Itera
     if not options.separator:
         yield _whole(file)
         return
-    for block in read_pieces(file, start, stop, options.separator.encode(), options.batch_bytes):
-        documents = _documents(file, block)
+    blocks = read_pieces(file, start, stop, options.separator.encode(), options.batch_bytes)
+    for documents in map(functools.partial(_documents, file), blocks):  # a name for the block would keep its memory
         if len(documents.rows):
             yield documents
 
@@ -46,6 +47,6 @@ def _documents(file: SourceFile, block: Block) -> Documents:
     return checked(file, text, (block.start[wanted[::2]] + block.offset).astype(np.uint64))
 
 
-def _strings(data: bytes, offsets: np.typing.NDArray[np.int64]) -> pa.LargeStringArray:
+def _strings(data: bytes | bytearray, offsets: np.typing.NDArray[np.int64]) -> pa.LargeStringArray:
     buffers = [None, pa.py_buffer(np.ascontiguousarray(offsets)), pa.py_buffer(data)]
     return pa.LargeStringArray.from_buffers(len(offsets) - 1, buffers[1], buffers[2])

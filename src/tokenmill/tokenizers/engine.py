@@ -43,9 +43,9 @@ class Engine(Protocol):
 
 
 def text_buffers(text: pa.LargeStringArray) -> tuple[npt.NDArray[np.uint8], Offsets]:
-    """The bytes of a string array and its offsets into them, without a copy."""
+    """The bytes of a string array and the offsets of its documents in them, which begin at 0."""
     _, offsets, data = text.buffers()
     if len(text) == 0 or data is None:
         return np.empty(0, np.uint8), np.zeros(len(text) + 1, np.int64)
-    every = np.frombuffer(offsets, np.int64)[text.offset : text.offset + len(text) + 1]
-    return np.frombuffer(data, np.uint8), every
+    own = np.frombuffer(offsets, np.int64)[text.offset : text.offset + len(text) + 1]
+    return np.frombuffer(data, np.uint8)[own[0] : own[-1]], own - own[0]
