@@ -40,18 +40,28 @@ def main(work_descriptor: int, lifeline_descriptor: int, parent: int, preload: l
             if kind == "function":
                 function = payload
             else:
-                connection.send(_answer(function, payload))
+                _answer(connection, function, payload)
 
 
-def _answer(function: Any, item: Any) -> tuple[Any, ...]:
+def _answer(connection: Connection, function: Any, item: Any) -> None:
     started = time.monotonic()
     try:
         outcome: tuple[Any, ...] = ("done", function(item))
     except Exception as error:  # noqa: BLE001 - the border: whatever went wrong is told, none of it is lost
-        explained = isinstance(error, TokenmillError)
-        outcome = ("failed", type(error).__name__, str(error), explained, traceback.format_exc())
+        outcome = _failure(error)
     peak = machine.peak_bytes(resource.getrusage(resource.RUSAGE_SELF))
-    return (time.monotonic() - started, peak, machine.resident_bytes(), *outcome)
+    used = (time.monotonic() - started, peak, machine.resident_bytes())
+    try:
+        connection.send((*used, *outcome))
+    except OSError:  # the parent is gone
+        raise
+    except Exception as error:  # noqa: BLE001 - the value cannot be sent; nothing of it has been
+        connection.send((*used, *_failure(error)))
+
+
+def _failure(error: Exception) -> tuple[Any, ...]:
+    explained = isinstance(error, TokenmillError)
+    return ("failed", type(error).__name__, str(error), explained, traceback.format_exc())
 
 
 def _end_with_parent(lifeline_descriptor: int, parent: int) -> None:

@@ -10,10 +10,13 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import resource
+import signal
 import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -25,6 +28,8 @@ from tokenmill.executors.outcomes import Died, Done, Failed, Item, Outcome, Valu
 
 ATTEMPTS = 3
 LAST_WORDS_BYTES = 2000
+END_SECONDS = 5.0
+"""How long a worker that has closed its pipe may take to end before it is killed."""
 _BOOT = (
     "import sys, json; a = json.loads(sys.argv[1]); sys.path[:] = a['path'];"
     "from tokenmill.executors.child import main; main(a['work'], a['lifeline'], a['parent'], a['preload'])"
@@ -34,7 +39,8 @@ _BOOT = (
 class LocalExecutor:
     """Runs functions in `workers` processes; a worker that holds more than `worker_bytes` is replaced between items.
 
-    Workers start at once and load the modules of `preload`, before there is anything to do.
+    Workers start at once and load the modules of `preload`, before there is anything to do. On Linux they end with the
+    thread that started them, so make and use an executor in one thread.
     """
 
     def __init__(self, workers: int, worker_bytes: int | None = None, preload: tuple[str, ...] = ()) -> None:
@@ -60,7 +66,7 @@ class LocalExecutor:
         waiting = iter(items)
         again: deque[tuple[Any, int]] = deque()
         busy: dict[Connection, _Process] = {}
-        idle = list(reversed(self._processes))
+        idle = [self._refreshed(process, function) for process in reversed(self._processes)]
         for process in idle:
             process.send_function(function)
         while True:
@@ -83,7 +89,7 @@ class LocalExecutor:
         if answer is None:
             return self._death(process)
         seconds, peak, process.resident_bytes, kind, *rest = answer
-        worker = Worker(process.pid, peak)
+        worker = Worker(process.pid, _peak_bytes(process.pid) or peak)
         if kind == "done":
             return Done(process.item, rest[0], worker, seconds)
         error, message, explained, trace = rest
@@ -106,9 +112,9 @@ class LocalExecutor:
         )
 
     def _refreshed(self, process: _Process, function: Any) -> _Process:
-        """The worker itself, or a new one if it is dead or holds more memory than its share."""
+        """The worker itself, or a new one if it is dead, over its share of memory, or at work for a run that was left."""
         over = self._worker_bytes is not None and process.resident_bytes > self._worker_bytes
-        if process.alive and not over:
+        if process.alive and not process.busy and not over:
             return process
         process.close()
         fresh = _Process(self._preload)
@@ -122,6 +128,19 @@ def _next_job(again: deque[tuple[Any, int]], waiting: Iterator[Any]) -> tuple[An
         return again.popleft()
     for item in waiting:
         return item, 1
+    return None
+
+
+def _peak_bytes(pid: int) -> int | None:
+    """The peak memory of a living process, where the system tells.
+
+    The peak of its resource usage is no substitute: on Linux, that begins with the memory of the process it was
+    started from.
+    """
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/status", "rb") as file:
+        for line in file:
+            if line.startswith(b"VmHWM:"):
+                return int(line.split()[1]) * 1024
     return None
 
 
@@ -141,7 +160,8 @@ class _Process:
         }
         with theirs:
             self._process = subprocess.Popen(  # noqa: S603 - our own interpreter
-                [sys.executable, "-c", _BOOT, json.dumps(arguments)],
+                # -P: the working directory is full of data, and none of it is code.
+                [sys.executable, "-P", "-c", _BOOT, json.dumps(arguments)],
                 pass_fds=(theirs.fileno(), lifeline_theirs),
                 stdin=subprocess.DEVNULL,
                 stdout=self._output,
@@ -150,7 +170,10 @@ class _Process:
         os.close(lifeline_theirs)
         self.connection = Connection(ours.detach())
         self.pid = self._process.pid
+        self._inherited_bytes = machine.peak_bytes(resource.getrusage(resource.RUSAGE_SELF))
+        self._seen_bytes = 0
         self.alive = True
+        self.busy = False
         self.item: Any = None
         self.attempt = 0
         self.started = 0.0
@@ -163,23 +186,35 @@ class _Process:
 
     def start_item(self, item: Any, attempt: int) -> None:
         """Hand over an item. If the worker is gone, the next receive tells."""
-        self.item, self.attempt, self.started = item, attempt, time.monotonic()
+        self.item, self.attempt, self.started, self.busy = item, attempt, time.monotonic(), True
+        self._seen_bytes = _peak_bytes(self.pid) or 0
         with contextlib.suppress(OSError):
             self.connection.send(("item", item))
 
     def receive(self) -> Any:
         """The worker's answer, or None if it died."""
         try:
-            return self.connection.recv()
+            answer = self.connection.recv()
         except (EOFError, OSError):
             self.alive = False
             return None
+        self.busy = False
+        return answer
 
     def reap(self) -> tuple[int, int]:
-        """Wait for the end of a worker that has closed its pipe; its exit code (negative: signal) and peak memory."""
-        _, status, usage = os.wait4(self.pid, 0)
+        """Wait for the end of a worker that has closed its pipe; its exit code (negative: signal) and peak memory.
+
+        If the peak is hidden by what was inherited, it is the one seen before the item.
+        """
+        impatience = threading.Timer(END_SECONDS, os.kill, (self.pid, signal.SIGKILL))
+        impatience.start()
+        try:
+            _, status, usage = os.wait4(self.pid, 0)
+        finally:
+            impatience.cancel()
         self._process.returncode = os.waitstatus_to_exitcode(status)
-        return self._process.returncode, machine.peak_bytes(usage)
+        peak = machine.peak_bytes(usage)
+        return self._process.returncode, peak if peak > self._inherited_bytes else self._seen_bytes or peak
 
     def last_words(self) -> str:
         """The end of what the worker printed: a native crash often says there what it was."""

@@ -17,7 +17,7 @@ from tokenmill.tokenizers.engine import Encoded, Engine, Tokens, text_buffers
 from tokenmill.tokenizers.gigatoken_engine import GigatokenEngine, gigatoken_scheme
 from tokenmill.tokenizers.huggingface_engine import HuggingFaceEngine
 from tokenmill.tokenizers.tiktoken_engine import TiktokenEngine
-from tokenmill.tokenizers.unicode_gap import documents_with_gap
+from tokenmill.tokenizers.unicode_gap import GAP, SPLIT_GAP, documents_with_gap
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -105,7 +105,7 @@ class Tokenizer:
         if self._fast is None:
             return self.reference.encode(text)
         data, offsets = text_buffers(text)
-        apart = documents_with_gap(data, offsets)
+        apart = documents_with_gap(data, offsets, SPLIT_GAP if self.spec.kind == "tiktoken" else GAP)
         encoded = self._fast.encode(text)
         if len(apart):
             encoded = self._replace(encoded, apart, text)

@@ -1,0 +1,36 @@
+"""The small corpus of the tests: a few documents in several scripts, with the shapes that trip tokenizers up."""
+
+from __future__ import annotations
+
+DOCUMENTS = [
+    "The mill turns text into tokens. It doesn't ask where the text came from, and it doesn't care when it is stopped.",
+    "A unit is the grain of work, retry and resume. When a worker dies, its unit is tried again; nothing else is lost.",
+    "Numbers: 1, 22, 333, 4444, 55555, 666666; 3.14159; 1e-9; 0x7f; 2026-11-15; 12:34:56; 1,000,000.",
+    "def add(a, b):\n    # adds\n    return a + b\n\n\nclass Point:\n\tdef __init__(self, x=0, y=0):\n\t\tself.x = x\n",
+    '{"key": [1, 2, {"nested": null}], "text": "quoted \\"words\\" and \\\\ backslashes"}\r\n',
+    "Die Mühle mahlt langsam, aber trefflich fein. Straße, Größe, Übermut; „Anführungszeichen“ – und Gedankenstriche.",
+    "Le moulin tourne, l'eau coule, et c'est déjà l'été. Où est-il ? À Noël, peut-être… « Voilà ! »",
+    "Мельница мелет зерно, а токены складываются в файлы. Съешь же ещё этих мягких булок.",
+    "Ο μύλος αλέθει το κείμενο σε σύμβολα. Καλημέρα κόσμε!",
+    "水車は文章をトークンに挽く。東京特許許可局。カタカナ、ひらがな、漢字、そして１２３。",
+    "磨坊把文本磨成标记。今天天气很好，我们去公园散步吧。一二三四五。",
+    "방앗간은 글을 토큰으로 빻는다. 안녕하세요 세계! 대한민국 만세.",
+    "चक्की पाठ को टोकन में पीसती है। नमस्ते दुनिया, १२३।",
+    "ஆலை உரையைத் துண்டுகளாக அரைக்கிறது. வணக்கம் உலகம்.",
+    "الطاحونة تطحن النص إلى رموز. مرحبا بالعالم ٤٥٦.",
+    "הטחנה טוחנת טקסט לאסימונים. שלום עולם.",
+    "โรงสีบดข้อความเป็นโทเคน สวัสดีชาวโลก ๑๒๓",
+    "Emoji: 👩‍👩‍👧‍👦 🏳️‍🌈 🇩🇪 ❤️ 👍🏽 and flags 🇯🇵🇫🇷.",
+    "<|endoftext|> written in a text stays text, and so do <|fim_prefix|>, </s> and [INST].",
+    "   leading spaces,\ttabs\t\tand   runs   of   them   \n\n\n\n  blank lines  \r\n\r\n trailing   ",
+    "e\u0301 and é; a\u0308\u0323 reordered; zero\u200bwidth, soft\u00adhyphen, no\u00a0break, line\u2028and\u2029paragraph.",
+    "I'm sure they've said we'll, he'd, it's, you're; I'M SURE THEY'VE SAID WE'LL, HE'D, IT'S, YOU'RE.",
+    "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa................................",
+    "x",
+    "",
+    " ",
+    "\n",
+    "\x00\x01\x7f control characters \x85 and a byte order mark \ufeff",
+    "Mathematics: ∀ε>0 ∃δ>0 |x−a|<δ ⇒ |f(x)−f(a)|<ε; x² + y² = z²; ½ + ¼ = ¾; Ⅷ; 𝕳𝖊𝖑𝖑𝖔 𝟘𝟙𝟚.",
+    "Planes: \U00010348 \U00016f00 \U0001f600 \U00020000 \U0002b740 \U000e0101 \ue000 \U0010fffd \u0378 \U000323b0.a",
+]

@@ -1,0 +1,161 @@
+"""The command: exit codes, JSON, help, and messages that say what to do."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+from conftest import SMALL_TIKTOKEN, write_parquet
+
+from tokenmill.cli import cli
+
+ENGINE = ("--engine", "tiktoken")
+TOKENS = ("--tokenizer", SMALL_TIKTOKEN, "--eot", "1199", *ENGINE)
+
+
+def run(*arguments: str | Path, code: int = 0, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run the command as a user would."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tokenmill", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**os.environ, **environment},
+        check=False,
+    )
+    assert done.returncode == code, done.stderr
+    assert "Traceback" not in done.stderr
+    return done
+
+
+@pytest.fixture
+def store(tmp_path: Path, parquet: str) -> Path:
+    """A store made by the command."""
+    run("prepare", parquet, *TOKENS, "--out", tmp_path / "out", "--quiet")
+    return tmp_path / "out"
+
+
+def test_prepare_says_what_it_does_before_it_does_it(tmp_path: Path, parquet: str) -> None:
+    """Begin and end tokens, tokenizer and units are printed before the run; the result goes to stdout."""
+    done = run("prepare", parquet, *TOKENS, "--bos", "3", "--out", tmp_path / "out")
+    for expected in ("begin token  3", "end token    1199", "small.tiktoken (1,200 ids, uint16)", "engine tiktoken"):
+        assert expected in done.stderr
+    assert "documents    30" in done.stdout
+    assert str(tmp_path / "out") in done.stdout
+
+
+def test_every_command_prints_json(tmp_path: Path, parquet: str, store: Path) -> None:
+    """--json gives one JSON object on stdout for every command."""
+    results = {
+        name: json.loads(run(name, *arguments, "--json", "--quiet").stdout)
+        for name, arguments in {
+            "prepare": (parquet, *TOKENS, "--out", store),
+            "plan": (parquet, *TOKENS),
+            "status": (store,),
+            "verify": (store, "--all"),
+            "inspect": (store, "--doc", "1"),
+        }.items()
+    }
+    assert results["prepare"]["documents"] == results["plan"]["rows"] == results["verify"]["documents"] == 30
+    assert results["status"]["state"] == "complete"
+    assert results["verify"]["documents_compared"] == 30
+    assert results["inspect"]["row"] == 1
+    assert results["inspect"]["text"].startswith("A unit is the grain of work")
+
+
+def test_inspect_shows_tokens_source_and_row(store: Path, parquet: str) -> None:
+    """A document is shown token by token, special spellings and odd bytes readable, with its source and row."""
+    shown = run("inspect", store, "--doc", "3").stdout
+    assert f"source       {parquet}" in shown
+    assert "row          3" in shown
+    assert "def| add" in shown
+    overview = run("inspect", store).stdout
+    assert "documents    30" in overview
+    assert "end token    1199" in overview
+    assert "there is no document 30" in run("inspect", store, "--doc", "30", code=2).stderr
+
+
+def test_skipped_rows_can_be_listed(tmp_path: Path) -> None:
+    """Rows that are not in the store are listed with file, row and reason."""
+    source = write_parquet(tmp_path / "a.parquet", ["a", None, None, "b"])
+    done = run("prepare", source, *TOKENS, "--out", tmp_path / "out")
+    assert "2 rows (2 null)" in done.stdout
+    assert run("inspect", tmp_path / "out", "--skipped").stdout == f"{source}  rows 1 to 2  null\n"
+
+
+def test_usage_errors_exit_with_2(tmp_path: Path, parquet: str) -> None:
+    """A call that cannot be right does nothing and exits with 2."""
+    out = tmp_path / "out"
+    assert "no tokenizer called 'gpt9'" in run("prepare", parquet, "-t", "gpt9", "--out", out, code=2).stderr
+    assert "Missing option" in run("prepare", parquet, "--out", out, code=2).stderr
+    assert "is not a size" in run("prepare", parquet, *TOKENS, "--memory", "lots", "--out", out, code=2).stderr
+    assert "ids go from 0 to 1199" in run("prepare", parquet, *TOKENS[:2], "--eot", "1200", "--out", out, code=2).stderr
+    assert not (out / "run.json").exists()
+
+
+def test_failures_exit_with_1_and_say_what_to_do(tmp_path: Path, parquet: str, store: Path) -> None:
+    """What cannot be found, read or mixed is told in sentences, with the way out."""
+    out = tmp_path / "other"
+    assert "no such file" in run("prepare", tmp_path / "no.parquet", *TOKENS, "--out", out, code=1).stderr
+    message = run("prepare", parquet, *TOKENS, "--column", "body", "--out", out, code=1).stderr
+    assert "body" in message
+    assert "text" in message
+    assert "another --out" in run("prepare", parquet, *TOKENS, "--bos", "1", "--out", store, code=1).stderr
+    assert "not a tokenmill store" in run("status", tmp_path, code=1).stderr
+
+
+def test_a_vocabulary_that_cannot_be_had_says_how_to_get_it(tmp_path: Path, parquet: str) -> None:
+    """Without network and cache, the message names TIKTOKEN_CACHE_DIR."""
+    done = run(
+        "prepare", parquet, "-t", "gpt2", "--out", tmp_path / "out", code=1,
+        TIKTOKEN_CACHE_DIR=str(tmp_path), HTTPS_PROXY="http://127.0.0.1:9", https_proxy="http://127.0.0.1:9",
+    )  # fmt: skip
+    assert "TIKTOKEN_CACHE_DIR" in done.stderr
+
+
+def test_verify_exits_with_3_on_damage(store: Path) -> None:
+    """A flipped bit in a part is found, named, and told apart from other failures."""
+    part = sorted((store / "parts").iterdir())[-1]
+    data = bytearray(part.read_bytes())
+    data[len(data) // 2] ^= 1
+    part.write_bytes(data)
+    message = run("verify", store, code=3).stderr
+    assert str(part) in message
+    assert "checksum" in message
+
+
+def test_verify_all_finds_wrong_tokens(tmp_path: Path, store: Path) -> None:
+    """Tokens that are not what the sources give are found by --all even if their checksum is right."""
+    from tokenmill.part import open_part, write_part
+    from tokenmill.storage import Folder
+
+    folder = Folder(str(store))
+    summary, content = open_part(folder, 0)
+    tokens = content.tokens.copy()
+    tokens[5] += 1
+    write_part(folder, summary, type(content)(tokens, content.offsets, content.source, content.row))
+    assert "manifest" in run("verify", store, code=3).stderr
+    assert "row 0 has other tokens" in run("verify", store, "--all", code=3).stderr
+
+
+@pytest.mark.parametrize("command", [cli, *cli.commands.values()], ids=lambda command: command.name)
+def test_every_command_and_option_has_help(command: click.Command) -> None:
+    """Every command says what it does and ends with an example; every option says what it is."""
+    assert command.help
+    assert "Example:" in (command.epilog or command.help)
+    for parameter in command.params:
+        assert isinstance(parameter, click.Argument) or parameter.help
+
+
+def test_debug_shows_the_traceback(tmp_path: Path) -> None:
+    """--debug shows where an error comes from."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tokenmill", "status", str(tmp_path), "--debug"], capture_output=True, check=False
+    )
+    assert done.returncode == 1
+    assert b"Traceback" in done.stderr

@@ -1,0 +1,261 @@
+"""Guarantees 2 to 4 on one machine: deterministic, exactly once, nothing silent."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from conftest import SMALL_JSON, SMALL_TIKTOKEN, part_bytes, write_parquet
+from documents import DOCUMENTS
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import tokenmill
+from tokenmill import errors
+from tokenmill.sources import discover
+from tokenmill.sources.documents import ReadOptions
+from tokenmill.planning import build, default_unit_bytes
+
+END = 1199
+
+
+def prepare(sources: str | list[str], out: Path, **words: object) -> object:
+    """Prepare with the small vocabulary; one worker and the engine that starts fastest, unless said otherwise."""
+    defaults = {"tokenizer": SMALL_TIKTOKEN, "eot": END, "workers": 1, "engine": "tiktoken"}
+    return tokenmill.prepare(sources, out=str(out), **{**defaults, **words})
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> list[str]:
+    """Three files of several units each."""
+    texts = DOCUMENTS * 5
+    random.Random(7).shuffle(texts)
+    return [write_parquet(tmp_path / f"in/{n}.parquet", texts[n * 50 : n * 50 + 50], 7) for n in range(3)]
+
+
+def test_bytes_do_not_depend_on_workers_or_engine(tmp_path: Path, corpus: list[str]) -> None:
+    """One, two or four workers and either engine write the same parts."""
+    runs = [{"workers": 1}, {"workers": 2}, {"workers": 4}, {"workers": 2, "engine": "gigatoken"}]
+    outputs = []
+    for number, words in enumerate(runs):
+        prepare(corpus, tmp_path / str(number), unit_bytes=500, **words)
+        outputs.append(part_bytes(tmp_path / str(number)))
+    assert len(outputs[0]) > 10
+    assert all(output == outputs[0] for output in outputs)
+
+
+def test_resume_does_only_what_is_missing(tmp_path: Path, corpus: list[str]) -> None:
+    """Parts that are there are left alone; missing ones come back with the same bytes."""
+    out = tmp_path / "out"
+    first = prepare(corpus, out, unit_bytes=500)
+    before = part_bytes(out)
+    gone = sorted(before)[1::3]
+    for name in gone:
+        os.unlink(out / "parts" / name)
+    os.unlink(out / "manifest.parquet")
+    (out / "parts" / ".00000001.arrow.abc.tmp").write_bytes(b"half a part")
+    second = prepare(corpus, out, unit_bytes=500)
+    assert part_bytes(out) == before
+    assert second.units_done_now == len(gone)
+    assert (second.documents, second.tokens) == (first.documents, first.tokens)
+    events = [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
+    later = events[[event["event"] for event in events].index("complete") :]
+    assert sorted(event["unit"] for event in later if event["event"] == "unit") == [int(name[:8]) for name in gone]
+
+
+def test_a_complete_run_is_left_alone(tmp_path: Path, corpus: list[str]) -> None:
+    """Preparing a complete store again does nothing and says so."""
+    prepare(corpus, tmp_path / "out")
+    manifest = (tmp_path / "out/manifest.parquet").stat().st_mtime_ns
+    assert prepare(corpus, tmp_path / "out").units_done_now == 0
+    assert (tmp_path / "out/manifest.parquet").stat().st_mtime_ns == manifest
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        ({"tokenizer": SMALL_JSON, "engine": "auto"}, "tokenizer changed"),
+        ({"eot": 5}, "--eot"),
+        ({"bos": 5}, "--bos"),
+        ({"column": "id"}, "--column"),
+        ({"unit_bytes": 777}, "--unit-bytes"),
+        ({"limit_units": 1}, "--limit-units"),
+    ],
+)
+def test_a_changed_job_is_refused(tmp_path: Path, corpus: list[str], words: dict[str, object], named: str) -> None:
+    """A directory is never shared by two jobs; the message names what changed."""
+    prepare(corpus, tmp_path / "out")
+    before = part_bytes(tmp_path / "out")
+    with pytest.raises(errors.JobChanged, match=named):
+        prepare(corpus, tmp_path / "out", **words)
+    assert part_bytes(tmp_path / "out") == before
+
+
+def test_changed_sources_are_refused(tmp_path: Path, corpus: list[str]) -> None:
+    """A source that changed, came or went is named."""
+    prepare(corpus, tmp_path / "out")
+    with pytest.raises(errors.JobChanged, match=r"gone +.*2\.parquet"):
+        prepare(corpus[:2], tmp_path / "out")
+    more = write_parquet(tmp_path / "in/3.parquet", ["new"])
+    with pytest.raises(errors.JobChanged, match=r"new +.*3\.parquet"):
+        prepare([*corpus, more], tmp_path / "out")
+    write_parquet(Path(corpus[1]), ["other"])
+    with pytest.raises(errors.JobChanged, match=r"changed +.*1\.parquet"):
+        prepare(corpus, tmp_path / "out")
+
+
+def test_a_failed_unit_is_named_and_the_rest_is_done(tmp_path: Path, corpus: list[str]) -> None:
+    """A damaged file costs its own units; the run ends as failed, names it, and never looks complete."""
+    data = bytearray(Path(corpus[1]).read_bytes())
+    data[100:160] = bytes(60)
+    Path(corpus[1]).write_bytes(data)
+    out = tmp_path / "out"
+    with pytest.raises(errors.RunFailed, match=r"1\.parquet"):
+        prepare(corpus, out, unit_bytes=500)
+    assert not (out / "manifest.parquet").exists()
+    assert part_bytes(out)
+    with pytest.raises(errors.IncompleteStore):
+        tokenmill.open(str(out))
+    assert tokenmill.status(str(out)).state == "stopped"
+
+
+def test_a_limited_run_holds_the_first_units(tmp_path: Path, corpus: list[str]) -> None:
+    """--limit-units makes a complete store of the first units, which says that it is limited."""
+    prepare(corpus, tmp_path / "all", unit_bytes=500)
+    prepare(corpus, tmp_path / "some", unit_bytes=500, limit_units=3)
+    some, every = (tokenmill.open(str(tmp_path / name)) for name in ("some", "all"))
+    assert len(some.manifest) == 3
+    assert some.job.limit_units == 3
+    assert np.array_equal(some.tokens(0, some.token_count), every.tokens(0, some.token_count))
+
+
+def test_two_runs_do_not_share_a_directory(tmp_path: Path, corpus: list[str]) -> None:
+    """While a run holds the directory, another one is refused with the process that holds it."""
+    from tokenmill.storage import Folder
+
+    folder = Folder(str(tmp_path / "out"))
+    folder.create()
+    with folder.lock(".lock"), pytest.raises(errors.UsageError, match=str(os.getpid())):
+        prepare(corpus, tmp_path / "out")
+
+
+@settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(unit_bytes=st.integers(1, 4000))
+def test_any_cut_into_units_covers_every_row_once(tmp_path: Path, corpus: list[str], unit_bytes: int) -> None:
+    """Whatever the size of a unit, the plan holds each row of each source exactly once, in order."""
+    sources = discover(corpus).table
+    plan = build(sources, ReadOptions(), unit_bytes)
+    assert sum(plan["rows"].to_pylist()) == 150
+    place = (0, 0)
+    for row in plan.to_pylist():
+        assert (row["source"], row["start"] or 0) == place
+        place = (row["source"] + row["sources"], 0)
+        if row["stop"] is not None and row["stop"] < 8:
+            place = (row["source"], row["stop"])
+    assert place == (3, 0)
+
+
+def test_the_stream_does_not_depend_on_the_unit_size(tmp_path: Path, corpus: list[str]) -> None:
+    """The same stream of tokens comes out of one unit, of many, and of whole files joined."""
+    streams = []
+    for unit_bytes in (1, 700, 10**6):
+        prepare(corpus, tmp_path / str(unit_bytes), unit_bytes=unit_bytes, workers=2)
+        store = tokenmill.open(str(tmp_path / str(unit_bytes)))
+        streams.append(
+            (store.tokens(0, store.token_count).tolist(), [store.document(n).row for n in range(len(store))])
+        )
+    assert streams[0] == streams[1] == streams[2]
+
+
+def test_unit_size_keeps_the_number_of_units_in_bounds() -> None:
+    """A small corpus is shared out, a huge one has about a million units."""
+    assert default_unit_bytes(10) == 1 << 20
+    assert default_unit_bytes(400 << 20) == 400 * (1 << 20) // 64
+    assert default_unit_bytes(4 << 30) == default_unit_bytes(400 << 30) == 16 << 20
+    assert 500_000 < 70e12 / default_unit_bytes(int(70e12)) < 1_500_000
+
+
+def test_reading_a_store(tmp_path: Path, corpus: list[str]) -> None:
+    """len, indexing, any stretch of tokens and iteration by part agree, and a stretch of one part is no copy."""
+    prepare(corpus, tmp_path / "out", unit_bytes=500)
+    store = tokenmill.open(str(tmp_path / "out"))
+    whole = np.concatenate([part.tokens for part in store.parts()])
+    assert len(store) == 150
+    assert store.token_count == len(whole)
+    assert np.array_equal(np.concatenate([store[n] for n in range(len(store))]), whole)
+    assert store[-1].tolist() == store[149].tolist()
+    for start, stop in ((0, 0), (0, 10), (5, store.token_count), (17, 400), (-3, 10**9)):
+        assert np.array_equal(store.tokens(start, stop), whole[start:stop])
+    assert not store.tokens(0, 5).flags.owndata
+    assert not store.tokens(0, 5).flags.writeable
+    with pytest.raises(IndexError):
+        store[150]
+    assert store.dtype == np.uint16
+
+
+def test_the_token_type_follows_the_vocabulary(tmp_path: Path) -> None:
+    """Up to 65,536 ids are uint16, one more is uint32, added tokens counted."""
+    content = json.loads(Path(SMALL_JSON).read_text())
+    for largest, dtype in ((65_535, np.uint16), (65_536, np.uint32)):
+        content["added_tokens"][-1]["id"] = largest
+        path = tmp_path / f"{largest}.json"
+        path.write_text(json.dumps(content))
+        source = write_parquet(tmp_path / "a.parquet", ["hello"])
+        prepare(source, tmp_path / str(largest), tokenizer=str(path), eot=None, engine="tokenizers")
+        store = tokenmill.open(str(tmp_path / str(largest)))
+        assert store.dtype == dtype
+        assert store[0][-1] == largest
+
+
+def test_parts_open_elsewhere(tmp_path: Path, corpus: list[str]) -> None:
+    """pyarrow, polars, DuckDB and datasets read the parts as they are, with the same tokens."""
+    import datasets
+    import duckdb
+    import polars
+
+    prepare(corpus, tmp_path / "out", unit_bytes=500)
+    store = tokenmill.open(str(tmp_path / "out"))
+    expected = [tokens.tolist() for tokens in store]
+    paths = sorted(str(path) for path in (tmp_path / "out/parts").iterdir())
+
+    tables = [pa.ipc.open_file(pa.memory_map(path)).read_all() for path in paths]
+    every = pa.concat_tables(tables)
+    assert every["tokens"].to_pylist() == expected
+    assert polars.concat([polars.read_ipc(path) for path in paths])["tokens"].to_list() == expected
+    assert [row[0] for row in duckdb.sql("select tokens from every").fetchall()] == expected
+    dataset = datasets.load_dataset("arrow", data_files=paths, split="train", cache_dir=str(tmp_path / "cache"))
+    assert dataset["tokens"][:] == expected
+
+
+def test_a_part_has_these_bytes(tmp_path: Path) -> None:
+    """The file of a part is the same everywhere: its content hash is written down here."""
+    import hashlib
+
+    from tokenmill.part import PartContent, PartSummary, Skipped, open_part, write_part
+    from tokenmill.storage import Folder
+
+    folder = Folder(str(tmp_path))
+    folder.create("parts")
+    content = PartContent(
+        np.array([1, 2, 3, 50256, 4, 5, 50256], np.uint16),
+        np.array([0, 4, 7], np.int64),
+        np.array([0, 0], np.uint32),
+        np.array([0, 2], np.uint64),
+    )
+    summary = write_part(folder, PartSummary(3, "job", 2, 7, 20, skipped=(Skipped(0, 1, 1, 1, "null"),)), content)
+    assert (
+        summary.sha256
+        == hashlib.sha256(
+            bytes.fromhex("010002000300 50c4 04000500 50c4")
+            + np.array([0, 4, 7, *[]], np.int64).tobytes()
+            + bytes(8)
+            + np.array([0, 2], np.uint64).tobytes()
+            + b'{"unit":3,"job":"job","documents":2,"tokens":7,"text_bytes":20,"sha256":"","skipped":[[0,1,1,1,"null"]]}'
+        ).hexdigest()
+    )
+    assert open_part(folder, 3)[0] == summary
