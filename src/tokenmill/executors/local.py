@@ -28,6 +28,9 @@ from tokenmill.executors.outcomes import Died, Done, Failed, Item, Outcome, Valu
 
 ATTEMPTS = 3
 LAST_WORDS_BYTES = 2000
+LOOK_SECONDS = 0.5
+"""How often the memory of busy workers is looked at."""
+
 END_SECONDS = 5.0
 """How long a worker that has closed its pipe may take to end before it is killed."""
 _BOOT = (
@@ -66,6 +69,7 @@ class LocalExecutor:
         waiting = iter(items)
         again: deque[tuple[Any, int]] = deque()
         busy: dict[Connection, _Process] = {}
+        looked = time.monotonic()
         idle = [self._refreshed(process, function) for process in reversed(self._processes)]
         for process in idle:
             process.send_function(function)
@@ -76,7 +80,12 @@ class LocalExecutor:
                 busy[process.connection] = process
             if not busy:
                 return
-            for connection in wait(list(busy)):
+            ready = wait(list(busy), LOOK_SECONDS)
+            if time.monotonic() - looked >= LOOK_SECONDS:
+                for process in busy.values():
+                    process.look()
+                looked = time.monotonic()
+            for connection in ready:
                 process = busy.pop(connection)  # type: ignore[call-overload]
                 outcome = self._collect(process)
                 if isinstance(outcome, Died) and not outcome.final:
@@ -112,7 +121,7 @@ class LocalExecutor:
         )
 
     def _refreshed(self, process: _Process, function: Any) -> _Process:
-        """The worker itself, or a new one if it is dead, over its share of memory, or at work for a run that was left."""
+        """The worker itself, or a new one if it is dead, over its share of memory, or busy for a run that was left."""
         over = self._worker_bytes is not None and process.resident_bytes > self._worker_bytes
         if process.alive and not process.busy and not over:
             return process
@@ -134,8 +143,7 @@ def _next_job(again: deque[tuple[Any, int]], waiting: Iterator[Any]) -> tuple[An
 def _peak_bytes(pid: int) -> int | None:
     """The peak memory of a living process, where the system tells.
 
-    The peak of its resource usage is no substitute: on Linux, that begins with the memory of the process it was
-    started from.
+    Resource usage does not tell it well: on Linux, its peak begins with the memory of the process that started it.
     """
     with contextlib.suppress(OSError), open(f"/proc/{pid}/status", "rb") as file:
         for line in file:
@@ -187,9 +195,13 @@ class _Process:
     def start_item(self, item: Any, attempt: int) -> None:
         """Hand over an item. If the worker is gone, the next receive tells."""
         self.item, self.attempt, self.started, self.busy = item, attempt, time.monotonic(), True
-        self._seen_bytes = _peak_bytes(self.pid) or 0
+        self.look()
         with contextlib.suppress(OSError):
             self.connection.send(("item", item))
+
+    def look(self) -> None:
+        """Take note of the memory that the worker has used so far."""
+        self._seen_bytes = _peak_bytes(self.pid) or self._seen_bytes
 
     def receive(self) -> Any:
         """The worker's answer, or None if it died."""
@@ -204,7 +216,7 @@ class _Process:
     def reap(self) -> tuple[int, int]:
         """Wait for the end of a worker that has closed its pipe; its exit code (negative: signal) and peak memory.
 
-        If the peak is hidden by what was inherited, it is the one seen before the item.
+        If the peak is hidden by what was inherited, it is the one last seen.
         """
         impatience = threading.Timer(END_SECONDS, os.kill, (self.pid, signal.SIGKILL))
         impatience.start()

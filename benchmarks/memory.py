@@ -1,0 +1,353 @@
+"""The peak memory of `tokenmill prepare`, all processes together: two sizes of corpus, huge documents, a tight budget.
+
+Every 50 ms, /proc tells the memory of the command and of all its workers. `tree` is the largest sum: the anonymous
+memory of all of them plus the mapped files (libraries, for the most part) of the one that maps most, since they map the
+same ones. `process` is the largest VmHWM of any one of them. Neither depends on what else runs on the machine, as PSS
+does, nor on who started the process, as ru_maxrss does.
+
+    small corpus, large corpus   400 MB and 4 GB, with tokenmill's own budget or --memory
+    one document, .txt           500 MB in one text file, --memory 4GB
+    one document, Parquet        500 MB in one row, --memory 4GB
+    tight budget                 400 MB with --memory 1.2GB, which forces the engine to drop its cache; how often it
+                                 does is counted in a run of one worker with the same share of memory
+
+Corpora are made as in engine_ratio.py, with --new-words of their bytes being words that appear only once, because text
+that only repeats itself would not let gigatoken's cache grow. --scale makes all texts smaller, to try the script out.
+
+Ends with exit code 1 if the large corpus needs more than 1.10 times what the small one needs, or if a run takes more
+than its budget.
+
+    TOKENMILL_TEST_DATA=DIR python benchmarks/memory.py --json memory.json
+    python benchmarks/memory.py --corpus DIR/corpus --scale 0.02
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass, field
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from engine_ratio import add_corpus_option, build_corpus, freeze_run, read_originals, tokenmill_command
+
+from tokenmill import machine, planning
+from tokenmill.api.request import choose_means
+from tokenmill.job import parse_size
+from tokenmill.tokenizers.gigatoken_engine import GigatokenEngine
+from tokenmill.work import Tokenize
+
+SAMPLE_SECONDS = 0.05
+MOST_GROWTH = 1.10
+DOCUMENT_MEMORY = "4GB"
+TIGHT_MEMORY = "1.2GB"
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A command that has ended: how long it took, what it took, and what it said."""
+
+    exit_code: int
+    seconds: float
+    tree_bytes: int
+    process_bytes: int
+    processes: int
+    output: str
+    errors: str
+
+    @property
+    def answer(self) -> dict[str, Any]:
+        """The JSON it printed; a command that failed ends the benchmark with what it said."""
+        if self.exit_code:
+            raise SystemExit(f"the command ended with {self.exit_code}:\n{self.errors[-3000:]}")
+        answer: dict[str, Any] = json.loads(self.output.splitlines()[-1])
+        return answer
+
+
+def measure(command: list[str]) -> Measured:
+    """Run a command and watch the memory of its process tree until it ends."""
+    with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
+        started = time.perf_counter()
+        process = subprocess.Popen(command, stdout=output, stderr=errors)
+        watch = _Watch(process.pid)
+        watch.start()
+        exit_code = process.wait()
+        seconds = time.perf_counter() - started
+        watch.stop()
+        output.seek(0)
+        errors.seek(0)
+        return Measured(
+            exit_code, seconds, watch.tree_bytes, watch.process_bytes, len(watch.seen), output.read(), errors.read()
+        )
+
+
+@dataclass
+class _Watch:
+    """Looks at a process and its descendants again and again, from a thread."""
+
+    root: int
+    tree_bytes: int = 0
+    process_bytes: int = 0
+    seen: set[int] = field(default_factory=set)
+
+    def start(self) -> None:
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._ended.wait(SAMPLE_SECONDS):
+            now = {pid: held for pid in process_tree(self.root) if (held := memory_of(pid))}
+            mapped = max((held.mapped_bytes for held in now.values()), default=0)
+            self.tree_bytes = max(self.tree_bytes, mapped + sum(held.own_bytes for held in now.values()))
+            self.process_bytes = max([self.process_bytes, *(held.most_bytes for held in now.values())])
+            self.seen.update(now)
+
+
+def process_tree(root: int) -> list[int]:
+    """A process and all its descendants, as far as they still live."""
+    children: dict[int, list[int]] = defaultdict(list)
+    for name in os.listdir("/proc"):
+        if name.isdigit() and (fields := _read(f"/proc/{name}/stat").rpartition(b")")[2].split()):
+            children[int(fields[1])].append(int(name))
+    found = [root]
+    for pid in found:
+        # Between vfork and exec, a child is its parent once more.
+        found += [child for child in children[pid] if _command_line(child) != _command_line(pid)]
+    return found
+
+
+def _command_line(pid: int) -> bytes:
+    return _read(f"/proc/{pid}/cmdline")
+
+
+class Held(NamedTuple):
+    """The memory of one process: its own, that of the files it maps, and the most that ever was resident."""
+
+    own_bytes: int
+    mapped_bytes: int
+    most_bytes: int
+
+
+def memory_of(pid: int) -> Held | None:
+    """What a process holds now; None if it is gone."""
+    lines = (line.split() for line in _read(f"/proc/{pid}/status").splitlines())
+    found = {words[0]: int(words[1]) * 1024 for words in lines if words and words[0] in _STATUS_FIELDS}
+    if len(found) < len(_STATUS_FIELDS):
+        return None
+    return Held(found[b"RssAnon:"] + found[b"RssShmem:"], found[b"RssFile:"], found[b"VmHWM:"])
+
+
+_STATUS_FIELDS = (b"RssAnon:", b"RssFile:", b"RssShmem:", b"VmHWM:")
+
+
+def _read(path: str) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError:  # the process has ended
+        return b""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One run: which text, with which budget (None: tokenmill's own)."""
+
+    name: str
+    make: Callable[[str, pa.Table], tuple[list[str], int]]
+    memory: str | None
+    counts_drops: bool = False
+
+
+def cases(options: argparse.Namespace) -> list[Case]:
+    """The runs, each with the function that writes its sources."""
+    small, large, document = (int(megabytes * 1e6 * options.scale) for megabytes in (400, 4000, 500))
+
+    def corpus(target_bytes: int) -> Callable[[str, pa.Table], tuple[list[str], int]]:
+        def make(directory: str, originals: pa.Table) -> tuple[list[str], int]:
+            made = build_corpus(originals, directory, target_bytes, new_words=options.new_words)
+            return made.files, made.text_bytes
+
+        return make
+
+    def one_document(write: Callable[[str, list[str]], str]) -> Callable[[str, pa.Table], tuple[list[str], int]]:
+        def make(directory: str, originals: pa.Table) -> tuple[list[str], int]:
+            made = build_corpus(originals, directory, document, new_words=options.new_words)
+            return [write(directory, made.files)], made.text_bytes
+
+        return make
+
+    return [
+        Case("small corpus", corpus(small), options.memory),
+        Case("large corpus", corpus(large), options.memory),
+        Case("one document, .txt", one_document(_write_text), DOCUMENT_MEMORY),
+        Case("one document, Parquet", one_document(_write_parquet), DOCUMENT_MEMORY),
+        Case("tight budget", corpus(small), options.tight_memory, counts_drops=True),
+    ]
+
+
+def _write_text(directory: str, files: list[str]) -> str:
+    path = os.path.join(directory, "document.txt")
+    with open(path, "wb") as file:
+        file.writelines(_texts(files))
+    return path
+
+
+def _write_parquet(directory: str, files: list[str]) -> str:
+    path = os.path.join(directory, "document.parquet")
+    whole = pa.array([b"".join(_texts(files))], pa.large_binary()).cast(pa.large_string())
+    pq.write_table(pa.table({"text": whole}), path, compression="zstd")
+    return path
+
+
+def _texts(files: list[str]) -> Iterator[bytes]:
+    for path in files:
+        for batch in pq.ParquetFile(path).iter_batches(columns=["text"]):
+            for value in batch.column(0).cast(pa.binary()):
+                yield value.as_py()
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table."""
+
+    name: str
+    text_bytes: int
+    budget_bytes: int
+    measured: Measured
+    workers_started: int
+    cache_drops: int | None
+
+    @property
+    def within(self) -> bool:
+        """Whether the budget was kept."""
+        return self.measured.tree_bytes <= self.budget_bytes
+
+
+def run_case(case: Case, options: argparse.Namespace, originals: pa.Table, directory: str) -> Row:
+    """Write the sources, run the command, remove both."""
+    sources, store = os.path.join(directory, "sources"), os.path.join(directory, "store")
+    files, text_bytes = case.make(sources, originals)
+    words = ["--tokenizer", options.tokenizer, "--out", store, "--workers", str(options.workers)]
+    budget = ["--memory", case.memory] if case.memory else []
+    measured = measure([*tokenmill_command("prepare"), *files, *words, *budget])
+    measured.answer  # noqa: B018 - raises if the command failed
+    with open(os.path.join(store, "log.jsonl"), encoding="utf-8") as log:
+        pids = {event["pid"] for event in map(json.loads, log) if event["event"] == "unit"}
+    shutil.rmtree(store)
+    drops = _drops_apart(files, options, case.memory, store) if case.counts_drops else None
+    shutil.rmtree(sources)
+    shutil.rmtree(store, ignore_errors=True)
+    budget_bytes = parse_size(case.memory) if case.memory else machine.default_memory_budget()
+    return Row(case.name, text_bytes, budget_bytes, measured, len(pids), drops)
+
+
+def _drops_apart(files: list[str], options: argparse.Namespace, memory: str | None, store: str) -> int:
+    """Count the drops in a process of its own, as small at its start as a worker is."""
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        return pool.submit(count_drops, files, options.tokenizer, options.workers, memory, store).result()
+
+
+def count_drops(files: list[str], tokenizer: str, workers: int, memory: str | None, store: str) -> int:
+    """How often the engine's cache is dropped when one worker does its share of the units, every `workers`-th one."""
+    drops = 0
+    forget = GigatokenEngine.forget
+
+    def counted(engine: GigatokenEngine) -> None:
+        nonlocal drops
+        drops += 1
+        forget(engine)
+
+    GigatokenEngine.forget = counted  # type: ignore[method-assign]
+    frozen, engine = freeze_run(files, tokenizer, store)
+    means = choose_means(workers, memory, most_workers=frozen.run.units)
+    tokenize = Tokenize(store, frozen.run.job, engine, means.worker_bytes)
+    for task in planning.tasks(frozen.plan, frozen.sources, range(0, frozen.run.units, means.workers)):
+        tokenize(task)
+    return drops
+
+
+def print_row(row: Row) -> None:
+    """One line for people."""
+    measured = row.measured
+    drops = "" if row.cache_drops is None else str(row.cache_drops)
+    print(
+        f"{row.name:<24}{row.text_bytes / 1e6:>9.0f}{row.budget_bytes / 1e6:>10.0f}{measured.tree_bytes / 1e6:>9.0f}"
+        f"{measured.process_bytes / 1e6:>10.0f}{measured.seconds:>9.1f}{row.text_bytes / measured.seconds / 1e6:>8.1f}"
+        f"{row.workers_started:>9}{drops:>7}  {'' if row.within else 'OVER BUDGET'}",
+        flush=True,
+    )
+
+
+def read_options() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add_corpus_option(parser)
+    parser.add_argument("--scale", type=float, default=1.0, help="factor on the size of all texts (default 1)")
+    parser.add_argument("--new-words", type=float, default=0.02, help="share of words that appear once (default 0.02)")
+    parser.add_argument("--memory", help="budget of the small and the large corpus (default: tokenmill's own)")
+    parser.add_argument("--tight-memory", default=TIGHT_MEMORY, help=f"the tight budget (default {TIGHT_MEMORY})")
+    parser.add_argument("--workers", type=int, default=2, help="workers (default 2)")
+    parser.add_argument("--tokenizer", default="gpt2", help="tokenizer (default gpt2)")
+    parser.add_argument("--only", help="run only the cases whose name contains this")
+    parser.add_argument("--tmp", help="where the temporary directory is made")
+    parser.add_argument("--json", metavar="FILE", help="write all figures there")
+    return parser.parse_args()
+
+
+def judge(rows: list[Row]) -> list[str]:
+    """What is not as it should be."""
+    problems = [
+        f"{row.name}: {row.measured.tree_bytes / 1e6:.0f} MB with a budget of {row.budget_bytes / 1e6:.0f} MB"
+        for row in rows
+        if not row.within
+    ]
+    tree = {row.name: row.measured.tree_bytes for row in rows}
+    if {"small corpus", "large corpus"} <= tree.keys():
+        growth = tree["large corpus"] / tree["small corpus"]
+        print(f"\nlarge corpus / small corpus: {growth:.3f} (at most {MOST_GROWTH:.2f})")
+        if growth > MOST_GROWTH:
+            problems.append(f"the large corpus needs {growth:.2f} times the memory of the small one")
+    return problems
+
+
+def main() -> int:
+    """Measure and tell."""
+    options = read_options()
+    originals = read_originals(options.corpus)
+    rows = []
+    print(
+        f"{'MB':<24}{'text':>9}{'budget':>10}{'tree':>9}{'process':>10}{'seconds':>9}{'MB/s':>8}{'workers':>9}{'drops':>7}"
+    )
+    with tempfile.TemporaryDirectory(dir=options.tmp, prefix="tokenmill-memory-") as directory:
+        for case in cases(options):
+            if options.only is None or options.only in case.name:
+                rows.append(run_case(case, options, originals, directory))
+                print_row(rows[-1])
+    problems = judge(rows)
+    if options.json:
+        with open(options.json, "w", encoding="utf-8") as file:
+            json.dump({"rows": [asdict(row) for row in rows], "problems": problems}, file, indent=2)
+    for problem in problems:
+        print(f"error: {problem}", file=sys.stderr)
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

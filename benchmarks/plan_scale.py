@@ -1,0 +1,234 @@
+"""What 200,000 units cost before, beside and after the work: `plan`, `status`, and a resume that has 100 units left.
+
+Two corpora of tiny documents are made, one unit each (--unit-bytes 1 keeps row groups and files apart): Parquet files
+of 1,000 row groups of one row, and .txt files, 1,000 to a directory. The run is frozen and all but 100 parts are made
+through the library, by several processes and without waiting for the disk; every part holds the true tokens, so the
+store is a real one. Then each command is run and timed from start to exit:
+
+    plan              `tokenmill plan`
+    status, stopped   `tokenmill status` of the store with 100 parts missing
+    resume            `tokenmill prepare`: finds what is missing, does it, reads all summaries, writes the manifest
+    status, complete  `tokenmill status` of the complete store
+
+`tree` is the most memory that the command and its workers had together, sampled as memory.py does, `process` the most
+that any one of them had resident. Ends with exit code 1 if a command takes more than 30 s or its tree more than 600 MB.
+
+    TOKENMILL_TEST_DATA=DIR python benchmarks/plan_scale.py --json plan_scale.json
+    TIKTOKEN_CACHE_DIR=DIR python benchmarks/plan_scale.py --units 2000
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from engine_ratio import tokenmill_command
+from memory import Measured, measure
+
+from tokenmill import layout
+from tokenmill.api.freeze import freeze
+from tokenmill.api.request import Words, find_sources, make_request
+from tokenmill.job import Job
+from tokenmill.part import PartContent, PartSummary, write_part
+from tokenmill.storage import Folder
+
+MOST_SECONDS = 30.0
+MOST_BYTES = 600e6
+GROUPS_IN_FILE = 1000
+FILES_IN_DIRECTORY = 1000
+
+
+def text_of(unit: int) -> str:
+    """The document of a unit."""
+    return f"This is document {unit}, a short one."
+
+
+def write_parquet(directory: str, units: int) -> None:
+    """Files of 1,000 row groups of one row each."""
+    schema = pa.schema([("text", pa.string())])
+    for first in range(0, units, GROUPS_IN_FILE):
+        path = os.path.join(directory, f"{first // GROUPS_IN_FILE:05d}.parquet")
+        texts = [text_of(unit) for unit in range(first, min(first + GROUPS_IN_FILE, units))]
+        pq.write_table(pa.table([texts], schema=schema), path, row_group_size=1, compression="zstd")
+
+
+def write_text(directory: str, units: int) -> None:
+    """Files of one document each."""
+    for unit in range(units):
+        below = os.path.join(directory, f"{unit // FILES_IN_DIRECTORY:05d}")
+        if unit % FILES_IN_DIRECTORY == 0:
+            os.mkdir(below)
+        with open(os.path.join(below, f"{unit:07d}.txt"), "w", encoding="ascii") as file:
+            file.write(text_of(unit))
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of corpus: how it is written, and which source and row a unit's document has."""
+
+    write: Callable[[str, int], None]
+    units_in_source: int
+
+    def place(self, unit: int) -> tuple[int, int]:
+        """The source and row of a unit's only document."""
+        return unit // self.units_in_source, unit % self.units_in_source
+
+
+KINDS = {"parquet": Kind(write_parquet, GROUPS_IN_FILE), "txt": Kind(write_text, 1)}
+
+
+def make_store(kind: str, sources: str, directory: str, missing: set[int], options: argparse.Namespace) -> None:
+    """Freeze the run and make its parts, those of some units left out, as an interrupted run would have left them."""
+    words = Words(sources, options.tokenizer, unit_bytes=1)
+    request = make_request(words, find_sources(words))
+    folder = Folder(directory)
+    folder.create()
+    frozen = freeze(folder, request)
+    if frozen.run.units != options.units:
+        raise SystemExit(f"the plan has {frozen.run.units} units, not {options.units}")
+    units = [unit for unit in range(options.units) if unit not in missing]
+    chunks = [units[start : start + 2000] for start in range(0, len(units), 2000)]
+    job = msgspec.json.encode(frozen.run.job)
+    with ProcessPoolExecutor(options.workers, multiprocessing.get_context("spawn"), _skip_fsync) as pool:
+        futures = [pool.submit(make_parts, kind, directory, job, chunk) for chunk in chunks]
+        lines = b"".join(future.result() for future in futures)
+    layout.append_log(folder, "start", units=options.units, missing=options.units, workers=options.workers, engine="")
+    folder.append(layout.LOG, lines)
+
+
+def _skip_fsync() -> None:
+    """In a process that only makes parts: the disk may take its time."""
+    os.fsync = lambda _: None
+
+
+def make_parts(kind: str, directory: str, encoded_job: bytes, units: list[int]) -> bytes:
+    """Write the parts of some units; the lines that a run would have logged of them."""
+    import tiktoken  # noqa: PLC0415 - not needed by the process that measures
+
+    job = msgspec.json.decode(encoded_job, type=Job)
+    encoding, digest, folder = tiktoken.get_encoding(job.tokenizer.name), job.digest(), Folder(directory)
+    lines = []
+    for unit in units:
+        text = text_of(unit)
+        tokens = [*encoding.encode_ordinary(text), *([job.end] if job.end is not None else [])]
+        source, row = KINDS[kind].place(unit)
+        content = PartContent(
+            tokens=np.array(tokens, job.tokenizer.dtype),
+            offsets=np.array([0, len(tokens)], np.int64),
+            source=np.array([source], np.uint32),
+            row=np.array([row], np.uint64),
+        )
+        write_part(folder, PartSummary(unit, digest, 1, len(tokens), len(text)), content)
+        event = {"time": round(time.time(), 3), "event": "unit", "unit": unit, "tokens": len(tokens)}
+        line = event | {"text_bytes": len(text), "seconds": 0.001, "pid": os.getpid(), "peak_bytes": 0}
+        lines.append(json.dumps(line).encode() + b"\n")
+    return b"".join(lines)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table."""
+
+    corpus: str
+    command: str
+    measured: Measured
+
+    @property
+    def within(self) -> bool:
+        """Whether both limits were kept."""
+        return self.measured.seconds <= MOST_SECONDS and self.measured.tree_bytes <= MOST_BYTES
+
+
+def run_kind(kind: str, options: argparse.Namespace, directory: str) -> list[Row]:
+    """Make one corpus and its store, and run the commands."""
+    sources, store = os.path.join(directory, kind), os.path.join(directory, f"{kind}-store")
+    os.mkdir(sources)
+    started = time.perf_counter()
+    KINDS[kind].write(sources, options.units)
+    rows: list[Row] = []
+
+    def run(name: str, *command: str) -> Measured:
+        measured = measure([*tokenmill_command(command[0]), *command[1:]])
+        rows.append(Row(kind, name, measured))
+        print_row(rows[-1])
+        return measured
+
+    what = (sources, "--tokenizer", options.tokenizer, "--unit-bytes", "1", "--workers", str(options.workers))
+    set_up = time.perf_counter() - started
+    planned = run("plan", "plan", *what).answer
+    if planned["units"] != options.units:
+        raise SystemExit(f"the plan has {planned['units']} units, not {options.units}")
+    started = time.perf_counter()
+    missing = set(np.linspace(0, options.units - 1, options.missing).astype(int).tolist())
+    make_store(kind, sources, store, missing, options)
+    print(f"{kind}: set-up took {set_up + time.perf_counter() - started:.0f} s", file=sys.stderr, flush=True)
+    run("status, stopped", "status", store)
+    resumed = run("resume", "prepare", *what, "--out", store).answer
+    if (resumed["units_done_now"], resumed["documents"]) != (len(missing), options.units):
+        raise SystemExit(f"the resume did {resumed['units_done_now']} units and ended with {resumed['documents']}")
+    run("status, complete", "status", store)
+    if options.verify:
+        run("verify", "verify", store, "--all")
+    return rows
+
+
+def print_row(row: Row) -> None:
+    """One line for people; a command that failed ends the benchmark."""
+    measured = row.measured
+    measured.answer  # noqa: B018 - raises if the command failed
+    print(
+        f"{row.corpus:<10}{row.command:<20}{measured.seconds:>9.2f}{measured.tree_bytes / 1e6:>10.0f}"
+        f"{measured.process_bytes / 1e6:>12.0f}  {'' if row.within else 'OVER'}",
+        flush=True,
+    )
+
+
+def read_options() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--units", type=int, default=200_000, help="units of each corpus (default 200000)")
+    parser.add_argument("--missing", type=int, default=100, help="units left for the resume (default 100)")
+    parser.add_argument("--kind", choices=list(KINDS), action="append", help="only this corpus (default: both)")
+    parser.add_argument("--workers", type=int, default=2, help="workers (default 2)")
+    parser.add_argument("--tokenizer", default="gpt2", help="an encoding of tiktoken's (default gpt2)")
+    parser.add_argument("--verify", action="store_true", help="also run `verify --all`, which has no limits here")
+    parser.add_argument("--tmp", help="where the temporary directory is made")
+    parser.add_argument("--json", metavar="FILE", help="write all figures there")
+    options = parser.parse_args()
+    data = os.environ.get("TOKENMILL_TEST_DATA")
+    if data and "TIKTOKEN_CACHE_DIR" not in os.environ:
+        os.environ["TIKTOKEN_CACHE_DIR"] = os.path.join(data, "vocab")
+    return options
+
+
+def main() -> int:
+    """Measure and tell."""
+    options = read_options()
+    rows: list[Row] = []
+    print(f"{options.units:,} units\n{'corpus':<10}{'command':<20}{'seconds':>9}{'tree MB':>10}{'process MB':>12}")
+    with tempfile.TemporaryDirectory(dir=options.tmp, prefix="tokenmill-plan-") as directory:
+        for kind in options.kind or KINDS:
+            rows += run_kind(kind, options, directory)
+    if options.json:
+        with open(options.json, "w", encoding="utf-8") as file:
+            json.dump({"units": options.units, "rows": [asdict(row) for row in rows]}, file, indent=2)
+    over = [row for row in rows if not row.within and row.command != "verify"]
+    for row in over:
+        print(f"error: {row.command} of {row.corpus} passes {MOST_SECONDS:.0f} s or {MOST_BYTES / 1e6:.0f} MB")
+    return 1 if over else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,142 @@
+"""Functions that executors are tested with, good and bad: workers import them by name from here."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+
+from tokenmill.errors import SourceError
+
+WAIT_SECONDS = 30.0
+"""The longest that anything here waits for a condition."""
+
+_hoard: list[bytes] = []
+
+
+def double(number: int) -> int:
+    """Twice the number."""
+    return 2 * number
+
+
+def negate(number: int) -> int:
+    """The number with its sign turned."""
+    return -number
+
+
+def pid(_: object) -> int:
+    """The process that runs this."""
+    return os.getpid()
+
+
+def zeros(count: int) -> bytes:
+    """A value of that many bytes."""
+    return bytes(count)
+
+
+def unsendable(_: object) -> object:
+    """A value that cannot be sent anywhere."""
+    return threading.Lock()
+
+
+def hoard(count: int) -> int:
+    """Keep that many bytes for good; the process that has them."""
+    _hoard.append(b"x" * count)
+    return os.getpid()
+
+
+def fail(kind: str) -> None:
+    """Raise an error: one made for people, or any other."""
+    if kind == "explained":
+        raise SourceError("the source is gone", "file         a.parquet")
+    raise ValueError("seven is no number")
+
+
+def die(way: str) -> None:
+    """End the process in the middle of an item."""
+    if way == "SIGKILL":
+        os.kill(os.getpid(), signal.SIGKILL)
+    elif way == "SIGSEGV":
+        ctypes.string_at(0)
+    elif way == "SIGABRT":
+        os.abort()
+    elif way == "sys.exit(5)":
+        sys.exit(5)
+    else:
+        os._exit(int(way))
+
+
+def double_or_die(item: int | str) -> int:
+    """Twice the number, or the end of the process if the item is a way to die."""
+    if isinstance(item, str):
+        die(item)
+    return double(int(item))
+
+
+def die_at_first(marker: str) -> str:
+    """Die if the marker file is not there yet, having made it; later, succeed."""
+    if not os.path.exists(marker):
+        Path(marker).touch()
+        die("SIGKILL")
+    return "alive"
+
+
+def die_fat(count: int) -> None:
+    """Die while holding that many bytes, after long enough for someone to see it."""
+    hoard(count)
+    time.sleep(1.5)
+    die("SIGKILL")
+
+
+def linger(_: object) -> None:
+    """Exit, but never come to the end: the interpreter waits for its threads."""
+    threading.Thread(target=time.sleep, args=(WAIT_SECONDS,)).start()
+    sys.exit()
+
+
+def die_talking(words: str) -> None:
+    """Print something and something to stderr, then die without the interpreter's good-bye."""
+    os.write(1, b"printed\n")
+    os.write(2, words.encode())
+    die("SIGABRT")
+
+
+def announce_and_wait(marker: str) -> None:
+    """Write one's own pid to a file, then wait, in Python, for long. Return at once if the file was there already."""
+    if _announce(marker):
+        time.sleep(WAIT_SECONDS)
+
+
+def announce_and_wait_unguarded(marker: str) -> None:
+    """The same, without the kernel's promise to kill this process when its parent dies."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, 0, 0, 0, 0)
+    announce_and_wait(marker)
+
+
+def announce_and_hold_interpreter(marker: str) -> None:
+    """The same, waiting in native code that lets no other thread of Python run."""
+    if _announce(marker):
+        ctypes.PyDLL(None).sleep(int(WAIT_SECONDS))
+
+
+def _announce(marker: str) -> bool:
+    if os.path.exists(marker):
+        return False
+    Path(f"{marker}.new").write_text(str(os.getpid()))
+    os.replace(f"{marker}.new", marker)
+    return True
+
+
+def wait_for(marker: str) -> str:
+    """Wait until a file is there; what it holds."""
+    end = time.monotonic() + WAIT_SECONDS
+    while time.monotonic() < end:
+        if os.path.exists(marker):
+            return Path(marker).read_text()
+        time.sleep(0.005)
+    raise TimeoutError(marker)
