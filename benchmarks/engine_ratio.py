@@ -46,6 +46,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+import tiktoken
 
 from tokenmill import layout, planning
 from tokenmill.api.freeze import FrozenRun, freeze
@@ -151,7 +152,7 @@ def read_originals(corpus: str) -> pa.Table:
 def build_corpus(originals: pa.Table, directory: str, target_bytes: int, *, new_words: float = 0.0) -> Corpus:
     """Repeat the originals, permuted anew each time, into files of about 100 MB until they hold enough text.
 
-    `new_words` is a share of the text: so many bytes of words that no other document has are put into each document.
+    `new_words` is a share of the text: so many bytes, in words that appear nowhere else, are added to each document.
     """
     os.makedirs(directory)
     generator = np.random.default_rng(1)
@@ -456,14 +457,14 @@ STEPS = {
 
 def profile_worker(contest: Contest, target_bytes: int) -> dict[str, Any]:
     """Do units in this process until they hold enough text; the seconds of each step."""
-    frozen, engine = freeze_run(contest.corpus.files, contest.tokenizer, contest.directory + "/profiled")
+    frozen = freeze_run(contest.corpus.files, contest.tokenizer, contest.directory + "/profiled")
     watch = Stopwatch()
     for label, functions in STEPS.items():
         for owner, name in functions:
             watch.wrap(_named(owner), name, label)
     watch.wrap_generator(_named("tokenmill.work"), "unit_documents", "read, decode")
     worker_bytes = choose_means(contest.workers, None, contest.workers).worker_bytes
-    tokenize = Tokenize(contest.directory + "/profiled", frozen.run.job, engine, worker_bytes)
+    tokenize = Tokenize(contest.directory + "/profiled", frozen.run.job, frozen.run.engine, worker_bytes)
     text_bytes = 0
     started = time.perf_counter()
     for task in planning.tasks(frozen.plan, frozen.sources, range(frozen.run.units)):
@@ -472,16 +473,16 @@ def profile_worker(contest: Contest, target_bytes: int) -> dict[str, Any]:
             break
     seconds = time.perf_counter() - started
     steps = dict(watch.seconds) | {"other": seconds - sum(watch.seconds.values())}
-    return {"megabytes": text_bytes / 1e6, "seconds": seconds, "engine": engine, "steps": steps}
+    return {"megabytes": text_bytes / 1e6, "seconds": seconds, "engine": frozen.run.engine, "steps": steps}
 
 
-def freeze_run(sources: list[str], tokenizer: str, directory: str) -> tuple[FrozenRun, str]:
-    """A run that is ready to be worked on, and the engine it starts with."""
+def freeze_run(sources: list[str], tokenizer: str, directory: str) -> FrozenRun:
+    """A run that is ready to be worked on."""
     words = Words(sources, tokenizer)
     request = make_request(words, find_sources(words))
     folder = Folder(directory)
     folder.create()
-    return freeze(folder, request), request.engine
+    return freeze(folder, request)
 
 
 def _named(owner: str) -> Any:
@@ -526,7 +527,12 @@ def read_options() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_corpus_option(parser)
-    parser.add_argument("--megabytes", type=float, default=1600, help="text of the corpus (default 1600)")
+    parser.add_argument(
+        "--megabytes",
+        type=float,
+        default=1600,
+        help="text of the corpus (default 1600); a needs six times that in memory",
+    )
     parser.add_argument("--recipe-megabytes", type=float, default=100, help="text of the subset for c (default 100)")
     parser.add_argument("--rounds", type=int, default=3, help="rounds (default 3); 0 to profile only")
     parser.add_argument("--workers", "--threads", type=int, default=2, help="threads of a, workers of b and c")
@@ -538,8 +544,8 @@ def read_options() -> argparse.Namespace:
     parser.add_argument("--tmp", help="where the temporary directory is made")
     parser.add_argument("--json", metavar="FILE", help="write all figures there")
     options = parser.parse_args()
-    if resolve(options.tokenizer).spec.kind != "tiktoken" or os.path.exists(options.tokenizer):
-        parser.error("--tokenizer has to be an encoding that tiktoken knows by name")
+    if options.tokenizer not in tiktoken.list_encoding_names():
+        parser.error(f"--tokenizer is one of {', '.join(tiktoken.list_encoding_names())}")
     return options
 
 

@@ -223,7 +223,8 @@ def main() -> int:
             rows += run_kind(kind, options, directory)
     if options.json:
         with open(options.json, "w", encoding="utf-8") as file:
-            json.dump({"units": options.units, "rows": [asdict(row) for row in rows]}, file, indent=2)
+            figures = [asdict(row) | {"measured": row.measured.figures()} for row in rows]
+            json.dump({"units": options.units, "rows": figures}, file, indent=2)
     over = [row for row in rows if not row.within and row.command != "verify"]
     for row in over:
         print(f"error: {row.command} of {row.corpus} passes {MOST_SECONDS:.0f} s or {MOST_BYTES / 1e6:.0f} MB")

@@ -27,6 +27,7 @@ import tiktoken_ext.openai_public
 import tokenizers
 
 from tokenmill.tokenizers import unicode_gap
+from tokenmill.tokenizers.gigatoken_support import JSON_SPLITS
 
 Encode = Callable[[list[str]], list[list[int]]]
 
@@ -54,19 +55,9 @@ END_CONTEXTS = ("{0}", "a{0}", " {0}", "\n{0}")  # the end of a document has rul
 
 # The Split regexes for which gigatoken has code. Left out: two that it treats as cl100k although Hugging Face's regex
 # engine reads them differently for any text (\p{N}{1,3}+ is not possessive there; \s++$ is missing in the other).
-_TAIL = r"|\s*[\r\n]+|\s+(?!\S)|\s+"
-_OTHERS = r"'s|'t|'re|'ve|'m|'ll|'d"
-_UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
-_PREFIX = r"[^\r\n\p{L}\p{N}]?"
-_CASED = rf"{_PREFIX}{_UPPER}*{_LOWER}+%s|{_PREFIX}{_UPPER}+{_LOWER}*%s"
-_PUNCTUATION = r"| ?[^\s\p{L}\p{N}]+[\r\n]*"
 SPLITS: dict[str, list[str]] = {
     "gpt2": [],
-    "llama3": [rf"(?i:{_OTHERS})|{_PREFIX}\p{{L}}+|\p{{N}}{{1,3}}{_PUNCTUATION}{_TAIL}"],
-    "qwen2": [rf"(?i:{_OTHERS})|{_PREFIX}\p{{L}}+|\p{{N}}{_PUNCTUATION}{_TAIL}"],
-    "qwen3.5": [rf"(?i:{_OTHERS})|{_PREFIX}[\p{{L}}\p{{M}}]+|\p{{N}}| ?[^\s\p{{L}}\p{{M}}\p{{N}}]+[\r\n]*{_TAIL}"],
-    "o200k": [_CASED % ((f"(?i:{_OTHERS})?",) * 2) + r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*" + _TAIL],
-    "nemotron": [_CASED % ("", "") + r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*" + _TAIL],
+    **{name: [pattern] for name, pattern in JSON_SPLITS.items()},
     "deepseek": [
         r"\p{N}{1,3}",
         "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+",

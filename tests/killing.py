@@ -181,9 +181,12 @@ def events(out: Path) -> list[dict[str, object]]:
 
 
 def result_files(out: Path) -> dict[str, bytes]:
-    """Everything that a run gives, by name."""
+    """Everything that a run gives, by name, but for the name of the engine that it was started with."""
     files = (path for path in out.rglob("*") if path.is_file() and path.name not in NOT_COMPARED)
-    return {str(path.relative_to(out)): path.read_bytes() for path in files}
+    result = {str(path.relative_to(out)): path.read_bytes() for path in files}
+    if "run.json" in result:
+        result["run.json"] = json.dumps({**json.loads(result["run.json"]), "engine": ""}).encode()
+    return result
 
 
 def temporaries(out: Path) -> list[str]:

@@ -29,7 +29,13 @@ def test_code_in_pages_runs(tmp_path: Path, test_data: Path, page: Path) -> None
     for language, code in blocks(page):
         command = ["bash", "-euo", "pipefail", "-c", code] if language == "bash" else [sys.executable, "-c", code]
         done = subprocess.run(
-            command, cwd=tmp_path, env={**os.environ, "PATH": path}, capture_output=True, text=True, timeout=120, check=False
+            command,
+            cwd=tmp_path,
+            env={**os.environ, "PATH": path},
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
         )
         assert done.returncode == 0, f"{code}\n{done.stderr}"
 

@@ -335,7 +335,7 @@ next(outcomes)
 
 
 def _environment() -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": TESTS}
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [TESTS, os.environ.get("PYTHONPATH")]))}
 
 
 @pytest.mark.parametrize("ending", ["SIGKILL", "SIGTERM", "os._exit", "exception", "end"])

@@ -12,8 +12,9 @@ from tokenmill.errors import UsageError
 class TokenizerSpec(msgspec.Struct, frozen=True):
     """A tokenizer as data: a vocabulary file by its hash, and what the file itself does not say.
 
-    `file` is a name inside the run's `tokenizer/` folder. `pattern` is the split regex of a `.tiktoken` vocabulary;
-    a `tokenizer.json` carries its own. `vocabulary_size` is the largest id plus one, added tokens included.
+    `file` is a name inside the run's `tokenizer/` folder. `pattern` is the split regex of a `.tiktoken` vocabulary, and
+    `scheme` the name of that regex if it is a known one; a `tokenizer.json` carries its own. `vocabulary_size` is the
+    largest id plus one, added tokens included.
     """
 
     name: str
@@ -23,6 +24,7 @@ class TokenizerSpec(msgspec.Struct, frozen=True):
     vocabulary_size: int
     special_tokens: dict[str, int]
     pattern: str | None = None
+    scheme: str | None = None
     end_of_text: int | None = None
 
     @property

@@ -76,7 +76,7 @@ def plan(  # noqa: PLR0913 - the options of the command, by their names
     token_bytes = np.dtype(request.job.tokenizer.dtype).itemsize
     return Estimate(
         tokenizer=request.job.tokenizer.name,
-        engine=request.engine,
+        engine=request.choice.engine,
         begin_token=request.job.begin,
         end_token=request.job.end,
         sources=len(discovery.table),
@@ -108,7 +108,7 @@ def _measure(request: Request, units: pa.Table) -> _Sample:
         path = os.path.join(directory, request.job.tokenizer.file)
         with open(path, "wb") as file:
             file.write(request.vocabulary.content)
-        tokenizer = Tokenizer(request.job.tokenizer, path, request.engine)
+        tokenizer = Tokenizer(request.job.tokenizer, path, request.choice.engine)
         boundaries = (request.job.begin is not None) + (request.job.end is not None)
         for batch in _sample_documents(request, units):
             started = time.monotonic()

@@ -46,7 +46,7 @@ def freeze(folder: Folder, request: Request) -> FrozenRun:
         text_bytes=int(units["text_bytes"].to_numpy().sum()),
         sources_sha256=layout.publish_table(folder, layout.SOURCES, sources),
         plan_sha256=layout.publish_table(folder, layout.PLAN, units),
-        engine=request.engine,
+        engine=request.choice.engine,
         versions=versions(),
     )
     layout.publish_json(folder, layout.RUN, run)

@@ -82,7 +82,7 @@ def prepare(  # noqa: PLR0913 - the options of the command, by their names
         request = make_request(words, discovery)
         folder.remove_temporaries(layout.PARTS)
         frozen = freeze(folder, request)
-        mill = Mill(folder, frozen, request.engine, means, report)
+        mill = Mill(folder, frozen, request.choice.engine, means, report)
         _announce(report, mill, request)
         mill.run(executor)
         mill.manifest.add_from_parts(executor, mill.earlier)
@@ -97,6 +97,8 @@ def _announce(report: progress.Reporter, mill: Mill, request: Request) -> None:
     if ignored:
         report.say(f"ignored      {len(ignored):,} files with other endings, such as {ignored[0]}")
     report.say(f"tokenizer    {spec.name} ({spec.vocabulary_size:,} ids, {spec.dtype}), engine {mill.engine}")
+    if request.choice.reason:
+        report.say(f"note: {request.choice.reason}")
     report.say(f"begin token  {_spelled(spec, request.job.begin)}")
     report.say(f"end token    {_spelled(spec, request.job.end)}")
     report.say(f"workers      {means.workers}, {size(means.memory_bytes)} of memory")

@@ -12,7 +12,7 @@ from tokenmill.errors import UsageError
 from tokenmill.job import Job, parse_size
 from tokenmill.sources import Discovery, discover
 from tokenmill.sources.documents import ReadOptions
-from tokenmill.tokenizers.tokenizer import choose_engine
+from tokenmill.tokenizers.tokenizer import Choice, choose_engine
 from tokenmill.tokenizers.vocabulary import Vocabulary, boundary_token, resolve
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class Request:
     job: Job
     vocabulary: Vocabulary
     discovery: Discovery
-    engine: str
+    choice: Choice
 
     @property
     def options(self) -> ReadOptions:
@@ -99,7 +99,7 @@ def make_request(words: Words, discovery: Discovery) -> Request:
         unit_bytes=unit_bytes or planning.default_unit_bytes(total_bytes(discovery)),
         limit_units=words.limit_units,
     )
-    return Request(job, vocabulary, discovery, choose_engine(spec, words.engine))
+    return Request(job, vocabulary, discovery, choose_engine(vocabulary, words.engine))
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from tokenmill.errors import CorruptStore, IncompleteStore, RunFailed, UsageErro
 from tokenmill.executors.local import LocalExecutor
 from tokenmill.executors.outcomes import Done, Failed
 from tokenmill.storage import Folder
-from tokenmill.tokenizers.tokenizer import engine_modules
+from tokenmill.tokenizers.tokenizer import REFERENCES, engine_modules
 from tokenmill.work import Verify
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def verify(
     frozen = load(folder, run)
     manifest = layout.read_table(folder, layout.MANIFEST)
     means = choose_means(workers, None, most_workers=run.units)
-    preload = ("tokenmill.work", *(engine_modules(run.job.tokenizer.kind) if share else ()))
+    preload = ("tokenmill.work", *(engine_modules(REFERENCES[run.job.tokenizer.kind].name) if share else ()))
     compared, problems = 0, []
     with (
         LocalExecutor(means.workers, means.worker_bytes, preload) as executor,

@@ -9,7 +9,7 @@ import numpy as np
 
 from tokenmill.errors import TokenizerError
 from tokenmill.tokenizers.engine import Encoded, text_buffers
-from tokenmill.tokenizers.vocabulary import SCHEMES
+from tokenmill.tokenizers.gigatoken_support import TIKTOKEN_SCHEMES
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -50,16 +50,11 @@ class GigatokenEngine:
 
         try:
             if self._spec.kind == "tiktoken":
-                scheme = gigatoken_scheme(self._spec)
+                scheme = TIKTOKEN_SCHEMES[self._spec.scheme or ""]
                 return gigatoken.Tokenizer.from_tiktoken(self._path, pretokenizer=scheme, special_tokens={})
             return gigatoken.Tokenizer.from_json(_without_special_tokens(self._path))
         except Exception as error:  # the library raises what its parser meets
             raise TokenizerError(f"gigatoken does not support {self._spec.name}", str(error)) from error
-
-
-def gigatoken_scheme(spec: TokenizerSpec) -> str | None:
-    """Gigatoken's name for the split pattern of a `.tiktoken` vocabulary, or None if it has none."""
-    return next((scheme.gigatoken for scheme in SCHEMES.values() if scheme.pattern == spec.pattern), None)
 
 
 def _without_special_tokens(path: str) -> str:

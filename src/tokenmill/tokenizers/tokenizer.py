@@ -7,6 +7,7 @@ document with a character on which the engines' Unicode versions disagree.
 from __future__ import annotations
 
 import importlib.util
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,10 +15,12 @@ import pyarrow as pa
 
 from tokenmill.errors import EngineMismatch, TokenizerError, UsageError
 from tokenmill.tokenizers.engine import Encoded, Engine, Tokens, text_buffers
-from tokenmill.tokenizers.gigatoken_engine import GigatokenEngine, gigatoken_scheme
+from tokenmill.tokenizers.gigatoken_engine import GigatokenEngine
+from tokenmill.tokenizers.gigatoken_support import unsupported
 from tokenmill.tokenizers.huggingface_engine import HuggingFaceEngine
 from tokenmill.tokenizers.tiktoken_engine import TiktokenEngine
-from tokenmill.tokenizers.unicode_gap import GAP, SPLIT_GAP, documents_with_gap
+from tokenmill.tokenizers.unicode_gap import NFC_GAP, SPLIT_GAP, documents_with_gap
+from tokenmill.tokenizers.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,6 +32,7 @@ REFERENCES: dict[str, type[TiktokenEngine | HuggingFaceEngine]] = {
     "tiktoken": TiktokenEngine,
     "huggingface": HuggingFaceEngine,
 }
+REFERENCE_NAMES = tuple(engine.name for engine in REFERENCES.values())
 
 AUDIT_SHARE = 1 / 2000
 """The share of the text that is encoded again by the reference; at its speed, this costs about one percent."""
@@ -51,21 +55,31 @@ PROBE = (
 """Texts on which an engine that splits or merges differently shows it."""
 
 
-def choose_engine(spec: TokenizerSpec, wanted: str) -> str:
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """An engine, and why it is not the fast one, where it could have been expected to be."""
+
+    engine: str
+    reason: str | None = None
+
+
+def choose_engine(vocabulary: Vocabulary, wanted: str) -> Choice:
     """The engine a run starts with, decided without loading one."""
+    spec = vocabulary.spec
     reference = REFERENCES[spec.kind].name
     if wanted not in ENGINES:
         raise UsageError(f"there is no engine called {wanted!r}", f"engines      {', '.join(ENGINES)}")
-    if wanted in ("tiktoken", "tokenizers") and wanted != reference:
-        raise UsageError(f"{wanted} cannot read {spec.name}", f"Use --engine {reference}, or auto.")
     if wanted == reference:
-        return reference
-    supported = spec.kind == "huggingface" or gigatoken_scheme(spec) is not None
+        return Choice(reference)
+    if wanted in REFERENCE_NAMES:
+        raise UsageError(f"{wanted} cannot read {spec.name}", f"Use --engine {reference}, or auto.")
     installed = importlib.util.find_spec("gigatoken") is not None
-    if wanted == "gigatoken" and not (supported and installed):
-        reason = "its split pattern is not one it knows" if installed else "gigatoken is not installed"
+    reason = unsupported(vocabulary) if installed else "it is not installed"
+    if reason is None:
+        return Choice("gigatoken")
+    if wanted == "gigatoken":
         raise UsageError(f"gigatoken cannot encode {spec.name}: {reason}", f"Use --engine {reference}, or auto.")
-    return "gigatoken" if supported and installed else reference
+    return Choice(reference, f"not with gigatoken, which is faster: {reason}")
 
 
 def engine_modules(wanted: str) -> tuple[str, ...]:
@@ -85,6 +99,7 @@ class Tokenizer:
         self._fast: GigatokenEngine | None = None
         self._audit_credit = float(FIRST_AUDIT_BYTES)
         self._audits = 0
+        self._gap = SPLIT_GAP if spec.kind == "tiktoken" else SPLIT_GAP + NFC_GAP
         if engine == "gigatoken":
             self._load_fast()
 
@@ -105,7 +120,7 @@ class Tokenizer:
         if self._fast is None:
             return self.reference.encode(text)
         data, offsets = text_buffers(text)
-        apart = documents_with_gap(data, offsets, SPLIT_GAP if self.spec.kind == "tiktoken" else GAP)
+        apart = documents_with_gap(data, offsets, self._gap)
         encoded = self._fast.encode(text)
         if len(apart):
             encoded = self._replace(encoded, apart, text)

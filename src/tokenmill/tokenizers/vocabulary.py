@@ -17,10 +17,9 @@ END_OF_TEXT_SPELLINGS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<
 
 @dataclass(frozen=True, slots=True)
 class Scheme:
-    """A split pattern of OpenAI's, what gigatoken calls it, and the end token of the vocabulary published for it."""
+    """A split pattern of OpenAI's, with the hash and the end token of the vocabulary published for it."""
 
     pattern: str
-    gigatoken: str
     sha256: str
     end_of_text: int
 
@@ -40,11 +39,11 @@ _P50K_SHA256 = "94b5ca7dff4d00767bc256fdd1b27e5b17361d7b8a5f968547f9f23eb70d2069
 _CL100K_SHA256 = "223921b76ee99bde995b7ff738513eef100fb51d18c93597a113bcffe865b2a7"
 _O200K_SHA256 = "446a9538cb6c348e3516120d7c08b09f57c36495e2acfffe59a5bf8b0cfb1a2d"
 SCHEMES = {
-    "gpt2": Scheme(_GPT2_PATTERN, "gpt2", _R50K_SHA256, 50256),
-    "r50k_base": Scheme(_GPT2_PATTERN, "gpt2", _R50K_SHA256, 50256),
-    "p50k_base": Scheme(_GPT2_PATTERN, "gpt2", _P50K_SHA256, 50256),
-    "cl100k_base": Scheme(_CL100K_PATTERN, "gpt4", _CL100K_SHA256, 100257),
-    "o200k_base": Scheme(_O200K_PATTERN, "o200k", _O200K_SHA256, 199999),
+    "gpt2": Scheme(_GPT2_PATTERN, _R50K_SHA256, 50256),
+    "r50k_base": Scheme(_GPT2_PATTERN, _R50K_SHA256, 50256),
+    "p50k_base": Scheme(_GPT2_PATTERN, _P50K_SHA256, 50256),
+    "cl100k_base": Scheme(_CL100K_PATTERN, _CL100K_SHA256, 100257),
+    "o200k_base": Scheme(_O200K_PATTERN, _O200K_SHA256, 199999),
 }
 
 
@@ -137,6 +136,7 @@ def _tiktoken_vocabulary(name: str, content: bytes, pattern: str, special_tokens
         vocabulary_size=max([largest_rank, *special_tokens.values()]) + 1,
         special_tokens=special_tokens,
         pattern=pattern,
+        scheme=next((scheme for scheme, known in SCHEMES.items() if known.pattern == pattern), None),
         end_of_text=special_tokens.get("<|endoftext|>"),
     )
     return Vocabulary(spec, content)
