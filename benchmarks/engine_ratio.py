@@ -46,24 +46,25 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-import tiktoken
 
 from tokenmill import layout, planning
 from tokenmill.api.freeze import FrozenRun, freeze
 from tokenmill.api.request import Words, choose_means, find_sources, make_request, versions
 from tokenmill.storage import Folder
-from tokenmill.tokenizers.gigatoken_engine import gigatoken_scheme
+from tokenmill.tokenizers.tokenizer import engine_modules
 from tokenmill.tokenizers.vocabulary import resolve
 from tokenmill.work import Tokenize
 
 ROWS_IN_GROUP = 1000
 FILE_BYTES = 100_000_000
 NEW_WORD_LETTERS = 8
+SCHEMES = {"gpt2": "gpt2", "r50k_base": "gpt2", "p50k_base": "gpt2", "cl100k_base": "gpt4", "o200k_base": "o200k"}
+"""The encodings that all three programs know, and what gigatoken calls their split pattern."""
 
 BARE = """
 import json, sys, time
 started = time.perf_counter()
-import gigatoken
+import awkward, gigatoken  # encode_files would import awkward
 vocabulary, scheme, *files = sys.argv[1:]
 tokenizer = gigatoken.Tokenizer.from_tiktoken(vocabulary, pretokenizer=scheme, special_tokens={})
 ready = time.perf_counter()
@@ -257,7 +258,7 @@ class Contest:
         self.store = os.path.join(self.directory, "store")
         vocabulary = resolve(self.tokenizer)
         self._vocabulary = os.path.join(self.directory, vocabulary.spec.file)
-        self._scheme = gigatoken_scheme(vocabulary.spec) or ""
+        self._scheme = SCHEMES[self.tokenizer]
         for name, content in ((self._vocabulary, vocabulary.content), (self._path("recipe.py"), RECIPE.encode())):
             with open(name, "wb") as file:
                 file.write(content)
@@ -458,6 +459,8 @@ STEPS = {
 def profile_worker(contest: Contest, target_bytes: int) -> dict[str, Any]:
     """Do units in this process until they hold enough text; the seconds of each step."""
     frozen = freeze_run(contest.corpus.files, contest.tokenizer, contest.directory + "/profiled")
+    for module in engine_modules("auto"):  # as a worker does before its first unit
+        importlib.import_module(module)
     watch = Stopwatch()
     for label, functions in STEPS.items():
         for owner, name in functions:
@@ -536,17 +539,14 @@ def read_options() -> argparse.Namespace:
     parser.add_argument("--recipe-megabytes", type=float, default=100, help="text of the subset for c (default 100)")
     parser.add_argument("--rounds", type=int, default=3, help="rounds (default 3); 0 to profile only")
     parser.add_argument("--workers", "--threads", type=int, default=2, help="threads of a, workers of b and c")
-    parser.add_argument("--tokenizer", default="gpt2", help="an encoding of tiktoken's (default gpt2)")
+    parser.add_argument("--tokenizer", default="gpt2", choices=list(SCHEMES), help="the encoding (default gpt2)")
     parser.add_argument("--no-recipe", action="store_true", help="leave out c")
     parser.add_argument("--verify", action="store_true", help="also time `tokenmill verify` (b2)")
     parser.add_argument("--profile", action="store_true", help="also tell where tokenmill's time goes")
     parser.add_argument("--profile-megabytes", type=float, default=300, help="text for the one worker (default 300)")
     parser.add_argument("--tmp", help="where the temporary directory is made")
     parser.add_argument("--json", metavar="FILE", help="write all figures there")
-    options = parser.parse_args()
-    if options.tokenizer not in tiktoken.list_encoding_names():
-        parser.error(f"--tokenizer is one of {', '.join(tiktoken.list_encoding_names())}")
-    return options
+    return parser.parse_args()
 
 
 def set_up(options: argparse.Namespace, directory: str) -> Contest:

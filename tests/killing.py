@@ -102,10 +102,10 @@ class Job:
         )
         return Run(process, stderr, out)
 
-    def finish(self, out: Path) -> Ending:
+    def finish(self, out: Path, seconds: float = WAIT_SECONDS) -> Ending:
         """Run the command undisturbed to its end."""
         run = self.start(out)
-        run.wait()
+        run.wait(seconds)
         return run.collect()
 
 
@@ -131,14 +131,20 @@ class Run:
         """Whether the command is still running."""
         return self.process.poll() is None
 
-    def wait(self) -> None:
+    def wait(self, seconds: float = WAIT_SECONDS) -> None:
         """Wait for the command's end; kill it all and raise if it takes too long."""
         try:
-            self.process.wait(WAIT_SECONDS)
+            self.process.wait(seconds)
         except subprocess.TimeoutExpired:
             self.signal_group(signal.SIGKILL)
             self.process.wait()
             raise
+
+    def until(self, moment: float) -> bool:
+        """Wait until a moment on the monotonic clock; whether the command is still running then."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(max(0.0, moment - time.monotonic()))
+        return self.going
 
     def until_units(self, units: int) -> bool:
         """Wait until that many units are committed; whether the command is still running then."""

@@ -40,7 +40,8 @@ def job(corpus: Path) -> Job:
 def undisturbed(job: Job, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     """The files that a run gives which nobody disturbs."""
     out = tmp_path_factory.mktemp("undisturbed") / "out"
-    assert job.finish(out).exit_code == 0
+    ending = job.finish(out)
+    assert ending.exit_code == 0, ending.stderr
     assert len(part_files(out)) == UNITS
     return result_files(out)
 
@@ -143,7 +144,8 @@ def test_half_written_files_are_removed(job: Job, tmp_path: Path) -> None:
     for name in ("parts/.00000000.arrow", ".plan.parquet", "tokenizer/.0ff1ce.tiktoken"):
         (out / name).parent.mkdir(parents=True, exist_ok=True)
         (out / f"{name}.0123456789ab.tmp").write_bytes(b"half a fi")
-    assert replace(job, tokenizer=(*TOKENIZER, "--limit-units", "1")).finish(out).exit_code == 0
+    ending = replace(job, tokenizer=(*TOKENIZER, "--limit-units", "1")).finish(out)
+    assert ending.exit_code == 0, ending.stderr
     assert temporaries(out) == []
 
 

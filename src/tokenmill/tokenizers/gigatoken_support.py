@@ -109,7 +109,7 @@ def _unsupported_added_tokens(content: dict[str, Any]) -> str | None:
 
 
 def _assigned_ids(vocabulary: dict[str, int], tokens: list[dict[str, Any]]) -> list[int]:
-    """The ids that `tokenizers` gives to added tokens, whatever the file says: the model's own, or the next free one."""
+    """The ids that `tokenizers` gives to added tokens, whatever the file says: the model's own, or the next free."""
     ids: list[int] = []
     for token in tokens:
         free = max(len(vocabulary), max(ids, default=-1) + 1)
