@@ -24,7 +24,18 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
-from killing import Job, Round, children, events, part_files, regroup_corpus, result_files, wait_until, write_corpus
+from killing import (
+    Job,
+    Round,
+    Run,
+    children,
+    events,
+    part_files,
+    regroup_corpus,
+    result_files,
+    wait_until,
+    write_corpus,
+)
 
 ROWS_IN_UNIT = 64
 MOST_GROUP_KILLS = 5
@@ -34,6 +45,10 @@ MOST_WORKER_KILLS = 2
 """Kills in one run: a unit is tried three times, and they could all hit the same one."""
 
 LONG_SECONDS = 3600.0
+HEADINGS = (
+    *("directory", "killed", "kills", "units committed at each kill"),
+    *("after", "deaths", "same bytes", "done again"),
+)
 COLUMNS = "{:>9}  {:<7}  {:>5}  {:<30}  {:>5}  {:>6}  {:>10}  {:>10}"
 
 
@@ -45,6 +60,7 @@ class Trial:
     folder: Path
     rng: random.Random
     undisturbed: dict[str, bytes]
+    units: int
     seconds: float
     directories: int = 0
     violations: list[str] = field(default_factory=list)
@@ -54,11 +70,10 @@ class Trial:
         trial, committed = self._round(), []
         for _ in range(min(kills, self.rng.randint(2, MOST_GROUP_KILLS))):
             run = self.job.start(trial.out)
-            hit = run.until(self._moment())
+            self._wait_at_random(run)
             run.signal_group(signal.SIGKILL)
             run.wait()
-            trial.end(run)
-            if not hit:
+            if trial.end(run).exit_code != -signal.SIGKILL:
                 break  # it was faster: this directory is done
             committed.append(len(trial.snapshots[-1].parts))
         self._finish(trial, "groups", committed)
@@ -68,8 +83,8 @@ class Trial:
         """Kill single workers of a run that has to survive it; how many were hit."""
         trial, committed = self._round(), []
         run = self.job.start(trial.out)
-        for moment in sorted(self._moment() for _ in range(min(kills, MOST_WORKER_KILLS))):
-            run.until(moment)
+        for _ in range(min(kills, MOST_WORKER_KILLS)):
+            self._wait_at_random(run)
             wait_until(lambda: bool(children(run.process.pid)) or not run.going)
             with contextlib.suppress(ProcessLookupError, IndexError):
                 os.kill(self.rng.choice(children(run.process.pid)), signal.SIGKILL)
@@ -85,8 +100,14 @@ class Trial:
         self.directories += 1
         return Round(self.job, self.folder / f"out-{self.directories}")
 
-    def _moment(self) -> float:
-        return time.monotonic() + self.rng.uniform(0, self.seconds)
+    def _wait_at_random(self, run: Run) -> None:
+        """Wait for any moment of the run, its start included, or, more often, for one while units are being done."""
+        if self.rng.random() < 0.3:
+            run.until(time.monotonic() + self.rng.uniform(0, self.seconds))
+            return
+        there = len(part_files(run.out))
+        run.until_units(self.rng.randint(there, self.units))
+        run.until(time.monotonic() + self.rng.uniform(0, 0.05))
 
     def _finish(self, trial: Round, killed: str, committed: list[int]) -> None:
         """Run to the end, judge, print a line, and remove the directory if all is well."""
@@ -123,7 +144,7 @@ def main() -> int:
     options = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="tokenmill-kill-"))
     trial = _prepare(options, folder)
-    print(COLUMNS.format("directory", "killed", "kills", "units committed at each kill", "after", "deaths", *_HEADINGS))
+    print(COLUMNS.format(*HEADINGS))
     groups = workers = 0
     while groups < options.group_kills:
         groups += trial.kill_groups(options.group_kills - groups)
@@ -137,9 +158,6 @@ def main() -> int:
         return 1
     shutil.rmtree(folder)
     return 0
-
-
-_HEADINGS = ("same bytes", "done again")
 
 
 def _prepare(options: argparse.Namespace, folder: Path) -> Trial:
@@ -157,7 +175,7 @@ def _prepare(options: argparse.Namespace, folder: Path) -> Trial:
     units = len(part_files(folder / "undisturbed"))
     print(f"corpus {options.corpus or 'made up'}, {units} units, tokenizer {options.tokenizer}, seed {options.seed}")
     print(f"undisturbed run: {seconds:.1f} s", flush=True)
-    return Trial(job, folder, random.Random(options.seed), result_files(folder / "undisturbed"), seconds)
+    return Trial(job, folder, random.Random(options.seed), result_files(folder / "undisturbed"), units, seconds)
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import IO
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -123,7 +124,7 @@ class Run:
     """A command at work."""
 
     process: subprocess.Popen[bytes]
-    stderr: tempfile._TemporaryFileWrapper[str]
+    stderr: IO[str]
     out: Path
 
     @property

@@ -10,9 +10,11 @@ from pathlib import Path
 
 import click
 import pytest
-from conftest import SMALL_TIKTOKEN, write_parquet
 
+from conftest import SMALL_TIKTOKEN, write_parquet
 from tokenmill.cli import cli
+from tokenmill.part import open_part, write_part
+from tokenmill.storage import Folder
 
 ENGINE = ("--engine", "tiktoken")
 TOKENS = ("--tokenizer", SMALL_TIKTOKEN, "--eot", "1199", *ENGINE)
@@ -131,9 +133,6 @@ def test_verify_exits_with_3_on_damage(store: Path) -> None:
 
 def test_verify_all_finds_wrong_tokens(tmp_path: Path, store: Path) -> None:
     """Tokens that are not what the sources give are found by --all even if their checksum is right."""
-    from tokenmill.part import open_part, write_part
-    from tokenmill.storage import Folder
-
     folder = Folder(str(store))
     summary, content = open_part(folder, 0)
     tokens = content.tokens.copy()

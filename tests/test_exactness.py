@@ -11,12 +11,12 @@ import pyarrow as pa
 import pytest
 import tiktoken
 import tokenizers
-from conftest import DATA, SMALL_JSON, SMALL_TIKTOKEN, write_parquet
 from documents import DOCUMENTS
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tokenmill
+from conftest import DATA, SMALL_JSON, SMALL_TIKTOKEN, write_parquet
 from tokenmill.errors import UsageError
 from tokenmill.tokenizers import tokenizer as tokenizer_module
 from tokenmill.tokenizers.engine import Encoded

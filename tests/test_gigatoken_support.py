@@ -10,9 +10,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 import tokenizers
-from conftest import DATA, SMALL_JSON, SMALL_TIKTOKEN
 from documents import DOCUMENTS
 
+from conftest import DATA, SMALL_JSON, SMALL_TIKTOKEN
 from tokenmill.errors import UsageError
 from tokenmill.tokenizers.gigatoken_support import JSON_SPLITS, unsupported
 from tokenmill.tokenizers.tokenizer import Tokenizer, choose_engine
@@ -101,13 +101,13 @@ def test_other_files_go_to_the_reference(tmp_path: Path, name: str) -> None:
     ],
 )
 def test_the_fast_engine_is_the_default(tokenizer: str, wanted: str, engine: str) -> None:
-    """gigatoken is used where it is known to be right, unless another engine is asked for."""
+    """Gigatoken is used where it is known to be right, unless another engine is asked for."""
     assert choose_engine(resolve(tokenizer), wanted).engine == engine
 
 
 @pytest.mark.parametrize(("tokenizer", "wanted"), [(SMALL_TIKTOKEN, "tokenizers"), (SMALL_JSON, "tiktoken")])
 def test_an_engine_that_cannot_read_the_vocabulary_is_refused(tokenizer: str, wanted: str) -> None:
-    """tiktoken reads no tokenizer.json, and tokenizers no rank file."""
+    """Tiktoken reads no tokenizer.json, and tokenizers no rank file."""
     with pytest.raises(UsageError, match="cannot read"):
         choose_engine(resolve(tokenizer), wanted)
 

@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import random
 from pathlib import Path
 
+import datasets
+import duckdb
 import numpy as np
+import polars as pl
 import pyarrow as pa
 import pytest
-from conftest import SMALL_JSON, SMALL_TIKTOKEN, part_bytes, write_parquet
 from documents import DOCUMENTS
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import tokenmill
+from conftest import SMALL_JSON, SMALL_TIKTOKEN, part_bytes, write_parquet
 from tokenmill import errors
+from tokenmill.part import PartContent, PartSummary, Skipped, open_part, write_part
+from tokenmill.planning import build, default_unit_bytes
 from tokenmill.sources import discover
 from tokenmill.sources.documents import ReadOptions
-from tokenmill.planning import build, default_unit_bytes
+from tokenmill.storage import Folder
 
 END = 1199
 
@@ -136,8 +142,6 @@ def test_a_limited_run_holds_the_first_units(tmp_path: Path, corpus: list[str]) 
 
 def test_two_runs_do_not_share_a_directory(tmp_path: Path, corpus: list[str]) -> None:
     """While a run holds the directory, another one is refused with the process that holds it."""
-    from tokenmill.storage import Folder
-
     folder = Folder(str(tmp_path / "out"))
     folder.create()
     with folder.lock(".lock"), pytest.raises(errors.UsageError, match=str(os.getpid())):
@@ -214,10 +218,6 @@ def test_the_token_type_follows_the_vocabulary(tmp_path: Path) -> None:
 
 def test_parts_open_elsewhere(tmp_path: Path, corpus: list[str]) -> None:
     """pyarrow, polars, DuckDB and datasets read the parts as they are, with the same tokens."""
-    import datasets
-    import duckdb
-    import polars
-
     prepare(corpus, tmp_path / "out", unit_bytes=500)
     store = tokenmill.open(str(tmp_path / "out"))
     expected = [tokens.tolist() for tokens in store]
@@ -226,7 +226,7 @@ def test_parts_open_elsewhere(tmp_path: Path, corpus: list[str]) -> None:
     tables = [pa.ipc.open_file(pa.memory_map(path)).read_all() for path in paths]
     every = pa.concat_tables(tables)
     assert every["tokens"].to_pylist() == expected
-    assert polars.concat([polars.read_ipc(path) for path in paths])["tokens"].to_list() == expected
+    assert pl.concat([pl.read_ipc(path) for path in paths])["tokens"].to_list() == expected
     assert [row[0] for row in duckdb.sql("select tokens from every").fetchall()] == expected
     dataset = datasets.load_dataset("arrow", data_files=paths, split="train", cache_dir=str(tmp_path / "cache"))
     assert dataset["tokens"][:] == expected
@@ -234,11 +234,6 @@ def test_parts_open_elsewhere(tmp_path: Path, corpus: list[str]) -> None:
 
 def test_a_part_has_these_bytes(tmp_path: Path) -> None:
     """The file of a part is the same everywhere: its content hash is written down here."""
-    import hashlib
-
-    from tokenmill.part import PartContent, PartSummary, Skipped, open_part, write_part
-    from tokenmill.storage import Folder
-
     folder = Folder(str(tmp_path))
     folder.create("parts")
     content = PartContent(
@@ -255,7 +250,8 @@ def test_a_part_has_these_bytes(tmp_path: Path) -> None:
             + np.array([0, 4, 7, *[]], np.int64).tobytes()
             + bytes(8)
             + np.array([0, 2], np.uint64).tobytes()
-            + b'{"unit":3,"job":"job","documents":2,"tokens":7,"text_bytes":20,"sha256":"","skipped":[[0,1,1,1,"null"]]}'
+            + b'{"unit":3,"job":"job","documents":2,"tokens":7,"text_bytes":20,"sha256":"",'
+            + b'"skipped":[[0,1,1,1,"null"]]}'
         ).hexdigest()
     )
     assert open_part(folder, 3)[0] == summary

@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from tokenmill.sources import file_at, split_file
+from tokenmill.sources import files_between, split_file
 from tokenmill.sources.documents import ReadOptions, Slices, SourceFile
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ SMALLEST_UNIT_BYTES = 1 << 20
 USUAL_UNIT_BYTES = 16 << 20
 LARGEST_UNIT_BYTES = 64 << 20
 MOST_SOURCES_IN_UNIT = 4096
+SPLIT_AT_ONCE = 4096
 
 
 class UnitTask(msgspec.Struct, frozen=True):
@@ -52,9 +53,11 @@ def default_unit_bytes(total_bytes: int) -> int:
 
 def build(sources: pa.Table, options: ReadOptions, unit_bytes: int, limit_units: int | None = None) -> pa.Table:
     """Cut the sources into units of about `unit_bytes` of text, in order, several small sources to a unit."""
-    files = (file_at(sources, index) for index in range(len(sources)))
+    pieces: list[Slices] = []
     with ThreadPoolExecutor(8) as pool:  # footers are read, not documents: waiting, more than work
-        pieces = list(pool.map(lambda file: split_file(file, options, unit_bytes), files))
+        for start in range(0, len(sources), SPLIT_AT_ONCE):
+            files = files_between(sources, start, start + SPLIT_AT_ONCE)
+            pieces += pool.map(lambda file: split_file(file, options, unit_bytes), files)
     plan = _pack(pieces, unit_bytes)
     return plan if limit_units is None else plan.slice(0, limit_units)
 
@@ -118,7 +121,7 @@ def tasks(plan: pa.Table, sources: pa.Table, units: Iterable[int]) -> Iterator[U
         source = int(first[unit])
         yield UnitTask(
             unit=int(unit),
-            files=tuple(file_at(sources, index) for index in range(source, source + int(count[unit]))),
+            files=tuple(files_between(sources, source, source + int(count[unit]))),
             text_bytes=int(text_bytes[unit]),
             start=start[unit].as_py(),
             stop=stop[unit].as_py(),

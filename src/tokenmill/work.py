@@ -12,7 +12,6 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tokenmill import machine
 from tokenmill.errors import CorruptStore, EngineMismatch, SourceError, TokenizerError
 from tokenmill.job import Job
 from tokenmill.layout import TOKENIZER
@@ -75,8 +74,7 @@ class Tokenize:
             except MismatchAt as mismatch:
                 raise _named(mismatch, file, present) from None
             builder.add(file, present, encoded)
-            if machine.resident_bytes() > self.worker_bytes:
-                tokenizer.forget()
+            tokenizer.trim(self.worker_bytes)
         return builder
 
 
@@ -225,15 +223,12 @@ class _PartBuilder:
 
 
 def bounded(job: Job, encoded: Encoded) -> Encoded:
-    """Tokens in the store's type with begin and end tokens around each document, checked on every one."""
-    spec, begin, end = job.tokenizer, job.begin, job.end
-    if len(encoded.tokens) and int(encoded.tokens.max()) >= spec.vocabulary_size:
-        raise TokenizerError(f"the engine gave the id {encoded.tokens.max()}, which {spec.name} does not have")
-    tokens = np.ascontiguousarray(encoded.tokens.astype(spec.dtype, copy=False))
+    """Put begin and end tokens around each document, and check that they are there on every one."""
+    begin, end = job.begin, job.end
     if begin is None and end is None:
-        return Encoded(tokens, encoded.offsets)
+        return encoded
     offsets = encoded.offsets + np.arange(len(encoded.offsets)) * ((begin is not None) + (end is not None))
-    joined = _surround(tokens, encoded.offsets, begin, end)
+    joined = _surround(np.ascontiguousarray(encoded.tokens), encoded.offsets, begin, end)
     if len(joined) != offsets[-1] or not _bounded_by(joined, offsets, begin, end):
         raise TokenizerError("begin and end tokens are not where they belong", "This is a bug in tokenmill.")
     return Encoded(joined, offsets)

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from tokenmill import __version__
+from tokenmill import __version__, startup
 from tokenmill.cli import commands
 from tokenmill.errors import TokenmillError
 
@@ -38,6 +38,7 @@ for command in commands.COMMANDS:
 
 def main() -> None:
     """The `tokenmill` command."""
+    startup.skip_pandas()
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupt)
     debug = "--debug" in sys.argv

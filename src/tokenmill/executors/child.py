@@ -19,7 +19,7 @@ import traceback
 from multiprocessing.connection import Connection
 from typing import Any
 
-from tokenmill import machine
+from tokenmill import machine, startup
 from tokenmill.errors import TokenmillError
 
 _PR_SET_PDEATHSIG = 1
@@ -28,6 +28,7 @@ _PR_SET_PDEATHSIG = 1
 def main(work_descriptor: int, lifeline_descriptor: int, parent: int, preload: list[str]) -> None:
     """Serve items from the parent until it closes the pipe or is gone."""
     _end_with_parent(lifeline_descriptor, parent)
+    startup.skip_pandas()
     # Ctrl-C reaches the whole group; the parent decides what it means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for module in preload:

@@ -66,10 +66,14 @@ def discover(patterns: Sequence[str]) -> Discovery:
 
 def file_at(table: pa.Table, index: int) -> SourceFile:
     """One row of the table of sources."""
-    path, kind, size, fingerprint = (
-        table.column(name)[index].as_py() for name in ("path", "kind", "size", "fingerprint")
-    )
-    return SourceFile(index, path, kind, size, fingerprint)
+    return files_between(table, index, index + 1)[0]
+
+
+def files_between(table: pa.Table, start: int, stop: int) -> list[SourceFile]:
+    """Rows [start, stop) of the table of sources."""
+    rows = table.slice(start, stop - start)
+    columns = [rows.column(name).to_pylist() for name in ("path", "kind", "size", "fingerprint")]
+    return [SourceFile(start + place, *values) for place, values in enumerate(zip(*columns, strict=True))]
 
 
 def natural_key(path: str) -> tuple[str, str]:

@@ -9,13 +9,19 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from tokenmill.errors import TokenizerError
+from tokenmill.job import TokenizerSpec
+
 Tokens = npt.NDArray[np.unsignedinteger[Any]]
 Offsets = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """The tokens of several documents, one after the other: document i is tokens[offsets[i]:offsets[i + 1]]."""
+    """The tokens of several documents, one after the other: document i is tokens[offsets[i]:offsets[i + 1]].
+
+    They are of the vocabulary's type, uint16 or uint32.
+    """
 
     tokens: Tokens
     offsets: Offsets
@@ -25,11 +31,18 @@ class Encoded:
         return self.tokens[self.offsets[position] : self.offsets[position + 1]]
 
     @classmethod
-    def join(cls, documents: list[Tokens]) -> Encoded:
+    def join(cls, spec: TokenizerSpec, documents: list[Tokens]) -> Encoded:
         """Put the tokens of single documents together."""
         offsets = np.zeros(len(documents) + 1, np.int64)
         np.cumsum([len(tokens) for tokens in documents], out=offsets[1:])
-        return cls(np.concatenate(documents) if documents else np.empty(0, np.uint32), offsets)
+        return cls(np.concatenate(documents) if documents else np.empty(0, spec.dtype), offsets)
+
+
+def narrowed(spec: TokenizerSpec, tokens: Tokens) -> Tokens:
+    """Tokens in the type that holds every id of the vocabulary; an id that is not in it is an error."""
+    if len(tokens) and int(tokens.max()) >= spec.vocabulary_size:
+        raise TokenizerError(f"the engine gave the id {tokens.max()}, which {spec.name} does not have")
+    return tokens.astype(spec.dtype, copy=False)
 
 
 class Engine(Protocol):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tokenmill.errors import TokenizerError
-from tokenmill.tokenizers.engine import Encoded, text_buffers
+from tokenmill.tokenizers.engine import Encoded, narrowed, text_buffers
 from tokenmill.tokenizers.gigatoken_support import TIKTOKEN_SCHEMES
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class GigatokenEngine:
             parameters={"__array__": "string"},
         )
         result = self._tokenizer.encode_batch(awkward.Array(strings), parallel=False).layout
-        return Encoded(np.asarray(result.content.data), np.asarray(result.offsets.data))
+        return Encoded(narrowed(self._spec, np.asarray(result.content.data)), np.asarray(result.offsets.data))
 
     def forget(self) -> None:
         """Drop the word cache by building the tokenizer anew."""

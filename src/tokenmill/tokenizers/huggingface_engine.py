@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tokenmill.errors import TokenizerError
-from tokenmill.tokenizers.engine import Encoded
+from tokenmill.tokenizers.engine import Encoded, narrowed
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -22,6 +22,7 @@ class HuggingFaceEngine:
     name = "tokenizers"
 
     def __init__(self, spec: TokenizerSpec, path: str) -> None:
+        self._spec = spec
         # Its thread pool would compete with the other workers, and hang in a child forked after its first use.
         os.environ["TOKENIZERS_PARALLELISM"] = "false"
         import tokenizers  # noqa: PLC0415 - heavy, and needed by this engine only
@@ -37,4 +38,5 @@ class HuggingFaceEngine:
     def encode(self, text: pa.LargeStringArray) -> Encoded:
         """Equal to `tokenizers` with `add_special_tokens=False` and `encode_special_tokens=True`."""
         encodings = self._tokenizer.encode_batch_fast(text.to_pylist(), add_special_tokens=False)
-        return Encoded.join([np.array(encoding.ids, np.uint32) for encoding in encodings])
+        documents = [narrowed(self._spec, np.array(encoding.ids, np.uint32)) for encoding in encodings]
+        return Encoded.join(self._spec, documents)

@@ -7,7 +7,7 @@ import binascii
 from typing import TYPE_CHECKING
 
 from tokenmill.errors import TokenizerError
-from tokenmill.tokenizers.engine import Encoded
+from tokenmill.tokenizers.engine import Encoded, Tokens, narrowed
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -23,6 +23,7 @@ class TiktokenEngine:
     def __init__(self, spec: TokenizerSpec, path: str) -> None:
         import tiktoken  # noqa: PLC0415 - heavy, and needed by this engine only
 
+        self._spec = spec
         with open(path, "rb") as file:
             ranks = parse_ranks(file.read(), path)
         self._encoding = tiktoken.Encoding(
@@ -31,8 +32,10 @@ class TiktokenEngine:
 
     def encode(self, text: pa.LargeStringArray) -> Encoded:
         """Equal to `encode_ordinary` for every document."""
-        encode = self._encoding.encode_to_numpy
-        return Encoded.join([encode(document.as_py(), disallowed_special=()) for document in text])
+        return Encoded.join(self._spec, [self._encode_one(document.as_py()) for document in text])
+
+    def _encode_one(self, document: str) -> Tokens:
+        return narrowed(self._spec, self._encoding.encode_to_numpy(document, disallowed_special=()))
 
 
 def parse_ranks(data: bytes, origin: str) -> dict[bytes, int]:

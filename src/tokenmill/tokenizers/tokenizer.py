@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
+from tokenmill import machine
 from tokenmill.errors import EngineMismatch, TokenizerError, UsageError
 from tokenmill.tokenizers.engine import Encoded, Engine, Tokens, text_buffers
 from tokenmill.tokenizers.gigatoken_engine import GigatokenEngine
@@ -39,6 +40,9 @@ AUDIT_SHARE = 1 / 2000
 
 FIRST_AUDIT_BYTES = 64 << 10
 """What may be audited before any text has been encoded, so that the first batch is audited too."""
+
+CACHE_BYTES = 256 << 20
+"""How much the fast engine's word cache may grow: some four million words, many more than any text uses often."""
 
 PROBE = (
     "",
@@ -99,6 +103,7 @@ class Tokenizer:
         self._fast: GigatokenEngine | None = None
         self._audit_credit = float(FIRST_AUDIT_BYTES)
         self._audits = 0
+        self._floor_bytes = 0
         self._gap = SPLIT_GAP if spec.kind == "tiktoken" else SPLIT_GAP + NFC_GAP
         if engine == "gigatoken":
             self._load_fast()
@@ -132,10 +137,19 @@ class Tokenizer:
         self.notices.append(f"{reason}; going on with {REFERENCES[self.spec.kind].name}, which is slower")
         self._fast = None
 
-    def forget(self) -> None:
-        """Free what the engine has cached."""
-        if self._fast is not None:
+    def trim(self, most_bytes: int) -> None:
+        """Empty the fast engine's word cache if it has grown large, or if the process holds more than it may.
+
+        What counts as large is measured from the memory the process had after the cache was last empty, so a process
+        that is large for another reason does not lose its cache after every batch.
+        """
+        if self._fast is None:
+            return
+        resident = machine.resident_bytes()
+        self._floor_bytes = self._floor_bytes or resident
+        if resident > min(self._floor_bytes + CACHE_BYTES, max(most_bytes, self._floor_bytes)):
             self._fast.forget()
+            self._floor_bytes = machine.resident_bytes()
 
     def _load_fast(self) -> None:
         try:
