@@ -122,7 +122,7 @@ def test_a_vocabulary_that_cannot_be_had_says_how_to_get_it(tmp_path: Path, parq
 
 def test_verify_exits_with_3_on_damage(store: Path) -> None:
     """A flipped bit in a part is found, named, and told apart from other failures."""
-    part = sorted((store / "parts").iterdir())[-1]
+    part = max((store / "parts").iterdir())
     data = bytearray(part.read_bytes())
     data[len(data) // 2] ^= 1
     part.write_bytes(data)

@@ -22,6 +22,7 @@ from tokenmill.part import (
     TokenArray,
     check_part,
     open_part,
+    part_name,
     read_summary,
     write_part,
 )
@@ -53,14 +54,20 @@ class Tokenize:
     worker_bytes: int
 
     def __call__(self, task: UnitTask) -> Committed:
-        """Read, encode and publish one unit; a failed audit starts it again with the reference engine."""
+        """Read, encode and publish one unit; a failed audit starts it again with the reference engine.
+
+        A unit that has its part already is left alone: whoever published it died before telling.
+        """
+        folder = Folder(self.directory)
+        if folder.exists(part_name(task.unit)):
+            return Committed(read_summary(folder, task.unit), self.engine)
         tokenizer = _tokenizer(self.directory, self.job, self.engine)
         try:
             builder = self._encode(task, tokenizer)
         except EngineMismatch as mismatch:
             tokenizer.use_reference(str(mismatch))
             builder = self._encode(task, tokenizer)
-        summary = builder.publish(Folder(self.directory), self.job, task)
+        summary = builder.publish(folder, self.job, task)
         notices = tuple(tokenizer.notices)
         tokenizer.notices.clear()
         return Committed(summary, tokenizer.engine, notices)

@@ -80,7 +80,8 @@ def prepare(  # noqa: PLR0913 - the options of the command, by their names
         reporter if reporter is not None else progress.for_python() as report,
     ):
         request = make_request(words, discovery)
-        folder.remove_temporaries(layout.PARTS)
+        for directory in (".", layout.TOKENIZER, layout.PARTS):
+            folder.remove_temporaries(directory)
         frozen = freeze(folder, request)
         mill = Mill(folder, frozen, request.choice.engine, means, report)
         _announce(report, mill, request)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 
@@ -40,32 +40,32 @@ def main() -> None:
     """The `tokenmill` command."""
     startup.skip_pandas()
     for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _interrupt)
-    debug = "--debug" in sys.argv
+        if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup asks
+            signal.signal(number, _interrupt)
     try:
-        cli.main(standalone_mode=False)
-    except click.exceptions.Exit as stop:
-        sys.exit(stop.exit_code)
+        sys.exit(cli.main(standalone_mode=False))
     except click.ClickException as error:
         error.show()
         sys.exit(error.exit_code)
     except (click.exceptions.Abort, KeyboardInterrupt):
         click.echo("\ninterrupted: what is committed stays; run the same command again to go on", err=True)
         sys.exit(INTERRUPTED)
-    except TokenmillError as error:
-        if debug:
-            raise
-        click.echo(f"error: {error}", err=True)
-        sys.exit(error.exit_code)
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(1)
-    except Exception as error:  # the border: said in one line, and whole with --debug
-        if debug:
+    except Exception as error:  # the border: said in sentences, and whole with --debug
+        if "--debug" in sys.argv:
             raise
-        click.echo(f"error: {type(error).__name__}: {error}", err=True)
-        click.echo("  This is a bug in tokenmill. Run the command again with --debug to see where.", err=True)
-        sys.exit(1)
+        _explain(error)
+
+
+def _explain(error: Exception) -> NoReturn:
+    if isinstance(error, TokenmillError):
+        click.echo(f"error: {error}", err=True)
+        sys.exit(error.exit_code)
+    click.echo(f"error: {type(error).__name__}: {error}", err=True)
+    click.echo("  This is a bug in tokenmill. Run the command again with --debug to see where.", err=True)
+    sys.exit(1)
 
 
 def _interrupt(_number: int, _frame: Any) -> None:
