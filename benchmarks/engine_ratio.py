@@ -51,7 +51,7 @@ from tokenmill import layout, planning
 from tokenmill.api.freeze import FrozenRun, freeze
 from tokenmill.api.request import Words, choose_means, find_sources, make_request, versions
 from tokenmill.storage import Folder
-from tokenmill.tokenizers.tokenizer import engine_modules
+from tokenmill.tokenizers import engine_modules
 from tokenmill.tokenizers.vocabulary import resolve
 from tokenmill.work import Tokenize
 

@@ -28,12 +28,12 @@ from killing import (
     Job,
     Round,
     Run,
-    children,
     events,
     part_files,
     regroup_corpus,
     result_files,
     wait_until,
+    workers,
     write_corpus,
 )
 
@@ -85,9 +85,9 @@ class Trial:
         run = self.job.start(trial.out)
         for _ in range(min(kills, MOST_WORKER_KILLS)):
             self._wait_at_random(run)
-            wait_until(lambda: bool(children(run.process.pid)) or not run.going)
+            wait_until(lambda: bool(workers(run.process.pid)) or not run.going)
             with contextlib.suppress(ProcessLookupError, IndexError):
-                os.kill(self.rng.choice(children(run.process.pid)), signal.SIGKILL)
+                os.kill(self.rng.choice(workers(run.process.pid)), signal.SIGKILL)
                 committed.append(len(part_files(trial.out)))
         run.wait(LONG_SECONDS)
         ending = trial.end(run)

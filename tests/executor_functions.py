@@ -93,9 +93,9 @@ def die_fat(count: int) -> None:
 
 
 def linger(_: object) -> None:
-    """Exit, but never come to the end: the interpreter waits for its threads."""
-    threading.Thread(target=time.sleep, args=(WAIT_SECONDS,)).start()
-    sys.exit()
+    """Close every pipe, but never come to the end."""
+    os.closerange(3, 1024)
+    time.sleep(WAIT_SECONDS)
 
 
 def die_talking(words: str) -> None:
@@ -140,3 +140,8 @@ def wait_for(marker: str) -> str:
             return Path(marker).read_text()
         time.sleep(0.005)
     raise TimeoutError(marker)
+
+
+def has_thread(module: str) -> str:
+    """Whether a module was loaded before this function was asked for."""
+    return "loaded" if module in sys.modules else "not loaded"

@@ -54,9 +54,11 @@ def alive(pids: list[int]) -> list[int]:
     return [pid for pid, _, _ in _processes() if pid in pids]
 
 
-def children(parent: int) -> list[int]:
-    """The processes that a process has started, in the order of their pids."""
-    return sorted(pid for pid, started_by, _ in _processes() if started_by == parent)
+def workers(parent: int) -> list[int]:
+    """The workers of a command, in the order of their pids: they are started by a process that it has started."""
+    processes = list(_processes())
+    nurseries = {pid for pid, started_by, _ in processes if started_by == parent}
+    return sorted(pid for pid, started_by, _ in processes if started_by in nurseries)
 
 
 def write_corpus(directory: Path, documents: int, rows_per_group: int, seed: int = 0) -> Path:

@@ -21,6 +21,7 @@ from executor_functions import (
     double,
     double_or_die,
     fail,
+    has_thread,
     hoard,
     linger,
     negate,
@@ -30,7 +31,7 @@ from executor_functions import (
     zeros,
 )
 from killing import alive, wait_until
-from tokenmill.executors import local
+from tokenmill.executors import processes
 from tokenmill.executors.local import LocalExecutor
 from tokenmill.executors.outcomes import Died, Done, Failed
 
@@ -40,7 +41,13 @@ TESTS = str(Path(__file__).parent)
 GONE_SECONDS = 5.0
 MEGABYTE = 1 << 20
 
-EXECUTORS = {"local": LocalExecutor}
+
+def local_executor(workers: int, worker_bytes: int | None = None, preload: tuple[str, ...] = ()) -> LocalExecutor:
+    """The local executor, with its workers."""
+    return LocalExecutor(preload).start(workers, worker_bytes)
+
+
+EXECUTORS = {"local": local_executor}
 
 Make = Callable[..., Any]
 
@@ -195,7 +202,7 @@ def test_a_worker_that_dies_idle_is_replaced(make: Make) -> None:
 
 def test_a_worker_that_will_not_end_is_killed(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker that stopped answering but does not come to its end does not hold up the run."""
-    monkeypatch.setattr(local, "END_SECONDS", 0.2)
+    monkeypatch.setattr(processes, "END_SECONDS", 0.2)
     outcomes = list(make(1).run(linger, [1]))
     assert [(outcome.attempt, outcome.exit_code) for outcome in outcomes] == [(n, -signal.SIGKILL) for n in (1, 2, 3)]
 
@@ -318,7 +325,7 @@ import executor_functions
 from tokenmill.executors.local import LocalExecutor
 
 function, ending, *markers = sys.argv[1:]
-executor = LocalExecutor(len(markers))
+executor = LocalExecutor().start(len(markers))
 outcomes = executor.run(getattr(executor_functions, function), markers)
 next(outcomes)  # the first marker is there already; the items of the others have been given out
 for marker in markers[1:]:
@@ -367,7 +374,7 @@ from executor_functions import double
 from tokenmill.executors.local import LocalExecutor
 
 print("started")
-with LocalExecutor(2) as executor:
+with LocalExecutor().start(2) as executor:
     print(sorted(outcome.value for outcome in executor.run(double, range(5))))
 """
 
@@ -378,7 +385,7 @@ from executor_functions import die_fat, double
 from tokenmill.executors.local import LocalExecutor
 
 held = b"x" * int(sys.argv[1])
-with LocalExecutor(1) as executor:
+with LocalExecutor().start(1) as executor:
     print(next(executor.run(double, [1])).worker.peak_bytes)
     print(next(executor.run(die_fat, [int(sys.argv[2])])).worker.peak_bytes)
 """
@@ -426,3 +433,26 @@ def test_a_local_worker_imports_nothing_from_the_working_directory(tmp_path: Pat
         [sys.executable, str(script)], cwd=tmp_path, capture_output=True, text=True, env=_environment(), check=False
     )
     assert (ended.stdout, ended.stderr, ended.returncode) == ("started\n[0, 2, 4, 6, 8]\n", "", 0)
+
+
+def test_the_death_of_the_nursery_costs_a_retry() -> None:
+    """When the process that workers come from is killed, its workers die with it and others take their place."""
+    with local_executor(2) as executor:
+        before = set(executor.pids)
+        outcomes = executor.run(double, range(200))
+        next(outcomes)
+        executor._nursery._process.kill()
+        rest = list(outcomes)
+    done = [outcome.item for outcome in rest if isinstance(outcome, Done)]
+    assert len(set(done)) == len(done) == 199
+    assert all(outcome.how == "was killed (SIGKILL)" for outcome in rest if isinstance(outcome, Died))
+    assert not set(alive(before))
+
+
+def test_workers_are_not_forked_from_a_process_with_threads(make: Make) -> None:
+    """If a library starts a thread while it is loaded, workers are started anew and have none of it."""
+    quiet = next(make(1).run(has_thread, ["thread_at_import"])).value
+    threaded = next(make(1, preload=("thread_at_import",)).run(has_thread, ["thread_at_import"])).value
+    assert quiet == threaded == "not loaded"
+    loaded = next(make(1, preload=("executor_functions",)).run(has_thread, ["executor_functions"])).value
+    assert loaded == "loaded"

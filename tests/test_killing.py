@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from conftest import SMALL_TIKTOKEN
-from killing import Job, Round, Run, Snapshot, children, events, part_files, result_files, temporaries, write_corpus
+from killing import Job, Round, Run, Snapshot, events, part_files, result_files, temporaries, workers, write_corpus
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -125,7 +125,7 @@ def test_killed_workers_cost_a_retry_and_nothing_else(
     killed = []
     for _ in range(2):
         at_random(run, rng)
-        killed.append(rng.choice(children(run.process.pid)))
+        killed.append(rng.choice(workers(run.process.pid)))
         os.kill(killed[-1], signal.SIGKILL)
     run.wait()
     ending = trial.end(run)

@@ -6,6 +6,7 @@ import math
 import os
 import resource
 import sys
+import threading
 from collections.abc import Iterator
 
 DEFAULT_MEMORY_SHARE = 0.7
@@ -42,6 +43,22 @@ def resident_bytes() -> int:
 def peak_bytes(usage: resource.struct_rusage) -> int:
     """The peak memory a process's resource usage tells, in bytes on every system."""
     return usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
+def peak_bytes_of(pid: int) -> int | None:
+    """The peak memory of another process that lives, where the system tells."""
+    for line in _read(f"/proc/{pid}/status").splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) * 1024
+    return None
+
+
+def threads() -> int:
+    """How many threads this process has, those of native libraries included."""
+    try:
+        return len(os.listdir("/proc/self/task"))
+    except OSError:
+        return threading.active_count()
 
 
 def kernel_oom_kills() -> int | None:

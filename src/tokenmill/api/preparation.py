@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -16,7 +17,7 @@ from tokenmill.api.request import Request, Words, choose_means, find_sources, ma
 from tokenmill.api.wording import size
 from tokenmill.executors.local import LocalExecutor
 from tokenmill.storage import Folder
-from tokenmill.tokenizers.tokenizer import engine_modules
+from tokenmill.tokenizers import engine_modules
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -65,29 +66,28 @@ def prepare(  # noqa: PLR0913 - the options of the command, by their names
     unit_bytes: str | int | None = None,
     limit_units: int | None = None,
     reporter: progress.Reporter | None = None,
+    executor: LocalExecutor | None = None,
 ) -> Prepared:
     """Turn text into a token store at `out`. Call it again after any interruption: only what is missing is done."""
     words = Words(sources, tokenizer, column, separator, engine, eot, bos, unit_bytes, limit_units)
     started = time.monotonic()
-    discovery = find_sources(words)
-    means = choose_means(workers, memory, most_workers=total_bytes(discovery) // planning.SMALLEST_UNIT_BYTES + 1)
-    folder = Folder(out)
-    folder.create()
-    with (
-        folder.lock(layout.LOCK),
-        # Workers take a second to load their libraries; meanwhile the vocabulary is found and the plan is made.
-        LocalExecutor(means.workers, means.worker_bytes, ("tokenmill.work", *engine_modules(engine))) as executor,
-        reporter if reporter is not None else progress.for_python() as report,
-    ):
+    # Workers take over a second to load their libraries; meanwhile, what is to be done is found out.
+    with nullcontext(executor) if executor is not None else LocalExecutor(engine_modules(engine)) as pool:
+        discovery = find_sources(words)
+        means = choose_means(workers, memory, most_workers=total_bytes(discovery) // planning.SMALLEST_UNIT_BYTES + 1)
         request = make_request(words, discovery)
-        for directory in (".", layout.TOKENIZER, layout.PARTS):
-            folder.remove_temporaries(directory)
-        frozen = freeze(folder, request)
-        mill = Mill(folder, frozen, request.choice.engine, means, report)
-        _announce(report, mill, request)
-        mill.run(executor)
-        mill.manifest.add_from_parts(executor, mill.earlier)
-        return _prepared(mill, mill.manifest.publish(), time.monotonic() - started)
+        folder = Folder(out)
+        folder.create()
+        with folder.lock(layout.LOCK), reporter if reporter is not None else progress.for_python() as report:
+            for directory in (".", layout.TOKENIZER, layout.PARTS):
+                folder.remove_temporaries(directory)
+            frozen = freeze(folder, request)
+            mill = Mill(folder, frozen, request.choice.engine, means, report)
+            _announce(report, mill, request)
+            pool.start(means.workers, means.worker_bytes)
+            mill.run(pool)
+            mill.manifest.add_from_parts(pool, mill.earlier)
+            return _prepared(mill, mill.manifest.publish(), time.monotonic() - started)
 
 
 def _announce(report: progress.Reporter, mill: Mill, request: Request) -> None:

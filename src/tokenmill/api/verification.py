@@ -16,7 +16,8 @@ from tokenmill.errors import CorruptStore, IncompleteStore, RunFailed, UsageErro
 from tokenmill.executors.local import LocalExecutor
 from tokenmill.executors.outcomes import Done, Failed
 from tokenmill.storage import Folder
-from tokenmill.tokenizers.tokenizer import REFERENCES, engine_modules
+from tokenmill.tokenizers import engine_modules
+from tokenmill.tokenizers.tokenizer import REFERENCES
 from tokenmill.work import Verify
 
 if TYPE_CHECKING:
@@ -64,14 +65,14 @@ def verify(
     frozen = load(folder, run)
     manifest = layout.read_table(folder, layout.MANIFEST)
     means = choose_means(workers, None, most_workers=run.units)
-    preload = ("tokenmill.work", *(engine_modules(REFERENCES[run.job.tokenizer.kind].name) if share else ()))
     compared, problems = 0, []
     with (
-        LocalExecutor(means.workers, means.worker_bytes, preload) as executor,
+        LocalExecutor(engine_modules(REFERENCES[run.job.tokenizer.kind].name)) as executor,
         reporter if reporter is not None else progress.for_python() as report,
     ):
         report.begin("verify", int(frozen.plan["text_bytes"].to_numpy().sum()), 0, means.workers)
         step = progress.Step()
+        executor.start(means.workers, means.worker_bytes)
         tasks = planning.tasks(frozen.plan, frozen.sources, range(run.units))
         for outcome in executor.run(Verify(folder.root, run.job, share), tasks):
             if isinstance(outcome, Done):

@@ -31,12 +31,17 @@ def prepare(sources: tuple[str, ...], as_json: bool, **words: Any) -> None:
     A SOURCE is a file, a directory or a glob: Parquet, Arrow (as datasets saves it), JSON Lines (also .gz, .zst) or
     text. Run the same command again after any interruption: only what is missing is done.
     """
-    from tokenmill import api  # noqa: PLC0415 - after the options are known to be right
-    from tokenmill.api import progress  # noqa: PLC0415
-    from tokenmill.cli import show  # noqa: PLC0415
+    from tokenmill.executors.local import LocalExecutor  # noqa: PLC0415 - after the options are known to be right
+    from tokenmill.tokenizers import engine_modules  # noqa: PLC0415
 
     words["separator"] = options.written(words["separator"])
-    result = api.prepare(sources, **words, reporter=progress.for_command(options.quiet()))
+    with LocalExecutor(engine_modules(words["engine"])) as executor:  # it loads what it needs while we do
+        from tokenmill import api  # noqa: PLC0415
+        from tokenmill.api import progress  # noqa: PLC0415
+        from tokenmill.cli import show  # noqa: PLC0415
+
+        reporter = progress.for_command(options.quiet())
+        result = api.prepare(sources, **words, reporter=reporter, executor=executor)
     show.result(result, as_json, show.prepared)
 
 

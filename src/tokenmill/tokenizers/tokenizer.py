@@ -86,12 +86,6 @@ def choose_engine(vocabulary: Vocabulary, wanted: str) -> Choice:
     return Choice(reference, f"not with gigatoken, which is faster: {reason}")
 
 
-def engine_modules(wanted: str) -> tuple[str, ...]:
-    """The libraries an engine will need, so that they can be loaded while something else is waited for."""
-    fast = ("gigatoken", "awkward") if wanted in ("auto", "gigatoken") else ()
-    return (*fast, "tokenizers" if wanted == "tokenizers" else "tiktoken")
-
-
 class Tokenizer:
     """Encodes documents exactly as the reference would, as fast as it can."""
 
