@@ -145,3 +145,11 @@ def wait_for(marker: str) -> str:
 def has_thread(module: str) -> str:
     """Whether a module was loaded before this function was asked for."""
     return "loaded" if module in sys.modules else "not loaded"
+
+
+def pandas_after_use_of_arrow(_: object) -> bool:
+    """Whether pyarrow has loaded pandas, as it does with its first array."""
+    import pyarrow as pa
+
+    pa.array([1])
+    return "pandas" in sys.modules

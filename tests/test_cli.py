@@ -97,12 +97,14 @@ def test_usage_errors_exit_with_2(tmp_path: Path, parquet: str) -> None:
     assert "Missing option" in run("prepare", parquet, "--out", out, code=2).stderr
     assert "is not a size" in run("prepare", parquet, *TOKENS, "--memory", "lots", "--out", out, code=2).stderr
     assert "ids go from 0 to 1199" in run("prepare", parquet, *TOKENS[:2], "--eot", "1200", "--out", out, code=2).stderr
+    assert "cannot be at s3:// yet" in run("prepare", parquet, *TOKENS, "--out", "s3://bucket/x", code=2).stderr
     assert not (out / "run.json").exists()
 
 
 def test_failures_exit_with_1_and_say_what_to_do(tmp_path: Path, parquet: str, store: Path) -> None:
     """What cannot be found, read or mixed is told in sentences, with the way out."""
     out = tmp_path / "other"
+    assert "cannot be read yet" in run("prepare", "hf://datasets/x", *TOKENS, "--out", out, code=1).stderr
     assert "no such file" in run("prepare", tmp_path / "no.parquet", *TOKENS, "--out", out, code=1).stderr
     message = run("prepare", parquet, *TOKENS, "--column", "body", "--out", out, code=1).stderr
     assert "body" in message

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import signal
 import subprocess
@@ -25,6 +26,7 @@ from executor_functions import (
     hoard,
     linger,
     negate,
+    pandas_after_use_of_arrow,
     pid,
     unsendable,
     wait_for,
@@ -456,3 +458,9 @@ def test_workers_are_not_forked_from_a_process_with_threads(make: Make) -> None:
     assert quiet == threaded == "not loaded"
     loaded = next(make(1, preload=("executor_functions",)).run(has_thread, ["executor_functions"])).value
     assert loaded == "loaded"
+
+
+def test_workers_do_not_load_pandas(make: Make) -> None:
+    """pandas, which would take a second and 30 MB of each worker, stays out, although it is installed here."""
+    assert importlib.util.find_spec("pandas") is not None
+    assert next(make(1).run(pandas_after_use_of_arrow, [1])).value is False

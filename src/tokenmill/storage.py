@@ -50,6 +50,9 @@ def find(pattern: str) -> tuple[bool, list[FileInfo]]:
 
     The first value tells whether the files were named one by one (a path or a glob) or found by walking a directory.
     """
+    if "://" in pattern:
+        scheme = pattern.partition("://")[0]
+        raise SourceError(f"{scheme}:// sources cannot be read yet", "Copy the files to a local disk first.")
     path = absolute(pattern)
     if os.path.isdir(path):
         return False, list(_walk(path))
@@ -99,6 +102,8 @@ class Folder:
     """A directory of published files, addressed by names relative to it."""
 
     def __init__(self, root: str) -> None:
+        if "://" in root:
+            raise UsageError(f"stores cannot be at {root.partition('://')[0]}:// yet", "Use a local directory.")
         self.root = absolute(root)
 
     def path(self, name: str) -> str:
