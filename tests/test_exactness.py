@@ -188,7 +188,11 @@ def test_a_failed_audit_names_the_document_and_falls_back(monkeypatch: pytest.Mo
 
 def test_a_failed_probe_falls_back_with_a_notice(monkeypatch: pytest.MonkeyPatch) -> None:
     """An engine that fails its probe is not used, and that is said."""
-    monkeypatch.setattr(tokenizer_module.GigatokenEngine, "encode", lambda self, text: Encoded.join([[]] * len(text)))
+    monkeypatch.setattr(
+        tokenizer_module.GigatokenEngine,
+        "encode",
+        lambda self, text: Encoded(np.empty(0, np.uint16), np.zeros(len(text) + 1, np.int64)),
+    )
     vocabulary = resolve(SMALL_TIKTOKEN)
     tokenizer = Tokenizer(vocabulary.spec, str(DATA / "small.tiktoken"), "gigatoken")
     assert tokenizer.engine == "tiktoken"
