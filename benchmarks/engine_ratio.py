@@ -437,7 +437,7 @@ class Stopwatch:
 
 
 STEPS = {
-    "load engine, probe": [("tokenmill.work", "_tokenizer")],
+    "load engine, probe": [("tokenmill.work", "loaded_tokenizer")],
     "UTF-8 validation": [
         ("tokenmill.sources.tables", "checked"),
         ("tokenmill.sources.text", "checked"),
@@ -447,7 +447,7 @@ STEPS = {
     "encode": [("tokenmill.tokenizers.gigatoken_engine:GigatokenEngine", "encode")],
     "encode gap documents": [("tokenmill.tokenizers.tokenizer:Tokenizer", "_replace")],
     "audit": [("tokenmill.tokenizers.tokenizer:Tokenizer", "_audit")],
-    "bound (begin, end)": [("tokenmill.work", "bounded")],
+    "bound (begin, end)": [("tokenmill.work", "framed")],
     "count, join columns": [("tokenmill.work:_PartBuilder", "add"), ("tokenmill.work:_PartBuilder", "publish")],
     "checksum": [("tokenmill.part", "checksum")],
     "write": [("tokenmill.work", "write_part")],

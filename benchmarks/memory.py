@@ -1,9 +1,9 @@
 """The peak memory of `tokenmill prepare`, all processes together: two sizes of corpus, huge documents, a tight budget.
 
 Every 50 ms, /proc tells the memory of the command and of all its workers. `tree` is the largest sum: the anonymous
-memory of all of them plus the mapped files (libraries, for the most part) of the one that maps most, since they map the
-same ones. `process` is the largest VmHWM of any one of them. Neither depends on what else runs on the machine, as PSS
-does, nor on who started the process, as ru_maxrss does.
+memory of all of them, where a page that forked processes share counts once (Pss_Anon), plus the mapped files (libraries,
+for the most part) of the one that maps most, since they map the same ones. `process` is the largest VmHWM of any one of
+them, which counts what is shared in full.
 
     small corpus, large corpus   400 MB and 4 GB, with tokenmill's own budget or --memory
     one document, .txt           500 MB in one text file, --memory 4GB
@@ -133,13 +133,8 @@ def process_tree(root: int) -> list[int]:
             children[int(fields[1])].append(int(name))
     found = [root]
     for pid in found:
-        # Between vfork and exec, a child is its parent once more.
-        found += [child for child in children[pid] if _command_line(child) != _command_line(pid)]
+        found += children[pid]
     return found
-
-
-def _command_line(pid: int) -> bytes:
-    return _read(f"/proc/{pid}/cmdline")
 
 
 class Held(NamedTuple):
@@ -152,14 +147,14 @@ class Held(NamedTuple):
 
 def memory_of(pid: int) -> Held | None:
     """What a process holds now; None if it is gone."""
-    lines = (line.split() for line in _read(f"/proc/{pid}/status").splitlines())
-    found = {words[0]: int(words[1]) * 1024 for words in lines if words and words[0] in _STATUS_FIELDS}
-    if len(found) < len(_STATUS_FIELDS):
+    lines = (_read(f"/proc/{pid}/status") + _read(f"/proc/{pid}/smaps_rollup")).splitlines()
+    found = {words[0]: int(words[1]) * 1024 for line in lines if (words := line.split())[:1] and words[0] in _FIELDS}
+    if len(found) < len(_FIELDS):
         return None
-    return Held(found[b"RssAnon:"] + found[b"RssShmem:"], found[b"RssFile:"], found[b"VmHWM:"])
+    return Held(found[b"Pss_Anon:"] + found[b"Pss_Shmem:"], found[b"RssFile:"], found[b"VmHWM:"])
 
 
-_STATUS_FIELDS = (b"RssAnon:", b"RssFile:", b"RssShmem:", b"VmHWM:")
+_FIELDS = (b"Pss_Anon:", b"Pss_Shmem:", b"RssFile:", b"VmHWM:")
 
 
 def _read(path: str) -> bytes:

@@ -6,7 +6,10 @@ import hashlib
 import json
 import os
 import random
+import re
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import datasets
 import duckdb
@@ -21,11 +24,18 @@ from hypothesis import strategies as st
 import tokenmill
 from conftest import SMALL_JSON, SMALL_TIKTOKEN, part_bytes, write_parquet
 from tokenmill import errors
+from tokenmill.api.freeze import freeze
+from tokenmill.api.mill import Mill
+from tokenmill.api.progress import Silent
+from tokenmill.api.request import Means, Words, make_request
+from tokenmill.executors.outcomes import Done, Worker
 from tokenmill.part import PartContent, PartSummary, Skipped, open_part, write_part
 from tokenmill.planning import build, default_unit_bytes
 from tokenmill.sources import discover
 from tokenmill.sources.documents import ReadOptions
 from tokenmill.storage import Folder
+from tokenmill.tokenizers.engine import Encoded
+from tokenmill.tokenizers.gigatoken_engine import GigatokenEngine
 
 END = 1199
 
@@ -255,3 +265,38 @@ def test_a_part_has_these_bytes(tmp_path: Path) -> None:
         ).hexdigest()
     )
     assert open_part(folder, 3)[0] == summary
+
+
+class InlineExecutor:
+    """Runs functions right here, so that a test can reach into what they use."""
+
+    def run(self, function: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Done[Any, Any]]:
+        """Every item is done."""
+        for item in items:
+            yield Done(item, function(item), Worker(os.getpid(), 1), 0.0)
+
+
+def test_a_run_gives_up_an_engine_that_fails_an_audit(
+    tmp_path: Path, corpus: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When an audit fails, the document is named, the unit is done anew, and the rest goes to the reference."""
+    prepare(corpus, tmp_path / "right", unit_bytes=500)
+    encode = GigatokenEngine.encode
+    calls = []
+
+    def wrong_from_the_fourth_batch(self: GigatokenEngine, text: pa.LargeStringArray) -> Encoded:
+        calls.append(len(text))
+        encoded = encode(self, text)
+        return Encoded(encoded.tokens ^ (len(calls) > 4), encoded.offsets)  # the first call is the probe
+
+    monkeypatch.setattr(GigatokenEngine, "encode", wrong_from_the_fourth_batch)
+    request = make_request(Words(corpus, SMALL_TIKTOKEN, eot=END, unit_bytes=500), discover(corpus))
+    folder = Folder(str(tmp_path / "out"))
+    folder.create()
+    mill = Mill(folder, freeze(folder, request), "gigatoken", Means(1, 1 << 40, 1 << 40), Silent())
+    mill.run(InlineExecutor())
+    mill.manifest.publish()
+    assert part_bytes(tmp_path / "out") == part_bytes(tmp_path / "right")
+    assert len(calls) == 5
+    assert mill.engine == "tiktoken"
+    assert re.search(r"different tokens for one document \(file .*parquet, row \d+\).*tiktoken", mill.notices[0])

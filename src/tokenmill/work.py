@@ -9,10 +9,9 @@ from typing import Any
 import msgspec
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
-import pyarrow.compute as pc
 
-from tokenmill.errors import CorruptStore, EngineMismatch, SourceError, TokenizerError
+from tokenmill.errors import EngineMismatch, SourceError
+from tokenmill.framing import framed
 from tokenmill.job import Job
 from tokenmill.layout import TOKENIZER
 from tokenmill.part import (
@@ -20,8 +19,6 @@ from tokenmill.part import (
     PartSummary,
     Skipped,
     TokenArray,
-    check_part,
-    open_part,
     part_name,
     read_summary,
     write_part,
@@ -61,7 +58,7 @@ class Tokenize:
         folder = Folder(self.directory)
         if folder.exists(part_name(task.unit)):
             return Committed(read_summary(folder, task.unit), self.engine)
-        tokenizer = _tokenizer(self.directory, self.job, self.engine)
+        tokenizer = loaded_tokenizer(self.directory, self.job, self.engine)
         try:
             builder = self._encode(task, tokenizer)
         except EngineMismatch as mismatch:
@@ -97,57 +94,6 @@ class Summarise:
         return [read_summary(folder, unit) for unit in units]
 
 
-class Verified(msgspec.Struct, frozen=True):
-    """What was checked of a part: its checksum, and how many documents were encoded again."""
-
-    summary: PartSummary
-    compared: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Verify:
-    """The function that checks one part: its checksum, and a share of its documents against the reference engine."""
-
-    directory: str
-    job: Job
-    share: float
-
-    def __call__(self, task: UnitTask) -> Verified:
-        """Raise an error that names the part or the document that is wrong."""
-        folder = Folder(self.directory)
-        summary = check_part(folder, task.unit)
-        if self.share <= 0:
-            return Verified(summary)
-        _, content = open_part(folder, task.unit)
-        compared = documents_seen = rows_seen = 0
-        for file, documents in unit_documents(task, self.job):
-            present = documents.without_nulls()
-            stored = content.slice(documents_seen, documents_seen + len(present.rows))
-            compared += self._compare(task, file, present, stored)
-            documents_seen += len(present.rows)
-            rows_seen += len(documents.rows)
-        if (documents_seen, rows_seen) != (summary.documents, summary.documents + summary.skipped_rows):
-            raise _different(
-                task,
-                task.files[0],
-                f"{summary.documents} documents and {summary.skipped_rows} skipped rows; "
-                f"the sources have {documents_seen} and {rows_seen - documents_seen}",
-            )
-        return Verified(summary, compared)
-
-    def _compare(self, task: UnitTask, file: SourceFile, present: Documents, stored: PartContent) -> int:
-        """Compare a batch with what is stored of it; how many documents were encoded again."""
-        if not np.array_equal(stored.row, present.rows) or (stored.source != file.index).any():
-            raise _different(task, file, "the part's rows are not the source's rows")
-        chosen = np.flatnonzero(_sample(file.index, present.rows, self.share))
-        tokenizer = _tokenizer(self.directory, self.job, "reference")
-        expected = bounded(self.job, tokenizer.encode(present.text.take(pa.array(chosen))))
-        for position, place in enumerate(chosen):
-            if not np.array_equal(stored.document(int(place)), expected.document(position)):
-                raise _different(task, file, f"row {present.rows[place]} has other tokens than the reference gives")
-        return len(chosen)
-
-
 def unit_documents(task: UnitTask, job: Job) -> Iterator[tuple[SourceFile, Documents]]:
     """The documents of a unit, nulls included, in order."""
     options = ReadOptions(job.column, job.separator)
@@ -164,7 +110,7 @@ def unit_documents(task: UnitTask, job: Job) -> Iterator[tuple[SourceFile, Docum
 _loaded: dict[tuple[str, str], Tokenizer] = {}
 
 
-def _tokenizer(directory: str, job: Job, engine: str) -> Tokenizer:
+def loaded_tokenizer(directory: str, job: Job, engine: str) -> Tokenizer:
     """This worker's tokenizer: built on first use, from the run's own copy of the vocabulary."""
     path = Folder(directory).path(f"{TOKENIZER}/{job.tokenizer.file}")
     if (path, engine) not in _loaded:
@@ -194,9 +140,9 @@ class _PartBuilder:
 
     def add(self, file: SourceFile, documents: Documents, encoded: Encoded) -> None:
         """Take the tokens of some documents, with begin and end tokens put around each."""
-        framed = bounded(self.job, encoded)
-        self.tokens.append(framed.tokens)
-        self.lengths.append(np.diff(framed.offsets))
+        document_tokens = framed(self.job, encoded)
+        self.tokens.append(document_tokens.tokens)
+        self.lengths.append(np.diff(document_tokens.offsets))
         self.sources.append(np.full(len(documents.rows), file.index, np.uint32))
         self.rows.append(documents.rows)
         self.text_bytes += documents.text_bytes()
@@ -229,40 +175,6 @@ class _PartBuilder:
         return write_part(folder, summary, content)
 
 
-def bounded(job: Job, encoded: Encoded) -> Encoded:
-    """Put begin and end tokens around each document, and check that they are there on every one."""
-    begin, end = job.begin, job.end
-    if begin is None and end is None:
-        return encoded
-    offsets = encoded.offsets + np.arange(len(encoded.offsets)) * ((begin is not None) + (end is not None))
-    joined = _surround(np.ascontiguousarray(encoded.tokens), encoded.offsets, begin, end)
-    if len(joined) != offsets[-1] or not _bounded_by(joined, offsets, begin, end):
-        raise TokenizerError("begin and end tokens are not where they belong", "This is a bug in tokenmill.")
-    return Encoded(joined, offsets)
-
-
-def _surround(tokens: TokenArray, offsets: npt.NDArray[np.int64], begin: int | None, end: int | None) -> TokenArray:
-    """Put a token before and after each document, copying whole documents at a time."""
-    size = tokens.dtype.itemsize
-    binary = pa.large_binary()
-    documents = pa.LargeBinaryArray.from_buffers(
-        binary, len(offsets) - 1, [None, pa.py_buffer(offsets * size), pa.py_buffer(tokens)]
-    )
-    before = [pa.scalar(tokens.dtype.type(begin).tobytes(), binary)] if begin is not None else []
-    after = [pa.scalar(tokens.dtype.type(end).tobytes(), binary)] if end is not None else []
-    joined = pc.binary_join_element_wise(*before, documents, *after, pa.scalar(b"", binary))
-    data = joined.buffers()[2]
-    length = len(tokens) + (len(offsets) - 1) * (len(before) + len(after))
-    return np.frombuffer(data, tokens.dtype)[:length] if length else tokens
-
-
-def _bounded_by(tokens: TokenArray, offsets: npt.NDArray[np.int64], begin: int | None, end: int | None) -> bool:
-    first, last = offsets[:-1], offsets[1:] - 1
-    return (begin is None or bool((tokens[first] == begin).all())) and (
-        end is None or bool((tokens[last] == end).all())
-    )
-
-
 def _joined(arrays: Sequence[npt.NDArray[Any]], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
     if len(arrays) == 1:
         return arrays[0]
@@ -275,21 +187,6 @@ def _ranges(source: int, rows: npt.NDArray[np.uint64], reason: str) -> Iterator[
         yield Skipped(source, int(run[0]), int(run[-1]), len(run), reason)
 
 
-def _sample(source: int, rows: npt.NDArray[np.uint64], share: float) -> npt.NDArray[np.bool_]:
-    """A share of the rows, chosen by a hash: always the same ones, wherever they are asked for."""
-    if share >= 1:
-        return np.ones(len(rows), np.bool_)
-    mixed = (rows + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(source) * np.uint64(0xD1B54A32D192ED03)
-    mixed ^= mixed >> np.uint64(29)
-    mixed *= np.uint64(0xBF58476D1CE4E5B9)
-    return (mixed >> np.uint64(11)).astype(np.float64) * 2.0**-53 < share
-
-
 def _named(mismatch: MismatchAt, file: SourceFile, documents: Documents) -> EngineMismatch:
     row = documents.rows[mismatch.position]
     return EngineMismatch(f"{mismatch.headline} (file {file.path}, row {row})")
-
-
-def _different(task: UnitTask, file: SourceFile, what: str) -> CorruptStore:
-    where = f"file         {file.path}"
-    return CorruptStore(f"part {task.unit} is not what its sources give", where, f"found        {what}")

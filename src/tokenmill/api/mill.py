@@ -57,20 +57,23 @@ class Mill:
         text_bytes = self.frozen.plan["text_bytes"].to_numpy()
         self.report.begin("tokenize", int(text_bytes.sum()), int(text_bytes[self.committed].sum()), self.means.workers)
         started = time.monotonic()
-        self._give_out(executor)
-        if not self.committed.all() and not self.failures:
-            self._give_out(executor)  # an engine was given up: the rest goes to the one that took its place
+        engine = None
+        while engine != self.engine and not self.committed.all():  # once more if an engine was given up on the way
+            engine = self.engine
+            self._give_out(executor, engine)
         self.seconds = time.monotonic() - started
         if self.failures:
             left, log = int((~self.committed).sum()), self.folder.path(layout.LOG)
             raise run_failed(self.failures, left, len(self.committed), log)
 
-    def _give_out(self, executor: Executor) -> None:
+    def _give_out(self, executor: Executor, engine: str) -> None:
         """Give out the missing units until they are done, too many fail, or the engine is given up."""
-        function = Tokenize(self.folder.root, self.frozen.run.job, self.engine, self.means.worker_bytes)
-        for outcome in executor.run(function, self._tasks(self.engine)):
+        function = Tokenize(self.folder.root, self.frozen.run.job, engine, self.means.worker_bytes)
+        for outcome in executor.run(function, self._tasks(engine)):
             if isinstance(outcome, Done):
                 self._take(outcome)
+                if outcome.value.engine != engine:
+                    self.engine = outcome.value.engine
             elif isinstance(outcome, Died):
                 self._mourn(outcome)
             else:
@@ -78,7 +81,8 @@ class Mill:
                 self.failures.append(outcome)
 
     def _tasks(self, engine: str) -> Iterator[UnitTask]:
-        missing = np.flatnonzero(~self.committed)
+        tried = [failure.item.unit for failure in self.failures]
+        missing = np.setdiff1d(np.flatnonzero(~self.committed), tried)
         for task in planning.tasks(self.frozen.plan, self.frozen.sources, missing):
             if self.engine != engine or self._hopeless():
                 return
@@ -110,7 +114,6 @@ class Mill:
             units=self.step.units + 1,
         )
         self.report.advance(task.text_bytes, self.step)
-        self.engine = committed.engine
         for notice in committed.notices:
             self._warn(notice)
 

@@ -12,13 +12,13 @@ from tokenmill import layout, planning
 from tokenmill.api import progress
 from tokenmill.api.freeze import load
 from tokenmill.api.request import choose_means
+from tokenmill.checking import Verify
 from tokenmill.errors import CorruptStore, IncompleteStore, RunFailed, UsageError
 from tokenmill.executors.local import LocalExecutor
 from tokenmill.executors.outcomes import Done, Failed
 from tokenmill.storage import Folder
 from tokenmill.tokenizers import engine_modules
 from tokenmill.tokenizers.tokenizer import REFERENCES
-from tokenmill.work import Verify
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -1,0 +1,85 @@
+"""Check one unit: its part against its checksum, and its documents against the reference engine. Runs in a worker."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from tokenmill.errors import CorruptStore
+from tokenmill.framing import framed
+from tokenmill.job import Job
+from tokenmill.part import PartContent, PartSummary, check_part, open_part
+from tokenmill.planning import UnitTask
+from tokenmill.sources.documents import Documents, SourceFile
+from tokenmill.storage import Folder
+from tokenmill.work import loaded_tokenizer, unit_documents
+
+
+class Verified(msgspec.Struct, frozen=True):
+    """What was checked of a part: its checksum, and how many documents were encoded again."""
+
+    summary: PartSummary
+    compared: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Verify:
+    """The function that checks one part: its checksum, and a share of its documents against the reference engine."""
+
+    directory: str
+    job: Job
+    share: float
+
+    def __call__(self, task: UnitTask) -> Verified:
+        """Raise an error that names the part or the document that is wrong."""
+        folder = Folder(self.directory)
+        summary = check_part(folder, task.unit)
+        if self.share <= 0:
+            return Verified(summary)
+        _, content = open_part(folder, task.unit)
+        compared = documents_seen = rows_seen = 0
+        for file, documents in unit_documents(task, self.job):
+            present = documents.without_nulls()
+            stored = content.slice(documents_seen, documents_seen + len(present.rows))
+            compared += self._compare(task, file, present, stored)
+            documents_seen += len(present.rows)
+            rows_seen += len(documents.rows)
+        if (documents_seen, rows_seen) != (summary.documents, summary.documents + summary.skipped_rows):
+            raise _different(
+                task,
+                task.files[0],
+                f"{summary.documents} documents and {summary.skipped_rows} skipped rows; "
+                f"the sources have {documents_seen} and {rows_seen - documents_seen}",
+            )
+        return Verified(summary, compared)
+
+    def _compare(self, task: UnitTask, file: SourceFile, present: Documents, stored: PartContent) -> int:
+        """Compare a batch with what is stored of it; how many documents were encoded again."""
+        if not np.array_equal(stored.row, present.rows) or (stored.source != file.index).any():
+            raise _different(task, file, "the part's rows are not the source's rows")
+        chosen = np.flatnonzero(_sample(file.index, present.rows, self.share))
+        tokenizer = loaded_tokenizer(self.directory, self.job, "reference")
+        expected = framed(self.job, tokenizer.encode(present.text.take(pa.array(chosen))))
+        for position, place in enumerate(chosen):
+            if not np.array_equal(stored.document(int(place)), expected.document(position)):
+                raise _different(task, file, f"row {present.rows[place]} has other tokens than the reference gives")
+        return len(chosen)
+
+
+def _sample(source: int, rows: npt.NDArray[np.uint64], share: float) -> npt.NDArray[np.bool_]:
+    """A share of the rows, chosen by a hash: always the same ones, wherever they are asked for."""
+    if share >= 1:
+        return np.ones(len(rows), np.bool_)
+    mixed = (rows + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(source) * np.uint64(0xD1B54A32D192ED03)
+    mixed ^= mixed >> np.uint64(29)
+    mixed *= np.uint64(0xBF58476D1CE4E5B9)
+    return (mixed >> np.uint64(11)).astype(np.float64) * 2.0**-53 < share
+
+
+def _different(task: UnitTask, file: SourceFile, what: str) -> CorruptStore:
+    where = f"file         {file.path}"
+    return CorruptStore(f"part {task.unit} is not what its sources give", where, f"found        {what}")
