@@ -1,22 +1,24 @@
 """The peak memory of `tokenmill prepare`, all processes together: two sizes of corpus, huge documents, a tight budget.
 
 Every 50 ms, /proc tells the memory of the command and of all its workers. `tree` is the largest sum: the anonymous
-memory of all of them, where a page that forked processes share counts once (Pss_Anon), plus the mapped files (libraries,
-for the most part) of the one that maps most, since they map the same ones. `process` is the largest VmHWM of any one of
-them, which counts what is shared in full.
+memory of all of them, where a page that forked processes share counts once (Pss_Anon), plus the mapped files (for the
+most part libraries) of the one that maps most, since they map the same ones. `process` is the largest VmHWM of any one
+of them, which counts what is shared in full.
 
     small corpus, large corpus   400 MB and 4 GB, with tokenmill's own budget or --memory
+    large, new words             4 GB, of which --new-words are words that appear only once: what the engine's cache,
+                                 which grows with every new word, adds at most
     one document, .txt           500 MB in one text file, --memory 4GB
     one document, Parquet        500 MB in one row, --memory 4GB
     tight budget                 400 MB and --tight-new-words, --memory 1.2GB, so that the engine has to drop its cache;
                                  how often it does is counted in a run of one worker with the same share of memory
 
-Corpora are made as in engine_ratio.py, and --new-words of their size is added in words that appear only once, because
-text that only repeats itself would not let gigatoken's cache grow. --scale makes all texts smaller, to try the script
-out; what it then says of growth and drops means little.
+Corpora are made as in engine_ratio.py, by repeating text in other orders. --scale makes all texts smaller, to try the
+script out; what it then says of growth and drops means little.
 
-Ends with exit code 1 if the large corpus needs more than 1.10 times what the small one needs, if a run takes more than
-its budget, or if the tight budget led to no drop, so that nothing was tested.
+Ends with exit code 1 if the large corpus needs more than 1.10 times what the small one needs, if new words add more
+than the caches may hold, if a run takes more than its budget, or if the tight budget led to no drop, so that nothing
+was tested.
 
     TOKENMILL_TEST_DATA=DIR python benchmarks/memory.py --json memory.json
     python benchmarks/memory.py --corpus DIR/corpus --scale 0.02
@@ -48,6 +50,7 @@ from tokenmill import machine, planning
 from tokenmill.api.request import choose_means
 from tokenmill.job import parse_size
 from tokenmill.tokenizers.gigatoken_engine import GigatokenEngine
+from tokenmill.tokenizers.tokenizer import CACHE_BYTES
 from tokenmill.work import Tokenize
 
 SAMPLE_SECONDS = 0.05
@@ -194,8 +197,9 @@ def cases(options: argparse.Namespace) -> list[Case]:
         return make
 
     return [
-        Case("small corpus", corpus(small, options.new_words), options.memory),
-        Case("large corpus", corpus(large, options.new_words), options.memory),
+        Case("small corpus", corpus(small, 0.0), options.memory),
+        Case("large corpus", corpus(large, 0.0), options.memory),
+        Case("large, new words", corpus(large, options.new_words), options.memory),
         Case("one document, .txt", one_document(_write_text), DOCUMENT_MEMORY),
         Case("one document, Parquet", one_document(_write_parquet), DOCUMENT_MEMORY),
         Case("tight budget", corpus(small, options.tight_new_words), options.tight_memory, counts_drops=True),
@@ -326,6 +330,10 @@ def judge(rows: list[Row]) -> list[str]:
         print(f"\nlarge corpus / small corpus: {growth:.3f} (at most {MOST_GROWTH:.2f})")
         if growth > MOST_GROWTH:
             problems.append(f"the large corpus needs {growth:.2f} times the memory of the small one")
+    if {"small corpus", "large, new words"} <= tree.keys():
+        allowed = tree["small corpus"] + CACHE_BYTES * max(row.workers_started for row in rows)
+        if tree["large, new words"] > allowed:
+            problems.append(f"the word caches grew beyond {allowed / 1e6:.0f} MB")
     return problems
 
 

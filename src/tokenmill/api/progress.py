@@ -103,10 +103,11 @@ class Bar(Silent):
     def begin(self, title: str, total_bytes: int, done_bytes: int, workers: int) -> None:
         """Draw the bar."""
         from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn  # noqa: PLC0415
+        from rich.table import Column  # noqa: PLC0415
         from rich.text import Text  # noqa: PLC0415
 
         class Rates(ProgressColumn):
-            """Tokens and bytes a second since this process started, workers, deaths, time left."""
+            """Tokens and bytes a second since this process started, and the time left."""
 
             max_refresh = 0.5
 
@@ -116,26 +117,27 @@ class Bar(Silent):
                 left = duration(((task.total or 0) - task.completed) * elapsed / done) if done else "..."
                 return Text(f"{rates(task.fields['step'], elapsed)}  {left} left", style="cyan")
 
+        whole = Column(no_wrap=True)
         self._progress = Progress(
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", table_column=whole),
             BarColumn(bar_width=None),
-            TextColumn("{task.percentage:5.1f} %"),
-            Rates(),
-            TextColumn(f"[dim]{workers} worker{'s' * (workers != 1)}[/]"),
-            TextColumn("[red]{task.fields[deaths]}[/]"),
+            TextColumn("{task.percentage:3.0f} %", table_column=whole),
+            Rates(whole),
+            TextColumn("{task.fields[crew]}", table_column=whole),
             console=self._console,
             expand=True,
         )
+        self._workers = f"{workers} worker{'s' * (workers != 1)}"
         self._task = self._progress.add_task(
-            title, total=max(total_bytes, 1), completed=done_bytes, step=Step(), deaths=""
+            title, total=max(total_bytes, 1), completed=done_bytes, step=Step(), crew=self._workers
         )
         self._progress.start()
 
     def advance(self, planned_bytes: int, step: Step) -> None:
         """Move the bar."""
         if self._progress is not None:
-            deaths = f"{step.deaths} retried" if step.deaths else ""
-            self._progress.update(self._task, advance=planned_bytes, step=step, deaths=deaths)
+            crew = f"{self._workers} [red]{step.deaths} died[/]" if step.deaths else self._workers
+            self._progress.update(self._task, advance=planned_bytes, step=step, crew=crew)
 
     def say(self, message: str) -> None:
         """Print above the bar."""
@@ -160,4 +162,4 @@ def for_command(quiet: bool) -> Reporter:
 
 def rates(step: Step, seconds: float) -> str:
     """Tokens and megabytes a second."""
-    return f"{number(step.tokens / seconds)} tokens/s  {step.text_bytes / seconds / 1e6:.1f} MB/s"
+    return f"{number(step.tokens / seconds)} tok/s  {step.text_bytes / seconds / 1e6:.1f} MB/s"

@@ -18,8 +18,11 @@ from tokenmill.tokenizers.vocabulary import Vocabulary, boundary_token, resolve
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-OWN_BYTES = 200 << 20
-"""What the parent process needs for itself."""
+OWN_BYTES = 300 << 20
+"""What the calling process and the nursery need for themselves."""
+
+WORKER_SHARE_USED = 0.8
+"""How much of its share a worker may hold between batches; a batch needs the rest."""
 
 SMALLEST_WORKER_BYTES = 450 << 20
 """What a worker needs to do anything: its libraries, an engine, a batch."""
@@ -104,7 +107,7 @@ def make_request(words: Words, discovery: Discovery) -> Request:
 
 @dataclass(frozen=True, slots=True)
 class Means:
-    """The processes and the memory a run may use."""
+    """The processes and the memory a run may use; `worker_bytes` is what each may hold between two batches."""
 
     workers: int
     worker_bytes: int
@@ -123,7 +126,8 @@ def choose_means(workers: int | None, memory: str | int | None, most_workers: in
     notice = None
     if count < wanted:
         notice = f"{count} of {wanted} workers: --memory {budget / 1e9:.1f} GB has no room for more"
-    return Means(count, max((budget - OWN_BYTES) // count, SMALLEST_WORKER_BYTES), budget, notice)
+    share = max((budget - OWN_BYTES) // count, SMALLEST_WORKER_BYTES)
+    return Means(count, int(share * WORKER_SHARE_USED), budget, notice)
 
 
 def versions() -> dict[str, str]:

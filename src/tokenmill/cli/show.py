@@ -52,7 +52,7 @@ def prepared(done: Prepared) -> Iterable[tuple[str, str]]:
             f"{done.skipped_rows:,} rows ({reasons}); `tokenmill inspect {done.directory} --skipped` names them",
         )
     if done.deaths:
-        yield "retried", f"{done.deaths} worker deaths"
+        yield "retried", f"units after {_count(done.deaths, 'worker death')}"
     if done.units_done_now:
         yield "speed", f"{number(done.tokens_per_second)} tokens/s, {done.bytes_per_second / 1e6:.1f} MB/s of text"
     else:
@@ -95,8 +95,9 @@ def status(state: Status) -> Iterable[tuple[str, str]]:
     if state.bytes_per_second and state.seconds_left is not None:
         rate = f"{number(state.tokens_per_second or 0)} tokens/s, {size(state.bytes_per_second)}/s"
         yield "speed", f"{rate}, {duration(state.seconds_left)} left"
+    trouble = [_count(state.deaths, "worker death"), _count(state.failures, "failed unit")]
     if state.deaths or state.failures:
-        yield "trouble", f"{state.deaths} worker deaths, {state.failures} failed units since it was last started"
+        yield "trouble", " and ".join(filter(None, trouble)) + " since it was last started"
     if state.state == "stopped":
         yield "next", "run the same `tokenmill prepare` again to finish it"
 
@@ -208,6 +209,10 @@ def _readable(piece: bytes) -> str:
         character if character.isprintable() or character in "\n\t" else f"\\u{ord(character):04x}"
         for character in text
     )
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}{'s' * (number != 1)}" if number else ""
 
 
 def _token(token: int | None) -> str:

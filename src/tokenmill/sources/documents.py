@@ -33,7 +33,7 @@ class ReadOptions(msgspec.Struct, frozen=True):
 
     column: str = "text"
     separator: str | None = None
-    batch_bytes: int = 8 << 20
+    batch_bytes: int = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,8 +41,12 @@ AUDIT_SHARE = 1 / 2000
 FIRST_AUDIT_BYTES = 64 << 10
 """What may be audited before any text has been encoded, so that the first batch is audited too."""
 
-CACHE_BYTES = 256 << 20
-"""How much the fast engine's word cache may grow: some four million words, many more than any text uses often."""
+CACHE_BYTES = 320 << 20
+"""How much a process may grow before the fast engine's word cache is emptied. Some 80 MB of it are buffers; the rest
+holds three and a half million words, and the words of 190 MB of text in 25 languages take 170 MB."""
+
+LEAST_GROWTH_BYTES = 32 << 20
+"""How much it must have grown since the cache was last emptied."""
 
 PROBE = (
     "",
@@ -97,7 +101,8 @@ class Tokenizer:
         self._fast: GigatokenEngine | None = None
         self._audit_credit = float(FIRST_AUDIT_BYTES)
         self._audits = 0
-        self._floor_bytes = 0
+        self._first_bytes = 0
+        self._emptied_bytes = 0
         self._gap = SPLIT_GAP if spec.kind == "tiktoken" else SPLIT_GAP + NFC_GAP
         if engine == "gigatoken":
             self._load_fast()
@@ -134,16 +139,19 @@ class Tokenizer:
     def trim(self, most_bytes: int) -> None:
         """Empty the fast engine's word cache if it has grown large, or if the process holds more than it may.
 
-        What counts as large is measured from the memory the process had after the cache was last empty, so a process
-        that is large for another reason does not lose its cache after every batch.
+        A cache that is dropped has to be built again, which halves the speed for a while; so it is not dropped again
+        before the process has grown since, whatever else makes the process large.
         """
         if self._fast is None:
             return
         resident = machine.resident_bytes()
-        self._floor_bytes = self._floor_bytes or resident
-        if resident > min(self._floor_bytes + CACHE_BYTES, max(most_bytes, self._floor_bytes)):
+        self._first_bytes = self._first_bytes or resident
+        large = resident > min(self._first_bytes + CACHE_BYTES, most_bytes)
+        if large and resident > self._emptied_bytes + LEAST_GROWTH_BYTES:
             self._fast.forget()
-            self._floor_bytes = machine.resident_bytes()
+            pa.default_memory_pool().release_unused()
+            machine.give_back_memory()
+            self._emptied_bytes = machine.resident_bytes()
 
     def _load_fast(self) -> None:
         try:
