@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 import tokenmill
 from conftest import DATA, SMALL_JSON, SMALL_TIKTOKEN, write_parquet
-from tokenmill.errors import UsageError
+from tokenmill.errors import TokenmillError, UsageError
 from tokenmill.tokenizers import tokenizer as tokenizer_module
 from tokenmill.tokenizers.engine import Encoded
 from tokenmill.tokenizers.tiktoken_engine import parse_ranks
@@ -221,3 +221,55 @@ def test_real_corpora_equal_the_reference(test_data: Path, name: str) -> None:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert " 0 differ" in done.stdout
+
+
+def test_the_word_cache_is_emptied_when_it_is_large_and_not_again_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The cache goes when the process has grown by its limit or beyond its share, and then only after new growth."""
+    tokenizer = small_tokenizer("gpt2")
+    forgotten = []
+    monkeypatch.setattr(tokenizer._fast, "forget", lambda: forgotten.append(resident // megabyte))
+    megabyte, resident = 1 << 20, 0
+    monkeypatch.setattr(tokenizer_module.machine, "resident_bytes", lambda: resident)
+    share = 700 * megabyte
+    sizes = [200, 300, 510, 530, 545, 560, 590, 600]  # the limit is 200 + 320; emptied at 530, then after 32 more
+    for size in sizes:
+        resident = size * megabyte
+        tokenizer.trim(share)
+    assert forgotten == [530, 590]
+    share = 450 * megabyte
+    tokenizer._emptied_bytes = 0
+    resident = 460 * megabyte
+    tokenizer.trim(share)
+    assert forgotten[2:] == [460]
+
+
+def test_a_vocabulary_that_is_none_is_refused(tmp_path: Path) -> None:
+    """A rank file with a bad line, a missing byte or a rank given twice says which."""
+    lines = (DATA / "small.tiktoken").read_text().splitlines(keepends=True)
+    broken = {
+        "line 3 of": [*lines[:2], "not base64!\n", *lines[3:]],
+        "has no token": lines[1:],
+        "same rank": [*lines[:-1], lines[-1].replace(" 1199", " 7")],
+    }
+    for message, content in broken.items():
+        path = tmp_path / "broken.tiktoken"
+        path.write_text("".join(content))
+        with pytest.raises(TokenmillError, match=message):
+            resolve(f"{path}:gpt2")
+    (tmp_path / "broken.json").write_text('{"model": {}}')
+    with pytest.raises(TokenmillError, match=r"tokenizer\.json"):
+        resolve(str(tmp_path / "broken.json"))
+
+
+def test_the_scheme_of_a_rank_file_is_never_guessed(tmp_path: Path) -> None:
+    """A rank file of another name asks for the scheme it was made for, as something to paste."""
+    with pytest.raises(UsageError, match=r"small\.tiktoken:cl100k_base"):
+        resolve(str(DATA / "small.tiktoken"))
+
+
+def test_a_directory_names_its_end_token(tmp_path: Path) -> None:
+    """Beside a tokenizer.json, tokenizer_config.json tells the end token."""
+    (tmp_path / "tokenizer.json").write_text(Path(SMALL_JSON).read_text())
+    assert resolve(str(tmp_path)).spec.end_of_text == 1201
+    (tmp_path / "tokenizer_config.json").write_text('{"eos_token": {"content": "    "}}')
+    assert resolve(str(tmp_path)).spec.end_of_text == 1200

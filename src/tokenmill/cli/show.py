@@ -184,20 +184,16 @@ def skipped(store: Store, as_json: bool) -> None:
     paths = store.sources["path"]
     for place, entry in enumerate(store.skipped()):
         path = paths[entry.source].as_py()
+        rows = f"row {entry.first:,}" if entry.rows == 1 else f"rows {entry.first:,} to {entry.last:,}"
         if as_json:
             _json(
                 {"source": path, "first": entry.first, "last": entry.last, "rows": entry.rows, "reason": entry.reason}
             )
         elif place < SHOWN_RANGES:
-            rows = f"row {entry.first:,}" if entry.rows == 1 else f"rows {entry.first:,} to {entry.last:,}"
             click.echo(f"{path}  {rows}  {entry.reason}")
-    if not as_json and place_count(store) > SHOWN_RANGES:
-        click.echo("... and more; --json prints all")
-
-
-def place_count(store: Store) -> int:
-    """How many rows the store leaves out."""
-    return int(store.manifest["skipped"].to_numpy().sum())
+        else:
+            click.echo("... and more; --json prints all")
+            return
 
 
 def _readable(piece: bytes) -> str:

@@ -83,7 +83,7 @@ def _gather(columns: Iterable[pa.Array], batch_bytes: int) -> Iterator[pa.LargeS
         column.validate(full=pa.types.is_dictionary(column.type))  # a cast would follow damaged indices
         held.append(as_text(column))
         held_bytes += held[-1].nbytes
-        if held_bytes >= batch_bytes:
+        if 2 * held_bytes >= batch_bytes:  # what nearly fills a batch is not worth a copy to fill it
             text = _joined(held)
             held, held_bytes = [], 0
             yield text
