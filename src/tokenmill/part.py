@@ -100,7 +100,8 @@ def write_part(folder: Folder, summary: PartSummary, content: PartContent) -> Pa
         metadata={"tokenmill.format": FORMAT, "tokenmill.part": msgspec.json.encode(summary)},
     )
     batch = pa.record_batch([tokens, pa.array(content.source), pa.array(content.row)], schema=schema)
-    with folder.publish(part_name(summary.unit)) as file, pa.ipc.new_file(file, schema) as writer:
+    # A part whose name a loss of power takes away is done again; they are settled together, before the manifest.
+    with folder.publish(part_name(summary.unit), settled=False) as file, pa.ipc.new_file(file, schema) as writer:
         writer.write_batch(batch)
     return summary
 

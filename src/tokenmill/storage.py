@@ -158,8 +158,11 @@ class Folder:
             raise StoreError(f"cannot open {self.path(name)}", str(error)) from error
 
     @contextlib.contextmanager
-    def publish(self, name: str) -> Iterator[BinaryIO]:
-        """Write a file that appears under its name when the block ends, complete, or never."""
+    def publish(self, name: str, *, settled: bool = True) -> Iterator[BinaryIO]:
+        """Write a file that appears under its name when the block ends, complete, or never.
+
+        If `settled`, the name survives a loss of power from then on; if not, from the next `settle` on.
+        """
         path = self.path(name)
         temporary = f"{os.path.dirname(path)}/.{os.path.basename(path)}.{secrets.token_hex(6)}{TEMPORARY_SUFFIX}"
         try:
@@ -168,12 +171,20 @@ class Folder:
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(temporary, path)
-            _sync_directory(os.path.dirname(path))
+            if settled:
+                _sync_directory(os.path.dirname(path))
         except OSError as error:
             raise _write_error(path, error) from error
         finally:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(temporary)
+
+    def settle(self, directory: str) -> None:
+        """Make the names of the files in a directory survive a loss of power."""
+        try:
+            _sync_directory(self.path(directory))
+        except OSError as error:
+            raise _write_error(self.path(directory), error) from error
 
     def append(self, name: str, data: bytes) -> None:
         """Add bytes to the end of a file in one write, so that lines of several writers do not mix."""

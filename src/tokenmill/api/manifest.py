@@ -65,6 +65,7 @@ class ManifestBuilder:
         if not np.array_equal(manifest["unit"].to_numpy(), np.arange(self._run.units)):
             raise CorruptStore("the parts found are not those of the plan", f"run          {self._folder.root}")
         if not self._folder.exists(layout.MANIFEST):
+            self._folder.settle(layout.PARTS)
             layout.publish_table(self._folder, layout.MANIFEST, manifest)
             layout.append_log(self._folder, "complete", units=self._run.units)
         return manifest
