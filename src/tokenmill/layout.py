@@ -18,7 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tokenmill.errors import CorruptStore, StoreError
+from tokenmill.errors import CorruptStore, IncompleteStore, StoreError
 from tokenmill.job import Job
 
 if TYPE_CHECKING:
@@ -115,6 +115,18 @@ def require_run(folder: Folder) -> Run:
             f"There is no {RUN} in it. `tokenmill prepare SOURCE --tokenizer T --out DIR` makes one.",
         )
     return run
+
+
+def require_manifest(folder: Folder, run: Run) -> pa.Table:
+    """The manifest of a store that should be complete."""
+    if folder.exists(MANIFEST):
+        return read_table(folder, MANIFEST)
+    committed = int(committed_units(folder, run.units).sum())
+    raise IncompleteStore(
+        f"the store {folder.root} is not complete",
+        f"units        {committed:,} of {run.units:,} are committed",
+        "Run the same `tokenmill prepare` again to finish it.",
+    )
 
 
 def committed_units(folder: Folder, units: int) -> npt.NDArray[np.bool_]:

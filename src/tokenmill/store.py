@@ -10,7 +10,6 @@ import numpy as np
 import pyarrow as pa
 
 from tokenmill import layout
-from tokenmill.errors import IncompleteStore
 from tokenmill.job import Job
 from tokenmill.part import PartContent, Skipped, TokenArray, open_part, read_summary
 from tokenmill.storage import Folder
@@ -33,14 +32,7 @@ class Store:
     def __init__(self, directory: str) -> None:
         self._folder = Folder(directory)
         self.run = layout.require_run(self._folder)
-        if not self._folder.exists(layout.MANIFEST):
-            committed = int(layout.committed_units(self._folder, self.run.units).sum())
-            raise IncompleteStore(
-                f"the store {self._folder.root} is not complete",
-                f"units        {committed} of {self.run.units} committed",
-                "Run the same `tokenmill prepare` again to finish it.",
-            )
-        self.manifest = layout.read_table(self._folder, layout.MANIFEST)
+        self.manifest = layout.require_manifest(self._folder, self.run)
         self._document_ends = np.cumsum(self.manifest["documents"].to_numpy())
         self._token_ends = np.cumsum(self.manifest["tokens"].to_numpy())
         self._part = functools.lru_cache(maxsize=OPEN_PARTS)(self._open_part)

@@ -13,7 +13,7 @@ from tokenmill.api import progress
 from tokenmill.api.freeze import load
 from tokenmill.api.request import choose_means
 from tokenmill.checking import Verify
-from tokenmill.errors import CorruptStore, IncompleteStore, RunFailed, UsageError
+from tokenmill.errors import CorruptStore, RunFailed, UsageError
 from tokenmill.executors.local import LocalExecutor
 from tokenmill.executors.outcomes import Done, Failed
 from tokenmill.storage import Folder
@@ -56,14 +56,8 @@ def verify(
     started = time.monotonic()
     folder = Folder(directory)
     run = layout.require_run(folder)
-    if not folder.exists(layout.MANIFEST):
-        committed = int(layout.committed_units(folder, run.units).sum())
-        raise IncompleteStore(
-            f"{folder.root} is not complete: {committed:,} of {run.units:,} units are committed",
-            "Run the same `tokenmill prepare` again to finish it, then verify.",
-        )
+    manifest = layout.require_manifest(folder, run)
     frozen = load(folder, run)
-    manifest = layout.read_table(folder, layout.MANIFEST)
     means = choose_means(workers, None, most_workers=run.units)
     compared, problems = 0, []
     with (
