@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 SAMPLED_UNITS = 8
+START_SECONDS = 1.5
 SAMPLE_BYTES = 1 << 20
 ROW_BYTES = 8 + 4 + 8
 """What a document takes in a part beside its tokens: offset, source, row."""
@@ -89,7 +90,7 @@ def plan(  # noqa: PLR0913 - the options of the command, by their names
         bytes_per_token=round(text_bytes / tokens, 2) if tokens else 0.0,
         disk_bytes=tokens * token_bytes + documents * ROW_BYTES,
         workers=means.workers,
-        seconds=round(text_bytes * sample.seconds_per_byte / means.workers, 1),
+        seconds=round(START_SECONDS + text_bytes * sample.seconds_per_byte / means.workers, 1),
         ignored=discovery.ignored,
     )
 

@@ -14,7 +14,7 @@ from tokenmill.api import progress
 from tokenmill.api.freeze import freeze
 from tokenmill.api.mill import Mill
 from tokenmill.api.request import Request, Words, choose_means, find_sources, make_request, total_bytes
-from tokenmill.api.wording import size
+from tokenmill.api.wording import count, size
 from tokenmill.executors.local import LocalExecutor
 from tokenmill.storage import Folder
 from tokenmill.tokenizers import engine_modules
@@ -94,9 +94,9 @@ def _announce(report: progress.Reporter, mill: Mill, request: Request) -> None:
     """Say, before any work, what is about to be done to which text."""
     run, spec, means = mill.frozen.run, request.job.tokenizer, mill.means
     ignored = request.discovery.ignored
-    report.say(f"sources      {run.sources:,} files, {size(run.source_bytes)}, {run.units:,} units")
+    report.say(f"sources      {count(run.sources, 'file')}, {size(run.source_bytes)}, {count(run.units, 'unit')}")
     if ignored:
-        report.say(f"ignored      {len(ignored):,} files with other endings, such as {ignored[0]}")
+        report.say(f"ignored      {count(len(ignored), 'file')} with other endings, such as {ignored[0]}")
     report.say(f"tokenizer    {spec.name} ({spec.vocabulary_size:,} ids, {spec.dtype}), engine {mill.engine}")
     if request.choice.reason:
         report.say(f"note: {request.choice.reason}")
@@ -106,7 +106,7 @@ def _announce(report: progress.Reporter, mill: Mill, request: Request) -> None:
     if means.notice:
         report.say(f"note: {means.notice}")
     if len(mill.earlier):
-        report.say(f"resuming     {len(mill.earlier):,} of {run.units:,} units are there already")
+        report.say(f"resuming     {len(mill.earlier):,} of {count(run.units, 'unit')} are there already")
 
 
 def _spelled(spec: TokenizerSpec, token: int | None) -> str:

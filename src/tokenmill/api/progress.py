@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, Self
 
-from tokenmill.api.wording import duration, number
+from tokenmill.api.wording import count, duration, number
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -127,7 +127,7 @@ class Bar(Silent):
             console=self._console,
             expand=True,
         )
-        self._workers = f"{workers} worker{'s' * (workers != 1)}"
+        self._workers = count(workers, "worker")
         self._task = self._progress.add_task(
             title, total=max(total_bytes, 1), completed=done_bytes, step=Step(), crew=self._workers
         )

@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 
+def count(value: int, what: str) -> str:
+    """Some things: 1 file, 2 files, 1,000 units."""
+    return f"{value:,} {what}{'s' * (value != 1)}"
+
+
 def number(value: float) -> str:
     """A count in three digits: 950, 12.3k, 4.56M, 15.0T."""
     for suffix in ("", "k", "M", "G"):

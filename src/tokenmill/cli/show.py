@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.text import Text
 
 from tokenmill import layout
-from tokenmill.api.wording import duration, number, size
+from tokenmill.api.wording import count, duration, number, size
 from tokenmill.errors import UsageError
 from tokenmill.storage import Folder
 from tokenmill.tokenizers.pieces import piece_lookup
@@ -49,25 +49,25 @@ def prepared(done: Prepared) -> Iterable[tuple[str, str]]:
         reasons = ", ".join(f"{count:,} {reason}" for reason, count in sorted(done.skipped_reasons.items()))
         yield (
             "skipped",
-            f"{done.skipped_rows:,} rows ({reasons}); `tokenmill inspect {done.directory} --skipped` names them",
+            f"{count(done.skipped_rows, 'row')} ({reasons}); `tokenmill inspect {done.directory} --skipped` names them",
         )
     if done.deaths:
-        yield "retried", f"units after {_count(done.deaths, 'worker death')}"
+        yield "retried", f"units after {count(done.deaths, 'worker death')}"
     if done.units_done_now:
         yield "speed", f"{number(done.tokens_per_second)} tokens/s, {done.bytes_per_second / 1e6:.1f} MB/s of text"
     else:
         yield "done", "everything was there already"
-    yield "took", f"{duration(done.seconds)}, {done.units_done_now:,} of {done.units:,} units now"
+    yield "took", f"{duration(done.seconds)}, {done.units_done_now:,} of {count(done.units, 'unit')} now"
 
 
 def estimate(planned: Estimate) -> Iterable[tuple[str, str]]:
     """The dry run."""
-    yield "sources", f"{planned.sources:,} files, {size(planned.source_bytes)}"
+    yield "sources", f"{count(planned.sources, 'file')}, {size(planned.source_bytes)}"
     if planned.ignored:
-        yield "ignored", f"{len(planned.ignored):,} files with other endings, such as {planned.ignored[0]}"
+        yield "ignored", f"{count(len(planned.ignored), 'file')} with other endings, such as {planned.ignored[0]}"
     yield (
         "text",
-        f"about {size(planned.text_bytes)}" + (f" in {planned.rows:,} rows" if planned.rows is not None else ""),
+        f"about {size(planned.text_bytes)}" + (f" in {count(planned.rows, 'row')}" if planned.rows is not None else ""),
     )
     yield "units", f"{planned.units:,} of about {size(planned.unit_bytes)}"
     yield "tokenizer", f"{planned.tokenizer}, engine {planned.engine}"
@@ -75,7 +75,7 @@ def estimate(planned: Estimate) -> Iterable[tuple[str, str]]:
     yield "end token", _token(planned.end_token)
     yield "tokens", f"about {number(planned.tokens)} ({planned.bytes_per_token:.2f} bytes each, from a sample)"
     yield "disk", f"about {size(planned.disk_bytes)}"
-    yield "time", f"at most about {duration(planned.seconds)} with {planned.workers} workers"
+    yield "time", f"at most about {duration(planned.seconds)} with {count(planned.workers, 'worker')}"
 
 
 def status(state: Status) -> Iterable[tuple[str, str]]:
@@ -91,13 +91,13 @@ def status(state: Status) -> Iterable[tuple[str, str]]:
     if state.tokens is not None and state.documents is not None:
         yield "holds", f"{state.documents:,} documents, {state.tokens:,} tokens"
     if state.skipped_rows:
-        yield "skipped", f"{state.skipped_rows:,} rows"
+        yield "skipped", count(state.skipped_rows, "row")
     if state.bytes_per_second and state.seconds_left is not None:
         rate = f"{number(state.tokens_per_second or 0)} tokens/s, {size(state.bytes_per_second)}/s"
         yield "speed", f"{rate}, {duration(state.seconds_left)} left"
-    trouble = [_count(state.deaths, "worker death"), _count(state.failures, "failed unit")]
-    if state.deaths or state.failures:
-        yield "trouble", " and ".join(filter(None, trouble)) + " since it was last started"
+    trouble = [count(n, what) for n, what in ((state.deaths, "worker death"), (state.failures, "failed unit")) if n]
+    if trouble:
+        yield "trouble", " and ".join(trouble) + " since it was last started"
     if state.state == "stopped":
         yield "next", "run the same `tokenmill prepare` again to finish it"
 
@@ -105,7 +105,7 @@ def status(state: Status) -> Iterable[tuple[str, str]]:
 def verification(checked: Verification) -> Iterable[tuple[str, str]]:
     """A store that is right."""
     yield "store", checked.directory
-    yield "checksums", f"all {checked.units:,} parts are what they were"
+    yield "checksums", f"{count(checked.units, 'part')} checked, all as they were written"
     if checked.documents_compared:
         yield (
             "compared",
@@ -139,8 +139,8 @@ def overview(store: Store, as_json: bool) -> None:
         ("tokenizer", f"{tokenizer.name}, {tokenizer.vocabulary_size:,} ids, sha256 {tokenizer.sha256[:16]}..."),
         ("begin token", _token(run.job.begin)),
         ("end token", _token(run.job.end)),
-        ("sources", f"{run.sources:,} files, {size(run.source_bytes)}"),
-        ("skipped", f"{facts['skipped_rows']:,} rows"),
+        ("sources", f"{count(run.sources, 'file')}, {size(run.source_bytes)}"),
+        ("skipped", count(facts["skipped_rows"], "row")),
         ("made with", ", ".join(f"{name} {version}" for name, version in run.versions.items())),
     ]
     if run.job.limit_units is not None:
@@ -205,10 +205,6 @@ def _readable(piece: bytes) -> str:
         character if character.isprintable() or character in "\n\t" else f"\\u{ord(character):04x}"
         for character in text
     )
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number:,} {what}{'s' * (number != 1)}" if number else ""
 
 
 def _token(token: int | None) -> str:
