@@ -51,6 +51,15 @@ def test_prepare_says_what_it_does_before_it_does_it(tmp_path: Path, parquet: st
     assert str(tmp_path / "out") in done.stdout
 
 
+def test_a_run_with_nothing_to_do_is_quiet_about_it(tmp_path: Path) -> None:
+    """A corpus without documents makes a complete, empty store; workers that were not needed leave no trace."""
+    (tmp_path / "a.jsonl").touch()
+    done = run("prepare", tmp_path / "a.jsonl", *TOKENS, "--out", tmp_path / "out", "--quiet")
+    assert not done.stderr
+    assert "documents    0" in done.stdout
+    assert run("verify", tmp_path / "out", "--all", "--quiet").stderr == ""
+
+
 def test_every_command_prints_json(tmp_path: Path, parquet: str, store: Path) -> None:
     """--json gives one JSON object on stdout for every command."""
     results = {

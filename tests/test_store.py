@@ -300,3 +300,20 @@ def test_a_run_gives_up_an_engine_that_fails_an_audit(
     assert len(calls) == 5
     assert mill.engine == "tiktoken"
     assert re.search(r"different tokens for one document \(file .*parquet, row \d+\).*tiktoken", mill.notices[0])
+
+
+def test_empty_sources_take_nothing_from_their_neighbours(tmp_path: Path) -> None:
+    """Empty files among small ones, which share a unit, and a corpus of nothing but empty files, are no trouble."""
+    lines = {"a": ["one", "two"], "b": [], "c": ["three"], "d": [], "e": ["four"], "f": []}
+    for name, texts in lines.items():
+        path = tmp_path / "in" / f"{name}.jsonl"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    result = prepare(str(tmp_path / "in"), tmp_path / "out")
+    store = tokenmill.open(str(tmp_path / "out"))
+    assert (result.units, result.documents) == (1, 4)
+    sources = [os.path.basename(store.document(place).source) for place in range(4)]
+    assert sources == ["a.jsonl", "a.jsonl", "c.jsonl", "e.jsonl"]
+    empty = prepare([str(tmp_path / "in/b.jsonl"), str(tmp_path / "in/d.jsonl")], tmp_path / "empty")
+    assert (empty.units, empty.documents, empty.tokens) == (0, 0, 0)
+    assert len(tokenmill.open(str(tmp_path / "empty"))) == 0

@@ -65,26 +65,28 @@ def build(sources: pa.Table, options: ReadOptions, unit_bytes: int, limit_units:
 def _pack(pieces: list[Slices], unit_bytes: int) -> pa.Table:
     """One row for each slice, whole small sources next to each other joined."""
     counts = np.array([len(piece.start) for piece in pieces], np.int64)
+    if not counts.any():
+        return PLAN_SCHEMA.empty_table()
     source = np.repeat(np.arange(len(pieces), dtype=np.uint32), counts)
-    start = _concatenate([piece.start for piece in pieces])
-    stop = _concatenate([piece.stop for piece in pieces])
-    text_bytes = _concatenate([piece.text_bytes for piece in pieces])
+    start = np.concatenate([piece.start for piece in pieces])
+    stop = np.concatenate([piece.stop for piece in pieces])
+    text_bytes = np.concatenate([piece.text_bytes for piece in pieces])
     known = np.repeat(np.array([piece.rows is not None for piece in pieces], np.bool_), counts)
-    rows = _concatenate([_rows(piece) for piece in pieces])
+    rows = np.concatenate([_rows(piece) for piece in pieces])
 
     first = _unit_starts(np.repeat(counts == 1, counts) & (text_bytes < unit_bytes // 2), text_bytes, unit_bytes)
-    joined = np.diff(np.append(first, len(source)))
-    whole = joined > 1
-    all_known = np.add.reduceat(~known, first) == 0 if len(first) else np.empty(0, np.bool_)
-    sums = [np.add.reduceat(column, first) if len(first) else column for column in (text_bytes, rows)]
+    last = np.append(first[1:], len(source)) - 1
+    whole = last > first
+    spanned = source[last] - source[first] + 1  # sources without a slice, which lie between them, included
+    some_unknown = np.add.reduceat(~known, first) > 0
     return pa.table(
         [
             pa.array(source[first]),
-            pa.array(joined.astype(np.uint32)),
+            pa.array(spanned.astype(np.uint32)),
             pa.array(start[first], mask=whole),
             pa.array(stop[first], mask=whole),
-            pa.array(sums[0]),
-            pa.array(sums[1], mask=~all_known),
+            pa.array(np.add.reduceat(text_bytes, first)),
+            pa.array(np.add.reduceat(rows, first), mask=some_unknown),
         ],
         schema=PLAN_SCHEMA,
     )
@@ -92,8 +94,6 @@ def _pack(pieces: list[Slices], unit_bytes: int) -> pa.Table:
 
 def _unit_starts(small: np.ndarray, text_bytes: np.ndarray, unit_bytes: int) -> np.ndarray:
     """The positions at which a unit begins, where runs of small sources share units."""
-    if not len(small):
-        return np.empty(0, np.int64)
     run = np.cumsum(~small)
     before = np.cumsum(text_bytes) - text_bytes
     place = np.arange(len(small))
@@ -106,10 +106,6 @@ def _unit_starts(small: np.ndarray, text_bytes: np.ndarray, unit_bytes: int) -> 
 
 def _rows(piece: Slices) -> np.ndarray:
     return piece.rows if piece.rows is not None else np.zeros(len(piece.start), np.int64)
-
-
-def _concatenate(arrays: list[np.ndarray]) -> np.ndarray:
-    return np.concatenate(arrays) if arrays else np.empty(0, np.int64)
 
 
 def tasks(plan: pa.Table, sources: pa.Table, units: Iterable[int]) -> Iterator[UnitTask]:

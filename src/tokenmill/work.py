@@ -102,6 +102,8 @@ def unit_documents(task: UnitTask, job: Job) -> Iterator[tuple[SourceFile, Docum
             start, stop = task.start, task.stop
         else:
             slices = split_file(file, options, WHOLE_FILE_BYTES)
+            if not len(slices.start):
+                continue
             start, stop = int(slices.start[0]), int(slices.stop[-1])
         for documents in read_documents(file, start, stop, options):
             yield file, documents

@@ -62,8 +62,9 @@ class _Nursery:
 
     def serve(self) -> None:
         """Answer requests until there is nobody left to make them."""
-        while self._serve_one():
-            pass
+        with contextlib.suppress(ConnectionError):
+            while self._serve_one():
+                pass
         for worker in self._workers:
             os.kill(worker, signal.SIGKILL)
         for _ in self._workers:
@@ -78,10 +79,7 @@ class _Nursery:
             self._tell_ends()
         if control not in ready:
             return True
-        try:
-            message, descriptors, _, _ = socket.recv_fds(self._control, REQUEST.size, 2)
-        except ConnectionResetError:
-            return False
+        message, descriptors, _, _ = socket.recv_fds(self._control, REQUEST.size, 2)
         if len(message) < REQUEST.size:
             return False
         request, number = REQUEST.unpack(message)
