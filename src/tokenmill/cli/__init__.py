@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from typing import Any, NoReturn
@@ -43,7 +44,10 @@ def main() -> None:
         if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup asks
             signal.signal(number, _interrupt)
     try:
-        sys.exit(cli.main(standalone_mode=False))
+        code = cli.main(standalone_mode=False) or 0
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)  # all is done and written; native libraries have been seen to abort while they are taken down
     except click.ClickException as error:
         error.show()
         sys.exit(error.exit_code)
