@@ -66,6 +66,7 @@ class Measured:
     exit_code: int
     seconds: float
     tree_bytes: int
+    share_bytes: int
     process_bytes: int
     processes: int
     output: str
@@ -97,7 +98,14 @@ def measure(command: list[str]) -> Measured:
         output.seek(0)
         errors.seek(0)
         return Measured(
-            exit_code, seconds, watch.tree_bytes, watch.process_bytes, len(watch.seen), output.read(), errors.read()
+            exit_code=exit_code,
+            seconds=seconds,
+            tree_bytes=watch.tree_bytes,
+            share_bytes=watch.share_bytes,
+            process_bytes=watch.process_bytes,
+            processes=len(watch.seen),
+            output=output.read(),
+            errors=errors.read(),
         )
 
 
@@ -107,6 +115,7 @@ class _Watch:
 
     root: int
     tree_bytes: int = 0
+    share_bytes: int = 0
     process_bytes: int = 0
     seen: set[int] = field(default_factory=set)
 
@@ -124,6 +133,7 @@ class _Watch:
             now = {pid: held for pid in process_tree(self.root) if (held := memory_of(pid))}
             mapped = max((held.mapped_bytes for held in now.values()), default=0)
             self.tree_bytes = max(self.tree_bytes, mapped + sum(held.own_bytes for held in now.values()))
+            self.share_bytes = max(self.share_bytes, sum(held.share_bytes for held in now.values()))
             self.process_bytes = max([self.process_bytes, *(held.most_bytes for held in now.values())])
             self.seen.update(now)
 
@@ -141,11 +151,15 @@ def process_tree(root: int) -> list[int]:
 
 
 class Held(NamedTuple):
-    """The memory of one process: its own, that of the files it maps, and the most that ever was resident."""
+    """The memory of one process: its own, that of the files it maps, the most that ever was resident, and its share.
+
+    The share counts every resident page, those of data files that are mapped included, divided by how many map it.
+    """
 
     own_bytes: int
     mapped_bytes: int
     most_bytes: int
+    share_bytes: int
 
 
 def memory_of(pid: int) -> Held | None:
@@ -154,10 +168,11 @@ def memory_of(pid: int) -> Held | None:
     found = {words[0]: int(words[1]) * 1024 for line in lines if (words := line.split())[:1] and words[0] in _FIELDS}
     if len(found) < len(_FIELDS):
         return None
-    return Held(found[b"Pss_Anon:"] + found[b"Pss_Shmem:"], found[b"RssFile:"], found[b"VmHWM:"])
+    own = found[b"Pss_Anon:"] + found[b"Pss_Shmem:"]
+    return Held(own, found[b"RssFile:"], found[b"VmHWM:"], found[b"Pss:"])
 
 
-_FIELDS = (b"Pss_Anon:", b"Pss_Shmem:", b"RssFile:", b"VmHWM:")
+_FIELDS = (b"Pss:", b"Pss_Anon:", b"Pss_Shmem:", b"RssFile:", b"VmHWM:")
 
 
 def _read(path: str) -> bytes:

@@ -18,7 +18,7 @@ HEAVY = ("numpy", "pyarrow", "gigatoken", "awkward", "tiktoken", "tokenizers", "
 
 def test_the_public_surface_is_this() -> None:
     """Adding or removing a public name is a decision."""
-    expected = ["Store", "TokenmillError", "open", "plan", "prepare", "status", "verify"]
+    expected = ["Store", "TokenmillError", "export", "open", "plan", "prepare", "status", "verify"]
     assert sorted(tokenmill.__all__) == expected
     assert all(callable(getattr(tokenmill, name)) for name in expected)
     with pytest.raises(AttributeError):

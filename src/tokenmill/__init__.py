@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 from tokenmill.errors import TokenmillError
 
 if TYPE_CHECKING:
-    from tokenmill.api import Store, open, plan, prepare, status, verify  # noqa: A004 - tokenmill.open is the name
+    from tokenmill.api import Store, export, open, plan, prepare, status, verify  # noqa: A004 - tokenmill.open is the name
 
 __version__ = "0.1.0"
-__all__ = ["Store", "TokenmillError", "open", "plan", "prepare", "status", "verify"]
+__all__ = ["Store", "TokenmillError", "export", "open", "plan", "prepare", "status", "verify"]
 
 
 def __getattr__(name: str) -> Any:

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from tokenmill import keys
 from tokenmill.errors import CorruptStore
 from tokenmill.framing import framed
 from tokenmill.job import Job
@@ -17,6 +17,9 @@ from tokenmill.planning import UnitTask
 from tokenmill.sources.documents import Documents, SourceFile
 from tokenmill.storage import Folder
 from tokenmill.work import loaded_tokenizer, unit_documents
+
+SAMPLE_KEY = 1
+"""Under which key the hash of a document decides whether it is compared."""
 
 
 class Verified(msgspec.Struct, frozen=True):
@@ -61,23 +64,14 @@ class Verify:
         """Compare a batch with what is stored of it; how many documents were encoded again."""
         if not np.array_equal(stored.row, present.rows) or (stored.source != file.index).any():
             raise _different(task, file, "the part's rows are not the source's rows")
-        chosen = np.flatnonzero(_sample(file.index, present.rows, self.share))
+        source = np.full(len(present.rows), file.index, np.uint32)
+        chosen = np.flatnonzero(keys.chosen(keys.document_keys(SAMPLE_KEY, source, present.rows), self.share))
         tokenizer = loaded_tokenizer(self.directory, self.job, "reference")
         expected = framed(self.job, tokenizer.encode(present.text.take(pa.array(chosen))))
         for position, place in enumerate(chosen):
             if not np.array_equal(stored.document(int(place)), expected.document(position)):
                 raise _different(task, file, f"row {present.rows[place]} has other tokens than the reference gives")
         return len(chosen)
-
-
-def _sample(source: int, rows: npt.NDArray[np.uint64], share: float) -> npt.NDArray[np.bool_]:
-    """A share of the rows, chosen by a hash: always the same ones, wherever they are asked for."""
-    if share >= 1:
-        return np.ones(len(rows), np.bool_)
-    mixed = (rows + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(source) * np.uint64(0xD1B54A32D192ED03)
-    mixed ^= mixed >> np.uint64(29)
-    mixed *= np.uint64(0xBF58476D1CE4E5B9)
-    return (mixed >> np.uint64(11)).astype(np.float64) * 2.0**-53 < share
 
 
 def _different(task: UnitTask, file: SourceFile, what: str) -> CorruptStore:

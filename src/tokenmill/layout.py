@@ -35,7 +35,8 @@ LOG = "log.jsonl"
 LOCK = ".lock"
 PARTS = "parts"
 TOKENIZER = "tokenizer"
-FORMAT = 1
+FORMAT = 2
+"""2 since sources have an identity."""
 
 _PART_FILE = re.compile(r"(\d{8,})\.arrow")
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import msgspec
 import numpy as np
@@ -89,21 +89,36 @@ def part_name(unit: int) -> str:
 def write_part(folder: Folder, summary: PartSummary, content: PartContent) -> PartSummary:
     """Publish a part, its checksum filled in; once it exists, its unit is committed."""
     summary = msgspec.structs.replace(summary, sha256=checksum(content, summary))
-    values = pa.array(content.tokens)
-    tokens = pa.LargeListArray.from_arrays(pa.array(content.offsets), values)
+    metadata = {"tokenmill.format": FORMAT, "tokenmill.part": msgspec.json.encode(summary)}
+    # A part whose name a loss of power takes away is done again; they are settled together, before the manifest.
+    with folder.publish(part_name(summary.unit), settled=False) as file:
+        write_columns(file, content, metadata)
+    return summary
+
+
+def write_columns(file: BinaryIO, content: PartContent, metadata: dict[str, Any]) -> None:
+    """Write columns as an Arrow IPC file with one record batch."""
+    tokens = pa.LargeListArray.from_arrays(pa.array(content.offsets), pa.array(content.tokens))
     schema = pa.schema(
         [
             pa.field("tokens", tokens.type, nullable=False),
             pa.field("source", pa.uint32(), nullable=False),
             pa.field("row", pa.uint64(), nullable=False),
         ],
-        metadata={"tokenmill.format": FORMAT, "tokenmill.part": msgspec.json.encode(summary)},
+        metadata=metadata,
     )
     batch = pa.record_batch([tokens, pa.array(content.source), pa.array(content.row)], schema=schema)
-    # A part whose name a loss of power takes away is done again; they are settled together, before the manifest.
-    with folder.publish(part_name(summary.unit), settled=False) as file, pa.ipc.new_file(file, schema) as writer:
+    with pa.ipc.new_file(file, schema) as writer:
         writer.write_batch(batch)
-    return summary
+
+
+def read_columns(file: pa.NativeFile) -> tuple[pa.Schema, PartContent]:
+    """The columns of such a file as views of it, with its schema. They are not checked here."""
+    reader = pa.ipc.open_file(file)
+    batch = reader.get_batch(0)
+    tokens = batch.column("tokens")
+    source, row = batch.column("source").to_numpy(), batch.column("row").to_numpy()
+    return reader.schema, PartContent(tokens.values.to_numpy(), tokens.offsets.to_numpy(), source, row)
 
 
 def read_summary(folder: Folder, unit: int) -> PartSummary:
@@ -123,16 +138,8 @@ def read_summary(folder: Folder, unit: int) -> PartSummary:
 def open_part(folder: Folder, unit: int) -> tuple[PartSummary, PartContent]:
     """A part's columns as views of its memory map, with the counts it states checked against the columns."""
     try:
-        reader = pa.ipc.open_file(folder.map(part_name(unit)))
-        batch = reader.get_batch(0)
-        summary = _summary(folder, unit, reader.schema)
-        tokens = batch.column("tokens")
-        content = PartContent(
-            tokens.values.to_numpy(),
-            tokens.offsets.to_numpy(),
-            batch.column("source").to_numpy(),
-            batch.column("row").to_numpy(),
-        )
+        schema, content = read_columns(folder.map(part_name(unit)))
+        summary = _summary(folder, unit, schema)
     except (pa.ArrowInvalid, OSError, KeyError, IndexError, AttributeError, TypeError) as error:
         raise _corrupt(folder, unit, str(error)) from error
     _check_shape(folder, summary, content)

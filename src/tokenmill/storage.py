@@ -11,6 +11,7 @@ import fcntl
 import glob
 import os
 import secrets
+import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import BinaryIO
@@ -98,6 +99,12 @@ def open_input(path: str) -> pa.NativeFile:
         raise SourceError(f"cannot open {path}", reason) from error
 
 
+def read_start(path: str, limit_bytes: int) -> bytes:
+    """The first bytes of a file, all of them if it is short."""
+    with open_input(path) as file:
+        return bytes(file.read(limit_bytes))
+
+
 class Folder:
     """A directory of published files, addressed by names relative to it."""
 
@@ -144,6 +151,16 @@ class Folder:
         except OSError as error:
             raise StoreError(f"cannot read {self.path(name)}", os.strerror(error.errno or 0)) from error
 
+    def chunks(self, name: str, start: int, count: int) -> Iterator[bytes]:
+        """A stretch of a file, a mebibyte at a time."""
+        try:
+            with open(self.path(name), "rb") as file:
+                file.seek(start)
+                for place in range(0, count, 1 << 20):
+                    yield file.read(min(1 << 20, count - place))
+        except OSError as error:
+            raise StoreError(f"cannot read {self.path(name)}", os.strerror(error.errno or 0)) from error
+
     def read_end(self, name: str, limit_bytes: int) -> bytes:
         """The last bytes of a file, all of them if it is short."""
         with open(self.path(name), "rb") as file:
@@ -179,6 +196,31 @@ class Folder:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(temporary)
 
+    @contextlib.contextmanager
+    def fill(self, name: str, size: int, start: int) -> Iterator[BinaryIO]:
+        """Write a stretch of a file that several writers fill; it appears under its name when it is sealed."""
+        path = self.path(_unsealed(name))
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+            with open(descriptor, "r+b") as file:
+                if os.path.getsize(descriptor) != size:
+                    os.ftruncate(descriptor, size)
+                file.seek(start)
+                yield file
+                file.flush()
+                os.fsync(descriptor)
+        except OSError as error:
+            raise _write_error(path, error) from error
+
+    def seal(self, name: str) -> None:
+        """Publish a file whose stretches have all been filled; nothing happens if that was done before."""
+        try:
+            if os.path.exists(self.path(_unsealed(name))):
+                os.replace(self.path(_unsealed(name)), self.path(name))
+            _sync_directory(os.path.dirname(self.path(name)))
+        except OSError as error:
+            raise _write_error(self.path(name), error) from error
+
     def settle(self, directory: str) -> None:
         """Make the names of the files in a directory survive a loss of power."""
         try:
@@ -196,6 +238,10 @@ class Folder:
                 os.close(descriptor)
         except OSError as error:
             raise _write_error(self.path(name), error) from error
+
+    def remove(self, directory: str) -> None:
+        """Remove a directory of files, if it is there."""
+        shutil.rmtree(self.path(directory), ignore_errors=True)
 
     def remove_temporaries(self, directory: str) -> int:
         """Remove what an interrupted writer left behind; call it only while holding the lock."""
@@ -250,6 +296,10 @@ class Folder:
             path = os.path.dirname(path)
         status = os.statvfs(path)
         return status.f_bavail * status.f_frsize
+
+
+def _unsealed(name: str) -> str:
+    return os.path.join(os.path.dirname(name), f".{os.path.basename(name)}.unsealed")
 
 
 def _sync_directory(path: str) -> None:

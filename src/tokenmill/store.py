@@ -96,7 +96,7 @@ class Store:
 
     @functools.cached_property
     def sources(self) -> pa.Table:
-        """The sources of the run: path, kind, size, fingerprint."""
+        """The sources of the run: path, kind, size, fingerprint, identity."""
         return layout.read_table(self._folder, layout.SOURCES, self.run.sources_sha256)
 
     def skipped(self) -> Iterator[Skipped]:

@@ -1,6 +1,7 @@
 """What Python users call. `tokenmill` itself offers the same names, loaded on first use."""
 
 from tokenmill.api.estimate import Estimate, plan
+from tokenmill.api.exporting import Exported, export
 from tokenmill.api.preparation import Prepared, prepare
 from tokenmill.api.state import Status, status
 from tokenmill.api.verification import Verification, verify
@@ -12,4 +13,17 @@ def open(directory: str) -> Store:  # noqa: A001 - the name users know: tokenmil
     return Store(directory)
 
 
-__all__ = ["Estimate", "Prepared", "Status", "Store", "Verification", "open", "plan", "prepare", "status", "verify"]
+__all__ = [
+    "Estimate",
+    "Exported",
+    "Prepared",
+    "Status",
+    "Store",
+    "Verification",
+    "export",
+    "open",
+    "plan",
+    "prepare",
+    "status",
+    "verify",
+]

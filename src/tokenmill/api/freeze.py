@@ -10,6 +10,7 @@ import pyarrow as pa
 from tokenmill import layout, planning
 from tokenmill.api.request import Request, versions
 from tokenmill.errors import JobChanged
+from tokenmill.sources import with_identities
 
 if TYPE_CHECKING:
     from tokenmill.storage import Folder
@@ -32,7 +33,7 @@ def freeze(folder: Folder, request: Request) -> FrozenRun:
     run = layout.read_run(folder)
     if run is not None:
         return _reopen(folder, run, request)
-    sources = request.discovery.table
+    sources = with_identities(request.discovery.table)
     units = planning.build(sources, request.options, request.job.unit_bytes, request.job.limit_units)
     folder.create(layout.PARTS)
     folder.create(layout.TOKENIZER)
@@ -87,7 +88,7 @@ def _refuse_other_job(folder: Folder, run: layout.Run, request: Request) -> None
 
 
 def _refuse_other_sources(folder: Folder, before: pa.Table, now: pa.Table) -> None:
-    if before.equals(now):
+    if before.drop_columns("identity").equals(now):
         return
     old = dict(zip(before["path"].to_pylist(), before["fingerprint"].to_pylist(), strict=True))
     new = dict(zip(now["path"].to_pylist(), now["fingerprint"].to_pylist(), strict=True))

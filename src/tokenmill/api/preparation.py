@@ -11,6 +11,8 @@ import numpy as np
 
 from tokenmill import layout, planning
 from tokenmill.api import progress
+from tokenmill.api.export_request import ExportWords, make_export_request, refuse_unused
+from tokenmill.api.exporting import Exported, Limits, export_store
 from tokenmill.api.freeze import freeze
 from tokenmill.api.mill import Mill
 from tokenmill.api.request import Request, Words, choose_means, find_sources, make_request, total_bytes
@@ -49,6 +51,7 @@ class Prepared(msgspec.Struct, frozen=True):
     bytes_per_second: float
     peak_worker_bytes: int
     notices: list[str]
+    exports: list[Exported]
 
 
 def prepare(  # noqa: PLR0913 - the options of the command, by their names
@@ -65,10 +68,25 @@ def prepare(  # noqa: PLR0913 - the options of the command, by their names
     memory: str | int | None = None,
     unit_bytes: str | int | None = None,
     limit_units: int | None = None,
+    to: str | Sequence[str] = (),
+    val: str | float | None = None,
+    shuffle: int | None = None,
+    shard_tokens: str | int | None = None,
+    tail: str | None = None,
+    end_token: str | None = None,
+    dtype: str | None = None,
+    sequence_tokens: str | int | None = None,
+    name: str | None = None,
     reporter: progress.Reporter | None = None,
     executor: LocalExecutor | None = None,
 ) -> Prepared:
-    """Turn text into a token store at `out`. Call it again after any interruption: only what is missing is done."""
+    """Turn text into a token store at `out`, and export it to the formats of `to`, each in a directory of its name.
+
+    Call it again after any interruption: only what is missing is done.
+    """
+    formats = [to] if isinstance(to, str) else list(dict.fromkeys(to))
+    export_words = ExportWords(val, shuffle, shard_tokens, tail, end_token, dtype, sequence_tokens, name)
+    refuse_unused(export_words, formats)
     words = Words(sources, tokenizer, column, separator, engine, eot, bos, unit_bytes, limit_units)
     started = time.monotonic()
     # Workers take over a second to load their libraries; meanwhile, what is to be done is found out.
@@ -76,6 +94,7 @@ def prepare(  # noqa: PLR0913 - the options of the command, by their names
         discovery = find_sources(words)
         means = choose_means(workers, memory, most_workers=total_bytes(discovery) // planning.SMALLEST_UNIT_BYTES + 1)
         request = make_request(words, discovery)
+        exports = [make_export_request(each, export_words, request.job.tokenizer) for each in formats]
         folder = Folder(out)
         folder.create()
         with folder.lock(layout.LOCK), reporter if reporter is not None else progress.for_python() as report:
@@ -87,7 +106,10 @@ def prepare(  # noqa: PLR0913 - the options of the command, by their names
             pool.start(means.workers, means.worker_bytes)
             mill.run(pool)
             mill.manifest.add_from_parts(pool, mill.earlier)
-            return _prepared(mill, mill.manifest.publish(), time.monotonic() - started)
+            manifest = mill.manifest.publish()
+            seconds = time.monotonic() - started
+            exported = [export_store(out, None, each, Limits(workers, memory), report, pool) for each in exports]
+            return _prepared(mill, manifest, seconds, exported)
 
 
 def _announce(report: progress.Reporter, mill: Mill, request: Request) -> None:
@@ -116,7 +138,7 @@ def _spelled(spec: TokenizerSpec, token: int | None) -> str:
     return f"{token} {spelling}".rstrip()
 
 
-def _prepared(mill: Mill, manifest: pa.Table, seconds: float) -> Prepared:
+def _prepared(mill: Mill, manifest: pa.Table, seconds: float, exports: list[Exported]) -> Prepared:
     run, step = mill.frozen.run, mill.step
     totals = {name: int(np.sum(manifest[name].to_numpy())) for name in ("documents", "tokens", "text_bytes", "skipped")}
     worked = max(mill.seconds, 1e-9)
@@ -140,4 +162,5 @@ def _prepared(mill: Mill, manifest: pa.Table, seconds: float) -> Prepared:
         bytes_per_second=round(step.text_bytes / worked),
         peak_worker_bytes=mill.peak_worker_bytes,
         notices=mill.notices,
+        exports=exports,
     )

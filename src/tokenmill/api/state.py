@@ -9,6 +9,9 @@ import msgspec
 import numpy as np
 
 from tokenmill import layout
+from tokenmill.exports import records
+from tokenmill.exports.job import EXPORT, MANIFEST, PLAN
+from tokenmill.formats import FORMATS
 from tokenmill.storage import Folder
 
 RECENT_SECONDS = 60.0
@@ -37,6 +40,7 @@ class Status(msgspec.Struct, frozen=True):
     seconds_left: float | None
     deaths: int
     failures: int
+    exports: dict[str, str]
 
 
 def status(directory: str) -> Status:
@@ -72,7 +76,19 @@ def status(directory: str) -> Status:
         seconds_left=(int(text_bytes.sum()) - done) / rate if rate else None,
         deaths=log.deaths,
         failures=log.failures,
+        exports={
+            name: _export_state(Folder(folder.path(name))) for name in FORMATS if folder.exists(f"{name}/{EXPORT}")
+        },
     )
+
+
+def _export_state(export: Folder) -> str:
+    if export.exists(MANIFEST):
+        return "complete"
+    if not export.exists(PLAN):
+        return "not planned yet"
+    shards = len(layout.read_table(export, PLAN))
+    return f"{records.committed(export, shards).sum():,} of {shards:,} shards"
 
 
 def _totals(folder: Folder) -> dict[str, int]:

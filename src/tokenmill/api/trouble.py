@@ -6,14 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 from tokenmill.api.wording import size
 from tokenmill.errors import RunFailed
-from tokenmill.executors.outcomes import Died, Failed
+from tokenmill.executors.outcomes import Died, Failed, Item
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from tokenmill.planning import UnitTask
 
 NAMED_FAILURES = 5
+COMMITTED_STAYS = "What is committed stays. When the cause is gone, run the same command again."
 
 
 def obituary(death: Died[Any], what: str) -> str:
@@ -38,22 +39,36 @@ def span(task: UnitTask) -> str:
 
 def run_failed(failures: Sequence[Failed[UnitTask] | Died[UnitTask]], left: int, units: int, log: str) -> RunFailed:
     """The error that ends a run whose units could not all be done."""
-    details = []
-    for failure in failures[:NAMED_FAILURES]:
-        lines = _reason(failure).splitlines()
-        details += [f"unit {failure.item.unit}: {lines[0]}", *lines[1:]]
-    if len(failures) > NAMED_FAILURES:
-        details.append(f"and {len(failures) - NAMED_FAILURES} more: see {log}")
     return RunFailed(
         f"{left:,} of {units:,} units are not done",
-        *details,
-        "What is committed stays. When the cause is gone, run the same command again.",
+        *_reasons(failures, lambda task: f"unit {task.unit}", span, f": see {log}"),
+        COMMITTED_STAYS,
     )
 
 
-def _reason(failure: Failed[UnitTask] | Died[UnitTask]) -> str:
+def work_failed(failures: Sequence[Failed[Item] | Died[Item]], describe: Callable[[Item], str]) -> RunFailed:
+    """The error that ends other work, some of which could not be done."""
+    return RunFailed("not everything could be done", *_reasons(failures, describe, describe, ""), COMMITTED_STAYS)
+
+
+def _reasons(
+    failures: Sequence[Failed[Item] | Died[Item]],
+    name: Callable[[Item], str],
+    place: Callable[[Item], str],
+    more: str,
+) -> list[str]:
+    details = []
+    for failure in failures[:NAMED_FAILURES]:
+        lines = _reason(failure, place(failure.item)).splitlines()
+        details += [f"{name(failure.item)}: {lines[0]}", *lines[1:]]
+    if len(failures) > NAMED_FAILURES:
+        details.append(f"and {len(failures) - NAMED_FAILURES} more{more}")
+    return details
+
+
+def _reason(failure: Failed[Item] | Died[Item], place: str) -> str:
     if isinstance(failure, Died):
-        return obituary(failure, span(failure.item))
+        return obituary(failure, place)
     if failure.explained:
         return failure.message
-    return f"{failure.kind}: {failure.message or 'no message'}\n  in           {span(failure.item)}"
+    return f"{failure.kind}: {failure.message or 'no message'}\n  in           {place}"

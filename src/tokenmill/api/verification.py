@@ -11,11 +11,14 @@ import numpy as np
 from tokenmill import layout, planning
 from tokenmill.api import progress
 from tokenmill.api.freeze import load
-from tokenmill.api.request import choose_means
+from tokenmill.api.request import Means, choose_means
 from tokenmill.checking import Verify
 from tokenmill.errors import CorruptStore, RunFailed, UsageError
 from tokenmill.executors.local import LocalExecutor
-from tokenmill.executors.outcomes import Done, Failed
+from tokenmill.executors.outcomes import Done, Executor, Failed
+from tokenmill.exports.checking import CheckStretch, stretches
+from tokenmill.exports.job import MANIFEST
+from tokenmill.formats import FORMATS
 from tokenmill.storage import Folder
 from tokenmill.tokenizers import engine_modules
 from tokenmill.tokenizers.tokenizer import REFERENCES
@@ -34,6 +37,7 @@ class Verification(msgspec.Struct, frozen=True):
     documents: int
     tokens: int
     documents_compared: int
+    exports: dict[str, int]
     seconds: float
 
 
@@ -47,8 +51,8 @@ def verify(
 ) -> Verification:
     """Read every part and compare it with its checksum and the manifest; raise CorruptStore if anything is wrong.
 
-    With `sample`, that share of the documents is read again from the sources, encoded by the reference engine and
-    compared; with `all`, every document.
+    The files of complete exports in the store's directory are compared with theirs. With `sample`, that share of the
+    documents is read again from the sources, encoded by the reference engine and compared; with `all`, every document.
     """
     if not 0 <= sample <= 1:
         raise UsageError("--sample is a share of the documents, between 0 and 1")
@@ -79,11 +83,38 @@ def verify(
                 problems.append(outcome.message)
             elif outcome.final:
                 raise RunFailed(f"the worker that checked part {outcome.item.unit} {outcome.how}")
+        exports = {}
+        for name in complete_exports(folder):
+            files, found = _check_export(Folder(folder.path(name)), executor, report, means)
+            exports[name] = files
+            problems += found
     if problems:
         raise _report(folder, problems)
     totals = {name: int(np.sum(manifest[name].to_numpy())) for name in ("documents", "tokens")}
     seconds = round(time.monotonic() - started, 3)
-    return Verification(folder.root, run.units, totals["documents"], totals["tokens"], compared, seconds)
+    return Verification(folder.root, run.units, totals["documents"], totals["tokens"], compared, exports, seconds)
+
+
+def complete_exports(folder: Folder) -> list[str]:
+    """The formats that a store has been exported to, into its own directory."""
+    return [name for name in FORMATS if folder.exists(f"{name}/{MANIFEST}")]
+
+
+def _check_export(export: Folder, executor: Executor, report: progress.Reporter, means: Means) -> tuple[int, list[str]]:
+    """How many files were checked, and what is wrong with them."""
+    items = stretches(export)
+    problems: list[str] = []
+    report.begin(f"verify {export.root}", sum(item.bytes for item in items), 0, means.workers)
+    step = progress.Step()
+    for outcome in executor.run(CheckStretch(export.root), items):
+        if isinstance(outcome, Done):
+            step = progress.Step(step.text_bytes + outcome.value, step.tokens, step.units + 1)
+            report.advance(outcome.value, step)
+        elif isinstance(outcome, Failed):
+            problems.append(outcome.message)
+        elif outcome.final:
+            raise RunFailed(f"the worker that checked {outcome.item.name} {outcome.how}")
+    return len({item.name for item in items}), problems
 
 
 def _compare(manifest: pa.Table, unit: int, part: pa.Table) -> list[str]:

@@ -23,10 +23,13 @@ def _example(command: str) -> str:
 @click.argument("sources", nargs=-1, required=True, metavar="SOURCE...")
 @options.what
 @click.option("--out", "-o", required=True, metavar="DIR", help="The store: made, or resumed if it is there.")
+@options.limits
 @options.how
+@click.option("--to", multiple=True, metavar="FORMAT", help="Also export, to DIR/FORMAT; can be given several times.")
+@options.exports
 @options.everywhere
 def prepare(sources: tuple[str, ...], as_json: bool, **words: Any) -> None:
-    """Tokenize sources into a store.
+    """Tokenize sources into a store, and export it if asked.
 
     A SOURCE is a file, a directory or a glob: Parquet, Arrow (as datasets saves it), JSON Lines (also .gz, .zst) or
     text. Run the same command again after any interruption: only what is missing is done.
@@ -48,6 +51,7 @@ def prepare(sources: tuple[str, ...], as_json: bool, **words: Any) -> None:
 @click.command(epilog=_example("tokenmill plan data/*.parquet --tokenizer gpt2"))
 @click.argument("sources", nargs=-1, required=True, metavar="SOURCE...")
 @options.what
+@options.limits
 @options.how
 @options.everywhere
 def plan(sources: tuple[str, ...], as_json: bool, **words: Any) -> None:
@@ -57,6 +61,40 @@ def plan(sources: tuple[str, ...], as_json: bool, **words: Any) -> None:
 
     words["separator"] = options.written(words["separator"])
     show.result(api.plan(sources, **words), as_json, show.estimate)
+
+
+@click.command(epilog=_example("tokenmill export tokens --to nanogpt --val 0.0005 --shuffle 1337"))
+@click.argument("directory", metavar="DIR")
+@click.option("--to", required=True, metavar="FORMAT", help="The format: `tokenmill formats` lists them.")
+@click.option("--out", "-o", metavar="DIR2", help="Where the files go. [default: DIR/FORMAT]")
+@options.exports
+@options.limits
+@options.everywhere
+def export(directory: str, as_json: bool, **words: Any) -> None:
+    """Write a store's tokens as the files a trainer reads.
+
+    Run the same command again after any interruption: only the shards that are missing are written.
+    """
+    from tokenmill.executors.local import LocalExecutor  # noqa: PLC0415 - after the options are known to be right
+    from tokenmill.exports import PRELOAD  # noqa: PLC0415
+
+    with LocalExecutor(PRELOAD) as executor:  # it loads what it needs while we do
+        from tokenmill import api  # noqa: PLC0415
+        from tokenmill.api import progress  # noqa: PLC0415
+        from tokenmill.cli import show  # noqa: PLC0415
+
+        reporter = progress.for_command(options.quiet())
+        result = api.export(directory, **words, reporter=reporter, executor=executor)
+    show.result(result, as_json, show.exported)
+
+
+@click.command(epilog=_example("tokenmill formats"))
+@options.everywhere
+def formats(as_json: bool) -> None:
+    """List the formats that a store can be exported to, and the trainer each is for."""
+    from tokenmill.cli import show  # noqa: PLC0415
+
+    show.formats(as_json)
 
 
 @click.command(epilog=_example("tokenmill status tokens"))
@@ -130,4 +168,4 @@ def inspect(directory: str, doc: int | None, skipped: bool, as_json: bool) -> No
         show.overview(store, as_json)
 
 
-COMMANDS = (prepare, plan, status, verify, inspect)
+COMMANDS = (prepare, plan, status, export, verify, inspect, formats)

@@ -37,12 +37,38 @@ _WHAT = [
 ]
 
 _HOW = [
-    click.option("--workers", type=click.IntRange(1), metavar="N", help="Processes. [default: one per core]"),
-    click.option("--memory", metavar="SIZE", help="Budget, such as 8GB. [default: 70 % of what there is]"),
     click.option("--unit-bytes", metavar="SIZE", help="Text in a unit of work. [default: by corpus size, 1 to 64 MiB]"),
     click.option(
         "--limit-units", type=click.IntRange(1), metavar="N", help="Only the first N units, to try something out."
     ),
+]
+
+_EXPORTS = [
+    click.option(
+        "--val", metavar="V", help="Held out: a share such as 0.0005, first-shard, or none. [default: by format]"
+    ),
+    click.option("--shuffle", type=int, metavar="SEED", help="Put all documents into one random order."),
+    click.option("--shard-tokens", metavar="N", help="Tokens in a shard, such as 100M. [default: by format]"),
+    click.option(
+        "--tail",
+        type=click.Choice(["keep", "drop", "merge"]),
+        help="A last shard that is not full: keep it, drop it, or merge it into the one before. [default: by format]",
+    ),
+    click.option(
+        "--end-token",
+        type=click.Choice(["appended", "prepended"]),
+        help="Where the end token stands: after each document or before it. [default: by format]",
+    ),
+    click.option(
+        "--dtype", type=click.Choice(["uint16", "int32", "uint32"]), help="Type of the tokens. [default: by vocabulary]"
+    ),
+    click.option("--sequence-tokens", metavar="N", help="Tokens in a sequence of mds. [default: 2048]"),
+    click.option("--name", metavar="NAME", help="What file names start with, where a format has it in them."),
+]
+
+_LIMITS = [
+    click.option("--workers", type=click.IntRange(1), metavar="N", help="Processes. [default: one per core]"),
+    click.option("--memory", metavar="SIZE", help="Budget, such as 8GB. [default: 70 % of what there is]"),
 ]
 
 _QUIET = "tokenmill.quiet"
@@ -75,6 +101,8 @@ def _all_of(options: list[Any]) -> Callable[[Function], Function]:
 
 what = _all_of(_WHAT)
 how = _all_of(_HOW)
+exports = _all_of(_EXPORTS)
+limits = _all_of(_LIMITS)
 everywhere = _all_of(_EVERYWHERE)
 
 

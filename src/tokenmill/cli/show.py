@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -14,11 +15,12 @@ from rich.text import Text
 from tokenmill import layout
 from tokenmill.api.wording import count, duration, number, size
 from tokenmill.errors import UsageError
+from tokenmill.formats import FORMATS
 from tokenmill.storage import Folder
 from tokenmill.tokenizers.pieces import piece_lookup
 
 if TYPE_CHECKING:
-    from tokenmill.api import Estimate, Prepared, Status, Store, Verification
+    from tokenmill.api import Estimate, Exported, Prepared, Status, Store, Verification
 
 Result = TypeVar("Result")
 TOKEN_STYLES = ("black on #ffd6a5", "black on #caffbf", "black on #9bf6ff", "black on #bdb2ff", "black on #ffadad")
@@ -58,6 +60,38 @@ def prepared(done: Prepared) -> Iterable[tuple[str, str]]:
     else:
         yield "done", "everything was there already"
     yield "took", f"{duration(done.seconds)}, {done.units_done_now:,} of {count(done.units, 'unit')} now"
+    for export in done.exports:
+        yield from exported(export)
+
+
+def exported(done: Exported) -> Iterable[tuple[str, str]]:
+    """The end of an export."""
+    yield "export", f"{done.directory} ({done.format}, for {done.trainer})"
+    for name, split in done.splits.items():
+        held = f"{split.tokens:,} tokens of {count(split.documents, 'document')}"
+        yield name, f"{held} in {count(split.shards, 'shard')}" if split.shards > 1 else held
+        if split.tokens_left_out:
+            yield "left out", f"{split.tokens_left_out:,} tokens that fill no shard (--tail drop)"
+    yield "files", f"{done.files:,}, {size(done.bytes)} of {done.dtype}"
+    if done.shards_done_now:
+        yield "speed", f"{number(done.tokens_per_second)} tokens/s"
+    else:
+        yield "done", "everything was there already"
+    yield "took", duration(done.seconds)
+
+
+def formats(as_json: bool) -> None:
+    """The formats there are."""
+    traits = [each.TRAITS for each in FORMATS.values()]
+    if as_json:
+        _json([dataclasses.asdict(each) for each in traits])
+        return
+    for each in traits:
+        shards = "one file a split" if each.shard_tokens is None else f"{number(each.shard_tokens)} tokens a shard"
+        whole = "cuts documents" if each.cuts else "whole documents"
+        click.echo(f"{each.name:<14} {each.trainer}")
+        click.echo(f"{'':<14} {each.files}; {'/'.join(each.dtypes)}, end token {each.end}")
+        click.echo(f"{'':<14} {shards}, {whole}; val {each.val or 'none'}")
 
 
 def estimate(planned: Estimate) -> Iterable[tuple[str, str]]:
@@ -98,6 +132,8 @@ def status(state: Status) -> Iterable[tuple[str, str]]:
     trouble = [count(n, what) for n, what in ((state.deaths, "worker death"), (state.failures, "failed unit")) if n]
     if trouble:
         yield "trouble", " and ".join(trouble) + " since it was last started"
+    for name, export in state.exports.items():
+        yield "export", f"{name}: {export}"
     if state.state == "stopped":
         yield "next", "run the same `tokenmill prepare` again to finish it"
 
@@ -112,6 +148,8 @@ def verification(checked: Verification) -> Iterable[tuple[str, str]]:
             f"{checked.documents_compared:,} of {checked.documents:,} documents equal the reference's tokens",
         )
     yield "holds", f"{checked.documents:,} documents, {checked.tokens:,} tokens"
+    for name, files in checked.exports.items():
+        yield "export", f"{name}: {count(files, 'file')} checked, all as they were written"
     yield "took", duration(checked.seconds)
 
 

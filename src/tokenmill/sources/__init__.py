@@ -10,10 +10,20 @@ import pyarrow as pa
 from tokenmill import storage
 from tokenmill.errors import SourceError
 from tokenmill.sources import arrow, jsonl, parquet, text
-from tokenmill.sources.discovery import Discovery, discover, file_at, files_between, kind_of
+from tokenmill.sources.discovery import Discovery, discover, file_at, files_between, kind_of, with_identities
 from tokenmill.sources.documents import Documents, ReadOptions, Slices, SourceFile, SourceKind
 
-__all__ = ["KINDS", "Discovery", "discover", "file_at", "files_between", "kind_of", "read_documents", "split_file"]
+__all__ = [
+    "KINDS",
+    "Discovery",
+    "discover",
+    "file_at",
+    "files_between",
+    "kind_of",
+    "read_documents",
+    "split_file",
+    "with_identities",
+]
 
 KINDS: Final[dict[str, SourceKind]] = {"parquet": parquet, "arrow": arrow, "jsonl": jsonl, "text": text}
 # What pyarrow and the system raise for a file that is damaged, cut off or out of reach.

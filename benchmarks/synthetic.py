@@ -1,0 +1,79 @@
+"""Make a complete store of random tokens, as fast as the disk writes, for measurements that need no text."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from concurrent.futures import ProcessPoolExecutor
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from tokenmill import layout
+from tokenmill.job import Job, TokenizerSpec
+from tokenmill.part import PartContent, PartSummary, write_part
+from tokenmill.storage import Folder
+
+END = 50256
+PART_TOKENS = 4_000_000
+MEAN_DOCUMENT_TOKENS = 700
+PARTS_IN_SOURCE = 8
+
+
+def make_store(directory: str, tokens: int, vocabulary_size: int = END + 1) -> int:
+    """A store of about so many tokens, in documents of about 700; returns how many documents."""
+    parts = max(1, tokens // PART_TOKENS)
+    sources = -(-parts // PARTS_IN_SOURCE)
+    spec = TokenizerSpec("synthetic", "tiktoken", "none", "0" * 64, vocabulary_size, {"<|end|>": END}, end_of_text=END)
+    job = Job(spec, "text", None, None, END, PART_TOKENS * 4)
+    folder = Folder(directory)
+    folder.create(layout.PARTS)
+    with ProcessPoolExecutor(os.cpu_count(), multiprocessing.get_context("spawn")) as pool:
+        encoded = msgspec.json.encode(job)
+        found = pool.map(make_part, [directory] * parts, [encoded] * parts, range(parts))
+        summaries = [msgspec.json.decode(each, type=PartSummary) for each in found]
+    paths = [f"/synthetic/{number:05d}.parquet" for number in range(sources)]
+    table = pa.table(
+        {
+            "path": paths,
+            "kind": pa.array(["parquet"] * sources).dictionary_encode(),
+            "size": pa.array([1] * sources, pa.int64()),
+            "fingerprint": ["none"] * sources,
+            "identity": pa.array(range(sources), pa.uint64()),
+        }
+    )
+    plan = pa.table({"text_bytes": pa.array([PART_TOKENS * 4] * parts, pa.int64())})
+    run = layout.Run(
+        job=job,
+        units=parts,
+        sources=sources,
+        source_bytes=sources,
+        text_bytes=parts * PART_TOKENS * 4,
+        sources_sha256=layout.publish_table(folder, layout.SOURCES, table),
+        plan_sha256=layout.publish_table(folder, layout.PLAN, plan),
+        engine="none",
+        versions={},
+    )
+    layout.publish_json(folder, layout.RUN, run)
+    layout.publish_table(folder, layout.MANIFEST, layout.manifest_columns(summaries))
+    return sum(summary.documents for summary in summaries)
+
+
+def make_part(directory: str, encoded_job: bytes, part: int) -> bytes:
+    """One part: documents of log-normal length, the seed is the part's number."""
+    job = msgspec.json.decode(encoded_job, type=Job)
+    generator = np.random.default_rng(part)
+    lengths = generator.lognormal(np.log(MEAN_DOCUMENT_TOKENS) - 0.5, 1.0, PART_TOKENS // MEAN_DOCUMENT_TOKENS)
+    ends = np.cumsum(lengths.astype(np.int64) + 1)
+    tokens = generator.integers(0, END, ends[-1], dtype=job.tokenizer.dtype)
+    tokens[ends - 1] = END
+    documents = len(ends)
+    content = PartContent(
+        tokens=tokens,
+        offsets=np.concatenate([np.zeros(1, np.int64), ends]),
+        source=np.full(documents, part // PARTS_IN_SOURCE, np.uint32),
+        row=np.arange(documents, dtype=np.uint64) + np.uint64(part % PARTS_IN_SOURCE * PART_TOKENS),
+    )
+    summary = PartSummary(part, job.digest(), documents, len(tokens), len(tokens) * 4)
+    return msgspec.json.encode(write_part(Folder(directory), summary, content))

@@ -1,0 +1,34 @@
+"""Megatron-LM: the IndexedDataset of megatron-core, mapped and as a file."""
+
+import numpy as np
+from expected import Check, Documents, chain, collect
+from megatron.core.datasets.indexed_dataset import IndexedDataset
+
+
+def main() -> None:
+    """Compare each sequence of each prefix; a sequence is a document."""
+    check = Check()
+    splits = []
+    prefixes = 0
+    for split in ("train", "val"):
+        paths = [path.removesuffix(".idx") for path in check.files("_text_document.idx", beginning=split)]
+        if paths:
+            splits.append(chain([read_prefix(check, path) for path in paths]))
+            prefixes += len(paths)
+    check.same_documents(splits)
+    check.report("megatron-core", f"each document of {prefixes} IndexedDataset, mapped and as a file")
+
+
+def read_prefix(check: Check, prefix: str) -> Documents:
+    """The documents of a pair of files."""
+    dataset = IndexedDataset(prefix, mmap=True)
+    documents = collect(dataset[position] for position in range(len(dataset)))
+    check.require(dataset.index.dtype == check.dtype, f"{prefix} is {dataset.index.dtype}")
+    check.same(f"document indices of {prefix}", dataset.document_indices, np.arange(len(dataset) + 1))
+    check.same(f"a slice of {prefix}", np.concatenate(dataset[:]), documents.tokens)
+    unmapped = IndexedDataset(prefix, mmap=False)
+    check.same(f"{prefix} as a file", collect(unmapped[i] for i in range(len(unmapped))).tokens, documents.tokens)
+    return documents
+
+
+main()

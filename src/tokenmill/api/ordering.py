@@ -1,0 +1,93 @@
+"""The documents of an export brought into their order and counted, so that shards can be cut from them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+import pyarrow as pa
+
+from tokenmill.api.errands import Crew
+from tokenmill.exports import runs
+from tokenmill.exports.job import RUNS
+from tokenmill.exports.shards import Blocks, Counts
+from tokenmill.exports.work import Resolve, Site, Sort, Survey
+from tokenmill.storage import Folder
+
+ITEMS_AT_ONCE = 64
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Ordering:
+    """One export's documents: counted as they are in the store, or sorted first if they are to be shuffled."""
+
+    site: Site
+    manifest: pa.Table
+    crew: Crew
+
+    def blocks(self) -> Blocks:
+        """What each block holds for each stream."""
+        if self.site.frozen.job.shuffle is not None:
+            return self._sorted()
+        if self.site.frozen.job.streams > 1:
+            return self._counted()
+        return Blocks(*(self.manifest[name].to_numpy()[np.newaxis] for name in ("documents", "tokens")))
+
+    def resolve(self, blocks: Blocks, stream: int, positions: Counts) -> Counts:
+        """Move positions of a stream to where the next documents start."""
+        ends = blocks.ends(stream)
+        block = np.minimum(np.searchsorted(ends, positions), len(ends) - 1)
+        before = (ends - blocks.tokens[stream])[block]
+        places = list(zip(block.tolist(), before.tolist(), positions.tolist(), strict=True))
+        items = [(stream, tuple(chunk)) for chunk in chunks(places)]
+        done = self.crew.each(Resolve(self.site), items, lambda _: "the edges of shards")
+        found = {outcome.item: outcome.value for outcome in done}
+        return np.concatenate([found[item] for item in items])
+
+    def _counted(self) -> Blocks:
+        """Parts as blocks; a look at every document tells which stream it is in."""
+        tokens = self.manifest["tokens"].to_numpy()
+        found = np.zeros((2, self.site.frozen.job.streams, len(tokens)), np.int64)
+        items = [tuple(chunk) for chunk in chunks(range(len(tokens)))]
+        self.crew.begin("split", int(tokens.sum()))
+        for done in self.crew.each(Survey(self.site), items, lambda item: f"parts {item[0]} to {item[-1]}"):
+            found[:, :, list(done.item)] = done.value
+            self.crew.advance(int(tokens[list(done.item)].sum()))
+        return Blocks(*found)
+
+    def _sorted(self) -> Blocks:
+        """Ranges of keys as blocks, once the documents are sorted into runs."""
+        folder, frozen = Folder(self.site.out), self.site.frozen
+        spans = self._spans()
+        folder.create(RUNS)
+        folder.remove_temporaries(RUNS)
+        there = set(runs.committed(folder))
+        missing = [span for span in spans if span[0] not in there]
+        tokens = self.manifest["tokens"].to_numpy()
+        total = int(tokens.sum())
+        self.crew.begin("shuffle", total, total - sum(int(tokens[start:stop].sum()) for _, start, stop in missing))
+        for done in self.crew.each(Sort(self.site), missing, lambda span: f"parts {span[1]} to {span[2] - 1}"):
+            self.crew.advance(done.value)
+        documents, counted = np.zeros((2, frozen.job.streams, frozen.bins), np.int64)
+        for run, _, _ in spans:
+            index = runs.read_index(folder, run)
+            documents += np.diff(index.documents).reshape(documents.shape)
+            counted += np.diff(index.tokens).reshape(documents.shape)
+        return Blocks(documents, counted)
+
+    def _spans(self) -> list[tuple[int, int, int]]:
+        """The parts that are sorted together: number of the run, first part, last part + 1."""
+        tokens = self.manifest["tokens"].to_numpy()
+        group = (np.cumsum(tokens) - tokens) // self.site.frozen.run_tokens
+        starts = np.flatnonzero(np.diff(group, prepend=-1))
+        stops = np.append(starts[1:], len(tokens))
+        return list(zip(range(len(starts)), starts.tolist(), stops.tolist(), strict=True))
+
+
+def chunks(items: Sequence[T]) -> Iterator[Sequence[T]]:
+    """Some of the items at a time."""
+    for start in range(0, len(items), ITEMS_AT_ONCE):
+        yield items[start : start + ITEMS_AT_ONCE]

@@ -1,0 +1,128 @@
+"""An export as data: everything that decides its bytes, frozen in the export's directory before the first shard."""
+
+from __future__ import annotations
+
+import hashlib
+
+import msgspec
+
+from tokenmill.errors import JobChanged, StoreError
+from tokenmill.formats.format import Place, Tail
+from tokenmill.storage import Folder
+
+STATE = ".tokenmill"
+"""Hidden, because some trainers take every file that they see."""
+
+EXPORT = f"{STATE}/export.json"
+PLAN = f"{STATE}/plan.parquet"
+RECORDS = f"{STATE}/shards"
+RUNS = f"{STATE}/runs"
+MANIFEST = f"{STATE}/manifest.parquet"
+LOCK = f"{STATE}/lock"
+FORMAT = 1
+
+FIRST_SHARD = "first-shard"
+
+
+class ExportJob(msgspec.Struct, frozen=True):
+    """What is asked of an export, with every default filled in.
+
+    `shard_tokens` is None where a split is one file. `val` is a share of the documents, `first-shard` or None, and
+    `val_tokens` the size of that first shard. `store` is the hash of the parts that are exported.
+    """
+
+    format: str
+    store: str
+    tokenizer: str
+    dtype: str
+    end: Place
+    end_token: int | None
+    name: str
+    val: str | None
+    val_tokens: int | None
+    shuffle: int | None
+    shard_tokens: int | None
+    tail: Tail
+    sequence_tokens: int | None
+
+    @property
+    def val_share(self) -> float | None:
+        """The share of the documents that is held out, if it is a share."""
+        return float(self.val) if self.val is not None and self.val != FIRST_SHARD else None
+
+    @property
+    def streams(self) -> int:
+        """How many sequences of documents there are: those for training, and those held out by their hash."""
+        return 1 if self.val_share is None else 2
+
+    def identity(self) -> dict[str, str]:
+        """The choices that decide the bytes, each under the name that people know it by."""
+        return {
+            "--to": self.format,
+            "store": f"sha256 {self.store}",
+            "tokenizer": self.tokenizer,
+            "--dtype": self.dtype,
+            "--end-token": f"{self.end} ({self.end_token})",
+            "--name": self.name or "none",
+            "--val": f"{self.val or 'none'}" + (f" of {self.val_tokens:,} tokens" if self.val_tokens else ""),
+            "--shuffle": "none" if self.shuffle is None else str(self.shuffle),
+            "--shard-tokens": "one file" if self.shard_tokens is None else f"{self.shard_tokens:,}",
+            "--tail": self.tail,
+            "--sequence-tokens": "none" if self.sequence_tokens is None else str(self.sequence_tokens),
+        }
+
+    def digest(self) -> str:
+        """SHA-256 of the identity in canonical JSON."""
+        return hashlib.sha256(msgspec.json.encode(self.identity(), order="sorted")).hexdigest()
+
+
+class FrozenExport(msgspec.Struct, frozen=True):
+    """The export as it was started: the job, and how its work is cut, which decides no byte of the result.
+
+    `bins` and `run_tokens` are those of the shuffle: into how many ranges the keys are cut, and how many tokens are
+    sorted at once.
+    """
+
+    job: ExportJob
+    bins: int
+    run_tokens: int
+    format: int = FORMAT
+
+
+def read_frozen(folder: Folder) -> FrozenExport | None:
+    """The export that a directory holds, or None if it holds none."""
+    if not folder.exists(EXPORT):
+        return None
+    try:
+        frozen = msgspec.json.decode(folder.read(EXPORT), type=FrozenExport)
+    except msgspec.MsgspecError as error:
+        raise StoreError(f"{folder.path(EXPORT)} is damaged", str(error), _ANEW) from error
+    if frozen.format != FORMAT:
+        raise StoreError(f"{folder.root} was exported by another version of tokenmill", _ANEW)
+    return frozen
+
+
+def freeze(folder: Folder, export: FrozenExport) -> FrozenExport:
+    """The export of this job in this directory: the one that is there, if it is the same, or a new one.
+
+    One that never came to a plan has written no shard, and gives way.
+    """
+    before = read_frozen(folder)
+    if before is None or (before.job != export.job and not folder.exists(PLAN)):
+        folder.remove(RUNS)
+        with folder.publish(EXPORT) as file:
+            file.write(msgspec.json.format(msgspec.json.encode(export), indent=2) + b"\n")
+        return export
+    was, now = before.job.identity(), export.job.identity()
+    changes = [(name, was[name], now[name]) for name in was if was[name] != now[name]]
+    if changes:
+        raise JobChanged(
+            f"this directory holds an export with another {changes[0][0]}",
+            f"export       {folder.root}",
+            *(f"{name:<16} was {before}, is now {after}" for name, before, after in changes),
+            "Use the original options, another --out, or remove the directory.",
+        )
+    return before
+
+
+_ANEW = "Remove the directory and export again."

@@ -1,0 +1,207 @@
+"""How an export is cut into shards: arithmetic on counts, from blocks of documents to stretches of token streams.
+
+A block is the smallest thing that is read whole: a part, or a range of keys when documents are shuffled. A stream is a
+sequence of documents over the blocks: those for training, or those held out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from tokenmill.errors import UsageError
+from tokenmill.exports.job import FIRST_SHARD, ExportJob
+from tokenmill.formats.format import Split, Traits
+
+PIECE_TOKENS = 64_000_000
+"""How many tokens of a file that is one for its split a worker writes at a time."""
+
+TRAIN, VAL = 0, 1
+_LEFT_OUT = b"tokenmill.left_out"
+
+Counts = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """The documents and tokens of each block, one row for each stream."""
+
+    documents: Counts
+    tokens: Counts
+
+    def ends(self, stream: int) -> Counts:
+        """Where the blocks of a stream end, in tokens."""
+        return np.cumsum(self.tokens[stream])
+
+    def totals(self, stream: int) -> tuple[int, int]:
+        """Documents and tokens of a stream."""
+        return int(self.documents[stream].sum()), int(self.tokens[stream].sum())
+
+
+class ShardTask(msgspec.Struct, frozen=True):
+    """One shard as it is sent to a worker: tokens [start, stop) of a stream, which are in blocks [first, last].
+
+    `before` is the number of tokens before the first of these blocks. `final` tells that the stream ends with it.
+    `position` is where the shard starts in its file, of `file_tokens` tokens, if several shards make a file.
+    """
+
+    shard: int
+    split: Split
+    stream: int
+    number: int
+    count: int
+    start: int
+    stop: int
+    final: bool
+    first_block: int
+    last_block: int
+    before: int
+    position: int
+    file_tokens: int
+
+    @property
+    def tokens(self) -> int:
+        """How many tokens the shard holds."""
+        return self.stop - self.start
+
+
+SCHEMA = pa.schema(
+    [
+        ("shard", pa.int64()),
+        ("split", pa.string()),
+        ("stream", pa.int64()),
+        ("number", pa.int64()),
+        ("count", pa.int64()),
+        ("start", pa.int64()),
+        ("stop", pa.int64()),
+        ("final", pa.bool_()),
+        ("first_block", pa.int64()),
+        ("last_block", pa.int64()),
+        ("before", pa.int64()),
+        ("position", pa.int64()),
+        ("file_tokens", pa.int64()),
+    ]
+)
+
+Resolve = Callable[[int, Counts], Counts]
+"""Where the documents start that are the first at or after some positions of a stream."""
+
+
+def plan(job: ExportJob, traits: Traits, blocks: Blocks, resolve: Resolve) -> pa.Table:
+    """The shards, one row each; `resolve` moves their edges to those of documents, unless the format cuts them."""
+    tables: list[pa.Table] = []
+    dropped = {}
+    for split, stream, start, stop in _ranges(job, blocks):
+        edges = _edges(job, start, stop)
+        if not traits.cuts:
+            edges = resolve(stream, edges)
+        end = max(int(edges[-1]), stop)
+        edges = _with_tail(job, edges, end)
+        dropped[split] = end - int(edges[-1])
+        numbered = sum(table.num_rows for table in tables)
+        first = max(numbered, 1 if split == "train" else 0) if traits.numbered_together else 0
+        table = _rows(split, stream, edges, blocks)
+        table["number"] = np.arange(len(edges) - 1) + first
+        table["shard"] = np.arange(len(edges) - 1) + numbered
+        tables.append(pa.table(table, schema=SCHEMA))
+    shards = pa.concat_tables(tables) if tables else SCHEMA.empty_table()
+    _check_sizes(job, traits, shards, blocks)
+    return shards.replace_schema_metadata({_LEFT_OUT: msgspec.json.encode(dropped)})
+
+
+def left_out(shards: pa.Table) -> dict[str, int]:
+    """How many tokens of each split are in no shard, because what was left at the end is dropped."""
+    return msgspec.json.decode(shards.schema.metadata[_LEFT_OUT], type=dict[str, int])
+
+
+def tasks(shards: pa.Table, wanted: Counts) -> Iterator[ShardTask]:
+    """The shards of some numbers, as they are sent to workers."""
+    for row in wanted.tolist():
+        yield ShardTask(**shards.slice(row, 1).to_pylist()[0])
+
+
+def step(job: ExportJob) -> int:
+    """How many tokens a shard is to hold."""
+    tokens = job.shard_tokens if job.shard_tokens is not None else PIECE_TOKENS
+    return tokens - tokens % job.sequence_tokens if job.sequence_tokens else tokens
+
+
+def _ranges(job: ExportJob, blocks: Blocks) -> Iterator[tuple[Split, int, int, int]]:
+    """Each split that holds anything: its name, its stream and its tokens there."""
+    _, total = blocks.totals(TRAIN)
+    if job.val == FIRST_SHARD and job.val_tokens is not None:
+        yield "val", TRAIN, 0, job.val_tokens
+        yield "train", TRAIN, job.val_tokens, total
+        return
+    if job.val is not None and blocks.totals(VAL)[1]:
+        yield "val", VAL, 0, blocks.totals(VAL)[1]
+    if total:
+        yield "train", TRAIN, 0, total
+
+
+def _edges(job: ExportJob, start: int, stop: int) -> Counts:
+    if job.sequence_tokens and job.tail == "drop":
+        stop -= (stop - start) % job.sequence_tokens
+    return np.append(np.arange(start, stop, step(job), dtype=np.int64), max(start, stop))
+
+
+def _with_tail(job: ExportJob, edges: Counts, stop: int) -> Counts:
+    """Do with a last shard that is not full what was asked; a single one is kept, or nothing would be left."""
+    edges = np.unique(edges)
+    short = len(edges) > 2 and stop - edges[-2] < step(job)
+    if job.shard_tokens is None or job.sequence_tokens or not short or job.tail == "keep":
+        return edges
+    return edges[:-1] if job.tail == "drop" else np.delete(edges, -2)
+
+
+def _rows(split: Split, stream: int, edges: Counts, blocks: Blocks) -> dict[str, Any]:
+    """The columns of a split's shards. A block that only touches a shard counts: it may end in empty documents."""
+    ends = blocks.ends(stream)
+    starts = ends - blocks.tokens[stream]
+    count = len(edges) - 1
+    first = np.searchsorted(ends, edges[:-1], side="left")
+    last = np.searchsorted(starts, edges[1:], side="right") - 1
+    return {
+        "split": [split] * count,
+        "stream": np.full(count, stream),
+        "count": np.full(count, count),
+        "start": edges[:-1],
+        "stop": edges[1:],
+        "final": edges[1:] == (ends[-1] if len(ends) else 0),
+        "first_block": first,
+        "last_block": last,
+        "before": starts[first] if count else [],
+        "position": edges[:-1] - (edges[0] if len(edges) else 0),
+        "file_tokens": np.full(count, edges[-1] - edges[0] if len(edges) else 0),
+    }
+
+
+def check_bytes(traits: Traits, dtype: str, sequence_tokens: int | None, tokens: int, documents: int) -> None:
+    """Refuse a shard whose file the format's readers could not address."""
+    items = tokens // sequence_tokens + 1 if sequence_tokens else documents
+    size = traits.header_bytes + items * traits.item_bytes + tokens * np.dtype(dtype).itemsize
+    if traits.most_bytes is not None and size > traits.most_bytes:
+        raise UsageError(
+            f"a shard of {tokens:,} tokens is too large for {traits.name}",
+            f"limit        {traits.most_bytes:,} bytes in a file; about {size:,} are needed",
+            f"Choose --shard-tokens {traits.most_bytes // np.dtype(dtype).itemsize // 2:,} or less.",
+        )
+
+
+def _check_sizes(job: ExportJob, traits: Traits, shards: pa.Table, blocks: Blocks) -> None:
+    """Check the largest shard, counting as its documents all of the blocks it touches."""
+    if traits.most_bytes is None or not len(shards):
+        return
+    tokens = shards["stop"].to_numpy() - shards["start"].to_numpy()
+    before = np.concatenate(
+        [np.zeros((len(blocks.documents), 1), np.int64), np.cumsum(blocks.documents, axis=1)], axis=1
+    )
+    stream = shards["stream"].to_numpy()
+    documents = before[stream, shards["last_block"].to_numpy() + 1] - before[stream, shards["first_block"].to_numpy()]
+    check_bytes(traits, job.dtype, job.sequence_tokens, int(tokens.max()), int(documents.max()))

@@ -1,0 +1,241 @@
+"""What workers do for an export: count, sort, write. Everything here happens inside a worker."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from tokenmill import layout
+from tokenmill.errors import CorruptStore
+from tokenmill.exports import records, runs
+from tokenmill.exports.job import ExportJob, FrozenExport
+from tokenmill.exports.order import Order
+from tokenmill.exports.shards import Counts, ShardTask
+from tokenmill.exports.streams import Extent, Origins, PartExtent, RunExtent, gathered
+from tokenmill.formats import find_format
+from tokenmill.formats.format import Content, Shard, ShardRecord, Tokens
+from tokenmill.part import PartContent, TokenArray, open_part
+from tokenmill.storage import Folder
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """Where an export is made of what: the store, the export's directory, and what was frozen there."""
+
+    store: str
+    out: str
+    frozen: FrozenExport
+    batch_bytes: int
+
+    @property
+    def order(self) -> Order:
+        """The split and the shuffle."""
+        return Order.of(self.frozen.job, source_columns(self.store)[1])
+
+    def extent(self, stream: int, first_block: int, last_block: int) -> Extent:
+        """The documents of some blocks."""
+        blocks = range(first_block, last_block + 1)
+        if self.frozen.job.shuffle is None:
+            return PartExtent(Folder(self.store), self.order, stream, blocks)
+        return RunExtent(Folder(self.out), self.order, self.frozen.bins, stream, blocks)
+
+
+@functools.lru_cache(maxsize=1)
+def source_columns(store: str) -> tuple[pa.Array, npt.NDArray[np.uint64]]:
+    """The paths and the identities of a store's sources."""
+    folder = Folder(store)
+    table = layout.read_table(folder, layout.SOURCES, layout.require_run(folder).sources_sha256)
+    return table["path"].combine_chunks(), table["identity"].to_numpy()
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """The function that counts the documents and tokens of each stream in some parts."""
+
+    site: Site
+
+    def __call__(self, parts: tuple[int, ...]) -> tuple[Counts, Counts]:
+        """Documents and tokens: a row for each stream, a column for each part."""
+        order, streams = self.site.order, self.site.frozen.job.streams
+        documents, tokens = np.zeros((2, streams, len(parts)), np.int64)
+        for place, part in enumerate(parts):
+            _, content = open_part(Folder(self.site.store), part)
+            found = order.streams(content)
+            found = np.zeros(len(content.row), np.uint8) if found is None else found
+            documents[:, place] = np.bincount(found, minlength=streams)
+            tokens[:, place] = np.bincount(found, np.diff(content.offsets), minlength=streams)
+        return documents, tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Sort:
+    """The function that makes a run of some parts."""
+
+    site: Site
+
+    def __call__(self, task: tuple[int, int, int]) -> int:
+        """Run number, first part, last part + 1; returns the tokens sorted."""
+        run, start, stop = task
+        job, bins, order = self.site.frozen.job, self.site.frozen.bins, self.site.order
+        contents = [open_part(Folder(self.site.store), part)[1] for part in range(start, stop)]
+        keys = np.concatenate([order.keys(content) for content in contents])
+        streams = [order.streams(content) for content in contents]
+        stream = np.concatenate([found for found in streams if found is not None]) if job.streams > 1 else None
+        sorting = np.argsort(keys, kind="stable") if stream is None else np.lexsort((keys, stream))
+        place = (
+            (keys >> np.uint64(64 - bins.bit_length() + 1)).astype(np.int64) if bins > 1 else np.zeros_like(keys, int)
+        )
+        place = place if stream is None else place + stream.astype(np.int64) * bins
+        origins = Origins.joined([Origins(np.diff(c.offsets), c.source, c.row) for c in contents])
+        lengths = origins.lengths[sorting]
+        content = PartContent(
+            gathered(contents, sorting),
+            np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)]),
+            origins.source[sorting],
+            origins.row[sorting],
+        )
+        runs.publish_run(Folder(self.site.out), run, content, place[sorting], bins * job.streams)
+        return len(content.tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class Resolve:
+    """The function that finds the document edges at or after positions of a stream."""
+
+    site: Site
+
+    def __call__(self, task: tuple[int, tuple[tuple[int, int, int], ...]]) -> Counts:
+        """The stream, and for each position its block, the tokens before the block, and itself."""
+        stream, places = task
+        resolved = []
+        for block, before, position in places:
+            lengths = self.site.extent(stream, block, block).origins.lengths
+            edges = before + np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
+            resolved.append(int(edges[np.searchsorted(edges, position)]))
+        return np.array(resolved, np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class WriteShard:
+    """The function that writes one shard and then its record, which commits it."""
+
+    site: Site
+
+    def __call__(self, task: ShardTask) -> ShardRecord:
+        """A shard that has its record already is left alone: whoever published it died before telling."""
+        folder, job = Folder(self.site.out), self.site.frozen.job
+        if records.exists(folder, task.shard):
+            return records.read(folder, task.shard)
+        format_ = find_format(job.format)
+        extent = self.site.extent(task.stream, task.first_block, task.last_block)
+        origins, tokens, cut = self._content(task, extent)
+        shard = shard_of(self.site, task)
+        content = Content(origins.lengths, origins.source, origins.row, tokens)
+        files = format_.write(folder, shard, content)
+        folder.settle(shard.folder)
+        record = ShardRecord(
+            shard=task.shard,
+            split=task.split,
+            number=task.number,
+            start=task.start,
+            documents=len(origins.lengths),
+            begun=len(origins.lengths) - (cut > 0),
+            cut=cut,
+            tokens=task.tokens,
+            files=files,
+            export=job.digest(),
+        )
+        records.publish(folder, record, origins)
+        return record
+
+    def _content(self, task: ShardTask, extent: Extent) -> tuple[Origins, Iterator[Tokens], int]:
+        """The documents of the shard, their tokens, and how many tokens of the first are in the shard before."""
+        job = self.site.frozen.job
+        ends = task.before + np.cumsum(extent.origins.lengths)
+        starts = ends - extent.origins.lengths
+        held = (starts < task.stop) & (ends > task.start)
+        empty = (starts == ends) & (starts >= task.start) & ((starts < task.stop) | task.final)
+        inside = np.flatnonzero(held | empty)
+        first, last = (int(inside[0]), int(inside[-1]) + 1) if len(inside) else (0, 0)
+        origins = extent.origins.slice(first, last)
+        lengths = np.minimum(ends[first:last], task.stop) - np.maximum(starts[first:last], task.start)
+        if int(lengths.sum()) != task.tokens:
+            raise CorruptStore(
+                f"shard {task.shard} does not find its tokens",
+                f"expected     {task.tokens:,}",
+                f"found        {int(lengths.sum()):,}",
+                "`tokenmill verify` tells whether the store is sound; then remove the export and start it again.",
+            )
+        cut = task.start - int(starts[first]) if len(inside) and starts[first] < task.start else 0
+        batches = extent.batches(first, last, self.site.batch_bytes)
+        begin = job.end_token if job.end == "prepended" and task.tokens else None
+        tokens = placed(batches, cut, task.tokens, begin)
+        dtype = np.dtype(job.dtype)
+        cast = (batch.astype(dtype, copy=False) for batch in tokens)
+        return Origins(lengths, origins.source, origins.row), cast, cut
+
+
+def placed(batches: Iterator[TokenArray], skip: int, count: int, end_token: int | None) -> Iterator[TokenArray]:
+    """`count` tokens of a stream after the first `skip`.
+
+    Documents come with their end token after them. If `end_token` is given it is to stand before each instead: that is
+    the same stream one token later, with an end token put before its first document.
+    """
+    if end_token is None:
+        return _cut(batches, skip, count)
+    if skip:
+        return _cut(batches, skip - 1, count)
+    first = next(batches)
+    lead = np.array([end_token], first.dtype)
+    return itertools.chain([lead], _cut(itertools.chain([first], batches), 0, count - 1))
+
+
+def _cut(batches: Iterator[TokenArray], skip: int, count: int) -> Iterator[TokenArray]:
+    for batch in batches:
+        some = batch[skip : skip + count]
+        skip = max(skip - len(batch), 0)
+        count -= len(some)
+        if len(some):
+            yield some
+
+
+def shard_of(site: Site, task: ShardTask) -> Shard:
+    """The shard as its format sees it."""
+    job = site.frozen.job
+    return Shard(
+        number=task.number,
+        count=task.count,
+        split=task.split,
+        folder=split_folder(job, task.split),
+        name=job.name,
+        dtype=job.dtype,
+        tokenizer=job.tokenizer,
+        shuffled=job.shuffle is not None,
+        sequence_tokens=job.sequence_tokens,
+        paths=source_columns(site.store)[0],
+        piece=job.shard_tokens is None,
+        position=task.position,
+        file_tokens=task.file_tokens,
+    )
+
+
+def split_folder(job: ExportJob, split: str) -> str:
+    """The directory of a split inside the export: its own if the format wants one and there are two."""
+    return split if find_format(job.format).TRAITS.folders and job.val is not None else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Collect:
+    """The function that reads the records of many shards."""
+
+    out: str
+
+    def __call__(self, shards: tuple[int, ...]) -> list[ShardRecord]:
+        """The records, in the order asked for."""
+        return [records.read(Folder(self.out), shard) for shard in shards]

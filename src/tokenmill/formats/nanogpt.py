@@ -1,0 +1,41 @@
+"""nanoGPT: `train.bin` and `val.bin`, each the uint16 tokens of a split and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tokenmill.formats.files import array, write_raw
+from tokenmill.formats.format import Content, Finished, Read, Shard, Traits, Written
+from tokenmill.storage import Folder
+
+TRAITS = Traits(
+    name="nanogpt",
+    trainer="nanoGPT",
+    files="train.bin, val.bin",
+    end="appended",
+    dtypes=("uint16",),
+    cuts=True,
+    shard_tokens=None,
+    val="0.0005",
+    single=True,
+)
+
+
+def files(shard: Shard) -> tuple[str, ...]:
+    """One file for each split."""
+    return (f"{shard.split}.bin",)
+
+
+def write(folder: Folder, shard: Shard, content: Content) -> tuple[Written, ...]:
+    """Write the tokens, as a file or as a piece of one."""
+    return (write_raw(folder, files(shard)[0], shard, content),)
+
+
+def finish(_folder: Folder, _split: Finished) -> tuple[Written, ...]:
+    """Nothing is left to write."""
+    return ()
+
+
+def read(folder: Folder, names: Sequence[str], dtype: str) -> Read:
+    """The tokens of a split."""
+    return Read(array(folder, names[0], dtype))

@@ -1,0 +1,114 @@
+"""OLMo-core and dolma: raw tokens in a `.npy` without NumPy's header, and a row for each document in a `.csv.gz`."""
+
+from __future__ import annotations
+
+import os.path
+import zlib
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as pa_csv
+
+from tokenmill.formats.files import array, damaged, file_size, publish, spans, write_raw
+from tokenmill.formats.format import Content, Finished, Read, Shard, Traits, Written
+from tokenmill.storage import Folder
+
+TRAITS = Traits(
+    name="olmo",
+    trainer="OLMo-core, dolma",
+    files="part-0-00000.npy, part-0-00000.csv.gz",
+    end="appended",
+    dtypes=("uint16", "uint32"),
+    cuts=False,
+    shard_tokens=1_000_000_000,
+    folders=True,
+)
+ROWS_AT_ONCE = 1 << 16
+COLUMNS = ["start", "end", "id", "src", "loc"]
+
+
+def files(shard: Shard) -> tuple[str, ...]:
+    """The tokens and the rows of a shard, named as those of one process."""
+    stem = os.path.join(shard.folder, f"part-0-{shard.number:05d}")
+    return (f"{stem}.npy", f"{stem}.csv.gz")
+
+
+def write(folder: Folder, shard: Shard, content: Content) -> tuple[Written, ...]:
+    """Write the tokens and the rows: `start,end,id,src,loc`, where an id is `{source}-{row}` and loc counts from 1."""
+    name, table = files(shard)
+    written = write_raw(folder, name, shard, content)
+    compressor = zlib.compressobj(9, zlib.DEFLATED, 31)
+    with publish(folder, table) as rows:
+        for text in _rows(_quote(shard.paths), content):
+            rows.write(compressor.compress(text))
+        rows.write(compressor.flush())
+    return (written, rows.written)
+
+
+def finish(_folder: Folder, _split: Finished) -> tuple[Written, ...]:
+    """Nothing is left to write."""
+    return ()
+
+
+def read(folder: Folder, names: Sequence[str], dtype: str) -> Read:
+    """The tokens and lengths of a shard, if its rows follow each other from the first token to the last."""
+    name, table = names
+    tokens = array(folder, name, dtype)
+    if not file_size(folder, table):
+        raise damaged(folder, table, "it is empty")
+    try:
+        starts, ends = _read_rows(folder, table)
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise damaged(folder, table, str(error)) from error
+    lengths = spans(folder, table, np.concatenate([np.zeros(1, np.int64), ends]), len(tokens))
+    if not np.array_equal(starts, ends - lengths):
+        raise damaged(folder, table, "its documents do not follow each other")
+    return Read(tokens, lengths)
+
+
+def _quote(paths: pa.Array) -> pa.Array:
+    """The paths as fields of a CSV file, in quotes where they need them."""
+    paths = paths.cast(pa.string())
+    inner = pc.replace_substring(paths, '"', '""')
+    quoted = pc.binary_join_element_wise('"', inner, '"', "")
+    return pc.if_else(pc.match_substring_regex(paths, '[",\r\n]'), quoted, paths)
+
+
+def _rows(paths: pa.Array, content: Content) -> Iterator[pa.Buffer]:
+    """The text of some rows at a time."""
+    start = 0
+    for first in range(0, len(content.lengths), ROWS_AT_ONCE):
+        some = slice(first, first + ROWS_AT_ONCE)
+        source, row, lengths = content.source[some], content.row[some], content.lengths[some]
+        ends = np.cumsum(lengths) + start
+        start = int(ends[-1])
+        identity = pc.binary_join_element_wise(_text(source), _text(row), "-")
+        fields = [_text(ends - lengths), _text(ends), identity, paths.take(pa.array(source)), _text(row + 1)]
+        line = pc.binary_join_element_wise(*fields, ",")
+        lines = pc.binary_join_element_wise(line, "", "\r\n")
+        yield lines.buffers()[2]
+
+
+def _text(numbers: npt.NDArray[np.integer]) -> pa.Array:
+    return pa.array(numbers).cast(pa.string())
+
+
+def _read_rows(folder: Folder, name: str) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """The columns start and end; the text is unpacked a block at a time."""
+    with pa.CompressedInputStream(folder.map(name), "gzip") as stream:
+        if not stream.read(1):
+            return np.empty(0, np.int64), np.empty(0, np.int64)
+    with pa.CompressedInputStream(folder.map(name), "gzip") as stream:
+        reader = pa_csv.open_csv(
+            stream,
+            pa_csv.ReadOptions(use_threads=False, column_names=COLUMNS),
+            pa_csv.ParseOptions(newlines_in_values=True),
+            pa_csv.ConvertOptions(
+                column_types={"start": pa.int64(), "end": pa.int64()}, include_columns=COLUMNS[:2], null_values=[]
+            ),
+        )
+        table = reader.read_all()
+    return table["start"].to_numpy(), table["end"].to_numpy()
