@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+import xxhash
 
 import tokenmill
 from conftest import SMALL_TIKTOKEN, write_parquet
@@ -375,7 +376,7 @@ def test_records_name_the_origin_of_every_document(store: tokenmill.Store, tmp_p
         record = records.read(folder, shard)
         assert records.read_lengths(folder, shard).sum() == record.tokens
         for file in record.files:
-            assert hashlib.sha256((tmp_path / file.name).read_bytes()).hexdigest() == file.sha256
+            assert xxhash.xxh3_128_hexdigest((tmp_path / file.name).read_bytes()) == file.xxh3
 
 
 def test_verify_finds_damage_in_an_export(corpus: list[str], tmp_path: Path) -> None:

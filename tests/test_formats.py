@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import dataclasses
 import gzip
-import hashlib
 import io
 import itertools
 import json
@@ -19,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -62,7 +62,7 @@ def export(folder: Folder, each: Format, shard: Shard, documents: Documents, cut
     written += each.finish(folder, split)
     paths = [Path(folder.path(file.name)) for file in written]
     for file, path in zip(written, paths, strict=True):
-        assert file == Written(file.name, path.stat().st_size, hashlib.sha256(path.read_bytes()).hexdigest())
+        assert file == Written(file.name, path.stat().st_size, xxhash.xxh3_128_hexdigest(path.read_bytes()))
     assert not [path for path in Path(folder.root).rglob("*") if path.is_file() and path not in paths]
     return paths
 
@@ -111,7 +111,8 @@ def test_golden_olmo(tmp_path: Path) -> None:
     paths = export(Folder(str(tmp_path)), FORMATS["olmo"], make_shard(), APPENDED)
     tokens, rows = (GOLDEN / "dolma" / path.name for path in paths)
     assert paths[0].read_bytes() == tokens.read_bytes()
-    assert paths[1].read_bytes()[:10] == rows.read_bytes()[:10]
+    assert paths[1].read_bytes()[:8] == rows.read_bytes()[:8]  # then comes how hard the compressor tried
+    assert paths[1].read_bytes()[9] == rows.read_bytes()[9]
     ours, theirs = (gzip.decompress(path.read_bytes()).split(b"\r\n") for path in (paths[1], rows))
     assert [line.split(b",")[:2] for line in ours] == [line.split(b",")[:2] for line in theirs]
     assert ours == [b"0,4,0-0,a.parquet,1", b"4,7,0-1,a.parquet,2", b"7,13,0-2,a.parquet,3", b""]

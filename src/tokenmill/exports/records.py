@@ -43,7 +43,7 @@ MANIFEST_SCHEMA = pa.schema(
         ("begun", pa.int64()),
         ("cut", pa.int64()),
         ("tokens", pa.int64()),
-        ("files", pa.list_(pa.struct([("name", pa.string()), ("bytes", pa.int64()), ("sha256", pa.string())]))),
+        ("files", pa.list_(pa.struct([("name", pa.string()), ("bytes", pa.int64()), ("xxh3", pa.string())]))),
     ]
 )
 """The columns of an export's manifest: a shard's record without its documents."""

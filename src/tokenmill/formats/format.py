@@ -98,11 +98,11 @@ class Content:
 
 
 class Written(msgspec.Struct, frozen=True):
-    """A file that was written, or a piece of one, and the SHA-256 of those bytes."""
+    """A file that was written, or a piece of one, and the checksum (XXH3, 128 bits) of those bytes."""
 
     name: str
     bytes: int
-    sha256: str
+    xxh3: str
 
 
 class ShardRecord(msgspec.Struct, frozen=True):
