@@ -19,7 +19,7 @@ from typing import Any, BinaryIO
 
 import pyarrow as pa
 
-from tokenmill.errors import SourceError, StoreError, UsageError
+from tokenmill.errors import CorruptStore, SourceError, StoreError, UsageError
 
 TEMPORARY_SUFFIX = ".tmp"
 EAGER_BYTES = 8 << 20
@@ -162,6 +162,18 @@ class Folder:
                     yield file.read(min(1 << 20, count - place))
         except OSError as error:
             raise StoreError(f"cannot read {self.path(name)}", os.strerror(error.errno or 0)) from error
+
+    def read_at(self, name: str, start: int, count: int) -> bytes:
+        """Exactly these bytes of a file."""
+        try:
+            with open(self.path(name), "rb", buffering=0) as file:
+                file.seek(start)
+                data = _exactly(file, count)
+        except OSError as error:
+            raise StoreError(f"cannot read {self.path(name)}", os.strerror(error.errno or 0)) from error
+        if len(data) < count:
+            raise CorruptStore(f"{self.path(name)} ends early", f"expected     {start + count:,} bytes")
+        return data
 
     def read_end(self, name: str, limit_bytes: int) -> bytes:
         """The last bytes of a file, all of them if it is short."""
@@ -314,6 +326,14 @@ class _Eager(io.FileIO):
             os.posix_fadvise(self.fileno(), start, self._waiting, os.POSIX_FADV_DONTNEED)
             self._waiting = 0
         return written
+
+
+def _exactly(file: io.FileIO, count: int) -> bytes:
+    """Some bytes from where a file stands, in as many reads as that takes; fewer if it ends."""
+    data = file.read(count) or b""
+    while len(data) < count and (more := file.read(count - len(data))):
+        data += more
+    return data
 
 
 def _unsealed(name: str) -> str:

@@ -18,6 +18,7 @@ from tokenmill.api.errands import Crew
 from tokenmill.api.export_request import ExportRequest, ExportWords, make_export_request, make_job
 from tokenmill.api.ordering import Ordering, chunks
 from tokenmill.api.request import Means, choose_means
+from tokenmill.api.wording import size
 from tokenmill.executors.local import LocalExecutor
 from tokenmill.exports import PRELOAD, records, shards
 from tokenmill.exports import job as names
@@ -34,8 +35,12 @@ TOKENS_PER_WORKER = 4_000_000
 WORKER_OWN_BYTES = 150 << 20
 """What a worker of an export needs for its libraries."""
 
+SMALLEST_WORKER_BYTES = 300 << 20
+"""What such a worker needs to do anything: it holds no engine."""
+
 LEAST_BATCH_BYTES = 8 << 20
-MOST_BATCH_BYTES = 128 << 20
+MOST_BATCH_BYTES = 1 << 30
+RUNS_PER_WORKER = 4
 BINS_PER_SHARD = 32
 MOST_BINS = 1 << 22
 
@@ -122,7 +127,9 @@ def export_store(  # noqa: PLR0913, PLR0917 - what, where to, how, by whom
     manifest = layout.require_manifest(store, run)
     job, notices = make_job(request, run, manifest)
     tokens = int(manifest["tokens"].to_numpy().sum())
-    means = choose_means(limits.workers, limits.memory, most_workers=tokens // TOKENS_PER_WORKER + 1)
+    means = choose_means(limits.workers, limits.memory, tokens // TOKENS_PER_WORKER + 1, SMALLEST_WORKER_BYTES)
+    if means.notice is not None:
+        notices.append(means.notice)
     folder = Folder(out if out is not None else store.path(job.format))
     directories = {".", names.STATE, names.RECORDS, *(split_folder(job, split) for split in ("train", "val"))}
     for each in directories:
@@ -131,6 +138,8 @@ def export_store(  # noqa: PLR0913, PLR0917 - what, where to, how, by whom
         for each in directories:
             folder.remove_temporaries(each)
         frozen = freeze(folder, _frozen(job, means, tokens, np.dtype(run.job.tokenizer.dtype).itemsize))
+        if not folder.exists(names.PLAN):
+            notices += _lack_of_space(folder, tokens * np.dtype(job.dtype).itemsize, job)
         site = Site(store.root, folder.root, frozen, _batch_bytes(means))
         crew = Crew(pool, report, means.workers, np.dtype(job.dtype).itemsize)
         exporter = _Exporter(site, folder, manifest, crew, notices)
@@ -140,6 +149,14 @@ def export_store(  # noqa: PLR0913, PLR0917 - what, where to, how, by whom
         return exporter.exported(time.monotonic() - started)
 
 
+def _lack_of_space(folder: Folder, export_bytes: int, job: ExportJob) -> list[str]:
+    """A word of warning if the disk does not hold the export, and the runs of its shuffle."""
+    needed, free = export_bytes * (1 if job.shuffle is None else 2), folder.free_bytes()
+    if needed <= free:
+        return []
+    return [f"about {size(needed)} are needed{' for a while' * (job.shuffle is not None)}, and {size(free)} are free"]
+
+
 def _batch_bytes(means: Means) -> int:
     return min(max((means.worker_bytes - WORKER_OWN_BYTES) // 6, LEAST_BATCH_BYTES), MOST_BATCH_BYTES)
 
@@ -147,8 +164,9 @@ def _batch_bytes(means: Means) -> int:
 def _frozen(job: ExportJob, means: Means, tokens: int, token_bytes: int) -> FrozenExport:
     """How the work of a shuffle is cut: runs that a worker can sort, bins that are small beside a shard and a batch."""
     run_bytes = max((means.worker_bytes - WORKER_OWN_BYTES) // 3, LEAST_BATCH_BYTES)
+    run_bytes = min(run_bytes, tokens * token_bytes // (RUNS_PER_WORKER * means.workers) + 1)
     wanted = max(BINS_PER_SHARD * tokens // shards.step(job), 8 * tokens * token_bytes // _batch_bytes(means), 2)
-    return FrozenExport(job, bins=min(1 << wanted.bit_length(), MOST_BINS), run_tokens=run_bytes // token_bytes)
+    return FrozenExport(job, bins=min(1 << wanted.bit_length(), MOST_BINS), run_tokens=run_bytes // token_bytes + 1)
 
 
 @dataclass
@@ -266,7 +284,7 @@ class _Exporter:
         """What it came to."""
         splits = {
             split: ExportedSplit(
-                shards=len(found),
+                shards=len({record.files[0].name for record in found}),
                 documents=sum(record.begun for record in found),
                 tokens=sum(record.tokens for record in found),
                 tokens_left_out=self.left_out.get(split, 0),

@@ -73,9 +73,9 @@ class Ordering:
             self.crew.advance(done.value)
         documents, counted = np.zeros((2, frozen.job.streams, frozen.bins), np.int64)
         for run, _, _ in spans:
-            index = runs.read_index(folder, run)
-            documents += np.diff(index.documents).reshape(documents.shape)
-            counted += np.diff(index.tokens).reshape(documents.shape)
+            more_documents, more_tokens = runs.counts(folder, run)
+            documents += more_documents.reshape(documents.shape)
+            counted += more_tokens.reshape(documents.shape)
         return Blocks(documents, counted)
 
     def _spans(self) -> list[tuple[int, int, int]]:

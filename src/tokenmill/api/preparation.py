@@ -73,10 +73,6 @@ def prepare(  # noqa: PLR0913 - the options of the command, by their names
     shuffle: int | None = None,
     shard_tokens: str | int | None = None,
     tail: str | None = None,
-    end_token: str | None = None,
-    dtype: str | None = None,
-    sequence_tokens: str | int | None = None,
-    name: str | None = None,
     reporter: progress.Reporter | None = None,
     executor: LocalExecutor | None = None,
 ) -> Prepared:
@@ -85,7 +81,7 @@ def prepare(  # noqa: PLR0913 - the options of the command, by their names
     Call it again after any interruption: only what is missing is done.
     """
     formats = [to] if isinstance(to, str) else list(dict.fromkeys(to))
-    export_words = ExportWords(val, shuffle, shard_tokens, tail, end_token, dtype, sequence_tokens, name)
+    export_words = ExportWords(val, shuffle, shard_tokens, tail)
     refuse_unused(export_words, formats)
     words = Words(sources, tokenizer, column, separator, engine, eot, bos, unit_bytes, limit_units)
     started = time.monotonic()

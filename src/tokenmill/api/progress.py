@@ -117,6 +117,8 @@ class Bar(Silent):
                 left = duration(((task.total or 0) - task.completed) * elapsed / done) if done else "..."
                 return Text(f"{rates(task.fields['step'], elapsed)}  {left} left", style="cyan")
 
+        if self._progress is not None:
+            self._progress.stop()
         whole = Column(no_wrap=True)
         self._progress = Progress(
             TextColumn("{task.description}", table_column=whole),

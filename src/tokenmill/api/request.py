@@ -115,18 +115,23 @@ class Means:
     notice: str | None = None
 
 
-def choose_means(workers: int | None, memory: str | int | None, most_workers: int) -> Means:
+def choose_means(
+    workers: int | None,
+    memory: str | int | None,
+    most_workers: int,
+    smallest_worker_bytes: int = SMALLEST_WORKER_BYTES,
+) -> Means:
     """One worker per core, no more than there is work for, and no more than fit into the memory budget."""
     budget = parse_size(memory) if memory is not None else machine.default_memory_budget()
     if workers is not None and workers < 1:
         raise UsageError("--workers has to be at least 1")
     wanted = min(workers if workers is not None else machine.cores(), max(most_workers, 1))
-    fitting = max(1, (budget - OWN_BYTES) // SMALLEST_WORKER_BYTES)
+    fitting = max(1, (budget - OWN_BYTES) // smallest_worker_bytes)
     count = min(wanted, fitting)
     notice = None
     if count < wanted:
         notice = f"{count} of {wanted} workers: --memory {budget / 1e9:.1f} GB has no room for more"
-    share = max((budget - OWN_BYTES) // count, SMALLEST_WORKER_BYTES)
+    share = max((budget - OWN_BYTES) // count, smallest_worker_bytes)
     return Means(count, int(share * WORKER_SHARE_USED), budget, notice)
 
 

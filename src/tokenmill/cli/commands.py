@@ -25,7 +25,12 @@ def _example(command: str) -> str:
 @click.option("--out", "-o", required=True, metavar="DIR", help="The store: made, or resumed if it is there.")
 @options.limits
 @options.how
-@click.option("--to", multiple=True, metavar="FORMAT", help="Also export, to DIR/FORMAT; can be given several times.")
+@click.option(
+    "--to",
+    multiple=True,
+    metavar="FORMAT",
+    help="Also export, to DIR/FORMAT; can be given several times. `tokenmill export` has more options.",
+)
 @options.exports
 @options.everywhere
 def prepare(sources: tuple[str, ...], as_json: bool, **words: Any) -> None:
@@ -68,6 +73,7 @@ def plan(sources: tuple[str, ...], as_json: bool, **words: Any) -> None:
 @click.option("--to", required=True, metavar="FORMAT", help="The format: `tokenmill formats` lists them.")
 @click.option("--out", "-o", metavar="DIR2", help="Where the files go. [default: DIR/FORMAT]")
 @options.exports
+@options.export_details
 @options.limits
 @options.everywhere
 def export(directory: str, as_json: bool, **words: Any) -> None:

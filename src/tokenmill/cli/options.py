@@ -54,6 +54,9 @@ _EXPORTS = [
         type=click.Choice(["keep", "drop", "merge"]),
         help="A last shard that is not full: keep it, drop it, or merge it into the one before. [default: by format]",
     ),
+]
+
+_EXPORT_DETAILS = [
     click.option(
         "--end-token",
         type=click.Choice(["appended", "prepended"]),
@@ -102,6 +105,7 @@ def _all_of(options: list[Any]) -> Callable[[Function], Function]:
 what = _all_of(_WHAT)
 how = _all_of(_HOW)
 exports = _all_of(_EXPORTS)
+export_details = _all_of(_EXPORT_DETAILS)
 limits = _all_of(_LIMITS)
 everywhere = _all_of(_EVERYWHERE)
 

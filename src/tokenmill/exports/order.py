@@ -10,7 +10,6 @@ import numpy.typing as npt
 from tokenmill import keys
 from tokenmill.exports.job import ExportJob
 from tokenmill.exports.shards import TRAIN, VAL
-from tokenmill.part import PartContent
 
 VAL_KEY = 2
 """Under which key the hash of a document decides whether it is held out. A seed would let val move between exports."""
@@ -33,14 +32,14 @@ class Order:
         """The order that a job asks for, of documents from sources with these identities."""
         return cls(job.val_share, job.shuffle, identities)
 
-    def streams(self, content: PartContent) -> npt.NDArray[np.uint8] | None:
+    def streams(self, source: npt.NDArray[np.uint32], row: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint8] | None:
         """The stream of each document, or None if there is only one."""
         if self.val_share is None:
             return None
-        hashes = keys.document_keys(VAL_KEY, self.identities[content.source], content.row)
+        hashes = keys.document_keys(VAL_KEY, self.identities[source], row)
         return np.where(keys.chosen(hashes, self.val_share), VAL, TRAIN).astype(np.uint8)
 
-    def keys(self, content: PartContent) -> keys.Keys:
+    def keys(self, source: npt.NDArray[np.uint32], row: npt.NDArray[np.uint64]) -> keys.Keys:
         """The key of each document; the shuffled corpus is sorted by it."""
         assert self.seed is not None  # noqa: S101 - only asked for when there is a shuffle
-        return keys.document_keys(self.seed, content.source, content.row)
+        return keys.document_keys(self.seed, source, row)

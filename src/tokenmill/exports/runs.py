@@ -1,43 +1,43 @@
 """Runs: the scratch files of a shuffle. A run holds the documents of some parts, sorted by stream and key.
 
 Any range of keys is then one stretch of each run, so a shard reads as many stretches as there are runs, however many
-parts there are. A run's index tells, for each bin of keys, how many documents and tokens come before it; it is
-published after the run, so its existence means that the run is there.
+parts there are. Stretches are read, not mapped: of a map the kernel brings in more than is touched, and with hundreds
+of runs that is memory nobody has budgeted.
+
+    00000003.run     the tokens of all documents, then a record for each of them: where it ends, its row, its source
+    00000003.index   documents, tokens, bytes of a token; then, for each bin and for the end, the documents before it;
+                     then the tokens before it. Published after the run, so its existence means that the run is there
 """
 
 from __future__ import annotations
 
-import contextlib
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
-from tokenmill.errors import CorruptStore
 from tokenmill.exports.job import RUNS
-from tokenmill.part import PartContent, read_columns, write_columns
+from tokenmill.part import PartContent, TokenArray
 from tokenmill.storage import Folder
 
+Places = npt.NDArray[np.int64]
+
 _INDEX_FILE = re.compile(r"(\d{8,})\.index")
+_RECORD = np.dtype([("end", "<i8"), ("row", "<u8"), ("source", "<u4")])
+_HEAD = 3
 
 
-@dataclass(frozen=True, slots=True)
-class RunIndex:
-    """How many documents and tokens of a run come before each bin; the streams follow each other."""
-
-    documents: npt.NDArray[np.int64]
-    tokens: npt.NDArray[np.int64]
-
-
-def publish_run(folder: Folder, run: int, content: PartContent, places: npt.NDArray[np.int64], bins: int) -> None:
+def publish_run(folder: Folder, run: int, content: PartContent, places: Places, bins: int) -> None:
     """Publish documents that are sorted; `places` is the bin of each, counted through the streams."""
+    records = np.empty(len(content.row), _RECORD)
+    records["end"], records["row"], records["source"] = content.offsets[1:], content.row, content.source
     with folder.publish(_run_name(run), settled=False) as file:
-        write_columns(file, content, {})
-    documents = np.searchsorted(places, np.arange(bins + 1))
-    index = np.concatenate([documents, content.offsets[documents]]).astype("<i8")
+        file.write(np.ascontiguousarray(content.tokens).data)
+        file.write(records.data)
+    before = np.searchsorted(places, np.arange(bins + 1))
+    head = [len(records), len(content.tokens), content.tokens.itemsize]
+    index = np.concatenate([head, before, content.offsets[before]]).astype("<i8")
     with folder.publish(_index_name(run), settled=False) as file:
         file.write(index.data)
 
@@ -47,30 +47,51 @@ def committed(folder: Folder) -> list[int]:
     return sorted(int(match[1]) for name in folder.names(RUNS) if (match := _INDEX_FILE.fullmatch(name)))
 
 
-def read_index(folder: Folder, run: int) -> RunIndex:
-    """A run's index, as views of its memory map."""
-    documents, tokens = np.frombuffer(folder.map(_index_name(run)).read_buffer(), "<i8").reshape(2, -1)
-    return RunIndex(documents, tokens)
+def counts(folder: Folder, run: int) -> tuple[Places, Places]:
+    """The documents and the tokens of a run in each bin."""
+    index = np.frombuffer(folder.read(_index_name(run)), "<i8")[_HEAD:]
+    documents, tokens = np.diff(index.reshape(2, -1))
+    return documents, tokens
 
 
-@contextlib.contextmanager
-def opened(folder: Folder, run: int) -> Iterator[PartContent]:
-    """A run's columns as views of its memory map."""
-    try:
-        with folder.map(_run_name(run)) as file:
-            yield read_columns(file)[1]
-    except (pa.ArrowInvalid, OSError) as error:
-        raise CorruptStore(f"{folder.path(_run_name(run))} is damaged", str(error)) from error
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Documents that follow each other in a run: where each ends, counted from the first, and where it is from."""
+
+    name: str
+    first_token: int
+    dtype: str
+    ends: Places
+    source: npt.NDArray[np.uint32]
+    row: npt.NDArray[np.uint64]
+
+    def tokens(self, folder: Folder, start: int, stop: int) -> tuple[TokenArray, Places]:
+        """The tokens of documents [start, stop) of the stretch, and the offsets of these documents in them."""
+        before = int(self.ends[start - 1]) if start else 0
+        offsets = np.concatenate([np.zeros(1, np.int64), self.ends[start:stop] - before])
+        size = np.dtype(self.dtype).itemsize
+        data = folder.read_at(self.name, (self.first_token + before) * size, int(offsets[-1]) * size)
+        return np.frombuffer(data, self.dtype), offsets
 
 
-def token_bytes(folder: Folder, run: int) -> int:
-    """The size of a token in a run."""
-    with opened(folder, run) as content:
-        return content.tokens.itemsize
+def read_stretch(folder: Folder, run: int, low: int, high: int) -> Stretch:
+    """The documents of bins [low, high), without their tokens."""
+    count, tokens, size = np.frombuffer(folder.read(_index_name(run), _HEAD * 8), "<i8").tolist()
+    edges = [np.frombuffer(folder.read_at(_index_name(run), (_HEAD + bin_) * 8, 8), "<i8")[0] for bin_ in (low, high)]
+    start, stop = int(edges[0]), int(edges[1])
+    before = min(start, 1)  # one record more, if there is one, tells where the first document starts
+    data = folder.read_at(
+        _run_name(run), tokens * size + (start - before) * _RECORD.itemsize, (stop - start + before) * _RECORD.itemsize
+    )
+    records = np.frombuffer(data, _RECORD)
+    first_token = int(records["end"][0]) if before and count else 0
+    records = records[before:]
+    ends = records["end"] - first_token
+    return Stretch(_run_name(run), first_token, f"<u{size}", ends, records["source"].copy(), records["row"].copy())
 
 
 def _run_name(run: int) -> str:
-    return f"{RUNS}/{run:08d}.arrow"
+    return f"{RUNS}/{run:08d}.run"
 
 
 def _index_name(run: int) -> str:

@@ -6,7 +6,7 @@ bounded size. Documents are moved by copies of whole stretches of memory, never 
 
 from __future__ import annotations
 
-import contextlib
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -53,21 +53,19 @@ class Extent(Protocol):
         """The tokens of documents [start, stop), some of them at a time."""
 
 
-def gathered(contents: Sequence[PartContent], places: Places) -> TokenArray:
-    """The tokens of documents in the order of `places`, which counts through all the contents."""
-    dtype = contents[0].tokens.dtype
+def gathered(pieces: Sequence[tuple[TokenArray, Places]], places: Places) -> TokenArray:
+    """The tokens of documents in the order of `places`, which counts through all pieces: tokens and offsets of each."""
+    dtype = pieces[0][0].dtype
     if not len(places):
         return np.empty(0, dtype)
-    documents = pa.chunked_array([_as_binary(content) for content in contents])
-    taken = documents.take(pa.array(places))
-    pieces = [_as_tokens(chunk, dtype) for chunk in taken.chunks]
-    return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+    taken = pa.chunked_array([_as_binary(*piece) for piece in pieces]).take(pa.array(places))
+    found = [_as_tokens(chunk, dtype) for chunk in taken.chunks]
+    return found[0] if len(found) == 1 else np.concatenate(found)
 
 
-def _as_binary(content: PartContent) -> pa.Array:
+def _as_binary(tokens: TokenArray, offsets: Places) -> pa.Array:
     """Documents as binary values over the same memory: Arrow copies such values whole."""
-    offsets = content.offsets * content.tokens.dtype.itemsize
-    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(content.tokens)]
+    buffers = [None, pa.py_buffer(offsets * tokens.itemsize), pa.py_buffer(tokens)]
     return pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(offsets) - 1, buffers)
 
 
@@ -114,7 +112,7 @@ class PartExtent:
                 continue
             content, kept = self._open(part)
             if kept is not None:
-                yield gathered([content], kept[first:last])
+                yield gathered([(content.tokens, content.offsets)], kept[first:last])
             else:
                 tokens = content.tokens[content.offsets[first] : content.offsets[last]]
                 size = max(1, batch_bytes // tokens.itemsize)
@@ -122,7 +120,7 @@ class PartExtent:
 
     def _open(self, part: int) -> tuple[PartContent, Places | None]:
         _, content = open_part(self.store, part)
-        streams = self.order.streams(content)
+        streams = self.order.streams(content.source, content.row)
         return content, None if streams is None else np.flatnonzero(streams == self.stream)
 
 
@@ -136,59 +134,42 @@ class RunExtent:
     stream: int
     blocks: range
     origins: Origins = field(init=False)
-    _names: list[int] = field(init=False, default_factory=list)
-    _first: Places = field(init=False)
+    _stretches: list[runs.Stretch] = field(init=False, default_factory=list)
     _run: Places = field(init=False)
     _place: Places = field(init=False)
 
     def __post_init__(self) -> None:
-        """Read where the documents are from, of each run, and sort them."""
-        pieces, sorted_by, first = [], [], []
+        """Read where the documents of each run are from, and sort them; equal keys stay in the order of the store."""
         low, high = (self.stream * self.bins + edge for edge in (self.blocks.start, self.blocks.stop))
-        for run in runs.committed(self.folder):
-            documents = runs.read_index(self.folder, run).documents
-            start, stop = int(documents[low]), int(documents[high])
-            if start == stop:
-                continue
-            with runs.opened(self.folder, run) as content:
-                some = content.slice(start, stop)
-                pieces.append(Origins(np.diff(some.offsets), some.source.copy(), some.row.copy()))
-                sorted_by.append(self.order.keys(some))
-            self._names.append(run)
-            first.append(start)
+        found = [runs.read_stretch(self.folder, run, low, high) for run in runs.committed(self.folder)]
+        self._stretches = [stretch for stretch in found if len(stretch.ends)]
+        pieces = [Origins(np.diff(each.ends, prepend=0), each.source, each.row) for each in self._stretches]
         origins = Origins.joined(pieces)
-        found = np.concatenate(sorted_by) if sorted_by else np.empty(0, np.uint64)
-        permutation = np.argsort(found, kind="stable")  # equal keys stay in the order of the store
+        permutation = np.argsort(self.order.keys(origins.source, origins.row), kind="stable")
         self.origins = Origins(origins.lengths[permutation], origins.source[permutation], origins.row[permutation])
         counts = [len(piece.lengths) for piece in pieces]
-        self._first = np.array(first, np.int64)
         self._run = np.repeat(np.arange(len(counts)), counts)[permutation]
-        self._place = np.concatenate([np.arange(count) for count in counts])[permutation] if counts else self._run
+        self._place = np.concatenate([np.arange(count) for count in [*counts, 0]])[permutation]
 
     def batches(self, start: int, stop: int, batch_bytes: int) -> Iterator[TokenArray]:
         """The tokens of documents [start, stop). A range of keys is a stretch of each run, because runs are sorted."""
-        if not self._names:
+        if start == stop:
             return
-        token_bytes = runs.token_bytes(self.folder, self._names[0])
-        ends = np.cumsum(self.origins.lengths[start:stop]) * token_bytes
-        edges = np.searchsorted(ends, np.arange(batch_bytes, ends[-1] if len(ends) else 0, batch_bytes), side="right")
-        for low, high in zip([0, *edges.tolist()], [*edges.tolist(), stop - start], strict=True):
+        ends = np.cumsum(self.origins.lengths[start:stop]) * np.dtype(self._stretches[0].dtype).itemsize
+        edges = np.searchsorted(ends, np.arange(batch_bytes, ends[-1], batch_bytes), side="right").tolist()
+        for low, high in itertools.pairwise([0, *edges, stop - start]):
             if low < high:
                 yield self._batch(start + low, start + high)
 
     def _batch(self, start: int, stop: int) -> TokenArray:
         run, place = self._run[start:stop], self._place[start:stop]
-        counts = np.bincount(run, minlength=len(self._names))
+        counts = np.bincount(run, minlength=len(self._stretches))
         before = np.cumsum(counts) - counts
-        first = np.zeros_like(counts)
         present = np.flatnonzero(counts)
+        first = np.zeros_like(counts)
         first[present] = place[np.argsort(run, kind="stable")[before[present]]]
-        begin = self._first + first
-        with contextlib.ExitStack() as stack:
-            contents = [
-                stack.enter_context(runs.opened(self.folder, self._names[number])).slice(low, low + count)
-                for number, low, count in zip(
-                    present.tolist(), begin[present].tolist(), counts[present].tolist(), strict=True
-                )
-            ]
-            return gathered(contents, place - first[run] + before[run])
+        pieces = [
+            self._stretches[number].tokens(self.folder, int(first[number]), int(first[number] + counts[number]))
+            for number in present
+        ]
+        return gathered(pieces, place - first[run] + before[run])

@@ -66,7 +66,7 @@ class Survey:
         documents, tokens = np.zeros((2, streams, len(parts)), np.int64)
         for place, part in enumerate(parts):
             _, content = open_part(Folder(self.site.store), part)
-            found = order.streams(content)
+            found = order.streams(content.source, content.row)
             found = np.zeros(len(content.row), np.uint8) if found is None else found
             documents[:, place] = np.bincount(found, minlength=streams)
             tokens[:, place] = np.bincount(found, np.diff(content.offsets), minlength=streams)
@@ -84,19 +84,18 @@ class Sort:
         run, start, stop = task
         job, bins, order = self.site.frozen.job, self.site.frozen.bins, self.site.order
         contents = [open_part(Folder(self.site.store), part)[1] for part in range(start, stop)]
-        keys = np.concatenate([order.keys(content) for content in contents])
-        streams = [order.streams(content) for content in contents]
-        stream = np.concatenate([found for found in streams if found is not None]) if job.streams > 1 else None
+        origins = Origins.joined([Origins(np.diff(each.offsets), each.source, each.row) for each in contents])
+        keys = order.keys(origins.source, origins.row)
+        stream = order.streams(origins.source, origins.row)
         sorting = np.argsort(keys, kind="stable") if stream is None else np.lexsort((keys, stream))
-        place = (
-            (keys >> np.uint64(64 - bins.bit_length() + 1)).astype(np.int64) if bins > 1 else np.zeros_like(keys, int)
-        )
-        place = place if stream is None else place + stream.astype(np.int64) * bins
-        origins = Origins.joined([Origins(np.diff(c.offsets), c.source, c.row) for c in contents])
-        lengths = origins.lengths[sorting]
+        place = (keys >> np.uint64(65 - bins.bit_length())).astype(
+            np.int64
+        )  # bins are ranges of keys: their highest bits
+        if stream is not None:
+            place += stream.astype(np.int64) * bins
         content = PartContent(
-            gathered(contents, sorting),
-            np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)]),
+            gathered([(each.tokens, each.offsets) for each in contents], sorting),
+            np.concatenate([np.zeros(1, np.int64), np.cumsum(origins.lengths[sorting])]),
             origins.source[sorting],
             origins.row[sorting],
         )

@@ -26,7 +26,7 @@ TRAITS = Traits(
     cuts=False,
     shard_tokens=100_000_000,
 )
-GROUP_TOKENS = 1 << 23
+GROUP_TOKENS = 1 << 22
 GROUP_ROWS = 1 << 20
 MOST_TOKENS = (1 << 31) - 1
 # Magic number, length of the footer, magic number.
@@ -39,7 +39,7 @@ def files(shard: Shard) -> tuple[str, ...]:
 
 
 def write(folder: Folder, shard: Shard, content: Content) -> tuple[Written, ...]:
-    """Write row groups of about eight million tokens, or one document if it is longer."""
+    """Write row groups of about four million tokens, or one document if it is longer."""
     name = files(shard)[0]
     if len(content.lengths) and int(content.lengths.max()) > MOST_TOKENS:
         raise StoreError(f"a document of {int(content.lengths.max())} tokens is too long for {folder.path(name)}")
