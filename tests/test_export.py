@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
+import os
 import random
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +21,7 @@ import xxhash
 
 import tokenmill
 from conftest import SMALL_TIKTOKEN, write_parquet
+from killing import wait_until
 from tokenmill.api import exporting
 from tokenmill.errors import CorruptStore, JobChanged, UsageError
 from tokenmill.executors.local import LocalExecutor
@@ -396,3 +402,48 @@ def test_verify_finds_damage_in_an_export(corpus: list[str], tmp_path: Path) -> 
         with pytest.raises(CorruptStore, match="another size"):
             tokenmill.verify(store.directory, workers=1)
         path.write_bytes(whole)
+
+
+def test_too_few_tokens_for_a_sequence_are_told(tmp_path: Path) -> None:
+    """A store that fills no sequence of MDS gives no shard, and the result says how many tokens that leaves out."""
+    store = prepare([write_parquet(tmp_path / "a.parquet", ["one", "two"])], tmp_path / "store")
+    done = export(store.directory, to="mds")
+    assert done.splits["train"].shards == 0
+    assert done.splits["train"].tokens_left_out == store.token_count
+    assert "train is empty" in done.notices[0]
+
+
+@pytest.mark.parametrize("name", ["parquet", "megatron", "mds"])
+def test_the_first_shard_can_be_val_in_any_format(store: tokenmill.Store, name: str, tmp_path: Path) -> None:
+    """`--val first-shard` splits where the first shard ends, also where documents or sequences stay whole."""
+    options = {"sequence_tokens": 50} if name == "mds" else {}
+    export(store.directory, to=name, out=str(tmp_path), val="first-shard", shard_tokens=9_010, shuffle=4, **options)
+    found = read_back(tmp_path, name)
+    stream = np.concatenate([tokens for split in ("val", "train") for tokens, _ in found[split]]).tolist()
+    expected = flat(model(store, None, 4, "appended")["train"])
+    assert stream == expected[: len(stream)]
+    assert len(expected) - len(stream) < 50
+    assert 9_000 <= sum(len(tokens) for tokens, _ in found["val"]) < 10_000
+
+
+def test_killing_an_export_at_any_moment_does_no_harm(store: tokenmill.Store, tmp_path: Path) -> None:
+    """Killed again and again, the whole process group at once, the export ends with the bytes of an undisturbed one."""
+    options = ["--to", "datatrove", "--shuffle", "9", "--shard-tokens", "400", "--workers", "2"]
+    command = [sys.executable, "-m", "tokenmill", "export", store.directory, *options, "--out"]
+    subprocess.run([*command, str(tmp_path / "whole")], check=True, capture_output=True)
+    killed, records_seen = tmp_path / "killed", 0
+    for _ in range(3):
+        process = subprocess.Popen([*command, str(killed)], stderr=subprocess.DEVNULL, start_new_session=True)
+        wanted = records_seen + random.randint(0, 60)
+        assert wait_until(lambda: process.poll() is not None or len(shard_records(killed)) > wanted)  # noqa: B023
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        records_seen = len(shard_records(killed))
+    subprocess.run([*command, str(killed)], check=True, capture_output=True)
+    assert tree(killed) == tree(tmp_path / "whole")
+    assert len(shard_records(killed)) > 100
+
+
+def shard_records(out: Path) -> list[Path]:
+    return list(out.glob(".tokenmill/shards/*.arrow"))

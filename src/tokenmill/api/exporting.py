@@ -249,7 +249,9 @@ class _Exporter:
                     f"the last {split} shard has {last:,} tokens; the trainer stops at one of less than "
                     f"{self.traits.shortest_shard}. --tail merge or drop avoids it"
                 )
-        if self.job.val is not None and "val" not in splits:
+        for split in self.left_out.keys() - splits.keys():
+            self._note(f"{split} is empty: its {self.left_out[split]:,} tokens fill no sequence of this length")
+        if self.job.val is not None and "val" not in self.left_out:
             self._note(f"no document fell into val: --val {self.job.val} is too small a share of this store")
 
     def _note(self, notice: str) -> None:
@@ -282,15 +284,8 @@ class _Exporter:
 
     def exported(self, seconds: float) -> Exported:
         """What it came to."""
-        splits = {
-            split: ExportedSplit(
-                shards=len({record.files[0].name for record in found}),
-                documents=sum(record.begun for record in found),
-                tokens=sum(record.tokens for record in found),
-                tokens_left_out=self.left_out.get(split, 0),
-            )
-            for split, found in self._splits().items()
-        }
+        found = self._splits()
+        splits = {split: _exported_split(found.get(split, []), left) for split, left in self.left_out.items()}
         written = [*(file for record in self.records for file in record.files), *self.others]
         return Exported(
             directory=self.folder.root,
@@ -308,6 +303,15 @@ class _Exporter:
             tokens_per_second=round(sum(record.tokens for record in self.written) / max(self.seconds, 1e-9)),
             notices=self.notices,
         )
+
+
+def _exported_split(found: Sequence[ShardRecord], tokens_left_out: int) -> ExportedSplit:
+    return ExportedSplit(
+        shards=len({record.files[0].name for record in found}),
+        documents=sum(record.begun for record in found),
+        tokens=sum(record.tokens for record in found),
+        tokens_left_out=tokens_left_out,
+    )
 
 
 def _describe(task: ShardTask) -> str:
