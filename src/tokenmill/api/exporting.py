@@ -206,9 +206,7 @@ class _Exporter:
         plan = self._plan()
         self.left_out = shards.left_out(plan)
         there = records.committed(self.folder, len(plan))
-        started = time.monotonic()
         self._write(plan, np.flatnonzero(~there))
-        self.seconds = time.monotonic() - started
         self.records = sorted([*self._earlier(np.flatnonzero(there)), *self.written], key=lambda each: each.shard)
         self._remark()
         if self.folder.exists(names.MANIFEST):
@@ -230,7 +228,10 @@ class _Exporter:
         if not len(numbers):
             return
         self.crew.begin(f"export {self.job.format}", int(tokens.sum()), int(tokens.sum() - tokens[numbers].sum()))
+        started = None
         for done in self.crew.each(WriteShard(self.site), shards.tasks(plan, numbers), _describe):
+            started = started or time.monotonic() - done.seconds  # workers may have had to be started first
+            self.seconds = time.monotonic() - started
             self.written.append(done.value)
             self.crew.advance(done.value.tokens)
 
