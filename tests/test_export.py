@@ -447,3 +447,22 @@ def test_killing_an_export_at_any_moment_does_no_harm(store: tokenmill.Store, tm
 
 def shard_records(out: Path) -> list[Path]:
     return list(out.glob(".tokenmill/shards/*.arrow"))
+
+
+@pytest.mark.parametrize("name", ["nanogpt", "llmc", "megatron", "olmo"])
+def test_files_that_are_gone_or_cut_are_written_again(store: tokenmill.Store, name: str, tmp_path: Path) -> None:
+    """An export whose files were removed or cut is not taken for complete: the same call writes them again."""
+    options = {"to": name, "out": str(tmp_path), "shuffle": 2, "val": 0.1, "shard_tokens": 20_000}
+    export(store.directory, **options)
+    whole = tree(tmp_path)
+    largest = max(whole, key=lambda file: (tmp_path / file).stat().st_size)
+    for harm in (lambda path: path.unlink(), lambda path: os.truncate(path, 100)):
+        harm(tmp_path / largest)
+        done = export(store.directory, **options)
+        assert done.shards_done_now >= 1
+        assert any(largest in notice for notice in done.notices)
+        assert tree(tmp_path) == whole
+    (tmp_path / ".tokenmill/shards/00000001.arrow").unlink()
+    assert export(store.directory, **options).shards_done_now == 1
+    assert tree(tmp_path) == whole
+    assert export(store.directory, **options).shards_done_now == 0

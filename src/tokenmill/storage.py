@@ -212,9 +212,15 @@ class Folder:
 
     @contextlib.contextmanager
     def fill(self, name: str, size: int, start: int) -> Iterator[BinaryIO]:
-        """Write a stretch of a file that several writers fill; it appears under its name when it is sealed."""
+        """Write a stretch of a file that several writers fill; it appears under its name when it is sealed.
+
+        One that was sealed before is opened up again.
+        """
         path = self.path(_unsealed(name))
         try:
+            if not os.path.exists(path):
+                with contextlib.suppress(FileNotFoundError):
+                    os.rename(self.path(name), path)
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o644)
             with io.BufferedWriter(_Eager(descriptor, "wb")) as file:
                 if os.path.getsize(descriptor) != size:
@@ -225,6 +231,13 @@ class Folder:
                 os.fsync(descriptor)
         except OSError as error:
             raise _write_error(path, error) from error
+
+    def filled_bytes(self, name: str) -> int | None:
+        """The size of a file, be it sealed or not; None if there is none."""
+        for path in (self.path(_unsealed(name)), self.path(name)):
+            with contextlib.suppress(FileNotFoundError):
+                return os.path.getsize(path)
+        return None
 
     def seal(self, name: str) -> None:
         """Publish a file whose stretches have all been filled; nothing happens if that was done before."""
@@ -252,6 +265,11 @@ class Folder:
                 os.close(descriptor)
         except OSError as error:
             raise _write_error(self.path(name), error) from error
+
+    def discard(self, name: str) -> None:
+        """Remove a file, if it is there."""
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self.path(name))
 
     def remove(self, directory: str) -> None:
         """Remove a directory of files, if it is there."""

@@ -1,7 +1,8 @@
 """What Python users call. `tokenmill` itself offers the same names, loaded on first use."""
 
 from tokenmill.api.estimate import Estimate, plan
-from tokenmill.api.exporting import Exported, export
+from tokenmill.api.exporter import Exported
+from tokenmill.api.exporting import export
 from tokenmill.api.preparation import Prepared, prepare
 from tokenmill.api.state import Status, status
 from tokenmill.api.verification import Verification, verify

@@ -2,31 +2,24 @@
 
 from __future__ import annotations
 
-import functools
 import time
-from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-import msgspec
 import numpy as np
-import pyarrow as pa
 
 from tokenmill import layout
 from tokenmill.api import progress
 from tokenmill.api.errands import Crew
 from tokenmill.api.export_request import ExportRequest, ExportWords, make_export_request, make_job
-from tokenmill.api.ordering import Ordering, chunks
+from tokenmill.api.exporter import Exported, Exporter
 from tokenmill.api.request import Means, choose_means
 from tokenmill.api.wording import size
 from tokenmill.executors.local import LocalExecutor
-from tokenmill.exports import PRELOAD, records, shards
+from tokenmill.exports import PRELOAD, shards
 from tokenmill.exports import job as names
 from tokenmill.exports.job import ExportJob, FrozenExport, freeze
-from tokenmill.exports.shards import Counts, ShardTask
-from tokenmill.exports.work import Collect, Site, WriteShard, split_folder
-from tokenmill.formats import find_format
-from tokenmill.formats.format import Finished, ShardRecord, Written
+from tokenmill.exports.work import Site, split_folder
 from tokenmill.storage import Folder
 
 TOKENS_PER_WORKER = 4_000_000
@@ -43,34 +36,6 @@ MOST_BATCH_BYTES = 1 << 30
 RUNS_PER_WORKER = 4
 BINS_PER_SHARD = 32
 MOST_BINS = 1 << 22
-
-
-class ExportedSplit(msgspec.Struct, frozen=True):
-    """What a split holds, and how many tokens are in no shard because of `--tail drop`."""
-
-    shards: int
-    documents: int
-    tokens: int
-    tokens_left_out: int
-
-
-class Exported(msgspec.Struct, frozen=True):
-    """What an export came to. Rates and deaths are of this call."""
-
-    directory: str
-    format: str
-    trainer: str
-    dtype: str
-    end_token: str
-    shuffle: int | None
-    files: int
-    bytes: int
-    splits: dict[str, ExportedSplit]
-    shards_done_now: int
-    deaths: int
-    seconds: float
-    tokens_per_second: float
-    notices: list[str]
 
 
 def export(  # noqa: PLR0913 - the options of the command, by their names
@@ -142,7 +107,7 @@ def export_store(  # noqa: PLR0913, PLR0917 - what, where to, how, by whom
             notices += _lack_of_space(folder, tokens * np.dtype(job.dtype).itemsize, job)
         site = Site(store.root, folder.root, frozen, _batch_bytes(means))
         crew = Crew(pool, report, means.workers, np.dtype(job.dtype).itemsize)
-        exporter = _Exporter(site, folder, manifest, crew, notices)
+        exporter = Exporter(site, folder, manifest, crew, notices)
         exporter.announce()
         pool.start(means.workers, means.worker_bytes)
         exporter.run()
@@ -167,153 +132,3 @@ def _frozen(job: ExportJob, means: Means, tokens: int, token_bytes: int) -> Froz
     run_bytes = min(run_bytes, tokens * token_bytes // (RUNS_PER_WORKER * means.workers) + 1)
     wanted = max(BINS_PER_SHARD * tokens // shards.step(job), 8 * tokens * token_bytes // _batch_bytes(means), 2)
     return FrozenExport(job, bins=min(1 << wanted.bit_length(), MOST_BINS), run_tokens=run_bytes // token_bytes + 1)
-
-
-@dataclass
-class _Exporter:
-    """The shards of an export on their way."""
-
-    site: Site
-    folder: Folder
-    manifest: pa.Table
-    crew: Crew
-    notices: list[str]
-    records: list[ShardRecord] = field(default_factory=list)
-    others: list[Written] = field(default_factory=list)
-    written: list[ShardRecord] = field(default_factory=list)
-    left_out: dict[str, int] = field(default_factory=dict)
-    seconds: float = 0.0
-
-    def __post_init__(self) -> None:
-        self.job = self.site.frozen.job
-        self.format = find_format(self.job.format)
-        self.traits = self.format.TRAITS
-
-    def announce(self) -> None:
-        """Say what is about to be written."""
-        job, say = self.job, self.crew.report.say
-        end = "none" if job.end_token is None else f"{job.end_token}, {job.end}"
-        order = "in the order of the store" if job.shuffle is None else f"shuffled with seed {job.shuffle}"
-        shard = "one file for each split" if job.shard_tokens is None else f"shards of {job.shard_tokens:,} tokens"
-        say(f"export       {self.traits.name} ({self.traits.trainer}) to {self.folder.root}")
-        say(f"tokens       {job.dtype}; end token {end}")
-        say(f"order        {order}; {shard}; val {job.val or 'none'}")
-        for notice in self.notices:
-            say(f"note: {notice}")
-
-    def run(self) -> None:
-        """Everything from counting to the manifest; what is there already is not done again."""
-        plan = self._plan()
-        self.left_out = shards.left_out(plan)
-        there = records.committed(self.folder, len(plan))
-        self._write(plan, np.flatnonzero(~there))
-        self.records = sorted([*self._earlier(np.flatnonzero(there)), *self.written], key=lambda each: each.shard)
-        self._remark()
-        if self.folder.exists(names.MANIFEST):
-            self.others = records.read_others(layout.read_table(self.folder, names.MANIFEST))
-        else:
-            self._finish()
-
-    def _plan(self) -> pa.Table:
-        if self.folder.exists(names.PLAN):
-            return layout.read_table(self.folder, names.PLAN)
-        ordering = Ordering(self.site, self.manifest, self.crew)
-        blocks = ordering.blocks()
-        plan = shards.plan(self.job, self.traits, blocks, functools.partial(ordering.resolve, blocks))
-        layout.publish_table(self.folder, names.PLAN, plan)
-        return plan
-
-    def _write(self, plan: pa.Table, numbers: Counts) -> None:
-        tokens = plan["stop"].to_numpy() - plan["start"].to_numpy()
-        if not len(numbers):
-            return
-        self.crew.begin(f"export {self.job.format}", int(tokens.sum()), int(tokens.sum() - tokens[numbers].sum()))
-        started = None
-        for done in self.crew.each(WriteShard(self.site), shards.tasks(plan, numbers), _describe):
-            started = started or time.monotonic() - done.seconds  # workers may have had to be started first
-            self.seconds = time.monotonic() - started
-            self.written.append(done.value)
-            self.crew.advance(done.value.tokens)
-
-    def _earlier(self, numbers: Counts) -> list[ShardRecord]:
-        items = [tuple(chunk) for chunk in chunks(numbers.tolist())]
-        found = self.crew.each(Collect(self.folder.root), items, lambda _: "the records of shards")
-        return [record for done in found for record in done.value]
-
-    def _remark(self) -> None:
-        """Say what may surprise whoever trains on the export."""
-        splits = self._splits()
-        for split, found in splits.items():
-            last = found[-1].tokens
-            if self.traits.shortest_shard and len(found) > 1 and last < shards.step(self.job):
-                self._note(
-                    f"the last {split} shard has {last:,} tokens; the trainer stops at one of less than "
-                    f"{self.traits.shortest_shard}. --tail merge or drop avoids it"
-                )
-        for split in self.left_out.keys() - splits.keys():
-            self._note(f"{split} is empty: its {self.left_out[split]:,} tokens fill no sequence of this length")
-        if self.job.val is not None and "val" not in self.left_out:
-            self._note(f"no document fell into val: --val {self.job.val} is too small a share of this store")
-
-    def _note(self, notice: str) -> None:
-        self.notices.append(notice)
-        self.crew.report.say(f"note: {notice}")
-
-    def _finish(self) -> None:
-        """Write what needs every shard, then the manifest: from now on the export is complete."""
-        for split, found in self._splits().items():
-            file = found[0].files[0].name if self.job.shard_tokens is None else None
-            if file is not None:
-                self.folder.seal(file)
-            folder = split_folder(self.job, split)
-            length = self.job.sequence_tokens
-            finished = Finished(folder, self.job.dtype, found, self._lengths(found), length, file)
-            self.others += self.format.finish(self.folder, finished)
-            self.folder.settle(folder)
-        self.folder.settle(names.RECORDS)
-        layout.publish_table(self.folder, names.MANIFEST, records.manifest(self.records, self.others))
-        self.folder.remove(names.RUNS)
-
-    def _lengths(self, found: Sequence[ShardRecord]) -> Callable[[], Iterator[Counts]]:
-        return lambda: (records.read_lengths(self.folder, record.shard) for record in found)
-
-    def _splits(self) -> dict[str, list[ShardRecord]]:
-        found: dict[str, list[ShardRecord]] = {}
-        for record in self.records:
-            found.setdefault(record.split, []).append(record)
-        return found
-
-    def exported(self, seconds: float) -> Exported:
-        """What it came to."""
-        found = self._splits()
-        splits = {split: _exported_split(found.get(split, []), left) for split, left in self.left_out.items()}
-        written = [*(file for record in self.records for file in record.files), *self.others]
-        return Exported(
-            directory=self.folder.root,
-            format=self.job.format,
-            trainer=self.traits.trainer,
-            dtype=self.job.dtype,
-            end_token=self.job.end,
-            shuffle=self.job.shuffle,
-            files=len({file.name for file in written}),
-            bytes=sum(file.bytes for file in written),
-            splits=splits,
-            shards_done_now=len(self.written),
-            deaths=self.crew.deaths,
-            seconds=round(seconds, 3),
-            tokens_per_second=round(sum(record.tokens for record in self.written) / max(self.seconds, 1e-9)),
-            notices=self.notices,
-        )
-
-
-def _exported_split(found: Sequence[ShardRecord], tokens_left_out: int) -> ExportedSplit:
-    return ExportedSplit(
-        shards=len({record.files[0].name for record in found}),
-        documents=sum(record.begun for record in found),
-        tokens=sum(record.tokens for record in found),
-        tokens_left_out=tokens_left_out,
-    )
-
-
-def _describe(task: ShardTask) -> str:
-    return f"{task.split} shard {task.number} (tokens {task.start:,} to {task.stop:,})"

@@ -31,7 +31,8 @@ class Ordering:
     def blocks(self) -> Blocks:
         """What each block holds for each stream."""
         if self.site.frozen.job.shuffle is not None:
-            return self._sorted()
+            self.sort()
+            return self._binned()
         if self.site.frozen.job.streams > 1:
             return self._counted()
         return Blocks(*(self.manifest[name].to_numpy()[np.newaxis] for name in ("documents", "tokens")))
@@ -58,21 +59,28 @@ class Ordering:
             self.crew.advance(int(tokens[list(done.item)].sum()))
         return Blocks(*found)
 
-    def _sorted(self) -> Blocks:
-        """Ranges of keys as blocks, once the documents are sorted into runs."""
-        folder, frozen = Folder(self.site.out), self.site.frozen
-        spans = self._spans()
+    def sort(self) -> None:
+        """Sort the documents into runs, if there is a shuffle: those runs that are not there yet."""
+        if self.site.frozen.job.shuffle is None:
+            return
+        folder, spans = Folder(self.site.out), self._spans()
         folder.create(RUNS)
         folder.remove_temporaries(RUNS)
         there = set(runs.committed(folder))
         missing = [span for span in spans if span[0] not in there]
+        if not missing:
+            return
         tokens = self.manifest["tokens"].to_numpy()
         total = int(tokens.sum())
         self.crew.begin("shuffle", total, total - sum(int(tokens[start:stop].sum()) for _, start, stop in missing))
         for done in self.crew.each(Sort(self.site), missing, lambda span: f"parts {span[1]} to {span[2] - 1}"):
             self.crew.advance(done.value)
+
+    def _binned(self) -> Blocks:
+        """Ranges of keys as blocks, counted in the runs."""
+        folder, frozen = Folder(self.site.out), self.site.frozen
         documents, counted = np.zeros((2, frozen.job.streams, frozen.bins), np.int64)
-        for run, _, _ in spans:
+        for run, _, _ in self._spans():
             more_documents, more_tokens = runs.counts(folder, run)
             documents += more_documents.reshape(documents.shape)
             counted += more_tokens.reshape(documents.shape)

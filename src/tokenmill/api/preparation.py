@@ -12,7 +12,8 @@ import numpy as np
 from tokenmill import layout, planning
 from tokenmill.api import progress
 from tokenmill.api.export_request import ExportWords, make_export_request, refuse_unused
-from tokenmill.api.exporting import Exported, Limits, export_store
+from tokenmill.api.exporter import Exported
+from tokenmill.api.exporting import Limits, export_store
 from tokenmill.api.freeze import freeze
 from tokenmill.api.mill import Mill
 from tokenmill.api.request import Request, Words, choose_means, find_sources, make_request, total_bytes

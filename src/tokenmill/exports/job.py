@@ -109,7 +109,9 @@ def freeze(folder: Folder, export: FrozenExport) -> FrozenExport:
     """
     before = read_frozen(folder)
     if before is None or (before.job != export.job and not folder.exists(PLAN)):
-        folder.remove(RUNS)
+        for directory in (RUNS, RECORDS):
+            folder.remove(directory)
+        folder.create(RECORDS)
         with folder.publish(EXPORT) as file:
             file.write(msgspec.json.format(msgspec.json.encode(export), indent=2) + b"\n")
         return export

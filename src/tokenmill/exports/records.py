@@ -82,6 +82,11 @@ def publish(folder: Folder, record: ShardRecord, origins: Origins) -> None:
         writer.write_batch(pa.record_batch(columns, schema=schema))
 
 
+def discard(folder: Folder, shard: int) -> None:
+    """Take back the commit of a shard."""
+    folder.discard(_name(shard))
+
+
 def read(folder: Folder, shard: int) -> ShardRecord:
     """The counts and checksums of a shard."""
     try:

@@ -199,9 +199,7 @@ def _check_sizes(job: ExportJob, traits: Traits, shards: pa.Table, blocks: Block
     if traits.most_bytes is None or not len(shards):
         return
     tokens = shards["stop"].to_numpy() - shards["start"].to_numpy()
-    before = np.concatenate(
-        [np.zeros((len(blocks.documents), 1), np.int64), np.cumsum(blocks.documents, axis=1)], axis=1
-    )
+    before = np.pad(np.cumsum(blocks.documents, axis=1), ((0, 0), (1, 0)))
     stream = shards["stream"].to_numpy()
     documents = before[stream, shards["last_block"].to_numpy() + 1] - before[stream, shards["first_block"].to_numpy()]
     check_bytes(traits, job.dtype, job.sequence_tokens, int(tokens.max()), int(documents.max()))

@@ -88,9 +88,8 @@ class Sort:
         keys = order.keys(origins.source, origins.row)
         stream = order.streams(origins.source, origins.row)
         sorting = np.argsort(keys, kind="stable") if stream is None else np.lexsort((keys, stream))
-        place = (keys >> np.uint64(65 - bins.bit_length())).astype(
-            np.int64
-        )  # bins are ranges of keys: their highest bits
+        # There are 2^n bins, and a key's bin is its highest n bits.
+        place = (keys >> np.uint64(65 - bins.bit_length())).astype(np.int64)
         if stream is not None:
             place += stream.astype(np.int64) * bins
         content = PartContent(
