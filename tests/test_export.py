@@ -25,7 +25,7 @@ from killing import wait_until
 from tokenmill.api import exporting
 from tokenmill.errors import CorruptStore, JobChanged, UsageError
 from tokenmill.executors.local import LocalExecutor
-from tokenmill.exports import PRELOAD, records
+from tokenmill.exports import PRELOAD, records, shards
 from tokenmill.formats import FORMATS, find_format
 from tokenmill.storage import Folder
 
@@ -193,11 +193,11 @@ def test_the_tail_is_handled_as_asked(store: tokenmill.Store, tail: str, last: s
 def test_whole_documents_are_never_cut(store: tokenmill.Store, name: str, tmp_path: Path) -> None:
     """Where documents stay whole, shards end at a document's end, near the tokens asked for, and none is empty."""
     export(store.directory, to=name, out=str(tmp_path), shard_tokens=300)
-    shards = read_back(tmp_path, name)["train"]
-    assert all(len(tokens) for tokens, _ in shards)
+    found = read_back(tmp_path, name)["train"]
+    assert all(len(tokens) for tokens, _ in found)
     longest = max(len(document) for document in store)
-    assert all(len(tokens) < 300 + longest for tokens, _ in shards)
-    assert all(tokens[-1] == END for tokens, _ in shards)
+    assert all(len(tokens) < 300 + longest for tokens, _ in found)
+    assert all(tokens[-1] == END for tokens, _ in found)
 
 
 @pytest.mark.parametrize("name", ["nanogpt", "megatron", "parquet"])
@@ -313,6 +313,13 @@ def test_a_store_without_end_token_exports_as_it_is(tmp_path: Path) -> None:
         ({"to": "llmc", "tail": "cut"}, "--tail cannot be"),
         ({"to": "llmc", "shard_tokens": 0}, "at least 1"),
         ({"to": "llmc", "shard_tokens": "100M"}, "would be all there is"),
+        ({"to": "llmc", "shard_tokens": "1B", "tail": "merge"}, "too large for llmc"),
+        ({"to": "llmc", "shuffle": -1}, "not a seed"),
+        ({"to": "llmc", "shuffle": 1 << 64}, "not a seed"),
+        ({"to": "llmc", "name": "../evil"}, "cannot start the name"),
+        ({"to": "llmc", "name": "x" * 300}, "cannot start the name"),
+        ({"to": "build-nanogpt", "name": "trainset"}, "mix up the splits"),
+        ({"to": "parquet", "name": "mine"}, "names its files itself"),
     ],
 )
 def test_what_cannot_be_is_refused_before_any_work(
@@ -354,6 +361,41 @@ def test_a_small_store_gets_small_shards_for_val(store: tokenmill.Store, tmp_pat
     assert "less than two shards" in done.notices[0]
 
 
+def test_other_peoples_files_are_left_alone(store: tokenmill.Store, tmp_path: Path) -> None:
+    """Files in the output directory stay, and one that has the name of a shard is not overwritten."""
+    (tmp_path / "notes.tmp").write_text("mine")
+    (tmp_path / "folder.tmp").mkdir()
+    (tmp_path / "train.bin").write_text("mine too")
+    with pytest.raises(UsageError, match="is there, and not from this export"):
+        export(store.directory, to="nanogpt", out=str(tmp_path))
+    assert (tmp_path / "train.bin").read_text() == "mine too"
+    (tmp_path / "train.bin").unlink()
+    export(store.directory, to="nanogpt", out=str(tmp_path), shuffle=1)
+    assert (tmp_path / "notes.tmp").read_text() == "mine"
+    with pytest.raises(UsageError, match="the store itself"):
+        export(store.directory, to="nanogpt", out=store.directory)
+
+
+def test_state_of_another_export_is_not_taken_over(store: tokenmill.Store, tmp_path: Path) -> None:
+    """If the frozen job is gone, what was done for it does not count for the next one."""
+    export(store.directory, to="parquet", out=str(tmp_path / "a"), shard_tokens=30_000)
+    export(store.directory, to="parquet", out=str(tmp_path / "b"), shard_tokens=30_000, shuffle=5)
+    (tmp_path / "a/.tokenmill/export.json").unlink()
+    for path in (tmp_path / "a").glob("*.parquet"):
+        path.unlink()
+    export(store.directory, to="parquet", out=str(tmp_path / "a"), shard_tokens=30_000, shuffle=5)
+    assert tree(tmp_path / "a") == tree(tmp_path / "b")
+
+
+def test_an_export_elsewhere_can_be_verified(store: tokenmill.Store, tmp_path: Path) -> None:
+    """`verify` takes the directory of an export, too."""
+    export(store.directory, to="megatron", out=str(tmp_path / "out"))
+    assert tokenmill.verify(str(tmp_path / "out"), workers=1).exports == {"megatron": 2}
+    os.truncate(tmp_path / "out/train_text_document.bin", 10)
+    with pytest.raises(CorruptStore, match="another size"):
+        tokenmill.verify(str(tmp_path / "out"), workers=1)
+
+
 def test_no_val_file_is_written_for_no_documents(tmp_path: Path) -> None:
     """If no document falls into val there is no file for it, and the call says so."""
     source = write_parquet(tmp_path / "a.parquet", ["one", "two"])
@@ -368,8 +410,10 @@ def test_an_empty_store_has_an_empty_export(tmp_path: Path) -> None:
     source = write_parquet(tmp_path / "a.parquet", [None])
     store = prepare([source], tmp_path / "store")
     for name in FORMATS:
-        done = export(store.directory, to=name, val=0.5, shuffle=1)
-        assert done.splits == {}
+        for number, options in enumerate([{}, {"val": 0.5, "shuffle": 1}]):
+            done = export(store.directory, to=name, out=str(tmp_path / f"{name}{number}"), **options)
+            assert done.splits == {}
+            assert "no tokens" in done.notices[-1]
 
 
 def test_records_name_the_origin_of_every_document(store: tokenmill.Store, tmp_path: Path) -> None:
@@ -410,7 +454,7 @@ def test_too_few_tokens_for_a_sequence_are_told(tmp_path: Path) -> None:
     done = export(store.directory, to="mds")
     assert done.splits["train"].shards == 0
     assert done.splits["train"].tokens_left_out == store.token_count
-    assert "train is empty" in done.notices[0]
+    assert "fill no sequence" in done.notices[0]
 
 
 @pytest.mark.parametrize("name", ["parquet", "megatron", "mds"])
@@ -450,8 +494,11 @@ def shard_records(out: Path) -> list[Path]:
 
 
 @pytest.mark.parametrize("name", ["nanogpt", "llmc", "megatron", "olmo"])
-def test_files_that_are_gone_or_cut_are_written_again(store: tokenmill.Store, name: str, tmp_path: Path) -> None:
+def test_files_that_are_gone_or_cut_are_written_again(
+    store: tokenmill.Store, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """An export whose files were removed or cut is not taken for complete: the same call writes them again."""
+    monkeypatch.setattr(shards, "PIECE_TOKENS", 20_000)
     options = {"to": name, "out": str(tmp_path), "shuffle": 2, "val": 0.1, "shard_tokens": 20_000}
     export(store.directory, **options)
     whole = tree(tmp_path)
@@ -462,6 +509,7 @@ def test_files_that_are_gone_or_cut_are_written_again(store: tokenmill.Store, na
         assert done.shards_done_now >= 1
         assert any(largest in notice for notice in done.notices)
         assert tree(tmp_path) == whole
+    assert not (tmp_path / ".tokenmill/runs").exists()
     (tmp_path / ".tokenmill/shards/00000001.arrow").unlink()
     assert export(store.directory, **options).shards_done_now == 1
     assert tree(tmp_path) == whole

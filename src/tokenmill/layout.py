@@ -38,8 +38,6 @@ TOKENIZER = "tokenizer"
 FORMAT = 2
 """2 since sources have an identity."""
 
-_PART_FILE = re.compile(r"(\d{8,})\.arrow")
-
 MANIFEST_SCHEMA = pa.schema(
     [
         ("unit", pa.int64()),
@@ -132,11 +130,18 @@ def require_manifest(folder: Folder, run: Run) -> pa.Table:
 
 def committed_units(folder: Folder, units: int) -> npt.NDArray[np.bool_]:
     """Which units have a part, by listing the parts once."""
-    committed = np.zeros(units, np.bool_)
-    found = [int(match[1]) for name in folder.names(PARTS) if (match := _PART_FILE.fullmatch(name))]
-    numbers = np.array(found, np.int64)
-    committed[numbers[numbers < units]] = True
-    return committed
+    return numbered_files(folder, PARTS, "arrow", units)
+
+
+def numbered_files(folder: Folder, directory: str, ending: str, count: int) -> npt.NDArray[np.bool_]:
+    """Which of so many files are in a directory, where a file is called by its number, by listing it once."""
+    pattern = re.compile(rf"(\d{{8,}})\.{ending}")
+    numbers = np.array(
+        [int(match[1]) for name in folder.names(directory) if (match := pattern.fullmatch(name))], np.int64
+    )
+    there = np.zeros(count, np.bool_)
+    there[numbers[numbers < count]] = True
+    return there
 
 
 def manifest_columns(summaries: Sequence[PartSummary]) -> pa.Table:

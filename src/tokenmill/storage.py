@@ -11,6 +11,7 @@ import fcntl
 import glob
 import io
 import os
+import re
 import secrets
 import shutil
 from collections.abc import Iterator
@@ -23,6 +24,9 @@ from tokenmill.errors import CorruptStore, SourceError, StoreError, UsageError
 
 TEMPORARY_SUFFIX = ".tmp"
 EAGER_BYTES = 8 << 20
+
+_TEMPORARY = re.compile(r"\..+\.[0-9a-f]{12}\.tmp")
+"""What `publish` calls a file before it is whole. Other people's files may end alike."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +131,7 @@ class Folder:
         try:
             os.makedirs(self.path(name), exist_ok=True)
         except OSError as error:
-            raise StoreError(f"cannot create {self.path(name)}", os.strerror(error.errno or 0)) from error
+            raise _write_error(self.path(name), error) from error
 
     def exists(self, name: str) -> bool:
         """Whether a file of that name has been published."""
@@ -239,8 +243,10 @@ class Folder:
                 return os.path.getsize(path)
         return None
 
-    def seal(self, name: str) -> None:
+    def seal(self, name: str, size: int) -> None:
         """Publish a file whose stretches have all been filled; nothing happens if that was done before."""
+        if self.filled_bytes(name) != size:
+            raise StoreError(f"{self.path(name)} has gone while it was written", "Run the same command again.")
         try:
             if os.path.exists(self.path(_unsealed(name))):
                 os.replace(self.path(_unsealed(name)), self.path(name))
@@ -273,14 +279,19 @@ class Folder:
 
     def remove(self, directory: str) -> None:
         """Remove a directory of files, if it is there."""
-        shutil.rmtree(self.path(directory), ignore_errors=True)
+        try:
+            shutil.rmtree(self.path(directory))
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            raise _write_error(self.path(directory), error) from error
 
     def remove_temporaries(self, directory: str) -> int:
         """Remove what an interrupted writer left behind; call it only while holding the lock."""
         removed = 0
         with contextlib.suppress(FileNotFoundError), os.scandir(self.path(directory)) as entries:
             for entry in entries:
-                if entry.name.endswith(TEMPORARY_SUFFIX):
+                if _TEMPORARY.fullmatch(entry.name):
                     os.unlink(entry.path)
                     removed += 1
         return removed

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from dataclasses import dataclass, fields
 from typing import Any, get_args
 
@@ -20,6 +21,8 @@ from tokenmill.job import TokenizerSpec, parse_size
 
 LARGEST_IDS = {"uint16": 1 << 16, "int32": 1 << 31, "uint32": 1 << 32}
 SMALL_CORPUS_SHARDS = 10
+MOST_SHARDS = 1_000_000
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +65,9 @@ def make_export_request(to: str, words: ExportWords, tokenizer: TokenizerSpec) -
     """Check the words of an export against its format and tokenizer: no store is needed for that."""
     traits = find_format(to).TRAITS
     tail = _one_of("--tail", words.tail, Tail, traits.tail)
+    _check_name(traits, words.name)
+    if words.shuffle is not None and not 0 <= words.shuffle < 1 << 64:
+        raise UsageError(f"--shuffle {words.shuffle} is not a seed", "Give a whole number from 0 to 2^64 - 1.")
     sequence = _tokens("--sequence-tokens", words.sequence_tokens)
     if sequence is not None and traits.sequence_tokens is None:
         raise UsageError(f"{to} has no sequences of a fixed length", "--sequence-tokens is for mds.")
@@ -94,6 +100,8 @@ def make_job(request: ExportRequest, run: layout.Run, manifest: pa.Table) -> tup
         )
     if traits.single and words.shard_tokens is not None and request.val != FIRST_SHARD:
         notices.append(f"{traits.name} is one file for each split: --shard-tokens has no effect")
+    if shard_tokens is None and words.tail is not None:
+        notices.append("one file for each split has no tail: --tail has no effect")
     if traits.most_documents is not None and shard_tokens is None and documents > traits.most_documents:
         raise UsageError(
             f"{traits.name} counts the documents of a file in 31 bits",
@@ -112,10 +120,16 @@ def make_job(request: ExportRequest, run: layout.Run, manifest: pa.Table) -> tup
         val_tokens=first_tokens if request.val == FIRST_SHARD else None,
         shuffle=words.shuffle,
         shard_tokens=shard_tokens,
-        tail=request.tail,
+        tail=request.tail if shard_tokens is not None else "keep",
         sequence_tokens=request.sequence_tokens,
     )
-    if job.val_tokens and tokens <= job.val_tokens:
+    if tokens // shards.step(job) > MOST_SHARDS:
+        raise UsageError(
+            f"--shard-tokens {job.shard_tokens:,} would make more than {MOST_SHARDS:,} shards",
+            f"tokens       {tokens:,}",
+            "Choose larger shards.",
+        )
+    if job.val_tokens and 0 < tokens <= job.val_tokens:
         raise UsageError(
             f"a first shard of {job.val_tokens:,} tokens would be all there is",
             f"tokens       {tokens:,}",
@@ -144,7 +158,7 @@ def _dtype(traits: Traits, wanted: str | None, tokenizer: TokenizerSpec) -> str:
 
 def _val(said: str | float | None, traits: Traits) -> str | None:
     val = str(said) if said is not None else traits.val
-    if val is None or val in {"none", "0", "0.0"}:
+    if val is None or val == "none":
         return None
     if val == FIRST_SHARD:
         return val
@@ -152,6 +166,8 @@ def _val(said: str | float | None, traits: Traits) -> str | None:
         share = float(val)
     except ValueError:
         share = -1.0
+    if share == 0:
+        return None
     if not 0 < share < 1:
         raise UsageError(f"--val {val} is not a share", "Give a share such as 0.0005, first-shard, or none.")
     return repr(share)
@@ -190,4 +206,16 @@ def _check(request: ExportRequest) -> None:
             "Say how large val is to be with --shard-tokens 100M, or give a share: --val 0.0005.",
         )
     if tokens is not None:
-        shards.check_bytes(traits, request.dtype, request.sequence_tokens, tokens, 1)
+        largest = 2 * tokens - 1 if request.tail == "merge" else tokens
+        shards.check_bytes(traits, request.dtype, request.sequence_tokens, largest, 1)
+
+
+def _check_name(traits: Traits, name: str | None) -> None:
+    if name is None:
+        return
+    if not traits.named:
+        raise UsageError(f"{traits.name} names its files itself", "--name is for llmc, build-nanogpt and megatron.")
+    if not NAME.fullmatch(name):
+        raise UsageError(f"--name {name!r} cannot start the name of a file", "Use letters, digits, '.', '_' and '-'.")
+    if traits.name == "build-nanogpt" and ("train" in name or "val" in name):
+        raise UsageError(f"--name {name} would mix up the splits", "build-nanogpt finds them by 'train' and 'val'.")

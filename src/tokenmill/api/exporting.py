@@ -15,10 +15,12 @@ from tokenmill.api.export_request import ExportRequest, ExportWords, make_export
 from tokenmill.api.exporter import Exported, Exporter
 from tokenmill.api.request import Means, choose_means
 from tokenmill.api.wording import size
+from tokenmill.errors import UsageError
 from tokenmill.executors.local import LocalExecutor
-from tokenmill.exports import PRELOAD, shards
+from tokenmill.exports import PRELOAD, runs, shards
 from tokenmill.exports import job as names
 from tokenmill.exports.job import ExportJob, FrozenExport, freeze
+from tokenmill.exports.streams import Shuffle
 from tokenmill.exports.work import Site, split_folder
 from tokenmill.storage import Folder
 
@@ -96,6 +98,8 @@ def export_store(  # noqa: PLR0913, PLR0917 - what, where to, how, by whom
     if means.notice is not None:
         notices.append(means.notice)
     folder = Folder(out if out is not None else store.path(job.format))
+    if folder.root == store.root:
+        raise UsageError("--out is the store itself", f"Leave it out, and the files go to {store.path(job.format)}.")
     directories = {".", names.STATE, names.RECORDS, *(split_folder(job, split) for split in ("train", "val"))}
     for each in directories:
         folder.create(each)
@@ -105,7 +109,9 @@ def export_store(  # noqa: PLR0913, PLR0917 - what, where to, how, by whom
         frozen = freeze(folder, _frozen(job, means, tokens, np.dtype(run.job.tokenizer.dtype).itemsize))
         if not folder.exists(names.PLAN):
             notices += _lack_of_space(folder, tokens * np.dtype(job.dtype).itemsize, job)
-        site = Site(store.root, folder.root, frozen, _batch_bytes(means))
+        run_count = len(runs.spans(manifest["tokens"].to_numpy(), frozen.run_tokens))
+        shuffle = Shuffle(run_count, frozen.bins, run.job.tokenizer.dtype)
+        site = Site(store.root, folder.root, frozen, shuffle, _batch_bytes(means))
         crew = Crew(pool, report, means.workers, np.dtype(job.dtype).itemsize)
         exporter = Exporter(site, folder, manifest, crew, notices)
         exporter.announce()

@@ -66,8 +66,8 @@ class Ordering:
         folder, spans = Folder(self.site.out), self._spans()
         folder.create(RUNS)
         folder.remove_temporaries(RUNS)
-        there = set(runs.committed(folder))
-        missing = [span for span in spans if span[0] not in there]
+        there = runs.committed(folder, len(spans))
+        missing = [span for span in spans if not there[span[0]]]
         if not missing:
             return
         tokens = self.manifest["tokens"].to_numpy()
@@ -87,12 +87,7 @@ class Ordering:
         return Blocks(documents, counted)
 
     def _spans(self) -> list[tuple[int, int, int]]:
-        """The parts that are sorted together: number of the run, first part, last part + 1."""
-        tokens = self.manifest["tokens"].to_numpy()
-        group = (np.cumsum(tokens) - tokens) // self.site.frozen.run_tokens
-        starts = np.flatnonzero(np.diff(group, prepend=-1))
-        stops = np.append(starts[1:], len(tokens))
-        return list(zip(range(len(starts)), starts.tolist(), stops.tolist(), strict=True))
+        return runs.spans(self.manifest["tokens"].to_numpy(), self.site.frozen.run_tokens)
 
 
 def chunks(items: Sequence[T]) -> Iterator[Sequence[T]]:

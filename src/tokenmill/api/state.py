@@ -10,8 +10,7 @@ import numpy as np
 
 from tokenmill import layout
 from tokenmill.exports import records
-from tokenmill.exports.job import EXPORT, MANIFEST, PLAN
-from tokenmill.formats import FORMATS
+from tokenmill.exports.job import MANIFEST, PLAN, exports_in
 from tokenmill.storage import Folder
 
 RECENT_SECONDS = 60.0
@@ -76,9 +75,7 @@ def status(directory: str) -> Status:
         seconds_left=(int(text_bytes.sum()) - done) / rate if rate else None,
         deaths=log.deaths,
         failures=log.failures,
-        exports={
-            name: _export_state(Folder(folder.path(name))) for name in FORMATS if folder.exists(f"{name}/{EXPORT}")
-        },
+        exports={name: _export_state(Folder(folder.path(name))) for name in exports_in(folder)},
     )
 
 

@@ -13,12 +13,12 @@ from tokenmill.api import progress
 from tokenmill.api.freeze import load
 from tokenmill.api.request import Means, choose_means
 from tokenmill.checking import Verify
-from tokenmill.errors import CorruptStore, RunFailed, UsageError
+from tokenmill.errors import CorruptStore, IncompleteStore, RunFailed, UsageError
 from tokenmill.executors.local import LocalExecutor
 from tokenmill.executors.outcomes import Done, Executor, Failed
+from tokenmill.exports import PRELOAD
 from tokenmill.exports.checking import CheckStretch, stretches
-from tokenmill.exports.job import MANIFEST
-from tokenmill.formats import FORMATS
+from tokenmill.exports.job import MANIFEST, exports_in, read_frozen
 from tokenmill.storage import Folder
 from tokenmill.tokenizers import engine_modules
 from tokenmill.tokenizers.tokenizer import REFERENCES
@@ -51,7 +51,8 @@ def verify(
 ) -> Verification:
     """Read every part and compare it with its checksum and the manifest; raise CorruptStore if anything is wrong.
 
-    The files of complete exports in the store's directory are compared with theirs. With `sample`, that share of the
+    The files of complete exports in the store's directory are compared with theirs; so are those of an export that has
+    a directory of its own, if that is what is given. With `sample`, that share of the
     documents is read again from the sources, encoded by the reference engine and compared; with `all`, every document.
     """
     if not 0 <= sample <= 1:
@@ -59,6 +60,8 @@ def verify(
     share = 1.0 if all else sample
     started = time.monotonic()
     folder = Folder(directory)
+    if layout.read_run(folder) is None and read_frozen(folder) is not None:
+        return _verify_export(folder, workers, reporter)
     run = layout.require_run(folder)
     manifest = layout.require_manifest(folder, run)
     frozen = load(folder, run)
@@ -84,10 +87,11 @@ def verify(
             elif outcome.final:
                 raise RunFailed(f"the worker that checked part {outcome.item.unit} {outcome.how}")
         exports = {}
-        for name in complete_exports(folder):
-            files, found = _check_export(Folder(folder.path(name)), executor, report, means)
-            exports[name] = files
-            problems += found
+        for name in exports_in(folder):
+            export = Folder(folder.path(name))
+            if export.exists(MANIFEST):
+                exports[name], found = _check_export(export, executor, report, means)
+                problems += found
     if problems:
         raise _report(folder, problems)
     totals = {name: int(np.sum(manifest[name].to_numpy())) for name in ("documents", "tokens")}
@@ -95,9 +99,20 @@ def verify(
     return Verification(folder.root, run.units, totals["documents"], totals["tokens"], compared, exports, seconds)
 
 
-def complete_exports(folder: Folder) -> list[str]:
-    """The formats that a store has been exported to, into its own directory."""
-    return [name for name in FORMATS if folder.exists(f"{name}/{MANIFEST}")]
+def _verify_export(folder: Folder, workers: int | None, reporter: progress.Reporter | None) -> Verification:
+    """Check an export that has a directory of its own."""
+    started = time.monotonic()
+    if not folder.exists(MANIFEST):
+        raise IncompleteStore(f"the export {folder.root} is not complete", "Run the same `tokenmill export` again.")
+    means = choose_means(workers, None, most_workers=len(stretches(folder)))
+    with LocalExecutor(PRELOAD) as executor, reporter if reporter is not None else progress.for_python() as report:
+        executor.start(means.workers, means.worker_bytes)
+        files, problems = _check_export(folder, executor, report, means)
+    if problems:
+        raise _report(folder, problems)
+    frozen = read_frozen(folder)
+    name = frozen.job.format if frozen is not None else ""
+    return Verification(folder.root, 0, 0, 0, 0, {name: files}, round(time.monotonic() - started, 3))
 
 
 def _check_export(export: Folder, executor: Executor, report: progress.Reporter, means: Means) -> tuple[int, list[str]]:

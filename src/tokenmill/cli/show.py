@@ -14,6 +14,7 @@ from rich.text import Text
 
 from tokenmill import layout
 from tokenmill.api.wording import count, duration, number, size
+from tokenmill.cli import options
 from tokenmill.errors import UsageError
 from tokenmill.formats import FORMATS
 from tokenmill.storage import Folder
@@ -75,8 +76,10 @@ def exported(done: Exported) -> Iterable[tuple[str, str]]:
     yield "files", f"{done.files:,}, {size(done.bytes)} of {done.dtype}"
     if done.shards_done_now:
         yield "speed", f"{number(done.tokens_per_second)} tokens/s"
-    else:
+    elif done.files:
         yield "done", "everything was there already"
+    for notice in done.notices if options.quiet() else []:  # otherwise they have been said
+        yield "note", notice
     yield "took", duration(done.seconds)
 
 
@@ -139,15 +142,16 @@ def status(state: Status) -> Iterable[tuple[str, str]]:
 
 
 def verification(checked: Verification) -> Iterable[tuple[str, str]]:
-    """A store that is right."""
-    yield "store", checked.directory
-    yield "checksums", f"{count(checked.units, 'part')} checked, all as they were written"
+    """A store or an export that is right."""
+    if checked.units:
+        yield "store", checked.directory
+        yield "checksums", f"{count(checked.units, 'part')} checked, all as they were written"
+        yield "holds", f"{checked.documents:,} documents, {checked.tokens:,} tokens"
     if checked.documents_compared:
         yield (
             "compared",
             f"{checked.documents_compared:,} of {checked.documents:,} documents equal the reference's tokens",
         )
-    yield "holds", f"{checked.documents:,} documents, {checked.tokens:,} tokens"
     for name, files in checked.exports.items():
         yield "export", f"{name}: {count(files, 'file')} checked, all as they were written"
     yield "took", duration(checked.seconds)

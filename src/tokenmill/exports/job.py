@@ -6,7 +6,9 @@ import hashlib
 
 import msgspec
 
+from tokenmill import layout
 from tokenmill.errors import JobChanged, StoreError
+from tokenmill.formats import FORMATS
 from tokenmill.formats.format import Place, Tail
 from tokenmill.storage import Folder
 
@@ -102,6 +104,11 @@ def read_frozen(folder: Folder) -> FrozenExport | None:
     return frozen
 
 
+def exports_in(folder: Folder) -> list[str]:
+    """The formats that a store has been exported to, into its own directory, be it complete or not."""
+    return [name for name in FORMATS if folder.exists(f"{name}/{EXPORT}")]
+
+
 def freeze(folder: Folder, export: FrozenExport) -> FrozenExport:
     """The export of this job in this directory: the one that is there, if it is the same, or a new one.
 
@@ -109,11 +116,12 @@ def freeze(folder: Folder, export: FrozenExport) -> FrozenExport:
     """
     before = read_frozen(folder)
     if before is None or (before.job != export.job and not folder.exists(PLAN)):
+        for file in (MANIFEST, PLAN):
+            folder.discard(file)
         for directory in (RUNS, RECORDS):
             folder.remove(directory)
         folder.create(RECORDS)
-        with folder.publish(EXPORT) as file:
-            file.write(msgspec.json.format(msgspec.json.encode(export), indent=2) + b"\n")
+        layout.publish_json(folder, EXPORT, export)
         return export
     was, now = before.job.identity(), export.job.identity()
     changes = [(name, was[name], now[name]) for name in was if was[name] != now[name]]

@@ -6,7 +6,6 @@ and the counts and checksums in the schema's metadata.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,11 +18,11 @@ from tokenmill.errors import CorruptStore
 from tokenmill.exports.job import RECORDS
 from tokenmill.exports.streams import Origins
 from tokenmill.formats.format import ShardRecord, Written
+from tokenmill.layout import numbered_files
 from tokenmill.storage import Folder
 
 _KEY = b"tokenmill.shard"
 _OTHERS = b"tokenmill.others"
-_RECORD_FILE = re.compile(r"(\d{8,})\.arrow")
 
 SCHEMA = pa.schema(
     [
@@ -67,11 +66,7 @@ def exists(folder: Folder, shard: int) -> bool:
 
 def committed(folder: Folder, shards: int) -> npt.NDArray[np.bool_]:
     """Which shards have a record, by listing the records once."""
-    there = np.zeros(shards, np.bool_)
-    found = [int(match[1]) for name in folder.names(RECORDS) if (match := _RECORD_FILE.fullmatch(name))]
-    numbers = np.array(found, np.int64)
-    there[numbers[numbers < shards]] = True
-    return there
+    return numbered_files(folder, RECORDS, "arrow", shards)
 
 
 def publish(folder: Folder, record: ShardRecord, origins: Origins) -> None:

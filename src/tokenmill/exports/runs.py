@@ -4,53 +4,57 @@ Any range of keys is then one stretch of each run, so a shard reads as many stre
 parts there are. Stretches are read, not mapped: of a map the kernel brings in more than is touched, and with hundreds
 of runs that is memory nobody has budgeted.
 
-    00000003.run     the tokens of all documents, then a record for each of them: where it ends, its row, its source
-    00000003.index   documents, tokens, bytes of a token; then, for each bin and for the end, the documents before it;
-                     then the tokens before it. Published after the run, so its existence means that the run is there
+    00000003.tokens      the tokens of all documents
+    00000003.documents   a record for each document: where it ends, its row, its source
+    00000003.index       for each bin and for the end, the documents before it; then the tokens before it. Published
+                         last, so its existence means that the run is there
 """
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from tokenmill.exports.job import RUNS
+from tokenmill.exports.shards import Counts
+from tokenmill.layout import numbered_files
 from tokenmill.part import PartContent, TokenArray
 from tokenmill.storage import Folder
 
-Places = npt.NDArray[np.int64]
-
-_INDEX_FILE = re.compile(r"(\d{8,})\.index")
 _RECORD = np.dtype([("end", "<i8"), ("row", "<u8"), ("source", "<u4")])
-_HEAD = 3
 
 
-def publish_run(folder: Folder, run: int, content: PartContent, places: Places, bins: int) -> None:
+def spans(part_tokens: Counts, run_tokens: int) -> list[tuple[int, int, int]]:
+    """The parts that are sorted together: number of the run, first part, last part + 1."""
+    if not len(part_tokens):
+        return []
+    group = (np.cumsum(part_tokens) - part_tokens) // run_tokens
+    starts = np.flatnonzero(np.diff(group, prepend=-1))
+    stops = np.append(starts[1:], len(part_tokens))
+    return list(zip(range(len(starts)), starts.tolist(), stops.tolist(), strict=True))
+
+
+def publish_run(folder: Folder, run: int, content: PartContent, places: Counts, bins: int) -> None:
     """Publish documents that are sorted; `places` is the bin of each, counted through the streams."""
     records = np.empty(len(content.row), _RECORD)
     records["end"], records["row"], records["source"] = content.offsets[1:], content.row, content.source
-    with folder.publish(_run_name(run), settled=False) as file:
-        file.write(np.ascontiguousarray(content.tokens).data)
-        file.write(records.data)
     before = np.searchsorted(places, np.arange(bins + 1))
-    head = [len(records), len(content.tokens), content.tokens.itemsize]
-    index = np.concatenate([head, before, content.offsets[before]]).astype("<i8")
-    with folder.publish(_index_name(run), settled=False) as file:
-        file.write(index.data)
+    index = np.concatenate([before, content.offsets[before]]).astype("<i8")
+    for ending, column in (("tokens", content.tokens), ("documents", records), ("index", index)):
+        with folder.publish(_name(run, ending), settled=False) as file:
+            file.write(np.ascontiguousarray(column).data)
 
 
-def committed(folder: Folder) -> list[int]:
-    """The runs that are there, in order."""
-    return sorted(int(match[1]) for name in folder.names(RUNS) if (match := _INDEX_FILE.fullmatch(name)))
+def committed(folder: Folder, count: int) -> npt.NDArray[np.bool_]:
+    """Which of so many runs are there."""
+    return numbered_files(folder, RUNS, "index", count)
 
 
-def counts(folder: Folder, run: int) -> tuple[Places, Places]:
+def counts(folder: Folder, run: int) -> tuple[Counts, Counts]:
     """The documents and the tokens of a run in each bin."""
-    index = np.frombuffer(folder.read(_index_name(run)), "<i8")[_HEAD:]
-    documents, tokens = np.diff(index.reshape(2, -1))
+    documents, tokens = np.diff(np.frombuffer(folder.read(_name(run, "index")), "<i8").reshape(2, -1))
     return documents, tokens
 
 
@@ -58,41 +62,33 @@ def counts(folder: Folder, run: int) -> tuple[Places, Places]:
 class Stretch:
     """Documents that follow each other in a run: where each ends, counted from the first, and where it is from."""
 
-    name: str
+    run: int
     first_token: int
-    dtype: str
-    ends: Places
+    ends: Counts
     source: npt.NDArray[np.uint32]
     row: npt.NDArray[np.uint64]
 
-    def tokens(self, folder: Folder, start: int, stop: int) -> tuple[TokenArray, Places]:
+    def tokens(self, folder: Folder, dtype: str, start: int, stop: int) -> tuple[TokenArray, Counts]:
         """The tokens of documents [start, stop) of the stretch, and the offsets of these documents in them."""
         before = int(self.ends[start - 1]) if start else 0
         offsets = np.concatenate([np.zeros(1, np.int64), self.ends[start:stop] - before])
-        size = np.dtype(self.dtype).itemsize
-        data = folder.read_at(self.name, (self.first_token + before) * size, int(offsets[-1]) * size)
-        return np.frombuffer(data, self.dtype), offsets
+        size = np.dtype(dtype).itemsize
+        data = folder.read_at(_name(self.run, "tokens"), (self.first_token + before) * size, int(offsets[-1]) * size)
+        return np.frombuffer(data, dtype), offsets
 
 
 def read_stretch(folder: Folder, run: int, low: int, high: int) -> Stretch:
-    """The documents of bins [low, high), without their tokens."""
-    count, tokens, size = np.frombuffer(folder.read(_index_name(run), _HEAD * 8), "<i8").tolist()
-    edges = [np.frombuffer(folder.read_at(_index_name(run), (_HEAD + bin_) * 8, 8), "<i8")[0] for bin_ in (low, high)]
-    start, stop = int(edges[0]), int(edges[1])
+    """The documents of bins [low, high), without their tokens: two reads."""
+    index = np.frombuffer(folder.read_at(_name(run, "index"), low * 8, (high - low + 1) * 8), "<i8")
+    start, stop = int(index[0]), int(index[-1])
     before = min(start, 1)  # one record more, if there is one, tells where the first document starts
-    data = folder.read_at(
-        _run_name(run), tokens * size + (start - before) * _RECORD.itemsize, (stop - start + before) * _RECORD.itemsize
-    )
+    size = _RECORD.itemsize
+    data = folder.read_at(_name(run, "documents"), (start - before) * size, (stop - start + before) * size)
     records = np.frombuffer(data, _RECORD)
-    first_token = int(records["end"][0]) if before and count else 0
+    first_token = int(records["end"][0]) if before else 0
     records = records[before:]
-    ends = records["end"] - first_token
-    return Stretch(_run_name(run), first_token, f"<u{size}", ends, records["source"].copy(), records["row"].copy())
+    return Stretch(run, first_token, records["end"] - first_token, records["source"].copy(), records["row"].copy())
 
 
-def _run_name(run: int) -> str:
-    return f"{RUNS}/{run:08d}.run"
-
-
-def _index_name(run: int) -> str:
-    return f"{RUNS}/{run:08d}.index"
+def _name(run: int, ending: str) -> str:
+    return f"{RUNS}/{run:08d}.{ending}"

@@ -102,7 +102,7 @@ def plan(job: ExportJob, traits: Traits, blocks: Blocks, resolve: Resolve) -> pa
         if not traits.cuts:
             edges = resolve(stream, edges)
         end = max(int(edges[-1]), stop)
-        edges = _with_tail(job, edges, end)
+        edges = _with_tail(job, edges, partial=(stop - start) % step(job) != 0)
         dropped[split] = end - int(edges[-1])
         numbered = sum(table.num_rows for table in tables)
         first = max(numbered, 1 if split == "train" else 0) if traits.numbered_together else 0
@@ -135,11 +135,11 @@ def step(job: ExportJob) -> int:
 def _ranges(job: ExportJob, blocks: Blocks) -> Iterator[tuple[Split, int, int, int]]:
     """Each split that holds anything: its name, its stream and its tokens there."""
     _, total = blocks.totals(TRAIN)
-    if job.val == FIRST_SHARD and job.val_tokens is not None:
+    if job.val == FIRST_SHARD and job.val_tokens is not None and total:
         yield "val", TRAIN, 0, job.val_tokens
         yield "train", TRAIN, job.val_tokens, total
         return
-    if job.val is not None and blocks.totals(VAL)[1]:
+    if job.val_share is not None and blocks.totals(VAL)[1]:
         yield "val", VAL, 0, blocks.totals(VAL)[1]
     if total:
         yield "train", TRAIN, 0, total
@@ -151,11 +151,11 @@ def _edges(job: ExportJob, start: int, stop: int) -> Counts:
     return np.append(np.arange(start, stop, step(job), dtype=np.int64), max(start, stop))
 
 
-def _with_tail(job: ExportJob, edges: Counts, stop: int) -> Counts:
+def _with_tail(job: ExportJob, edges: Counts, *, partial: bool) -> Counts:
     """Do with a last shard that is not full what was asked; a single one is kept, or nothing would be left."""
+    tail = partial and len(edges) > 2 and edges[-2] < edges[-1]  # else no document starts in it
     edges = np.unique(edges)
-    short = len(edges) > 2 and stop - edges[-2] < step(job)
-    if job.shard_tokens is None or job.sequence_tokens or not short or job.tail == "keep":
+    if job.shard_tokens is None or job.sequence_tokens or not tail or len(edges) < 3 or job.tail == "keep":
         return edges
     return edges[:-1] if job.tail == "drop" else np.delete(edges, -2)
 

@@ -17,10 +17,9 @@ import pyarrow as pa
 
 from tokenmill.exports import runs
 from tokenmill.exports.order import Order
+from tokenmill.exports.shards import Counts
 from tokenmill.part import PartContent, TokenArray, open_part
 from tokenmill.storage import Folder
-
-Places = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +52,7 @@ class Extent(Protocol):
         """The tokens of documents [start, stop), some of them at a time."""
 
 
-def gathered(pieces: Sequence[tuple[TokenArray, Places]], places: Places) -> TokenArray:
+def gathered(pieces: Sequence[tuple[TokenArray, Counts]], places: Counts) -> TokenArray:
     """The tokens of documents in the order of `places`, which counts through all pieces: tokens and offsets of each."""
     dtype = pieces[0][0].dtype
     if not len(places):
@@ -63,7 +62,7 @@ def gathered(pieces: Sequence[tuple[TokenArray, Places]], places: Places) -> Tok
     return found[0] if len(found) == 1 else np.concatenate(found)
 
 
-def _as_binary(tokens: TokenArray, offsets: Places) -> pa.Array:
+def _as_binary(tokens: TokenArray, offsets: Counts) -> pa.Array:
     """Documents as binary values over the same memory: Arrow copies such values whole."""
     buffers = [None, pa.py_buffer(offsets * tokens.itemsize), pa.py_buffer(tokens)]
     return pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(offsets) - 1, buffers)
@@ -118,10 +117,19 @@ class PartExtent:
                 size = max(1, batch_bytes // tokens.itemsize)
                 yield from (tokens[place : place + size] for place in range(0, len(tokens), size))
 
-    def _open(self, part: int) -> tuple[PartContent, Places | None]:
+    def _open(self, part: int) -> tuple[PartContent, Counts | None]:
         _, content = open_part(self.store, part)
         streams = self.order.streams(content.source, content.row)
         return content, None if streams is None else np.flatnonzero(streams == self.stream)
+
+
+@dataclass(frozen=True, slots=True)
+class Shuffle:
+    """How the documents were sorted: into how many runs and bins, with tokens of which type."""
+
+    runs: int
+    bins: int
+    dtype: str
 
 
 @dataclass(slots=True)
@@ -130,18 +138,18 @@ class RunExtent:
 
     folder: Folder
     order: Order
-    bins: int
+    shuffle: Shuffle
     stream: int
     blocks: range
     origins: Origins = field(init=False)
     _stretches: list[runs.Stretch] = field(init=False, default_factory=list)
-    _run: Places = field(init=False)
-    _place: Places = field(init=False)
+    _run: Counts = field(init=False)
+    _place: Counts = field(init=False)
 
     def __post_init__(self) -> None:
         """Read where the documents of each run are from, and sort them; equal keys stay in the order of the store."""
-        low, high = (self.stream * self.bins + edge for edge in (self.blocks.start, self.blocks.stop))
-        found = [runs.read_stretch(self.folder, run, low, high) for run in runs.committed(self.folder)]
+        low, high = (self.stream * self.shuffle.bins + edge for edge in (self.blocks.start, self.blocks.stop))
+        found = [runs.read_stretch(self.folder, run, low, high) for run in range(self.shuffle.runs)]
         self._stretches = [stretch for stretch in found if len(stretch.ends)]
         pieces = [Origins(np.diff(each.ends, prepend=0), each.source, each.row) for each in self._stretches]
         origins = Origins.joined(pieces)
@@ -155,7 +163,7 @@ class RunExtent:
         """The tokens of documents [start, stop). A range of keys is a stretch of each run, because runs are sorted."""
         if start == stop:
             return
-        ends = np.cumsum(self.origins.lengths[start:stop]) * np.dtype(self._stretches[0].dtype).itemsize
+        ends = np.cumsum(self.origins.lengths[start:stop]) * np.dtype(self.shuffle.dtype).itemsize
         edges = np.searchsorted(ends, np.arange(batch_bytes, ends[-1], batch_bytes), side="right").tolist()
         for low, high in itertools.pairwise([0, *edges, stop - start]):
             if low < high:
@@ -169,7 +177,9 @@ class RunExtent:
         first = np.zeros_like(counts)
         first[present] = place[np.argsort(run, kind="stable")[before[present]]]
         pieces = [
-            self._stretches[number].tokens(self.folder, int(first[number]), int(first[number] + counts[number]))
+            self._stretches[number].tokens(
+                self.folder, self.shuffle.dtype, int(first[number]), int(first[number] + counts[number])
+            )
             for number in present
         ]
         return gathered(pieces, place - first[run] + before[run])

@@ -17,7 +17,7 @@ from tokenmill.exports import records, runs
 from tokenmill.exports.job import ExportJob, FrozenExport
 from tokenmill.exports.order import Order
 from tokenmill.exports.shards import Counts, ShardTask
-from tokenmill.exports.streams import Extent, Origins, PartExtent, RunExtent, gathered
+from tokenmill.exports.streams import Extent, Origins, PartExtent, RunExtent, Shuffle, gathered
 from tokenmill.formats import find_format
 from tokenmill.formats.format import Content, Shard, ShardRecord, Tokens
 from tokenmill.part import PartContent, TokenArray, open_part
@@ -31,6 +31,7 @@ class Site:
     store: str
     out: str
     frozen: FrozenExport
+    shuffle: Shuffle
     batch_bytes: int
 
     @property
@@ -43,7 +44,7 @@ class Site:
         blocks = range(first_block, last_block + 1)
         if self.frozen.job.shuffle is None:
             return PartExtent(Folder(self.store), self.order, stream, blocks)
-        return RunExtent(Folder(self.out), self.order, self.frozen.bins, stream, blocks)
+        return RunExtent(Folder(self.out), self.order, self.shuffle, stream, blocks)
 
 
 @functools.lru_cache(maxsize=1)
@@ -112,11 +113,11 @@ class Resolve:
         """The stream, and for each position its block, the tokens before the block, and itself."""
         stream, places = task
         resolved = []
-        for block, before, position in places:
+        for (block, before), some in itertools.groupby(places, key=lambda place: place[:2]):
             lengths = self.site.extent(stream, block, block).origins.lengths
             edges = before + np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
-            resolved.append(int(edges[np.searchsorted(edges, position)]))
-        return np.array(resolved, np.int64)
+            resolved.append(edges[np.searchsorted(edges, [position for _, _, position in some])])
+        return np.concatenate(resolved)
 
 
 @dataclass(frozen=True, slots=True)

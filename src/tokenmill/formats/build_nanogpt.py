@@ -20,6 +20,7 @@ TRAITS = Traits(
     shard_tokens=100_000_000,
     val="first-shard",
     numbered_together=True,
+    named=True,
     shortest_shard="batch x sequence x processes + 1 tokens",
 )
 HEADER_BYTES = 128

@@ -31,8 +31,8 @@ class Traits:
     where a split is one file, which several workers then fill together. `val` is `first-shard`, a share of the
     documents or nothing. `folders` tells that each split has a directory of its own, if there is more than one;
     `single` that a split is always one file; `numbered_together` that shards are counted through both splits, train
-    from 1 on. `most_bytes` is the size of a file that readers can address, of which `header_bytes` and `item_bytes` for
-    each document or sequence are not tokens.
+    from 1 on; `named` that a name can be chosen for its files. `most_bytes` is the size of a file that readers can
+    address, of which `header_bytes` and `item_bytes` for each document or sequence are not tokens.
     """
 
     name: str
@@ -47,6 +47,7 @@ class Traits:
     folders: bool = False
     single: bool = False
     numbered_together: bool = False
+    named: bool = False
     most_bytes: int | None = None
     header_bytes: int = 0
     item_bytes: int = 0
@@ -60,7 +61,7 @@ class Shard:
     """One shard to be written: its place in the export, and what the export's options mean for its files.
 
     `number` counts within the naming of the format, `position` is the token at which this shard starts in its file (0
-    unless `pieces` of one file are written one by one), `file_tokens` the length of that file.
+    unless it is a `piece` of one that is written in several), `file_tokens` the length of that file.
     """
 
     number: int

@@ -23,6 +23,7 @@ TRAITS = Traits(
     shard_tokens=100_000_000,
     val="first-shard",
     numbered_together=True,
+    named=True,
     most_bytes=MOST_BYTES,
     header_bytes=HEADER_BYTES,
     shortest_shard="batch x sequence x processes + 1 tokens",

@@ -22,6 +22,7 @@ TRAITS = Traits(
     end="appended",
     dtypes=("uint16", "int32"),
     cuts=False,
+    named=True,
     shard_tokens=None,
     most_documents=(1 << 31) - 1,
 )

@@ -1,0 +1,242 @@
+"""The shards of an export on their way: planned, written where they are missing, finished."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from tokenmill import layout
+from tokenmill.api.errands import Crew
+from tokenmill.api.ordering import Ordering, chunks
+from tokenmill.errors import UsageError
+from tokenmill.exports import job as names
+from tokenmill.exports import records, shards
+from tokenmill.exports.shards import Counts, ShardTask
+from tokenmill.exports.work import Collect, Site, WriteShard, shard_of, split_folder
+from tokenmill.formats import find_format
+from tokenmill.formats.format import Finished, ShardRecord, Written
+from tokenmill.storage import Folder
+
+
+class ExportedSplit(msgspec.Struct, frozen=True):
+    """What a split holds, and how many tokens are in no shard because of `--tail drop`."""
+
+    shards: int
+    documents: int
+    tokens: int
+    tokens_left_out: int
+
+
+class Exported(msgspec.Struct, frozen=True):
+    """What an export came to. Rates and deaths are of this call."""
+
+    directory: str
+    format: str
+    trainer: str
+    dtype: str
+    end_token: str
+    shuffle: int | None
+    files: int
+    bytes: int
+    splits: dict[str, ExportedSplit]
+    shards_done_now: int
+    deaths: int
+    seconds: float
+    tokens_per_second: float
+    notices: list[str]
+
+
+SHORT_TOKENS = 1 << 20
+"""A shard of less may be too short for a trainer: a batch of GPT-2's size is half of it."""
+
+
+@dataclass
+class Exporter:
+    """The shards of an export on their way."""
+
+    site: Site
+    folder: Folder
+    manifest: pa.Table
+    crew: Crew
+    notices: list[str]
+    records: list[ShardRecord] = field(default_factory=list)
+    others: list[Written] = field(default_factory=list)
+    written: list[ShardRecord] = field(default_factory=list)
+    left_out: dict[str, int] = field(default_factory=dict)
+    seconds: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.job = self.site.frozen.job
+        self.format = find_format(self.job.format)
+        self.traits = self.format.TRAITS
+
+    def announce(self) -> None:
+        """Say what is about to be written."""
+        job, say = self.job, self.crew.report.say
+        end = "none" if job.end_token is None else f"{job.end_token}, {job.end}"
+        order = "in the order of the store" if job.shuffle is None else f"shuffled with seed {job.shuffle}"
+        shard = "one file for each split" if job.shard_tokens is None else f"shards of {shards.step(job):,} tokens"
+        say(f"export       {self.traits.name} ({self.traits.trainer}) to {self.folder.root}")
+        say(f"tokens       {job.dtype}; end token {end}")
+        say(f"order        {order}; {shard}; val {job.val or 'none'}")
+        for notice in self.notices:
+            say(f"note: {notice}")
+
+    def run(self) -> None:
+        """Everything from counting to the manifest; what is there already is not done again."""
+        ordering = Ordering(self.site, self.manifest, self.crew)
+        plan = self._plan(ordering)
+        self.left_out = shards.left_out(plan)
+        earlier = self._intact(plan, self._earlier(np.flatnonzero(records.committed(self.folder, len(plan)))))
+        missing = np.setdiff1d(np.arange(len(plan)), [record.shard for record in earlier])
+        if len(missing):
+            self.folder.discard(names.MANIFEST)
+            ordering.sort()  # the runs of a shuffle are gone if it was complete before
+            self._write(plan, missing)
+        self.records = sorted([*earlier, *self.written], key=lambda each: each.shard)
+        self._remark()
+        if self.folder.exists(names.MANIFEST):
+            self.others = records.read_others(layout.read_table(self.folder, names.MANIFEST))
+        else:
+            self._finish()
+        self.folder.remove(names.RUNS)
+
+    def _plan(self, ordering: Ordering) -> pa.Table:
+        if self.folder.exists(names.PLAN):
+            return layout.read_table(self.folder, names.PLAN)
+        blocks = ordering.blocks()
+        plan = shards.plan(self.job, self.traits, blocks, functools.partial(ordering.resolve, blocks))
+        self._refuse_to_overwrite(plan)
+        layout.publish_table(self.folder, names.PLAN, plan)
+        return plan
+
+    def _refuse_to_overwrite(self, plan: pa.Table) -> None:
+        """While no shard is committed, a file that has the name of one is somebody else's."""
+        if records.committed(self.folder, len(plan)).any():
+            return
+        for task in shards.tasks(plan, np.arange(len(plan))):
+            for name in self.format.files(shard_of(self.site, task)):
+                if self.folder.exists(name):
+                    raise UsageError(
+                        f"{self.folder.path(name)} is there, and not from this export",
+                        "Remove it, or choose another --out.",
+                    )
+
+    def _write(self, plan: pa.Table, numbers: Counts) -> None:
+        tokens = plan["stop"].to_numpy() - plan["start"].to_numpy()
+        self.crew.begin(f"export {self.job.format}", int(tokens.sum()), int(tokens.sum() - tokens[numbers].sum()))
+        started = None
+        for done in self.crew.each(WriteShard(self.site), shards.tasks(plan, numbers), _describe):
+            started = started or time.monotonic() - done.seconds  # workers may have had to be started first
+            self.seconds = time.monotonic() - started
+            self.written.append(done.value)
+            self.crew.advance(done.value.tokens)
+
+    def _earlier(self, numbers: Counts) -> list[ShardRecord]:
+        items = [tuple(chunk) for chunk in chunks(numbers.tolist())]
+        found = self.crew.each(Collect(self.folder.root), items, lambda _: "the records of shards")
+        return [record for done in found for record in done.value]
+
+    def _intact(self, plan: pa.Table, earlier: list[ShardRecord]) -> list[ShardRecord]:
+        """The shards whose files are there; what has become of others is told, and they are written again."""
+        file_bytes = plan["file_tokens"].to_numpy() * np.dtype(self.job.dtype).itemsize
+        intact = []
+        for record in earlier:
+            sizes = (
+                [int(file_bytes[record.shard])] if self.job.shard_tokens is None else [f.bytes for f in record.files]
+            )
+            found = [self.folder.filled_bytes(file.name) for file in record.files]
+            if record.export == self.job.digest() and found == sizes:
+                intact.append(record)
+            else:
+                self._note(f"{record.files[0].name} is not as it was written; it is written again")
+                records.discard(self.folder, record.shard)
+        return intact
+
+    def _remark(self) -> None:
+        """Say what may surprise whoever trains on the export."""
+        splits = self._splits()
+        for split, found in splits.items():
+            last = found[-1].tokens
+            if self.traits.shortest_shard and last < SHORT_TOKENS:
+                self._note(
+                    f"the last {split} shard has {last:,} tokens; the trainer stops at one of less than "
+                    f"{self.traits.shortest_shard}. --tail merge or drop avoids it"
+                )
+        if not int(self.manifest["tokens"].to_numpy().sum()):
+            self._note("the store holds no tokens: no file is written")
+            return
+        for split in ["train"] if self.job.val is None else ["train", "val"]:
+            if split not in self.left_out:
+                self._note(f"no document fell into {split}: it has no file")
+            elif split not in splits:
+                self._note(f"{split} has no file: its {self.left_out[split]:,} tokens fill no sequence or shard")
+
+    def _note(self, notice: str) -> None:
+        if notice not in self.notices:
+            self.notices.append(notice)
+        self.crew.report.say(f"note: {notice}")
+
+    def _finish(self) -> None:
+        """Write what needs every shard, then the manifest: from now on the export is complete."""
+        self.folder.settle(names.RECORDS)
+        for split, found in self._splits().items():
+            file = found[0].files[0].name if self.job.shard_tokens is None else None
+            if file is not None:
+                self.folder.seal(file, sum(record.files[0].bytes for record in found))
+            folder = split_folder(self.job, split)
+            length = self.job.sequence_tokens
+            finished = Finished(folder, self.job.dtype, found, self._lengths(found), length, file)
+            self.others += self.format.finish(self.folder, finished)
+            self.folder.settle(folder)
+        layout.publish_table(self.folder, names.MANIFEST, records.manifest(self.records, self.others))
+
+    def _lengths(self, found: Sequence[ShardRecord]) -> Callable[[], Iterator[Counts]]:
+        return lambda: (records.read_lengths(self.folder, record.shard) for record in found)
+
+    def _splits(self) -> dict[str, list[ShardRecord]]:
+        found: dict[str, list[ShardRecord]] = {}
+        for record in self.records:
+            found.setdefault(record.split, []).append(record)
+        return found
+
+    def exported(self, seconds: float) -> Exported:
+        """What it came to."""
+        found = self._splits()
+        splits = {split: _exported_split(found.get(split, []), left) for split, left in self.left_out.items()}
+        written = [*(file for record in self.records for file in record.files), *self.others]
+        return Exported(
+            directory=self.folder.root,
+            format=self.job.format,
+            trainer=self.traits.trainer,
+            dtype=self.job.dtype,
+            end_token=self.job.end,
+            shuffle=self.job.shuffle,
+            files=len({file.name for file in written}),
+            bytes=sum(file.bytes for file in written),
+            splits=splits,
+            shards_done_now=len(self.written),
+            deaths=self.crew.deaths,
+            seconds=round(seconds, 3),
+            tokens_per_second=round(sum(record.tokens for record in self.written) / max(self.seconds, 1e-9)),
+            notices=self.notices,
+        )
+
+
+def _exported_split(found: Sequence[ShardRecord], tokens_left_out: int) -> ExportedSplit:
+    return ExportedSplit(
+        shards=len({record.files[0].name for record in found}),
+        documents=sum(record.begun for record in found),
+        tokens=sum(record.tokens for record in found),
+        tokens_left_out=tokens_left_out,
+    )
+
+
+def _describe(task: ShardTask) -> str:
+    return f"{task.split} shard {task.number} (tokens {task.start:,} to {task.stop:,})"
