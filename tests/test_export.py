@@ -260,7 +260,7 @@ def test_an_export_goes_on_where_it_was_left(store: tokenmill.Store, tmp_path: P
     for name in ("manifest.parquet", "plan.parquet", "shards/00000003.arrow", "shards/00000007.arrow"):
         (out / ".tokenmill" / name).unlink()
     (out / "fineweb_train_000003.bin").unlink()
-    (out / ".fineweb_train_000009.bin.ab.tmp").write_bytes(b"left by a dead writer")
+    (out / ".fineweb_train_000009.bin.0123456789ab.tmp").write_bytes(b"left by a dead writer")
     done = export(store.directory, out=str(out), **options)
     assert done.shards_done_now == 2
     assert tree(out) == tree(tmp_path / "whole")

@@ -174,7 +174,7 @@ def test_pieces_make_the_whole(name: str, data: st.DataObject) -> None:
             written = each.write(folder, shard, make_content(pieces[place], "uint16", ()))
             records[place] = ShardRecord(place, "train", place, start, len(pieces[place]), tokens[place], written)
         names = each.files(make_shard(piece=True))
-        folder.seal(names[0])
+        folder.seal(names[0], sum(tokens) * 2)
         each.finish(folder, Finished("", "uint16", list(records.values()), lambda: iter(lengths), file=names[0]))
         whole = export(Folder(other), each, make_shard(), list(itertools.chain(*pieces)), ())
         assert [Path(folder.path(name)).read_bytes() for name in names] == [path.read_bytes() for path in whole]

@@ -74,7 +74,7 @@ def test_resume_does_only_what_is_missing(tmp_path: Path, corpus: list[str]) -> 
     for name in gone:
         os.unlink(out / "parts" / name)
     os.unlink(out / "manifest.parquet")
-    (out / "parts" / ".00000001.arrow.abc.tmp").write_bytes(b"half a part")
+    (out / "parts" / ".00000001.arrow.0123456789ab.tmp").write_bytes(b"half a part")
     second = prepare(corpus, out, unit_bytes=500)
     assert part_bytes(out) == before
     assert second.units_done_now == len(gone)
