@@ -164,10 +164,11 @@ class Exporter:
         splits = self._splits()
         for split, found in splits.items():
             last = found[-1].tokens
-            if self.traits.shortest_shard and last < SHORT_TOKENS:
+            if self.traits.shortest_shard and last < min(SHORT_TOKENS, shards.step(self.job)):
+                remedy = "A larger --val" if split == "val" else "--tail merge or drop"
                 self._note(
                     f"the last {split} shard has {last:,} tokens; the trainer stops at one of less than "
-                    f"{self.traits.shortest_shard}. --tail merge or drop avoids it"
+                    f"{self.traits.shortest_shard}. {remedy} avoids it"
                 )
         if not int(self.manifest["tokens"].to_numpy().sum()):
             self._note("the store holds no tokens: no file is written")
