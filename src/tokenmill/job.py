@@ -60,12 +60,21 @@ class Job(msgspec.Struct, frozen=True):
 
     def digest(self) -> str:
         """SHA-256 of the identity in canonical JSON."""
-        return hashlib.sha256(msgspec.json.encode(self.identity(), order="sorted")).hexdigest()
+        return digest_of(self.identity())
 
     def differences(self, now: Job) -> list[tuple[str, str, str]]:
         """What differs between this job and another: (name, here, there)."""
-        mine, other = self.identity(), now.identity()
-        return [(name, mine[name], other[name]) for name in mine if mine[name] != other[name]]
+        return differences(self.identity(), now.identity())
+
+
+def digest_of(identity: dict[str, str]) -> str:
+    """SHA-256 of an identity in canonical JSON."""
+    return hashlib.sha256(msgspec.json.encode(identity, order="sorted")).hexdigest()
+
+
+def differences(before: dict[str, str], now: dict[str, str]) -> list[tuple[str, str, str]]:
+    """What differs between two identities of one kind: (name, before, now)."""
+    return [(name, before[name], now[name]) for name in before if before[name] != now[name]]
 
 
 def _token(token: int | None) -> str:

@@ -58,7 +58,7 @@ SHORT_TOKENS = 1 << 20
 
 @dataclass
 class Exporter:
-    """The shards of an export on their way."""
+    """One call's work on a frozen export."""
 
     site: Site
     folder: Folder
@@ -148,9 +148,8 @@ class Exporter:
         file_bytes = plan["file_tokens"].to_numpy() * np.dtype(self.job.dtype).itemsize
         intact = []
         for record in earlier:
-            sizes = (
-                [int(file_bytes[record.shard])] if self.job.shard_tokens is None else [f.bytes for f in record.files]
-            )
+            piece = self.job.shard_tokens is None
+            sizes = [int(file_bytes[record.shard])] if piece else [file.bytes for file in record.files]
             found = [self.folder.filled_bytes(file.name) for file in record.files]
             if record.export == self.job.digest() and found == sizes:
                 intact.append(record)

@@ -15,7 +15,7 @@ from tokenmill.api.request import Means, choose_means
 from tokenmill.checking import Verify
 from tokenmill.errors import CorruptStore, IncompleteStore, RunFailed, UsageError
 from tokenmill.executors.local import LocalExecutor
-from tokenmill.executors.outcomes import Done, Executor, Failed
+from tokenmill.executors.outcomes import Done, Executor, Failed, Item, Value
 from tokenmill.exports import PRELOAD
 from tokenmill.exports.checking import CheckStretch, stretches
 from tokenmill.exports.job import MANIFEST, exports_in, read_frozen
@@ -24,6 +24,8 @@ from tokenmill.tokenizers import engine_modules
 from tokenmill.tokenizers.tokenizer import REFERENCES
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
     import pyarrow as pa
 
 NAMED_FAILURES = 10
@@ -52,21 +54,22 @@ def verify(
     """Read every part and compare it with its checksum and the manifest; raise CorruptStore if anything is wrong.
 
     The files of complete exports in the store's directory are compared with theirs; so are those of an export that has
-    a directory of its own, if that is what is given. With `sample`, that share of the
-    documents is read again from the sources, encoded by the reference engine and compared; with `all`, every document.
+    a directory of its own, if that is what is given. With `sample`, that share of the documents is read again from the
+    sources, encoded by the reference engine and compared; with `all`, every document.
     """
     if not 0 <= sample <= 1:
         raise UsageError("--sample is a share of the documents, between 0 and 1")
     share = 1.0 if all else sample
     started = time.monotonic()
     folder = Folder(directory)
-    if layout.read_run(folder) is None and read_frozen(folder) is not None:
-        return _verify_export(folder, workers, reporter)
+    if layout.read_run(folder) is None and (export := read_frozen(folder)) is not None:
+        return _verify_export(folder, export.job.format, workers, reporter)
     run = layout.require_run(folder)
     manifest = layout.require_manifest(folder, run)
     frozen = load(folder, run)
     means = choose_means(workers, None, most_workers=run.units)
-    compared, problems = 0, []
+    compared = 0
+    problems: list[str] = []
     with (
         LocalExecutor(engine_modules(REFERENCES[run.job.tokenizer.kind].name)) as executor,
         reporter if reporter is not None else progress.for_python() as report,
@@ -75,23 +78,17 @@ def verify(
         step = progress.Step()
         executor.start(means.workers, means.worker_bytes)
         tasks = planning.tasks(frozen.plan, frozen.sources, range(run.units))
-        for outcome in executor.run(Verify(folder.root, run.job, share), tasks):
-            if isinstance(outcome, Done):
-                summary = outcome.value.summary
-                problems += _compare(manifest, outcome.item.unit, layout.manifest_columns([summary]))
-                compared += outcome.value.compared
-                step = progress.Step(step.text_bytes + summary.text_bytes, step.tokens + summary.tokens, step.units + 1)
-                report.advance(outcome.item.text_bytes, step)
-            elif isinstance(outcome, Failed):
-                problems.append(outcome.message)
-            elif outcome.final:
-                raise RunFailed(f"the worker that checked part {outcome.item.unit} {outcome.how}")
-        exports = {}
-        for name in exports_in(folder):
-            export = Folder(folder.path(name))
-            if export.exists(MANIFEST):
-                exports[name], found = _check_export(export, executor, report, means)
-                problems += found
+        check = Verify(folder.root, run.job, share)
+        for done in _checked(executor, check, tasks, problems, lambda task: f"part {task.unit}"):
+            summary = done.value.summary
+            problems += _compare(manifest, done.item.unit, layout.manifest_columns([summary]))
+            compared += done.value.compared
+            step = progress.Step(step.text_bytes + summary.text_bytes, step.tokens + summary.tokens, step.units + 1)
+            report.advance(done.item.text_bytes, step)
+        complete = [name for name in exports_in(folder) if folder.exists(f"{name}/{MANIFEST}")]
+        exports = {
+            name: _check_export(Folder(folder.path(name)), executor, report, means, problems) for name in complete
+        }
     if problems:
         raise _report(folder, problems)
     totals = {name: int(np.sum(manifest[name].to_numpy())) for name in ("documents", "tokens")}
@@ -99,37 +96,49 @@ def verify(
     return Verification(folder.root, run.units, totals["documents"], totals["tokens"], compared, exports, seconds)
 
 
-def _verify_export(folder: Folder, workers: int | None, reporter: progress.Reporter | None) -> Verification:
+def _verify_export(folder: Folder, name: str, workers: int | None, reporter: progress.Reporter | None) -> Verification:
     """Check an export that has a directory of its own."""
     started = time.monotonic()
     if not folder.exists(MANIFEST):
         raise IncompleteStore(f"the export {folder.root} is not complete", "Run the same `tokenmill export` again.")
     means = choose_means(workers, None, most_workers=len(stretches(folder)))
+    problems: list[str] = []
     with LocalExecutor(PRELOAD) as executor, reporter if reporter is not None else progress.for_python() as report:
         executor.start(means.workers, means.worker_bytes)
-        files, problems = _check_export(folder, executor, report, means)
+        files = _check_export(folder, executor, report, means, problems)
     if problems:
         raise _report(folder, problems)
-    frozen = read_frozen(folder)
-    name = frozen.job.format if frozen is not None else ""
     return Verification(folder.root, 0, 0, 0, 0, {name: files}, round(time.monotonic() - started, 3))
 
 
-def _check_export(export: Folder, executor: Executor, report: progress.Reporter, means: Means) -> tuple[int, list[str]]:
-    """How many files were checked, and what is wrong with them."""
+def _check_export(
+    export: Folder, executor: Executor, report: progress.Reporter, means: Means, problems: list[str]
+) -> int:
+    """How many files were checked; what is wrong with them is added to the problems."""
     items = stretches(export)
-    problems: list[str] = []
     report.begin(f"verify {export.root}", sum(item.bytes for item in items), 0, means.workers)
     step = progress.Step()
-    for outcome in executor.run(CheckStretch(export.root), items):
+    for done in _checked(executor, CheckStretch(export.root), items, problems, lambda stretch: stretch.name):
+        step = progress.Step(step.text_bytes + done.value, step.tokens, step.units + 1)
+        report.advance(done.value, step)
+    return len({item.name for item in items})
+
+
+def _checked(
+    executor: Executor,
+    function: Callable[[Item], Value],
+    items: Iterable[Item],
+    problems: list[str],
+    describe: Callable[[Item], str],
+) -> Iterator[Done[Item, Value]]:
+    """What was found right, as it comes; what is wrong is added to the problems."""
+    for outcome in executor.run(function, items):
         if isinstance(outcome, Done):
-            step = progress.Step(step.text_bytes + outcome.value, step.tokens, step.units + 1)
-            report.advance(outcome.value, step)
+            yield outcome
         elif isinstance(outcome, Failed):
             problems.append(outcome.message)
         elif outcome.final:
-            raise RunFailed(f"the worker that checked {outcome.item.name} {outcome.how}")
-    return len({item.name for item in items}), problems
+            raise RunFailed(f"the worker that checked {describe(outcome.item)} {outcome.how}")
 
 
 def _compare(manifest: pa.Table, unit: int, part: pa.Table) -> list[str]:

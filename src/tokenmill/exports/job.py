@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
-
 import msgspec
 
 from tokenmill import layout
 from tokenmill.errors import JobChanged, StoreError
 from tokenmill.formats import FORMATS
 from tokenmill.formats.format import Place, Tail
+from tokenmill.job import differences, digest_of
 from tokenmill.storage import Folder
 
 STATE = ".tokenmill"
@@ -75,7 +74,7 @@ class ExportJob(msgspec.Struct, frozen=True):
 
     def digest(self) -> str:
         """SHA-256 of the identity in canonical JSON."""
-        return hashlib.sha256(msgspec.json.encode(self.identity(), order="sorted")).hexdigest()
+        return digest_of(self.identity())
 
 
 class FrozenExport(msgspec.Struct, frozen=True):
@@ -123,13 +122,12 @@ def freeze(folder: Folder, export: FrozenExport) -> FrozenExport:
         folder.create(RECORDS)
         layout.publish_json(folder, EXPORT, export)
         return export
-    was, now = before.job.identity(), export.job.identity()
-    changes = [(name, was[name], now[name]) for name in was if was[name] != now[name]]
+    changes = differences(before.job.identity(), export.job.identity())
     if changes:
         raise JobChanged(
             f"this directory holds an export with another {changes[0][0]}",
             f"export       {folder.root}",
-            *(f"{name:<16} was {before}, is now {after}" for name, before, after in changes),
+            *(f"{name:<16} was {was}, is now {now}" for name, was, now in changes),
             "Use the original options, another --out, or remove the directory.",
         )
     return before

@@ -89,11 +89,11 @@ SCHEMA = pa.schema(
     ]
 )
 
-Resolve = Callable[[int, Counts], Counts]
+ToEdges = Callable[[int, Counts], Counts]
 """Where the documents start that are the first at or after some positions of a stream."""
 
 
-def plan(job: ExportJob, traits: Traits, blocks: Blocks, resolve: Resolve) -> pa.Table:
+def plan(job: ExportJob, traits: Traits, blocks: Blocks, resolve: ToEdges) -> pa.Table:
     """The shards, one row each; `resolve` moves their edges to those of documents, unless the format cuts them."""
     tables: list[pa.Table] = []
     dropped = {}

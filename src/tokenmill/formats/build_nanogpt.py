@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tokenmill.formats.files import array, damaged, publish
-from tokenmill.formats.format import Content, Finished, Read, Shard, Traits, Written
+from tokenmill.formats.files import array, damaged, nothing_left, write_headed
+from tokenmill.formats.format import Content, Read, Shard, Traits, Written
 from tokenmill.storage import Folder
 
 TRAITS = Traits(
@@ -24,6 +24,7 @@ TRAITS = Traits(
     shortest_shard="batch x sequence x processes + 1 tokens",
 )
 HEADER_BYTES = 128
+finish = nothing_left
 
 
 def files(shard: Shard) -> tuple[str, ...]:
@@ -33,15 +34,7 @@ def files(shard: Shard) -> tuple[str, ...]:
 
 def write(folder: Folder, shard: Shard, content: Content) -> tuple[Written, ...]:
     """Write the header of a NumPy file, then the tokens."""
-    with publish(folder, files(shard)[0]) as file:
-        file.write(_header(content.tokens, shard.dtype))
-        file.write_tokens(content)
-        return (file.written,)
-
-
-def finish(_folder: Folder, _split: Finished) -> tuple[Written, ...]:
-    """Nothing is left to write."""
-    return ()
+    return (write_headed(folder, files(shard)[0], _header(content.tokens, shard.dtype), content),)
 
 
 def read(folder: Folder, names: Sequence[str], dtype: str) -> Read:

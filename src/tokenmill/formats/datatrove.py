@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tokenmill.formats.files import array, damaged, publish, spans, write_raw
-from tokenmill.formats.format import Content, Finished, Read, Shard, Traits, Written
+from tokenmill.formats.files import array, damaged, nothing_left, publish, spans, write_raw
+from tokenmill.formats.format import Content, Read, Shard, Traits, Written
 from tokenmill.storage import Folder
 
 TRAITS = Traits(
@@ -21,6 +21,7 @@ TRAITS = Traits(
     shard_tokens=100_000_000,
     folders=True,
 )
+finish = nothing_left
 
 
 def files(shard: Shard) -> tuple[str, ...]:
@@ -39,11 +40,6 @@ def write(folder: Folder, shard: Shard, content: Content) -> tuple[Written, ...]
     with publish(folder, metadata) as text:
         text.write(_metadata(shard, content.tokens).encode())
     return (written, ends.written, text.written)
-
-
-def finish(_folder: Folder, _split: Finished) -> tuple[Written, ...]:
-    """Nothing is left to write."""
-    return ()
 
 
 def read(folder: Folder, names: Sequence[str], dtype: str) -> Read:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import xxhash
 
 from tokenmill.errors import CorruptStore, StoreError
-from tokenmill.formats.format import Content, Shard, Tokens, Written
+from tokenmill.formats.format import Content, Finished, Shard, Tokens, Written
 from tokenmill.storage import Folder
 
 CACHED_BYTES = 1 << 20
@@ -78,6 +78,19 @@ def write_raw(folder: Folder, name: str, shard: Shard, content: Content) -> Writ
         hashed = Hashed(piece, name)
         hashed.write_tokens(content)
         return hashed.written
+
+
+def write_headed(folder: Folder, name: str, header: bytes, content: Content) -> Written:
+    """Write a header, then the tokens."""
+    with publish(folder, name) as file:
+        file.write(header)
+        file.write_tokens(content)
+        return file.written
+
+
+def nothing_left(_folder: Folder, _split: Finished) -> tuple[Written, ...]:
+    """The `finish` of formats whose shards stand for themselves."""
+    return ()
 
 
 def write_listing(folder: Folder, name: str, before: str, items: Iterable[dict[str, Any]], after: str) -> Written:

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tokenmill.formats.files import array, check_fits, damaged, publish
-from tokenmill.formats.format import Content, Finished, Read, Shard, Traits, Written
+from tokenmill.formats.files import array, check_fits, damaged, nothing_left, write_headed
+from tokenmill.formats.format import Content, Read, Shard, Traits, Written
 from tokenmill.storage import Folder
 
 HEADER_BYTES = 1024
@@ -30,6 +30,7 @@ TRAITS = Traits(
 )
 # Magic number and version: the form for GPT-2's tokens, and the one of train_llama3.py.
 KINDS = {"uint16": (20240520, 1), "uint32": (20240801, 7)}
+finish = nothing_left
 
 
 def files(shard: Shard) -> tuple[str, ...]:
@@ -41,15 +42,7 @@ def write(folder: Folder, shard: Shard, content: Content) -> tuple[Written, ...]
     """Write the header, then the tokens."""
     name = files(shard)[0]
     check_fits(folder, name, HEADER_BYTES + content.tokens * np.dtype(shard.dtype).itemsize, MOST_BYTES)
-    with publish(folder, name) as file:
-        file.write(_header(content.tokens, shard.dtype))
-        file.write_tokens(content)
-        return (file.written,)
-
-
-def finish(_folder: Folder, _split: Finished) -> tuple[Written, ...]:
-    """Nothing is left to write."""
-    return ()
+    return (write_headed(folder, name, _header(content.tokens, shard.dtype), content),)
 
 
 def read(folder: Folder, names: Sequence[str], dtype: str) -> Read:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tokenmill.formats.files import array, write_raw
-from tokenmill.formats.format import Content, Finished, Read, Shard, Traits, Written
+from tokenmill.formats.files import array, nothing_left, write_raw
+from tokenmill.formats.format import Content, Read, Shard, Traits, Written
 from tokenmill.storage import Folder
 
 TRAITS = Traits(
@@ -19,6 +19,7 @@ TRAITS = Traits(
     val="0.0005",
     single=True,
 )
+finish = nothing_left
 
 
 def files(shard: Shard) -> tuple[str, ...]:
@@ -29,11 +30,6 @@ def files(shard: Shard) -> tuple[str, ...]:
 def write(folder: Folder, shard: Shard, content: Content) -> tuple[Written, ...]:
     """Write the tokens, as a file or as a piece of one."""
     return (write_raw(folder, files(shard)[0], shard, content),)
-
-
-def finish(_folder: Folder, _split: Finished) -> tuple[Written, ...]:
-    """Nothing is left to write."""
-    return ()
 
 
 def read(folder: Folder, names: Sequence[str], dtype: str) -> Read:

@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 
-from tokenmill.formats.files import array, damaged, file_size, publish, spans, write_raw
-from tokenmill.formats.format import Content, Finished, Read, Shard, Traits, Written
+from tokenmill.formats.files import array, damaged, file_size, nothing_left, publish, spans, write_raw
+from tokenmill.formats.format import Content, Read, Shard, Traits, Written
 from tokenmill.storage import Folder
 
 TRAITS = Traits(
@@ -28,6 +28,7 @@ TRAITS = Traits(
 )
 ROWS_AT_ONCE = 1 << 16
 COLUMNS = ["start", "end", "id", "src", "loc"]
+finish = nothing_left
 
 
 def files(shard: Shard) -> tuple[str, ...]:
@@ -46,11 +47,6 @@ def write(folder: Folder, shard: Shard, content: Content) -> tuple[Written, ...]
             rows.write(compressor.compress(text))
         rows.write(compressor.flush())
     return (written, rows.written)
-
-
-def finish(_folder: Folder, _split: Finished) -> tuple[Written, ...]:
-    """Nothing is left to write."""
-    return ()
 
 
 def read(folder: Folder, names: Sequence[str], dtype: str) -> Read:

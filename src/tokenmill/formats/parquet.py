@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tokenmill.errors import StoreError
-from tokenmill.formats.files import damaged, file_size, publish, recut
-from tokenmill.formats.format import Content, Finished, Read, Shard, Tokens, Traits, Written
+from tokenmill.formats.files import damaged, file_size, nothing_left, publish, recut
+from tokenmill.formats.format import Content, Read, Shard, Tokens, Traits, Written
 from tokenmill.storage import Folder
 
 TRAITS = Traits(
@@ -31,6 +31,7 @@ GROUP_ROWS = 1 << 20
 MOST_TOKENS = (1 << 31) - 1
 # Magic number, length of the footer, magic number.
 LEAST_BYTES = 12
+finish = nothing_left
 
 
 def files(shard: Shard) -> tuple[str, ...]:
@@ -62,11 +63,6 @@ def write(folder: Folder, shard: Shard, content: Content) -> tuple[Written, ...]
             for group, tokens in zip(groups, recut(content.batches, sizes, shard.dtype), strict=True):
                 writer.write_table(_table(shard, content, group, tokens), GROUP_ROWS)
         return (file.written,)
-
-
-def finish(_folder: Folder, _split: Finished) -> tuple[Written, ...]:
-    """Nothing is left to write."""
-    return ()
 
 
 def read(folder: Folder, names: Sequence[str], dtype: str) -> Read:
