@@ -1,114 +1,27 @@
-"""Files: list, open, publish. The only module that knows file systems.
-
-Paths are plain strings. A file is published whole or not at all: written under a temporary name, synced, then renamed.
-"""
+"""A directory of ours. A file is published in it whole or not at all: written under a temporary name, synced, renamed."""
 
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
-import glob
 import io
 import os
 import re
 import secrets
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import pyarrow as pa
 
-from tokenmill.errors import CorruptStore, SourceError, StoreError, UsageError
+from tokenmill.errors import CorruptStore, StoreError, UsageError
+from tokenmill.storage.inputs import absolute
+from tokenmill.storage.writing import EagerFile, sync_directory, write_error
 
 TEMPORARY_SUFFIX = ".tmp"
-EAGER_BYTES = 8 << 20
 
 _TEMPORARY = re.compile(r"\..+\.[0-9a-f]{12}\.tmp")
 """What `publish` calls a file before it is whole. Other people's files may end alike."""
-
-
-@dataclass(frozen=True, slots=True)
-class FileInfo:
-    """A file as it stands now. The fingerprint changes when the content does."""
-
-    path: str
-    size: int
-    fingerprint: str
-
-
-def absolute(path: str) -> str:
-    """The path in the form that is stored: absolute, with `~` and `..` resolved."""
-    return os.path.abspath(os.path.expanduser(path))
-
-
-def stat(path: str) -> FileInfo:
-    """Size and fingerprint of one file."""
-    try:
-        status = os.stat(path)
-    except OSError as error:
-        raise SourceError(f"cannot read {path}", os.strerror(error.errno or 0)) from error
-    return FileInfo(path, status.st_size, f"{status.st_size}-{status.st_mtime_ns}")
-
-
-def find(pattern: str) -> tuple[bool, list[FileInfo]]:
-    """The files that a path, directory or glob names, unordered.
-
-    The first value tells whether the files were named one by one (a path or a glob) or found by walking a directory.
-    """
-    if "://" in pattern:
-        scheme = pattern.partition("://")[0]
-        raise SourceError(f"{scheme}:// sources cannot be read yet", "Copy the files to a local disk first.")
-    path = absolute(pattern)
-    if os.path.isdir(path):
-        return False, list(_walk(path))
-    if os.path.exists(path):
-        return True, [stat(path)]
-    if glob.has_magic(pattern):
-        matches = glob.glob(path, recursive=True)
-        files = [stat(match) for match in matches if os.path.isfile(match)]
-        if files:
-            return True, files
-        raise SourceError(f"no file matches {pattern}", f"looked for   {path}")
-    raise SourceError(f"no such file or directory: {pattern}", f"looked for   {path}")
-
-
-def _walk(directory: str) -> Iterator[FileInfo]:
-    """Every file below a directory, hidden ones left out."""
-    pending = [directory]
-    while pending:
-        try:
-            with os.scandir(pending.pop()) as entries:
-                for entry in entries:
-                    if entry.name.startswith("."):
-                        continue
-                    if entry.is_dir():
-                        pending.append(entry.path)
-                    elif entry.is_file():
-                        status = entry.stat()
-                        yield FileInfo(entry.path, status.st_size, f"{status.st_size}-{status.st_mtime_ns}")
-        except OSError as error:
-            raise SourceError(f"cannot list {error.filename}", os.strerror(error.errno or 0)) from error
-
-
-def open_input(path: str) -> pa.NativeFile:
-    """A file opened for random access.
-
-    Plain reads rather than a memory map: a source that shrinks under a map kills the process with SIGBUS, a short read
-    is an error that can be told.
-    """
-    try:
-        return pa.OSFile(path, "rb")
-    except OSError as error:
-        reason = os.strerror(error.errno) if error.errno else str(error)
-        raise SourceError(f"cannot open {path}", reason) from error
-
-
-def read_start(path: str, limit_bytes: int) -> bytes:
-    """The first bytes of a file, all of them if it is short."""
-    with open_input(path) as file:
-        return bytes(file.read(limit_bytes))
 
 
 class Folder:
@@ -131,7 +44,7 @@ class Folder:
         try:
             os.makedirs(self.path(name), exist_ok=True)
         except OSError as error:
-            raise _write_error(self.path(name), error) from error
+            raise write_error(self.path(name), error) from error
 
     def exists(self, name: str) -> bool:
         """Whether a file of that name has been published."""
@@ -201,15 +114,15 @@ class Folder:
         path = self.path(name)
         temporary = f"{os.path.dirname(path)}/.{os.path.basename(path)}.{secrets.token_hex(6)}{TEMPORARY_SUFFIX}"
         try:
-            with io.BufferedWriter(_Eager(temporary, "xb")) as file:
+            with io.BufferedWriter(EagerFile(temporary, "xb")) as file:
                 yield file
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(temporary, path)
             if settled:
-                _sync_directory(os.path.dirname(path))
+                sync_directory(os.path.dirname(path))
         except OSError as error:
-            raise _write_error(path, error) from error
+            raise write_error(path, error) from error
         finally:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(temporary)
@@ -226,7 +139,7 @@ class Folder:
                 with contextlib.suppress(FileNotFoundError):
                     os.rename(self.path(name), path)
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o644)
-            with io.BufferedWriter(_Eager(descriptor, "wb")) as file:
+            with io.BufferedWriter(EagerFile(descriptor, "wb")) as file:
                 if os.path.getsize(descriptor) != size:
                     os.ftruncate(descriptor, size)
                 file.seek(start)
@@ -234,7 +147,7 @@ class Folder:
                 file.flush()
                 os.fsync(descriptor)
         except OSError as error:
-            raise _write_error(path, error) from error
+            raise write_error(path, error) from error
 
     def filled_bytes(self, name: str) -> int | None:
         """The size of a file, be it sealed or not; None if there is none."""
@@ -250,16 +163,16 @@ class Folder:
         try:
             if os.path.exists(self.path(_unsealed(name))):
                 os.replace(self.path(_unsealed(name)), self.path(name))
-            _sync_directory(os.path.dirname(self.path(name)))
+            sync_directory(os.path.dirname(self.path(name)))
         except OSError as error:
-            raise _write_error(self.path(name), error) from error
+            raise write_error(self.path(name), error) from error
 
     def settle(self, directory: str) -> None:
         """Make the names of the files in a directory survive a loss of power."""
         try:
-            _sync_directory(self.path(directory))
+            sync_directory(self.path(directory))
         except OSError as error:
-            raise _write_error(self.path(directory), error) from error
+            raise write_error(self.path(directory), error) from error
 
     def append(self, name: str, data: bytes) -> None:
         """Add bytes to the end of a file in one write, so that lines of several writers do not mix."""
@@ -270,7 +183,7 @@ class Folder:
             finally:
                 os.close(descriptor)
         except OSError as error:
-            raise _write_error(self.path(name), error) from error
+            raise write_error(self.path(name), error) from error
 
     def discard(self, name: str) -> None:
         """Remove a file, if it is there."""
@@ -284,7 +197,7 @@ class Folder:
         except FileNotFoundError:
             pass
         except OSError as error:
-            raise _write_error(self.path(directory), error) from error
+            raise write_error(self.path(directory), error) from error
 
     def remove_temporaries(self, directory: str) -> int:
         """Remove what an interrupted writer left behind; call it only while holding the lock."""
@@ -302,7 +215,7 @@ class Folder:
         try:
             file = open(self.path(name), "a+")  # noqa: SIM115 - closed below, after the lock is taken
         except OSError as error:
-            raise _write_error(self.path(name), error) from error
+            raise write_error(self.path(name), error) from error
         with file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -341,22 +254,6 @@ class Folder:
         return status.f_bavail * status.f_frsize
 
 
-class _Eager(io.FileIO):
-    """A file whose bytes are on their way to the disk while more are written, so that syncing it takes no long wait."""
-
-    _waiting = 0
-
-    def write(self, data: Any) -> int:
-        """Write, and after some megabytes tell the kernel that they can go; it starts to write them out."""
-        written = super().write(data)
-        self._waiting += written
-        if self._waiting >= EAGER_BYTES and hasattr(os, "posix_fadvise"):
-            start = self.tell() - self._waiting
-            os.posix_fadvise(self.fileno(), start, self._waiting, os.POSIX_FADV_DONTNEED)
-            self._waiting = 0
-        return written
-
-
 def _exactly(file: io.FileIO, count: int) -> bytes:
     """Some bytes from where a file stands, in as many reads as that takes; fewer if it ends."""
     data = file.read(count) or b""
@@ -367,25 +264,3 @@ def _exactly(file: io.FileIO, count: int) -> bytes:
 
 def _unsealed(name: str) -> str:
     return os.path.join(os.path.dirname(name), f".{os.path.basename(name)}.unsealed")
-
-
-def _sync_directory(path: str) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _write_error(path: str, error: OSError) -> StoreError:
-    reason = os.strerror(error.errno) if error.errno else str(error)
-    advice = {
-        errno.ENOSPC: "Free some space and run the same command again: what is committed stays.",
-        errno.EDQUOT: "Free some of the quota and run the same command again: what is committed stays.",
-        errno.EROFS: "Choose an --out that can be written.",
-        errno.EACCES: "Choose an --out that can be written.",
-    }
-    details = [f"reason       {reason}"]
-    if error.errno in advice:
-        details.append(advice[error.errno])
-    return StoreError(f"cannot write {path}", *details)
