@@ -1,4 +1,4 @@
-"""A directory of ours. A file is published in it whole or not at all: written under a temporary name, synced, renamed."""
+"""A directory of ours. A file appears in it whole or not at all: written under a temporary name, synced, renamed."""
 
 from __future__ import annotations
 
