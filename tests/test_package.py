@@ -9,9 +9,9 @@ import pytest
 
 import tokenmill
 from tokenmill import machine
-from tokenmill.api.wording import duration, number, size
 from tokenmill.errors import UsageError
 from tokenmill.job import parse_size
+from tokenmill.wording import duration, number, size
 
 HEAVY = ("numpy", "pyarrow", "gigatoken", "awkward", "tiktoken", "tokenizers", "rich", "click", "msgspec")
 

@@ -14,7 +14,6 @@ from tokenmill.api.errands import Crew
 from tokenmill.api.export_request import ExportRequest, ExportWords, make_export_request, make_job
 from tokenmill.api.exporter import Exported, Exporter
 from tokenmill.api.request import Means, choose_means
-from tokenmill.api.wording import size
 from tokenmill.errors import UsageError
 from tokenmill.executors.local import LocalExecutor
 from tokenmill.exports import PRELOAD, runs, shards
@@ -23,6 +22,7 @@ from tokenmill.exports.job import ExportJob, FrozenExport, freeze
 from tokenmill.exports.streams import Shuffle
 from tokenmill.exports.work import Site, split_folder
 from tokenmill.storage import Folder
+from tokenmill.wording import size
 
 TOKENS_PER_WORKER = 4_000_000
 """With less to write for each, another worker is not worth its start."""

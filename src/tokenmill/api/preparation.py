@@ -17,10 +17,10 @@ from tokenmill.api.exporting import Limits, export_store
 from tokenmill.api.freeze import freeze
 from tokenmill.api.mill import Mill
 from tokenmill.api.request import Request, Words, choose_means, find_sources, make_request, total_bytes
-from tokenmill.api.wording import count, size
 from tokenmill.executors.local import LocalExecutor
 from tokenmill.storage import Folder
 from tokenmill.tokenizers import engine_modules
+from tokenmill.wording import count, size
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, Self
 
-from tokenmill.api.wording import count, duration, number
+from tokenmill.wording import count, duration, number
 
 if TYPE_CHECKING:
     from rich.console import Console

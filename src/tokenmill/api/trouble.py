@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tokenmill.api.wording import size
 from tokenmill.errors import RunFailed
 from tokenmill.executors.outcomes import Died, Failed, Item
+from tokenmill.wording import size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -121,7 +121,7 @@ def status(directory: str, watch: bool, as_json: bool) -> None:
 
 
 def _one_line(state: Status) -> str:
-    from tokenmill.api import wording  # noqa: PLC0415
+    from tokenmill import wording  # noqa: PLC0415
 
     share = state.planned_bytes_done / max(state.planned_bytes, 1)
     left = wording.duration(state.seconds_left) if state.seconds_left is not None else "..."

@@ -13,12 +13,12 @@ from rich.console import Console
 from rich.text import Text
 
 from tokenmill import layout
-from tokenmill.api.wording import count, duration, number, size
 from tokenmill.cli import options
 from tokenmill.errors import UsageError
 from tokenmill.formats import FORMATS
 from tokenmill.storage import Folder
 from tokenmill.tokenizers.pieces import piece_lookup
+from tokenmill.wording import count, duration, number, size
 
 if TYPE_CHECKING:
     from tokenmill.api import Estimate, Exported, Prepared, Status, Store, Verification

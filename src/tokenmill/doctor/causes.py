@@ -1,0 +1,139 @@
+"""The causes of death that the doctor knows, and the records it makes of what it found.
+
+A cause has one name in code, messages, JSON and docs/why-it-dies.md, where each has a section of that name.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import msgspec
+
+Level = Literal["ok", "warning", "problem"]
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """One way to die: what it is called, what happens, and what to change unless something more exact is known."""
+
+    name: str
+    title: str
+    fix: tuple[str, ...]
+
+
+CAUSES = {
+    cause.name: cause
+    for cause in (  # in the order in which they are to be mended: an earlier one can be the reason for a later one
+        Cause(
+            "disk-full",
+            "the disk is full",
+            ("Free some space, or point HF_DATASETS_CACHE and TMPDIR at a larger disk.",),
+        ),
+        Cause(
+            "main-guard",
+            "the script starts processes while it is imported",
+            ("Put what starts the work under a guard:", '    if __name__ == "__main__":', "        main()"),
+        ),
+        Cause(
+            "captured-native-object",
+            "the function holds a native object that cannot be sent to another process",
+            ("Let each process build its own, on first use:", '    tokenize = tokenmill.tokenize_fn("gpt2")'),
+        ),
+        Cause(
+            "captured-resource",
+            "the function holds a lock, file or connection that cannot be sent to another process",
+            ("Make it where it is used, inside the function or in the worker's initializer.",),
+        ),
+        Cause(
+            "nameless-function",
+            "a lambda or inner function cannot be sent to a process that is started anew",
+            ("Define it with `def` at the top of the module.",),
+        ),
+        Cause(
+            "vocabulary-offline",
+            "each process fetches its vocabulary from the network",
+            (
+                "Fetch it once and tell every process where it is:",
+                "    export TIKTOKEN_CACHE_DIR=$HOME/.cache/tiktoken",
+                """    python -c "import tiktoken; tiktoken.get_encoding('gpt2')" """.rstrip(),
+            ),
+        ),
+        Cause("memory", "there is not enough memory for so many processes", ("Use fewer processes.",)),
+        Cause("too-many-processes", "there are far more processes than cores", ("Use one process per core.",)),
+        Cause(
+            "threads-before-fork",
+            "the process was forked while it ran threads, and the child waits for a lock that no thread of it holds",
+            (
+                "Start the threads, or use the library that does, in the children only; or start the children anew:",
+                '    multiprocessing.set_start_method("spawn")',
+            ),
+        ),
+        Cause(
+            "native-crash",
+            "native code crashed",
+            ("Find the library in the traceback; update it, or leave out the input it dies of.",),
+        ),
+        Cause(
+            "killed",
+            "a process was killed from outside",
+            ("Ask who sent the signal: a scheduler's limit, a colleague, a container that was stopped.",),
+        ),
+        Cause(
+            "own-exception",
+            "the function raised an exception",
+            ("Mend what the traceback names; one process shows it fastest (num_proc=None).",),
+        ),
+        Cause(
+            "exit",
+            "a process ended itself",
+            ("Raise an exception instead of calling exit() or os._exit() in the function.",),
+        ),
+        Cause("hang", "nothing moves any more", ("See where each process waits, below.",)),
+        Cause(
+            "heavy-task",
+            "every task carries a lot of data",
+            ("Keep large objects in globals or files that each process opens; pass names, not contents.",),
+        ),
+        Cause(
+            "work-at-import",
+            "importing the script does a lot of work, which every new process does again",
+            ('Move the work into a function that is called under `if __name__ == "__main__":`.',),
+        ),
+        Cause(
+            "unstable-fingerprint",
+            "datasets cannot tell that the function is the same, so its cache is never used",
+            ("Let the function hold nothing that changes or cannot be pickled; tokenmill.tokenize_fn does not.",),
+        ),
+    )
+}
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """A cause at work, or waiting to be: what shows it, and what to change. `fix` may hold lines of code, indented."""
+
+    cause: str
+    level: Level
+    title: str
+    evidence: tuple[str, ...]
+    fix: tuple[str, ...]
+
+
+class Check(msgspec.Struct, frozen=True):
+    """One line of the table: what was looked at, whether it is well, and what was seen."""
+
+    name: str
+    level: Level
+    seen: str
+
+
+def finding(cause: str, level: Level, *evidence: str, fix: tuple[str, ...] | None = None) -> Finding:
+    """A finding with the cause's own title, and its own fix unless there is a better one."""
+    known = CAUSES[cause]
+    return Finding(cause, level, known.title, evidence, fix or known.fix)
+
+
+def ordered(findings: list[Finding]) -> list[Finding]:
+    """Problems before warnings, and each in the order in which to mend them; the first is the one to begin with."""
+    names = list(CAUSES)
+    return sorted(findings, key=lambda found: (found.level != "problem", names.index(found.cause)))
