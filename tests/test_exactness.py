@@ -229,7 +229,7 @@ def test_the_word_cache_is_emptied_when_it_is_large_and_not_again_at_once(monkey
     forgotten = []
     monkeypatch.setattr(tokenizer._fast, "forget", lambda: forgotten.append(resident // megabyte))
     megabyte, resident = 1 << 20, 0
-    monkeypatch.setattr(tokenizer_module.machine, "resident_bytes", lambda: resident)
+    monkeypatch.setattr(tokenizer_module.machine, "private_bytes", lambda: resident)
     share = 700 * megabyte
     sizes = [200, 300, 510, 530, 545, 560, 590, 600]  # the limit is 200 + 320; emptied at 530, then after 32 more
     for size in sizes:

@@ -16,13 +16,36 @@ from typing import TYPE_CHECKING, Any
 from tokenmill.errors import TokenmillError
 
 if TYPE_CHECKING:
-    from tokenmill.api import Store, export, open, plan, prepare, status, verify  # noqa: A004 - tokenmill.open is the name
+    from tokenmill.api import (
+        Store,
+        export,
+        map_dataset,
+        open,  # noqa: A004 - tokenmill.open is the name
+        plan,
+        prepare,
+        status,
+        tokenize_fn,
+        verify,
+    )
 
 __version__ = "0.1.0"
-__all__ = ["Store", "TokenmillError", "export", "open", "plan", "prepare", "status", "verify"]
+__all__ = [
+    "Store",
+    "TokenmillError",
+    "export",
+    "map_dataset",
+    "open",
+    "plan",
+    "prepare",
+    "status",
+    "tokenize_fn",
+    "verify",
+]
 
 
 def __getattr__(name: str) -> Any:
+    if name == "tokenize_fn":  # in every process that it is sent to: without the rest
+        return importlib.import_module("tokenmill.drop_in").tokenize_fn
     if name in __all__:
         return getattr(importlib.import_module("tokenmill.api"), name)
     raise AttributeError(f"module 'tokenmill' has no attribute {name!r}")

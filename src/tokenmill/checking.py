@@ -67,7 +67,7 @@ class Verify:
         source = np.full(len(present.rows), file.index, np.uint32)
         chosen = np.flatnonzero(keys.chosen(keys.document_keys(SAMPLE_KEY, source, present.rows), self.share))
         tokenizer = loaded_tokenizer(self.directory, self.job, "reference")
-        expected = framed(self.job, tokenizer.encode(present.text.take(pa.array(chosen))))
+        expected = framed(tokenizer.encode(present.text.take(pa.array(chosen))), self.job.begin, self.job.end)
         for position, place in enumerate(chosen):
             if not np.array_equal(stored.document(int(place)), expected.document(position)):
                 raise _different(task, file, f"row {present.rows[place]} has other tokens than the reference gives")

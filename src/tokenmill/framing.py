@@ -8,13 +8,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tokenmill.errors import TokenizerError
-from tokenmill.job import Job
 from tokenmill.tokenizers.engine import Encoded, Tokens
 
 
-def framed(job: Job, encoded: Encoded) -> Encoded:
+def framed(encoded: Encoded, begin: int | None, end: int | None) -> Encoded:
     """Put begin and end tokens around each document, and check that they are there on every one."""
-    begin, end = job.begin, job.end
     if begin is None and end is None:
         return encoded
     offsets = encoded.offsets + np.arange(len(encoded.offsets)) * ((begin is not None) + (end is not None))

@@ -59,26 +59,14 @@ class Tokenize:
         if folder.exists(part_name(task.unit)):
             return Committed(read_summary(folder, task.unit), self.engine)
         tokenizer = loaded_tokenizer(self.directory, self.job, self.engine)
-        try:
-            builder = self._encode(task, tokenizer)
-        except EngineMismatch as mismatch:
-            tokenizer.use_reference(str(mismatch))
-            builder = self._encode(task, tokenizer)
+        builder = tokenizer.give_up_if_wrong(lambda: self._encode(task, tokenizer))
         summary = builder.publish(folder, self.job, task)
-        notices = tuple(tokenizer.notices)
-        tokenizer.notices.clear()
-        return Committed(summary, tokenizer.engine, notices)
+        return Committed(summary, tokenizer.engine, tokenizer.take_notices())
 
     def _encode(self, task: UnitTask, tokenizer: Tokenizer) -> _PartBuilder:
         builder = _PartBuilder(self.job)
-        for file, documents in unit_documents(task, self.job):
-            present = builder.skip_nulls(file, documents)
-            try:
-                encoded = tokenizer.encode(present.text)
-            except MismatchAt as mismatch:
-                raise _named(mismatch, file, present) from None
-            builder.add(file, present, encoded)
-            tokenizer.trim(self.worker_bytes)
+        for file, documents, encoded in unit_tokens(task, self.job, tokenizer, self.worker_bytes):
+            builder.add(file, documents, encoded)
         return builder
 
 
@@ -109,6 +97,20 @@ def unit_documents(task: UnitTask, job: Job) -> Iterator[tuple[SourceFile, Docum
             yield file, documents
 
 
+def unit_tokens(
+    task: UnitTask, job: Job, tokenizer: Tokenizer, worker_bytes: int
+) -> Iterator[tuple[SourceFile, Documents, Encoded]]:
+    """The documents of a unit, nulls included, with the framed tokens of those that are not null, batch by batch."""
+    for file, documents in unit_documents(task, job):
+        present = documents.without_nulls()
+        try:
+            encoded = tokenizer.encode(present.text)
+        except MismatchAt as mismatch:
+            raise _named(mismatch, file, present) from None
+        yield file, documents, framed(encoded, job.begin, job.end)
+        tokenizer.trim(worker_bytes)
+
+
 _loaded: dict[tuple[str, str], Tokenizer] = {}
 
 
@@ -133,21 +135,16 @@ class _PartBuilder:
     skipped: list[Skipped] = field(default_factory=list)
     text_bytes: int = 0
 
-    def skip_nulls(self, file: SourceFile, documents: Documents) -> Documents:
-        """The documents that are there; those that are null are noted as skipped."""
-        if not documents.text.null_count:
-            return documents
-        self.skipped.extend(_ranges(file.index, documents.rows[documents.null_mask()], "null"))
-        return documents.without_nulls()
-
     def add(self, file: SourceFile, documents: Documents, encoded: Encoded) -> None:
-        """Take the tokens of some documents, with begin and end tokens put around each."""
-        document_tokens = framed(self.job, encoded)
-        self.tokens.append(document_tokens.tokens)
-        self.lengths.append(np.diff(document_tokens.offsets))
-        self.sources.append(np.full(len(documents.rows), file.index, np.uint32))
-        self.rows.append(documents.rows)
-        self.text_bytes += documents.text_bytes()
+        """Take the tokens of the documents that are there; those that are null are noted as skipped."""
+        if documents.text.null_count:
+            self.skipped.extend(_ranges(file.index, documents.rows[documents.null_mask()], "null"))
+        present = documents.without_nulls()
+        self.tokens.append(encoded.tokens)
+        self.lengths.append(np.diff(encoded.offsets))
+        self.sources.append(np.full(len(present.rows), file.index, np.uint32))
+        self.rows.append(present.rows)
+        self.text_bytes += present.text_bytes()
 
     def publish(self, folder: Folder, job: Job, task: UnitTask) -> PartSummary:
         """Write the part. Every row that the plan knows of is in it, or among the skipped."""

@@ -3,9 +3,11 @@
 from tokenmill.api.estimate import Estimate, plan
 from tokenmill.api.exporter import Exported
 from tokenmill.api.exporting import export
+from tokenmill.api.mapping import map_dataset
 from tokenmill.api.preparation import Prepared, prepare
 from tokenmill.api.state import Status, status
 from tokenmill.api.verification import Verification, verify
+from tokenmill.drop_in import tokenize_fn
 from tokenmill.store import Store
 
 
@@ -22,9 +24,11 @@ __all__ = [
     "Store",
     "Verification",
     "export",
+    "map_dataset",
     "open",
     "plan",
     "prepare",
     "status",
+    "tokenize_fn",
     "verify",
 ]

@@ -20,7 +20,7 @@ class Crew:
     pool: Executor
     report: Reporter
     workers: int
-    token_bytes: int
+    token_bytes: int = 1
     deaths: int = 0
     _step: Step = field(default_factory=Step)
 
@@ -32,9 +32,13 @@ class Crew:
     def advance(self, tokens: int) -> None:
         """Some more tokens are done."""
         moved = tokens * self.token_bytes
+        self.count(moved, moved, tokens)
+
+    def count(self, planned_bytes: int, text_bytes: int, tokens: int) -> None:
+        """The same, where it is text that was planned."""
         step = self._step
-        self._step = Step(step.text_bytes + moved, step.tokens + tokens, step.units + 1, self.deaths)
-        self.report.advance(moved, self._step)
+        self._step = Step(step.text_bytes + text_bytes, step.tokens + tokens, step.units + 1, self.deaths)
+        self.report.advance(planned_bytes, self._step)
 
     def each(
         self, function: Callable[[Item], Value], items: Iterable[Item], describe: Callable[[Item], str]

@@ -13,7 +13,7 @@ from tokenmill.job import Job, parse_size
 from tokenmill.sources import Discovery, discover
 from tokenmill.sources.documents import ReadOptions
 from tokenmill.tokenizers.tokenizer import Choice, choose_engine
-from tokenmill.tokenizers.vocabulary import Vocabulary, boundary_token, resolve
+from tokenmill.tokenizers.vocabulary import Vocabulary, boundary_token, end_token, resolve
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -75,17 +75,10 @@ def find_sources(words: Words) -> Discovery:
     return discover([words.sources] if isinstance(words.sources, str | os.PathLike) else list(words.sources))
 
 
-def make_request(words: Words, discovery: Discovery) -> Request:
-    """Resolve the tokenizer and fill in what was not said."""
-    vocabulary = resolve(words.tokenizer)
+def make_request(words: Words, discovery: Discovery, vocabulary: Vocabulary | None = None) -> Request:
+    """Resolve the tokenizer, if that was not done before, and fill in what was not said."""
+    vocabulary = vocabulary or resolve(words.tokenizer)
     spec = vocabulary.spec
-    if words.eot is None and spec.end_of_text is None:
-        known = ", ".join(f"{spelling} {token}" for spelling, token in list(spec.special_tokens.items())[:6])
-        raise UsageError(
-            f"{spec.name} does not say which token ends a document",
-            f"special tokens   {known or 'none'}",
-            "Say it with --eot ID, or --eot none to put nothing between documents.",
-        )
     if words.separator == "":
         raise UsageError("--separator is empty", "Give the text that stands between two documents.")
     if words.limit_units is not None and words.limit_units < 1:
@@ -98,7 +91,7 @@ def make_request(words: Words, discovery: Discovery) -> Request:
         column=words.column,
         separator=words.separator,
         begin=boundary_token(spec, "--bos", words.bos, None),
-        end=boundary_token(spec, "--eot", words.eot, spec.end_of_text),
+        end=end_token(spec, words.eot),
         unit_bytes=unit_bytes or planning.default_unit_bytes(total_bytes(discovery)),
         limit_units=words.limit_units,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,10 @@ if TYPE_CHECKING:
 
     from tokenmill.job import TokenizerSpec
 
+FEW = 32
+"""So many documents are encoded one by one: that takes less time than to make a batch of them, and no awkward array,
+whose library takes half a second to load. Rows that come one by one never need it."""
+
 
 class GigatokenEngine:
     """Encodes with `gigatoken` on the calling thread. Its word cache grows without bound: call `forget` to empty it."""
@@ -29,9 +34,13 @@ class GigatokenEngine:
 
     def encode(self, text: pa.LargeStringArray) -> Encoded:
         """The tokens of each document; never touches gigatoken's thread pool."""
+        data, offsets = text_buffers(text)
+        if len(text) <= FEW:
+            whole = data.tobytes()
+            documents = [self._tokenizer.encode(whole[start:stop]) for start, stop in itertools.pairwise(offsets)]
+            return Encoded.join(self._spec, [narrowed(self._spec, tokens) for tokens in documents])
         import awkward  # noqa: PLC0415 - heavy, and needed by this engine only
 
-        data, offsets = text_buffers(text)
         strings = awkward.contents.ListOffsetArray(
             awkward.index.Index64(offsets),
             awkward.contents.NumpyArray(data, parameters={"__array__": "char"}),

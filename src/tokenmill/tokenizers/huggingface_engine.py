@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,6 +17,8 @@ if TYPE_CHECKING:
 
     from tokenmill.job import TokenizerSpec
 
+PARALLELISM = "TOKENIZERS_PARALLELISM"
+
 
 class HuggingFaceEngine:
     """Encodes with `tokenizers`: no special tokens added, none recognised in text, nothing cut or padded."""
@@ -23,8 +27,6 @@ class HuggingFaceEngine:
 
     def __init__(self, spec: TokenizerSpec, path: str) -> None:
         self._spec = spec
-        # Its thread pool would compete with the other workers, and hang in a child forked after its first use.
-        os.environ["TOKENIZERS_PARALLELISM"] = "false"
         import tokenizers  # noqa: PLC0415 - heavy, and needed by this engine only
 
         try:
@@ -37,6 +39,24 @@ class HuggingFaceEngine:
 
     def encode(self, text: pa.LargeStringArray) -> Encoded:
         """Equal to `tokenizers` with `add_special_tokens=False` and `encode_special_tokens=True`."""
-        encodings = self._tokenizer.encode_batch_fast(text.to_pylist(), add_special_tokens=False)
+        with _one_thread():
+            encodings = self._tokenizer.encode_batch_fast(text.to_pylist(), add_special_tokens=False)
         documents = [narrowed(self._spec, np.array(encoding.ids, np.uint32)) for encoding in encodings]
         return Encoded.join(self._spec, documents)
+
+
+@contextlib.contextmanager
+def _one_thread() -> Iterator[None]:
+    """Keep the library's thread pool out of it: it would compete with other workers, and hang in a forked child.
+
+    The setting is the user's again afterwards: the process may be theirs.
+    """
+    before = os.environ.get(PARALLELISM)
+    os.environ[PARALLELISM] = "false"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[PARALLELISM]
+        else:
+            os.environ[PARALLELISM] = before

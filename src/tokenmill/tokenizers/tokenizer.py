@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -24,10 +24,11 @@ from tokenmill.tokenizers.unicode_gap import NFC_GAP, SPLIT_GAP, documents_with_
 from tokenmill.tokenizers.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from tokenmill.job import TokenizerSpec
 
+Result = TypeVar("Result")
 ENGINES = ("auto", "gigatoken", "tiktoken", "tokenizers")
 REFERENCES: dict[str, type[TiktokenEngine | HuggingFaceEngine]] = {
     "tiktoken": TiktokenEngine,
@@ -136,6 +137,20 @@ class Tokenizer:
         self.notices.append(f"{reason}; going on with {REFERENCES[self.spec.kind].name}, which is slower")
         self._fast = None
 
+    def give_up_if_wrong(self, encode: Callable[[], Result]) -> Result:
+        """What `encode` gives; if an audit fails in it, the fast engine is given up and it is called once more."""
+        try:
+            return encode()
+        except EngineMismatch as mismatch:
+            self.use_reference(str(mismatch))
+            return encode()
+
+    def take_notices(self) -> tuple[str, ...]:
+        """What a person should know, each told once."""
+        notices = tuple(self.notices)
+        self.notices.clear()
+        return notices
+
     def trim(self, most_bytes: int) -> None:
         """Empty the fast engine's word cache if it has grown large, or if the process holds more than it may.
 
@@ -144,14 +159,14 @@ class Tokenizer:
         """
         if self._fast is None:
             return
-        resident = machine.resident_bytes()
+        resident = machine.private_bytes()
         self._first_bytes = self._first_bytes or resident
         large = resident > min(self._first_bytes + CACHE_BYTES, most_bytes)
         if large and resident > self._emptied_bytes + LEAST_GROWTH_BYTES:
             self._fast.forget()
             pa.default_memory_pool().release_unused()
             machine.give_back_memory()
-            self._emptied_bytes = machine.resident_bytes()
+            self._emptied_bytes = machine.private_bytes()
 
     def _load_fast(self) -> None:
         try:

@@ -57,15 +57,27 @@ class Vocabulary:
 
 def resolve(name: str) -> Vocabulary:
     """Find the tokenizer a user means: an encoding's name, a `.tiktoken` file, a tokenizer.json or its directory."""
-    path, _, scheme = name.partition(".tiktoken:")
-    if scheme or name.endswith(".tiktoken"):
-        return _from_tiktoken_file(f"{path}.tiktoken" if scheme else name, scheme or None)
-    path = os.path.expanduser(name)
+    path, scheme = _path_and_scheme(name)
+    if path.endswith(".tiktoken"):
+        return _from_tiktoken_file(path, scheme)
     if os.path.isdir(path):
         return _from_json_file(os.path.join(path, "tokenizer.json"))
     if os.path.isfile(path) or path.endswith(".json"):
         return _from_json_file(path)
     return _from_encoding(name)
+
+
+def portable(name: str) -> str:
+    """The same tokenizer by a name that means it in every working directory."""
+    path, scheme = _path_and_scheme(name)
+    if not os.path.exists(path):
+        return name
+    return os.path.abspath(path) + (f":{scheme}" if scheme else "")
+
+
+def _path_and_scheme(name: str) -> tuple[str, str | None]:
+    path, mark, scheme = name.partition(".tiktoken:")
+    return os.path.expanduser(f"{path}.tiktoken" if mark else name), scheme or None
 
 
 def _from_encoding(name: str) -> Vocabulary:
@@ -193,6 +205,18 @@ def _read(path: str) -> bytes:
             return file.read()
     except OSError as error:
         raise TokenizerError(f"cannot read the tokenizer {path}", os.strerror(error.errno or 0)) from error
+
+
+def end_token(spec: TokenizerSpec, value: str | int | None) -> int | None:
+    """The id behind `--eot`, or the tokenizer's own if unset; one that has none does not go without saying."""
+    if value is None and spec.end_of_text is None:
+        known = ", ".join(f"{spelling} {token}" for spelling, token in list(spec.special_tokens.items())[:6])
+        raise UsageError(
+            f"{spec.name} does not say which token ends a document",
+            f"special tokens   {known or 'none'}",
+            "Say it with --eot ID, or --eot none to put nothing between documents.",
+        )
+    return boundary_token(spec, "--eot", value, spec.end_of_text)
 
 
 def boundary_token(spec: TokenizerSpec, option: str, value: str | int | None, default: int | None) -> int | None:

@@ -1,0 +1,177 @@
+"""A `datasets.Dataset` in, the same rows with their tokens out: what `dataset.map` gives, by tokenmill's own workers.
+
+The Arrow files behind the dataset are read where they are. Rows that are in no file as they are (in memory, renamed, a
+small selection of a large file) are written to one first.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tokenmill import layout, planning
+from tokenmill.api import dataset_tables, progress
+from tokenmill.api.dataset_tables import Extent
+from tokenmill.api.errands import Crew
+from tokenmill.api.freeze import FrozenRun, freeze
+from tokenmill.api.request import Request, Words, choose_means, find_sources, make_request, total_bytes
+from tokenmill.api.trouble import span
+from tokenmill.errors import UsageError
+from tokenmill.executors.local import LocalExecutor
+from tokenmill.rows import ROWS, MapRows, rows_name, rows_schema
+from tokenmill.sources import files_between, split_file
+from tokenmill.sources.documents import ReadOptions
+from tokenmill.storage import Folder
+from tokenmill.tokenizers import engine_modules, shelf
+from tokenmill.tokenizers.vocabulary import Vocabulary, boundary_token, end_token, resolve
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+LEAST_SHARE = 0.25
+"""A dataset that selects less than this share of its files' rows is written to a file of its own first."""
+
+MOST_FILES = 512
+"""About how many files a large dataset gets: each of them is mapped into memory by whoever opens it."""
+
+SPILLED = "text.arrow"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a dataset's tokens are kept, and the files and the rows of them that they belong to; none if spilled."""
+
+    folder: Folder
+    extents: tuple[Extent, ...] = ()
+    file_rows: dict[str, int] | None = None
+
+
+def map_dataset(  # noqa: PLR0913 - the options of the command, by their names
+    dataset: Any,
+    tokenizer: str,
+    num_proc: int | None = None,
+    *,
+    column: str = "text",
+    engine: str = "auto",
+    eot: str | int | None = None,
+    bos: str | int | None = None,
+    memory: str | int | None = None,
+    cache_dir: str | None = None,
+    reporter: progress.Reporter | None = None,
+    executor: LocalExecutor | None = None,
+) -> Any:
+    """A `Dataset` (or `DatasetDict`) with `ids` and `len` in place of the text, as the usual `map` recipe gives it.
+
+    Call it again after any interruption: only what is missing is done. The tokens stay in `cache_dir`, unless said
+    otherwise a folder of the datasets cache. An `executor` that is at hand saves the start of new workers.
+    """
+    words = Words((), tokenizer, column, None, engine, eot, bos)
+    with (
+        nullcontext(executor) if executor is not None else LocalExecutor(engine_modules(engine)) as pool,
+        reporter if reporter is not None else progress.for_python() as report,
+    ):
+        cache = cache_dir or dataset_tables.default_cache()
+        mapping = _Mapping(words, resolve(tokenizer), num_proc, memory, cache, pool, report)
+        return dataset_tables.each_split(dataset, mapping.of)
+
+
+@dataclass(frozen=True)
+class _Mapping:
+    words: Words
+    vocabulary: Vocabulary
+    num_proc: int | None
+    memory: str | int | None
+    cache: str
+    pool: LocalExecutor
+    report: progress.Reporter
+
+    def of(self, dataset: Dataset) -> Dataset:
+        """The dataset with its tokens."""
+        column = self.words.column
+        if column not in dataset.column_names:
+            raise UsageError(
+                f"the dataset has no column named {column!r}",
+                f"columns      {', '.join(dataset.column_names)}",
+                "Name the column that holds the text: column=...",
+            )
+        place = self._place(dataset)
+        folder = place.folder
+        folder.create()
+        with folder.lock(layout.LOCK):
+            if not _complete(folder):
+                self._tokenize(dataset, place)
+            run = layout.require_run(folder)
+        paths = [folder.path(rows_name(unit)) for unit in range(run.units)]
+        tokens = dataset_tables.table_of(paths, rows_schema(run.job))
+        if place.file_rows is not None:
+            tokens = dataset_tables.taken(tokens, place.extents, place.file_rows)
+        return dataset_tables.with_tokens(dataset, column, tokens, folder.root, in_order=place.file_rows is None)
+
+    def _place(self, dataset: Dataset) -> Place:
+        extents = dataset_tables.extents_of(dataset, self.words.column)
+        if extents:
+            file_rows = self._file_rows(list(dict.fromkeys(extent.path for extent in extents)))
+            folder = self._folder([(path, os.stat(path).st_mtime_ns) for path in file_rows])
+            if len(dataset) >= LEAST_SHARE * sum(file_rows.values()) or _complete(folder):
+                return Place(folder, extents, file_rows)
+        return Place(self._folder(dataset_tables.fingerprint(dataset)))
+
+    def _file_rows(self, paths: list[str]) -> dict[str, int]:
+        """How many rows each file has."""
+        sources = find_sources(replace(self.words, sources=paths)).table
+        options = ReadOptions(self.words.column)
+        files = files_between(sources, 0, len(paths))
+        rows = [split_file(file, options, planning.LARGEST_UNIT_BYTES).rows for file in files]
+        return {path: 0 if counts is None else int(counts.sum()) for path, counts in zip(paths, rows, strict=True)}
+
+    def _folder(self, sources: object) -> Folder:
+        """A folder of its own for these sources and everything that decides their tokens."""
+        spec, words = self.vocabulary.spec, self.words
+        frame = boundary_token(spec, "--bos", words.bos, None), end_token(spec, words.eot)
+        identity = [sources, words.column, shelf.digest_of(self.vocabulary), frame]
+        return Folder(os.path.join(self.cache, hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:32]))
+
+    def _tokenize(self, dataset: Dataset, place: Place) -> None:
+        folder = place.folder
+        for directory in (".", layout.TOKENIZER, ROWS):
+            folder.remove_temporaries(directory)
+        if place.file_rows is None and not folder.exists(SPILLED):
+            dataset_tables.spill(folder, SPILLED, dataset, self.words.column)
+        request = self._request(list(place.file_rows) if place.file_rows else [folder.path(SPILLED)])
+        folder.create(ROWS)
+        self._run(folder, freeze(folder, request), request.choice.engine)
+        folder.settle(ROWS)
+        folder.discard(SPILLED)
+
+    def _request(self, paths: list[str]) -> Request:
+        words = replace(self.words, sources=paths)
+        discovery = find_sources(words)
+        size = total_bytes(discovery)
+        unit_bytes = max(planning.default_unit_bytes(size), size // MOST_FILES)
+        return make_request(replace(words, unit_bytes=unit_bytes), discovery, self.vocabulary)
+
+    def _run(self, folder: Folder, frozen: FrozenRun, engine: str) -> None:
+        """Write the rows of every unit that has none yet."""
+        means = choose_means(self.num_proc, self.memory, most_workers=frozen.run.units)
+        self.pool.start(means.workers, means.worker_bytes)
+        there = layout.numbered_files(folder, ROWS, "arrow", frozen.run.units)
+        sizes = frozen.plan["text_bytes"].to_numpy()
+        self.report.begin("tokenize", int(sizes.sum()), int(sizes[there].sum()), means.workers)
+        tasks = planning.tasks(frozen.plan, frozen.sources, np.flatnonzero(~there))
+        function = MapRows(folder.root, frozen.run.job, engine, means.worker_bytes)
+        crew = Crew(self.pool, self.report, means.workers)
+        for done in crew.each(function, tasks, lambda task: f"unit {task.unit} ({span(task)})"):
+            crew.count(done.item.text_bytes, done.value.text_bytes, done.value.tokens)
+            for notice in done.value.notices:
+                self.report.say(f"note: {notice}")
+
+
+def _complete(folder: Folder) -> bool:
+    run = layout.read_run(folder)
+    return run is not None and bool(layout.numbered_files(folder, ROWS, "arrow", run.units).all())

@@ -1,0 +1,80 @@
+"""One unit of a dataset as rows of tokens: the Arrow stream that `datasets` maps into memory. Runs inside a worker."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from tokenmill.drop_in import token_columns
+from tokenmill.errors import BadDocument
+from tokenmill.job import Job
+from tokenmill.planning import UnitTask
+from tokenmill.sources.documents import Documents, SourceFile
+from tokenmill.storage import Folder
+from tokenmill.tokenizers.tokenizer import Tokenizer
+from tokenmill.work import loaded_tokenizer, unit_tokens
+
+ROWS = "rows"
+
+
+def rows_name(unit: int) -> str:
+    """The name of a unit's rows inside the run directory."""
+    return f"{ROWS}/{unit:08d}.arrow"
+
+
+def rows_schema(job: Job) -> pa.Schema:
+    """The columns: `ids`, of the vocabulary's type, and `len`."""
+    return pa.schema([("ids", pa.list_(pa.from_numpy_dtype(job.tokenizer.dtype))), ("len", pa.int64())])
+
+
+class Mapped(msgspec.Struct, frozen=True):
+    """What a worker tells of a unit whose rows it has written."""
+
+    tokens: int
+    text_bytes: int
+    notices: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MapRows:
+    """The function that writes the rows of a unit. Batches are written as they come, so a unit may be of any size."""
+
+    directory: str
+    job: Job
+    engine: str
+    worker_bytes: int
+
+    def __call__(self, task: UnitTask) -> Mapped:
+        """Read, encode and publish one unit; a failed audit starts it again with the reference engine."""
+        tokenizer = loaded_tokenizer(self.directory, self.job, self.engine)
+        tokens, text_bytes = tokenizer.give_up_if_wrong(lambda: self._write(task, tokenizer))
+        return Mapped(tokens, text_bytes, tokenizer.take_notices())
+
+    def _write(self, task: UnitTask, tokenizer: Tokenizer) -> tuple[int, int]:
+        schema = rows_schema(self.job)
+        tokens = text_bytes = 0
+        with (
+            Folder(self.directory).publish(rows_name(task.unit), settled=False) as file,
+            pa.ipc.new_stream(file, schema) as writer,
+        ):
+            for source, documents, encoded in unit_tokens(task, self.job, tokenizer, self.worker_bytes):
+                _refuse_nulls(source, documents, self.job.column)
+                writer.write_batch(pa.record_batch(token_columns(encoded), schema=schema))
+                tokens += len(encoded.tokens)
+                text_bytes += documents.text_bytes()
+        return tokens, text_bytes
+
+
+def _refuse_nulls(file: SourceFile, documents: Documents, column: str) -> None:
+    """A row cannot be left out, because the others would no longer stand beside their own columns."""
+    if documents.text.null_count:
+        row = documents.rows[np.flatnonzero(documents.null_mask())[0]]
+        raise BadDocument(
+            "a row has no text",
+            f"file         {file.path}",
+            f"row          {row}",
+            f"Leave such rows out first: dataset.filter(lambda row: row[{column!r}] is not None)",
+        )

@@ -1,0 +1,91 @@
+"""Vocabularies kept on this machine by their hash, for processes that know a tokenizer by name and hash only.
+
+A function that was sent to another process names its tokenizer; the process finds here what the sender found, byte for
+byte, without the network. On another machine it resolves the name itself, and refuses what has another hash.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+
+import msgspec
+
+from tokenmill.errors import StoreError, TokenizerError
+from tokenmill.job import TokenizerSpec
+from tokenmill.storage import Folder
+from tokenmill.tokenizers.vocabulary import Vocabulary, resolve
+
+
+def digest_of(vocabulary: Vocabulary) -> str:
+    """The hash that stands for a tokenizer: of its spec, which names the vocabulary by hash."""
+    return hashlib.sha256(_spec_bytes(vocabulary)).hexdigest()
+
+
+def keep(vocabulary: Vocabulary) -> str:
+    """Put a tokenizer on the shelf; returns the path of its vocabulary."""
+    for folder in _shelves():
+        try:
+            _put(folder, vocabulary)
+        except StoreError:
+            continue
+        return folder.path(vocabulary.spec.file)
+    raise TokenizerError(
+        "there is no place to keep a vocabulary in",
+        f"tried        {', '.join(folder.root for folder in _shelves())}",
+        "Set XDG_CACHE_HOME or TMPDIR to a directory that can be written to.",
+    )
+
+
+def find(name: str, digest: str) -> tuple[Vocabulary, str]:
+    """The tokenizer of this name and hash, and the path of its vocabulary."""
+    for folder in _shelves():
+        vocabulary = _look(folder, digest)
+        if vocabulary is not None:
+            return vocabulary, folder.path(vocabulary.spec.file)
+    vocabulary = resolve(name)
+    if digest_of(vocabulary) != digest:
+        raise TokenizerError(
+            f"the tokenizer {name} is not the one that the function was made with",
+            f"expected     sha256 {digest}",
+            f"found        sha256 {digest_of(vocabulary)}",
+            "Give every machine the same file, or make the function where it runs.",
+        )
+    return vocabulary, keep(vocabulary)
+
+
+def _shelves() -> list[Folder]:
+    """Where vocabularies are kept; the second place is for machines whose home cannot be written to."""
+    home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return [
+        Folder(os.path.join(home, "tokenmill", "tokenizers")),
+        Folder(os.path.join(tempfile.gettempdir(), f"tokenmill-{os.getuid()}", "tokenizers")),
+    ]
+
+
+def _put(folder: Folder, vocabulary: Vocabulary) -> None:
+    digest = digest_of(vocabulary)
+    if _look(folder, digest) is not None:
+        return
+    folder.create()
+    for name, content in ((vocabulary.spec.file, vocabulary.content), (f"{digest}.json", _spec_bytes(vocabulary))):
+        with folder.publish(name) as file:
+            file.write(content)
+
+
+def _look(folder: Folder, digest: str) -> Vocabulary | None:
+    """What is on the shelf, if it is whole: anyone may have written there."""
+    try:
+        stored = folder.read(f"{digest}.json")
+        if hashlib.sha256(stored).hexdigest() != digest:
+            return None
+        spec = msgspec.json.decode(stored, type=TokenizerSpec)
+        content = folder.read(spec.file)
+    except StoreError:
+        return None
+    return Vocabulary(spec, content) if hashlib.sha256(content).hexdigest() == spec.sha256 else None
+
+
+def _spec_bytes(vocabulary: Vocabulary) -> bytes:
+    return msgspec.json.encode(vocabulary.spec, order="sorted")

@@ -1,0 +1,262 @@
+"""The function for `datasets.map`: small to send, exact everywhere, built once in each process, safe after a fork."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import dill
+import pyarrow as pa
+import pytest
+import tiktoken
+import tokenizers
+
+import tokenmill
+from conftest import DATA, SMALL_JSON, SMALL_TIKTOKEN
+from mapping_matrix import TEXTS
+from tokenmill import drop_in
+from tokenmill.errors import TokenizerError, UsageError
+from tokenmill.tokenizers.vocabulary import parse_ranks, resolve
+
+DOCUMENTS = [*TEXTS[:6], "a\ud800b", "x" * 3000]
+SECONDS = 240
+
+
+@pytest.fixture(autouse=True)
+def shelf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A shelf of the test's own, and nothing loaded by the test before."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(drop_in, "_loaded", {})
+    return tmp_path / "cache"
+
+
+def reference(tokenizer: str, texts: list[str]) -> list[list[int]]:
+    """The tokens as the reference library itself gives them, with the end token."""
+    spec = resolve(tokenizer).spec
+    if spec.kind == "tiktoken":
+        if tokenizer == SMALL_TIKTOKEN:
+            ranks = parse_ranks((DATA / "small.tiktoken").read_bytes(), "small")
+            encoding = tiktoken.Encoding("small", pat_str=spec.pattern, mergeable_ranks=ranks, special_tokens={})
+        else:
+            encoding = tiktoken.get_encoding(tokenizer)
+        return [[*encoding.encode_ordinary(text), *end_of(tokenizer)] for text in texts]
+    engine = tokenizers.Tokenizer.from_file(tokenizer)
+    engine.encode_special_tokens = True
+    return [[*engine.encode(text, add_special_tokens=False).ids, *end_of(tokenizer)] for text in texts]
+
+
+def end_of(tokenizer: str) -> list[int]:
+    spec = resolve(tokenizer).spec
+    return [] if spec.end_of_text is None else [spec.end_of_text]
+
+
+def made(tokenizer: str) -> Any:
+    return tokenmill.tokenize_fn(tokenizer, eot=None if end_of(tokenizer) else "none")
+
+
+@pytest.mark.parametrize("tokenizer", [SMALL_TIKTOKEN, SMALL_JSON])
+def test_every_way_to_call_it_gives_the_reference_tokens(tokenizer: str) -> None:
+    """A row, a batch, a string, a list and a table all give the tokens of the reference, and their number."""
+    function, texts = made(tokenizer), [text for text in DOCUMENTS if "\ud800" not in text]
+    expected = reference(tokenizer, texts)
+    for text, ids in zip(texts, expected, strict=True):
+        row = function({"text": text, "id": 7})
+        assert row["ids"].tolist() == function(text)["ids"].tolist() == ids
+        assert row["len"] == len(ids)
+    batch = function({"text": texts})
+    assert [ids.tolist() for ids in batch["ids"]] == [ids.tolist() for ids in function(texts)["ids"]] == expected
+    assert batch["len"] == [len(ids) for ids in expected]
+    table = function(pa.table({"text": pa.chunked_array([texts[:2], texts[2:]])}))
+    assert table.to_pydict() == {"ids": expected, "len": [len(ids) for ids in expected]}
+
+
+def test_lone_surrogates_are_read_as_tiktoken_reads_them() -> None:
+    """Half a surrogate pair becomes U+FFFD, in a row and in a batch."""
+    function = made(SMALL_TIKTOKEN)
+    expected = reference(SMALL_TIKTOKEN, ["a\ufffdb"])[0]
+    assert function("a\ud800b")["ids"].tolist() == expected
+    assert function(["x", "a\ud800b"])["ids"][1].tolist() == expected
+
+
+def test_a_row_without_text_is_an_error_that_says_what_to_do() -> None:
+    """A null is refused, not skipped: rows and tokens would no longer belong together."""
+    with pytest.raises(ValueError, match=r"row 1 .*dataset\.filter"):
+        made(SMALL_TIKTOKEN)({"text": ["x", None]})
+
+
+def test_it_is_small_to_send_and_equal_if_it_does_the_same() -> None:
+    """A few hundred bytes by every pickler; the same bytes after use, and others for another end token."""
+    function = made(SMALL_JSON)
+    before = [pickler.dumps(function) for pickler in (pickle, dill, cloudpickle)]
+    function("The encoder is built now.")
+    assert before == [pickler.dumps(function) for pickler in (pickle, dill, cloudpickle)]
+    assert all(len(sent) < 400 for sent in before)
+    assert pickle.loads(before[0])("x")["ids"].tolist() == function("x")["ids"].tolist()
+    assert pickle.dumps(tokenmill.tokenize_fn(SMALL_JSON, eot="none")) != before[0]
+
+
+def test_one_encoder_for_a_process() -> None:
+    """Two functions that name the same tokenizer share what they build, and build it on first use."""
+    first, second = made(SMALL_TIKTOKEN), made(SMALL_TIKTOKEN)
+    assert not drop_in._loaded
+    first("x")
+    loaded = dict(drop_in._loaded)
+    second("x")
+    assert drop_in._loaded == loaded
+
+
+def test_the_tokenizer_is_found_by_hash_where_the_file_is_gone(tmp_path: Path) -> None:
+    """A process needs neither the file nor the network once the function was made on its machine."""
+    moved = tmp_path / "mine.json"
+    moved.write_bytes(Path(SMALL_JSON).read_bytes())
+    function = made(str(moved))
+    moved.unlink()
+    assert function("x")["ids"].tolist() == reference(SMALL_JSON, ["x"])[0]
+
+
+def test_another_tokenizer_of_the_same_name_is_refused(tmp_path: Path, shelf: Path) -> None:
+    """On a machine whose file has other content, the function fails instead of giving other tokens."""
+    file = tmp_path / "mine.json"
+    file.write_bytes(Path(SMALL_JSON).read_bytes())
+    sent = pickle.dumps(made(str(file)))
+    content = json.loads(file.read_text())
+    content["added_tokens"] = content["added_tokens"][:-1]
+    file.write_text(json.dumps(content))
+    for kept in shelf.rglob("*.json"):
+        kept.unlink()
+    with pytest.raises(TokenizerError, match="not the one that the function was made with"):
+        pickle.loads(sent)("x")
+
+
+def test_a_damaged_shelf_is_not_believed(shelf: Path) -> None:
+    """What was kept is used only if its hash is right; otherwise it is made anew."""
+    function = made(SMALL_TIKTOKEN)
+    kept = [*shelf.rglob("*.tiktoken"), *shelf.rglob("*.json")]
+    assert len(kept) == 2
+    for file in kept:
+        file.write_bytes(file.read_bytes()[:-5])
+    assert function("Hello")["ids"].tolist() == reference(SMALL_TIKTOKEN, ["Hello"])[0]
+
+
+def test_a_home_that_cannot_be_written_to_is_no_obstacle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The vocabulary is kept in the temporary directory then."""
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    assert made(SMALL_TIKTOKEN)("x")["len"] == len(reference(SMALL_TIKTOKEN, ["x"])[0])
+    assert list(tmp_path.glob("tokenmill-*/tokenizers/*.tiktoken"))
+
+
+def test_what_could_not_work_in_a_worker_is_refused_where_it_is_made() -> None:
+    """A wrong name, engine or end token is an error of the call, not of each worker."""
+    with pytest.raises(UsageError, match="no tokenizer called"):
+        tokenmill.tokenize_fn("gpt-two")
+    with pytest.raises(UsageError, match="tokenizers cannot read"):
+        tokenmill.tokenize_fn(SMALL_TIKTOKEN, engine="tokenizers", eot="none")
+    with pytest.raises(UsageError, match="not a token of"):
+        tokenmill.tokenize_fn(SMALL_JSON, eot=10**9)
+
+
+@pytest.mark.parametrize("tokenizer", [SMALL_TIKTOKEN, SMALL_JSON])
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_a_plain_pool_can_use_it(method: str, tokenizer: str) -> None:
+    """The standard library's own Pool, with every start method, after the parent has used it."""
+    function = made(tokenizer)
+    function("The parent has encoded something.")
+    with multiprocessing.get_context(method).Pool(2) as pool:
+        results = pool.map_async(function, TEXTS).get(SECONDS)
+    assert [result["ids"].tolist() for result in results] == reference(tokenizer, TEXTS)
+
+
+def test_a_fork_in_the_middle_of_an_encoding_does_not_hang() -> None:
+    """A child forked while another thread holds the encoder builds its own, and gives the right tokens."""
+    function = made(SMALL_JSON)
+    expected = function("x")["ids"].tolist()
+    with drop_in._in_use:
+        started, go = threading.Event(), threading.Event()
+        busy = threading.Thread(target=lambda: (started.set(), function("y"), go.wait(SECONDS)))
+        busy.start()
+        started.wait(SECONDS)
+        pid = os.fork()
+        if pid == 0:
+            signal.alarm(30)
+            os._exit(0 if function("x")["ids"].tolist() == expected else 1)
+    go.set()
+    busy.join()
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+def test_threads_may_share_it() -> None:
+    """Several threads at once, as in a data loader: each gets its own text's tokens."""
+    function = made(SMALL_TIKTOKEN)
+    expected = reference(SMALL_TIKTOKEN, TEXTS)
+    wrong = []
+
+    def work() -> None:
+        for _ in range(20):
+            wrong.extend(function(text)["ids"].tolist() != ids for text, ids in zip(TEXTS, expected, strict=True))
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not any(wrong)
+
+
+def test_the_users_settings_stay_as_they_were(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process of the user's keeps its own setting of the other library's threads."""
+    monkeypatch.delenv("TOKENIZERS_PARALLELISM", raising=False)
+    made(SMALL_JSON)("x")
+    assert "TOKENIZERS_PARALLELISM" not in os.environ
+
+
+def matrix(method: str, used: str, processes: str, tokenizer_names: list[str], tmp_path: Path) -> None:
+    """Run the script for one start method and compare all that it prints."""
+    script = Path(__file__).parent / "mapping_matrix.py"
+    words = [method, used, str(tmp_path / "dataset"), processes, *tokenizer_names]
+    started = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, str(script), *words],
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert time.monotonic() - started < SECONDS
+    cases = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len(cases) == len(tokenizer_names) * 2 * len(processes.split(","))
+    for case in cases:
+        expected = reference(case["tokenizer"], TEXTS)
+        assert case.pop("ids") == expected, case
+        assert case.pop("len") == [len(ids) for ids in expected], case
+        assert case["from_cache"], case
+        assert case["files"] == case["processes"], case
+
+
+@pytest.mark.data
+@pytest.mark.parametrize("used", ["used", "unused"])
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_datasets_map_in_every_way(method: str, used: str, tmp_path: Path, test_data: Path) -> None:
+    """Exact and cached: every start method, number of processes, batched or not, the parent having encoded or not."""
+    processes = "2,8,1"  # one process last, because that one may be the script's own
+    matrix(method, used, processes, ["gpt2", "cl100k_base", str(test_data / "vocab/hf/gpt-neox-20b.json")], tmp_path)
+
+
+@pytest.mark.skipif("TOKENMILL_TEST_DATA" in os.environ, reason="the test with real vocabularies covers this")
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_datasets_map_in_every_way_with_a_small_vocabulary(method: str, tmp_path: Path) -> None:
+    """The same where there are no other vocabularies."""
+    matrix(method, "used", "2", [SMALL_JSON], tmp_path)
