@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tokenmill.cli import options
+from tokenmill.cli.doctor import doctor
 
 if TYPE_CHECKING:
     from tokenmill.api import Status
@@ -174,4 +175,4 @@ def inspect(directory: str, doc: int | None, skipped: bool, as_json: bool) -> No
         show.overview(store, as_json)
 
 
-COMMANDS = (prepare, plan, status, export, verify, inspect, formats)
+COMMANDS = (prepare, plan, status, export, verify, inspect, formats, doctor)
