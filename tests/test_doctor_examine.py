@@ -16,8 +16,8 @@ import pytest
 
 import dying
 from doctor_scripts import DEADLY, HEALTHY, POOL, SPAWN
-from tokenmill.doctor import experiments, memory, script
-from tokenmill.doctor.examination import Examination, examine
+from tokenmill.doctor.examining import experiments, memory, script
+from tokenmill.doctor.examining.examination import Examination, examine
 from tokenmill.errors import UsageError
 
 
@@ -114,7 +114,7 @@ def test_a_full_disk_is_seen_before_anything_is_written(tmp_path, monkeypatch, q
 
 def command(name: str) -> tuple[str, ...]:
     """The command that examines an example in a process of its own, and prints what was found."""
-    code = "import sys, msgspec; from tokenmill.doctor.examination import examine; "
+    code = "import sys, msgspec; from tokenmill.doctor.examining.examination import examine; "
     return sys.executable, "-c", f"{code}print(msgspec.json.encode(examine(sys.argv[1])).decode())", example(name)
 
 

@@ -12,8 +12,8 @@ from collections import defaultdict, deque
 
 import pytest
 
-from tokenmill.doctor import paths, pickling
-from tokenmill.doctor.answers import Obstacle
+from tokenmill.doctor.examining.answers import Obstacle
+from tokenmill.doctor.examining.inside import paths, pickling
 
 LOCK = threading.Lock()
 BYTES = {bytes([byte]): byte for byte in range(256)}

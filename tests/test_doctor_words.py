@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tokenmill.doctor import cgroups, exits, procfs, symptoms, tracebacks, waits
+from tokenmill.doctor import cgroups, procfs
+from tokenmill.doctor.watching import exits, symptoms, tracebacks, waits
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="watching needs Linux")
 

@@ -252,7 +252,7 @@ def matrix(method: str, used: str, processes: str, tokenizer_names: list[str], t
 def test_datasets_map_in_every_way(method: str, used: str, tmp_path: Path, test_data: Path) -> None:
     """Exact and cached: every start method, number of processes, batched or not, the parent having encoded or not."""
     processes = "2,8,1"  # one process last, because that one may be the script's own
-    matrix(method, used, processes, ["gpt2", "cl100k_base", str(test_data / "vocab/hf/gpt-neox-20b.json")], tmp_path)
+    matrix(method, used, processes, ["gpt2", "cl100k_base", SMALL_JSON], tmp_path)
 
 
 @pytest.mark.skipif("TOKENMILL_TEST_DATA" in os.environ, reason="the test with real vocabularies covers this")

@@ -298,3 +298,11 @@ def test_the_page_shows_the_script_as_it_is(path: Path) -> None:
     page = PAGE.read_text()
     assert f"```py\n{path.read_text()}```\n" in page
     assert f"(../examples/why_it_dies/{path.name})" in page
+
+
+def test_the_page_shows_what_the_doctor_says() -> None:
+    """The words of each cause stand in what scripts/write_doctor_examples.py has written."""
+    found = re.findall(r"<!-- doctor: ([\w-]+) -->\n\n```text\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    assert len(found) >= 14
+    for name, block in found:
+        assert CAUSES[name].title in " ".join(block.split()), name

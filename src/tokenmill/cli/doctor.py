@@ -12,8 +12,8 @@ from tokenmill.cli import options
 from tokenmill.errors import UsageError
 
 if TYPE_CHECKING:
-    from tokenmill.doctor.examination import Examination
-    from tokenmill.doctor.watching import Watched
+    from tokenmill.doctor.examining.examination import Examination
+    from tokenmill.doctor.watching.command import Watched
 
 FUNCTION = re.compile(r".+\.py:[A-Za-z_][\w.]*")
 
@@ -69,7 +69,7 @@ def _refuse(context: click.Context, *names: str, instead: str) -> None:
 
 def _examine(target: str, num_proc: int | None, column: str, as_json: bool) -> int:
     from tokenmill.cli import doctor_show  # noqa: PLC0415 - after the options are known to be right
-    from tokenmill.doctor.examination import examine  # noqa: PLC0415
+    from tokenmill.doctor.examining.examination import examine  # noqa: PLC0415
 
     examined: Examination = examine(target, num_proc=num_proc, column=column)
     if as_json:
@@ -81,7 +81,7 @@ def _examine(target: str, num_proc: int | None, column: str, as_json: bool) -> i
 
 def _watch(words: tuple[str, ...], hang_seconds: float, stop_hung: bool, as_json: bool) -> int:
     from tokenmill.cli import doctor_show  # noqa: PLC0415
-    from tokenmill.doctor.watching import watch  # noqa: PLC0415
+    from tokenmill.doctor.watching.command import watch  # noqa: PLC0415
 
     seen: Watched = watch(
         words,

@@ -17,9 +17,9 @@ from tokenmill.wording import duration, size
 
 if TYPE_CHECKING:
     from tokenmill.doctor.causes import Finding
-    from tokenmill.doctor.deaths import Death
-    from tokenmill.doctor.examination import Examination
-    from tokenmill.doctor.watching import Watched
+    from tokenmill.doctor.examining.examination import Examination
+    from tokenmill.doctor.watching.command import Watched
+    from tokenmill.doctor.watching.deaths import Death
 
 LABEL, MARK = 13, 9
 WIDEST = 120

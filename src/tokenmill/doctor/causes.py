@@ -28,7 +28,7 @@ CAUSES = {
         Cause(
             "disk-full",
             "the disk is full",
-            ("Free some space, or point HF_DATASETS_CACHE and TMPDIR at a larger disk.",),
+            ("Free some space, or point HF_DATASETS_CACHE (or cache_file_name) at a larger disk.",),
         ),
         Cause(
             "main-guard",
@@ -66,7 +66,7 @@ CAUSES = {
             "the process was forked while it ran threads, and the child waits for a lock that no thread of it holds",
             (
                 "Start the threads, or use the library that does, in the children only; or start the children anew:",
-                '    multiprocessing.set_start_method("spawn")',
+                '    multiprocessing.set_start_method("spawn")  # for datasets: multiprocess.set_start_method("spawn")',
             ),
         ),
         Cause(

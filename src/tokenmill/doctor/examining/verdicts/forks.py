@@ -1,0 +1,61 @@
+"""Whether a forked child hangs, for the threads that its parent had."""
+
+from __future__ import annotations
+
+from tokenmill import wording
+from tokenmill.doctor.causes import Check, Finding, finding
+from tokenmill.doctor.examining.answers import Called, Ended
+from tokenmill.doctor.examining.case import Case, Verdict
+from tokenmill.doctor.examining.verdicts.imports import script_line
+
+QUICK_SECONDS = 2.0
+
+
+def forks(case: Case) -> Verdict:
+    """Whether the function hangs in a forked child."""
+    if case.ended("fork") is None:
+        return Check("fork", "ok", f"not used: workers are started by {case.script.start_method}"), []
+    hung = next((answer for answer in case.parent.all(Ended) if _hangs(case, answer)), None)
+    threads = wording.count(case.loaded.threads, "thread")
+    if hung is None:
+        words = f"{threads} at the fork" if case.loaded.threads == 1 else f"{threads} at the fork, but no child hung"
+        return Check("fork", "ok", words), []
+    if hung.place == "odd texts":
+        return Check("fork", "ok", f"{threads} at the fork; very slow on odd texts"), []
+    if hung.place == "fork after call" and case.script.called_at is None:
+        return Check("fork", "ok", f"{threads} at the fork (a child would hang if the parent called it first)"), []
+    found = _hang(case, hung)
+    return Check("fork", found.level, f"{wording.count(hung.threads, 'thread')} at the fork, and the child hangs"), [
+        found
+    ]
+
+
+def _hangs(case: Case, ended: Ended) -> bool:
+    """Whether a child hung that should not have: a call that takes long in the parent too is no hang."""
+    called = case.called("parent")
+    if called is None or called.form is None:
+        return ended.outcome == "hung"
+    return ended.outcome in {"hung", "slow"} and called.seconds < QUICK_SECONDS
+
+
+def _hang(case: Case, hung: Ended) -> Finding:
+    called = case.called("parent")
+    evidence = [f"a forked child does not come back from {script_line(case, hung.stack)}"]
+    evidence += [f"there it waits in {place}" for place in hung.stack[:1] if case.target.path not in place]
+    if hung.threads == 1 and (called is None or called.form is None):
+        return finding("hang", "problem", *evidence, fix=("Look at what it waits for there.",))
+    evidence.append(f"its parent had {wording.count(hung.threads, 'thread')} at the fork")
+    if hung.place == "fork after call":
+        evidence.append(f"the parent had called the function before, as in {case.target.line(case.script.called_at)}")
+    elif isinstance(called, Called) and called.form is not None:
+        evidence.append("in the parent itself the same call comes back")
+    return finding("threads-before-fork", "problem", *evidence, fix=_fix(case))
+
+
+def _fix(case: Case) -> tuple[str, ...] | None:
+    if "dill" not in case.script.picklers:
+        return None
+    return (
+        "Start the threads, or use the library that does, in the children only; or start the children anew:",
+        '    multiprocess.set_start_method("spawn")  # the library that datasets uses, not multiprocessing',
+    )

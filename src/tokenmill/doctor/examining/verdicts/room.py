@@ -1,0 +1,101 @@
+"""Memory: that of one worker, times their number, against what there is."""
+
+from __future__ import annotations
+
+from tokenmill import wording
+from tokenmill.doctor.causes import Check, Finding, Level, finding, ordered
+from tokenmill.doctor.examining.answers import Called, Ended, Measured
+from tokenmill.doctor.examining.case import Case, Verdict
+from tokenmill.doctor.examining.memory import Growth, text_until
+from tokenmill.doctor.examining.verdicts.calling import ran_out_of_memory
+
+TIGHT_SHARE = 0.9
+SOON_BYTES = 1_000_000_000
+SOME_DAY_BYTES = 20_000_000_000
+
+
+def room(case: Case) -> Verdict:
+    """Whether the workers fit into memory."""
+    findings = [*_failures(case), *_outgrown(case)]
+    measured = case.measured
+    if findings or measured is None:
+        return Check("memory", "problem" if findings else "ok", "not enough" if findings else "not measured"), findings[
+            :1
+        ]
+    words = (
+        f"{wording.size(measured.own_bytes)} a process x {case.num_proc} + {wording.size(case.loaded.held_bytes)} "
+        f"in the parent; {wording.size(case.available_bytes)} are free{'; still growing' * (measured.growth_rate > 0)}"
+    )
+    findings = ordered([*_growing(case, measured), *_too_large(case, measured)])[:1]
+    return Check("memory", findings[0].level if findings else "ok", words), findings
+
+
+def _need(case: Case, measured: Measured) -> int:
+    return case.loaded.held_bytes + case.num_proc * measured.own_bytes
+
+
+def _failures(case: Case) -> list[Finding]:
+    """MemoryErrors, and deaths that look like them."""
+    raised = [each for called in case.worker.all(Called) for each in (*called.raised, called.unready)]
+    raised += [measured.raised for measured in case.worker.all(Measured)]
+    lines = [each.line for each in raised if each is not None and each.type == "MemoryError"]
+    signs = [f"MemoryError in {case.target.line(line)}" for line in lines[:1]] + ran_out_of_memory(case)
+    if not signs:
+        return []
+    limit = case.loaded.address_space
+    if limit is not None:
+        known = f"the limit of address space (ulimit -v) is {wording.size(limit)} a process"
+        fix = ("Raise the limit (ulimit -v, RLIMIT_AS), or let the function keep less.",)
+        return [finding("memory", "problem", *signs, known, fix=fix)]
+    return [finding("memory", "problem", *signs, f"{wording.size(case.available_bytes)} are free")]
+
+
+def _outgrown(case: Case) -> list[Finding]:
+    ended = next((answer for answer in case.parent.all(Ended) if answer.outcome == "outgrew"), None)
+    if ended is None and not (case.spawned is not None and case.spawned.end == "outgrew"):
+        return []
+    share, free = wording.size(case.available_bytes // case.num_proc), wording.size(case.available_bytes)
+    evidence = (
+        f"one worker took more than {share} while it was called on made-up text, and was stopped",
+        f"that is what {free} leave to each of {case.num_proc}",
+    )
+    fix = ("Let the function keep less: bound its caches, read large files piece by piece. Or use fewer processes.",)
+    return [finding("memory", "problem", *evidence, fix=fix)]
+
+
+def _too_large(case: Case, measured: Measured) -> list[Finding]:
+    need, there = _need(case, measured), case.available_bytes
+    if need <= TIGHT_SHARE * there:
+        return []
+    level: Level = "problem" if need > there else "warning"
+    fit = int((TIGHT_SHARE * there - case.loaded.held_bytes) / max(1, measured.own_bytes))
+    evidence = (
+        f"one worker takes {wording.size(measured.own_bytes)} on a sample; {case.num_proc} need {wording.size(need)}",
+        f"{wording.size(there)} are free",
+    )
+    return [finding("memory", level, *evidence, fix=_fewer(fit))]
+
+
+def _fewer(fit: int) -> tuple[str, ...]:
+    return (f"Use {fit} processes.",) if fit > 1 else ("Use one process, on a machine with more memory.",)
+
+
+def _growing(case: Case, measured: Measured) -> list[Finding]:
+    """A cache that still grows at the end of the sample: how much text fills memory, if it goes on like this."""
+    if measured.growth_rate <= 0:
+        return []
+    share = max(0, case.available_bytes // case.num_proc - measured.own_bytes)
+    if case.loaded.address_space is not None:
+        share = min(share, case.loaded.address_space)
+    text = text_until(share, measured.text_bytes, Growth(measured.growth_rate, measured.growth_power))
+    if text > SOME_DAY_BYTES:
+        return []
+    level: Level = "problem" if text < SOON_BYTES else "warning"
+    half, free = measured.text_bytes / 2, wording.size(case.available_bytes)
+    grown = wording.size(measured.growth_rate * half)
+    evidence = (
+        f"one worker grew by {grown} over the last {wording.size(half)} of the sample's text, and did not stop",
+        f"if it goes on like this, {case.num_proc} of them fill {free} after {wording.size(text)} of text each",
+    )
+    fix = ("Bound what the function keeps: functools.lru_cache(maxsize=100_000), or empty it now and then.",)
+    return [finding("memory", level, *evidence, fix=fix)]

@@ -1,0 +1,59 @@
+"""The one number to change: how many processes fit into the memory, the limits and the cores there are."""
+
+from __future__ import annotations
+
+from tokenmill import machine
+from tokenmill.doctor.watching.deaths import Death
+from tokenmill.doctor.watching.symptoms import Symptom
+from tokenmill.wording import count, size
+
+ROOM = 0.9
+"""The share of a limit that can be planned with."""
+
+LESS = "Let it hold less at a time: a smaller batch_size and writer_batch_size, and no cache that only grows."
+ALONE = (f"Give it more memory. {LESS}",)
+FILES, ADDRESSES = "Max open files", "Max address space"
+
+
+def memory(death: Death) -> tuple[list[str], tuple[str, ...]]:
+    """What was held when the kernel killed a process, and how many processes would have fitted."""
+    held = f"{death.tree_processes:,} process{'es' * (death.tree_processes != 1)} held {size(death.tree_bytes)}"
+    if death.workers < 2 or not death.worker_bytes or not death.limit_bytes:
+        return [f"{held} when it died"], ALONE
+    each = death.largest_worker_bytes
+    others = max(0, death.tree_bytes - death.workers * death.worker_bytes)
+    fitting = int((death.limit_bytes * ROOM - others) / max(each, 1))
+    fewer = max(1, min(death.workers // 2, fitting))  # they were still growing: what one will need is not known
+    evidence = [f"{held} when it died: {death.workers} workers about {size(death.worker_bytes)} each"]
+    return evidence, (f"Use num_proc={fewer}: {death.workers} did not fit into {size(death.limit_bytes)}.", LESS)
+
+
+def is_crowded(processes: int) -> bool:
+    """Whether there are so many that the cores cannot be the reason for having them."""
+    return processes > 2 * machine.cores() + 2
+
+
+def room(symptom: Symptom, limits: dict[str, int], most: int) -> tuple[list[str], tuple[str, ...] | None]:
+    """What the limits and the number of processes add to a symptom, and the fix that follows."""
+    if symptom.cause == "memory":
+        return _memory_room(limits, most)
+    return _process_room(limits, most) if symptom.cause == "too-many-processes" else ([], None)
+
+
+def _memory_room(limits: dict[str, int], most: int) -> tuple[list[str], tuple[str, ...] | None]:
+    if ADDRESSES not in limits:
+        return [f"there were {most} processes"] if most > 1 else [], (
+            f"Use fewer processes. {LESS}",
+        ) if most > 1 else ALONE
+    limit = f"each process may have {size(limits[ADDRESSES])} of addresses (ulimit -v)"
+    return [limit], ("Raise or remove that limit (ulimit -v unlimited); fewer processes do not help.", LESS)
+
+
+def _process_room(limits: dict[str, int], most: int) -> tuple[list[str], tuple[str, ...]]:
+    cores = machine.cores()
+    shown = [f"there were {most} processes on {count(cores, 'core')}"]
+    if FILES in limits:
+        shown.append(f"a process may have {limits[FILES]:,} open files (ulimit -n)")
+    if not is_crowded(most):
+        return shown, ("Raise the limit (ulimit -n 65536), or close files when they are done with.",)
+    return shown, (f"Use num_proc={cores}: more processes than cores do not make it faster.",)
