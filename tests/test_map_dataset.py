@@ -20,7 +20,7 @@ import tokenmill
 from conftest import SMALL_JSON, write_parquet
 from killing import alive, wait_until, workers
 from tokenmill.api import mapping
-from tokenmill.errors import RunFailed, UsageError
+from tokenmill.errors import BadDocument, UsageError
 
 datasets.disable_progress_bars()
 
@@ -67,6 +67,7 @@ WAYS = {
     "in memory": lambda dataset: datasets.Dataset.from_dict(dataset.to_dict()),
     "filtered": lambda dataset: dataset.filter(lambda row: row["id"] % 3 == 0),
     "with a format": lambda dataset: dataset.with_format("numpy"),
+    "with some columns shown": lambda dataset: dataset.with_format("numpy", columns=["id"]),
 }
 
 
@@ -78,6 +79,7 @@ def test_every_dataset_gives_the_rows_of_the_recipe(way: str, loaded: Any, cache
     assert len(found) == len(dataset)
     expected = by_map(dataset.with_format(None))  # an array of NumPy strings has lost the NULs at their ends
     assert found.format["type"] == dataset.format["type"]
+    assert set(found.format["columns"]) == (set(dataset.format["columns"]) - {"text"}) | {"ids", "len"}
     assert set(found.column_names) == set(expected.column_names)
     assert_same(found.with_format(None).select_columns(expected.column_names), expected)
 
@@ -141,11 +143,68 @@ def test_the_result_is_mapped_not_copied(loaded: Any, cache: str) -> None:
 
 
 def test_a_row_without_text_is_named(tmp_path: Path, cache: str) -> None:
-    """It cannot be left out, so it is an error that says what to do."""
-    write_parquet(tmp_path / "corpus.parquet", ["a", None, "b"])
+    """It cannot be left out, so it is an error, with the row's number in the dataset; but only if it is selected."""
+    write_parquet(tmp_path / "corpus.parquet", ["a", None, "b"] * 10)
     dataset = datasets.load_dataset("parquet", data_files=str(tmp_path / "*.parquet"), split="train", cache_dir=cache)
-    with pytest.raises(RunFailed, match=r"(?s)a row has no text.*row +1.*dataset\.filter"):
+    with pytest.raises(BadDocument, match=r"(?s)row 1 of the dataset has no text.*dataset\.filter"):
         tokenmill.map_dataset(dataset, SMALL_JSON, cache_dir=cache)
+    with pytest.raises(BadDocument, match="row 0 of"):
+        tokenmill.map_dataset(dataset.select([1, 0, 2] * 5), SMALL_JSON, cache_dir=cache)
+    there = dataset.filter(lambda row: row["text"] is not None)
+    assert_same(tokenmill.map_dataset(there, SMALL_JSON, cache_dir=cache), by_map(there))
+
+
+def mapped_to(path: Path, words: str) -> Any:
+    """A dataset whose file is at the path, whatever was there before."""
+    rows = datasets.Dataset.from_dict({"text": [str(number) for number in range(50)]})
+    change = {"function": lambda row: {"text": f"{words} {row['text']}"}, "load_from_cache_file": False}
+    return rows.map(cache_file_name=str(path), **change)
+
+
+def test_a_file_that_was_replaced_is_not_taken_for_the_dataset(tmp_path: Path, cache: str) -> None:
+    """The dataset still shows the file it was opened from, also when another one has its name, or none."""
+    for ending in ("arrow", "parquet", "cache"):  # datasets writes Arrow, whatever the ending
+        path = tmp_path / f"rows.{ending}"
+        first, second = mapped_to(path, "one"), mapped_to(path, "two")
+        for dataset in (first, second, first):
+            assert_same(tokenmill.map_dataset(dataset, SMALL_JSON, cache_dir=cache), by_map(dataset))
+        path.unlink()
+        assert_same(tokenmill.map_dataset(second, SMALL_JSON, cache_dir=cache), by_map(second))
+
+
+def test_a_file_with_the_same_time_is_another_file(tmp_path: Path, cache: str) -> None:
+    """Times can be set, as rsync and tar do it."""
+    for texts in (["alpha"] * 10, ["beta gamma"] * 10, ["beta gamma"] * 20):
+        datasets.Dataset.from_dict({"text": texts}).save_to_disk(str(tmp_path / "saved"))
+        os.utime(tmp_path / "saved" / "data-00000-of-00001.arrow", (10**9, 10**9))
+        dataset = datasets.load_from_disk(str(tmp_path / "saved"))
+        assert_same(tokenmill.map_dataset(dataset, SMALL_JSON, cache_dir=cache), by_map(dataset))
+
+
+def test_damaged_tokens_are_made_anew(loaded: Any, cache: str) -> None:
+    """What a loss of power or a full disk left of the cache is not believed."""
+    tokenmill.map_dataset(loaded, SMALL_JSON, cache_dir=cache)
+    for path in Path(cache).rglob("rows/*.arrow"):
+        os.truncate(path, path.stat().st_size // 2)
+    assert_same(tokenmill.map_dataset(loaded, SMALL_JSON, cache_dir=cache), by_map(loaded))
+
+
+def test_calls_at_the_same_time_wait_for_each_other(tmp_path: Path, documents: list[str], cache: str) -> None:
+    """As the ranks of a training job make them: one does the work, all get the rows."""
+    datasets.Dataset.from_dict({"text": documents * 20}).save_to_disk(str(tmp_path / "dataset"))
+    command = [sys.executable, "-c", textwrap.dedent(SCRIPT), str(tmp_path / "dataset"), cache, SMALL_JSON]
+    calls = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(3)]
+    assert [call.communicate()[0] for call in calls] == [f"{len(documents) * 20}\n"] * 3
+    assert len(os.listdir(cache)) == 1
+
+
+def test_no_rows_of_several_files(tmp_path: Path, cache: str) -> None:
+    """An empty selection beside other columns."""
+    rows = datasets.Dataset.from_dict({"text": ["a"] * 20, "id": list(range(20))})
+    rows.save_to_disk(str(tmp_path / "saved"), num_shards=2)
+    dataset = datasets.load_from_disk(str(tmp_path / "saved"))
+    for none in (dataset.select([]), dataset.filter(lambda row: row["id"] > 100)):
+        assert len(tokenmill.map_dataset(none, SMALL_JSON, cache_dir=cache)) == 0
 
 
 def test_what_cannot_be_mapped_is_refused(loaded: Any, cache: str) -> None:

@@ -1,7 +1,7 @@
 """A tokenizer as a function that can be sent anywhere: to the workers of `datasets.map`, a Pool, Ray, Spark, torch.
 
 What travels is a name and a hash. Each process builds the encoder on first use and keeps it. A forked child goes on
-with its parent's, unless another thread of the parent was using it at the moment of the fork: then it builds its own.
+with its parent's: a fork waits until no thread is in the middle of an encoding, or of the imports before the first one.
 """
 
 from __future__ import annotations
@@ -9,12 +9,14 @@ from __future__ import annotations
 import functools
 import itertools
 import os
+import sys
 import threading
 import warnings
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from tokenmill import machine
@@ -53,32 +55,33 @@ class TokenizeFn:
     def __call__(self, rows: Any) -> Any:
         """`{"ids": ..., "len": ...}` of one text or of many, or the same as a table if a table was given."""
         if isinstance(rows, pa.Table | pa.RecordBatch):
-            return self._table(rows)
-        texts = rows[self._column] if isinstance(rows, Mapping) or hasattr(rows, "columns") else rows
-        if isinstance(texts, str) or texts is None:
-            tokens = self._encode(_as_arrow([texts])).tokens
+            return self._table(rows.column(self._column))
+        if hasattr(rows, "columns"):  # a frame of pandas or polars, which datasets wants back as what it gave
+            return _like(rows, self._table(rows[self._column]))
+        texts = rows[self._column] if isinstance(rows, Mapping) else rows
+        if isinstance(texts, str | bytes) or texts is None:
+            tokens = self._encode([texts]).tokens
             return {"ids": tokens, "len": len(tokens)}
-        encoded = self._encode(_as_arrow(texts))
-        edges = encoded.offsets.tolist()
-        ids = [encoded.tokens[start:stop] for start, stop in itertools.pairwise(edges)]
+        encoded = self._encode(texts)
+        ids = [encoded.tokens[start:stop] for start, stop in itertools.pairwise(encoded.offsets.tolist())]
         return {"ids": ids, "len": np.diff(encoded.offsets).tolist()}
 
-    def _table(self, rows: pa.Table | pa.RecordBatch) -> pa.Table:
-        return pa.table(token_columns(self._encode(_as_arrow(rows.column(self._column)))))
+    def _table(self, texts: Any) -> pa.Table:
+        return pa.table(token_columns(self._encode(texts)))
 
-    def _encode(self, text: pa.LargeStringArray) -> Encoded:
-        if text.null_count:
-            raise ValueError(
-                f"row {np.flatnonzero(text.is_null())[0]} of what was given has no text; leave such rows out first: "
-                f"dataset.filter(lambda row: row[{self._column!r}] is not None)"
-            )
+    def _encode(self, texts: Any) -> Encoded:
         with _in_use:
+            text = _as_arrow(texts)
+            if text.null_count:
+                row = np.flatnonzero(text.is_null())[0]
+                remedy = f"dataset.filter(lambda row: row[{self._column!r}] is not None)"
+                raise ValueError(f"row {row} of what was given has no text; leave such rows out first: {remedy}")
             tokenizer = _tokenizer(self._name, self._digest, self._engine)
             encoded = tokenizer.give_up_if_wrong(lambda: tokenizer.encode(text))
             tokenizer.trim(_cache_bytes())
             for notice in tokenizer.take_notices():
                 warnings.warn(f"tokenmill: {notice}", RuntimeWarning, stacklevel=4)
-        return framed(encoded, self._begin, self._end)
+            return framed(encoded, self._begin, self._end)
 
 
 def tokenize_fn(
@@ -101,13 +104,24 @@ def tokenize_fn(
     return TokenizeFn(portable(tokenizer), shelf.digest_of(vocabulary), column, engine, begin, end)
 
 
-def token_columns(encoded: Encoded) -> dict[str, pa.Array]:
-    """The columns that `datasets` gets: `ids`, a list of each row's tokens, and `len`."""
-    offsets = encoded.offsets
+def token_columns(encoded: Encoded, is_null: npt.NDArray[np.bool_] | None = None) -> dict[str, pa.Array]:
+    """The columns that `datasets` gets: `ids`, a list of each row's tokens, and `len`; both null where text is."""
+    lengths = np.diff(encoded.offsets)
+    if is_null is not None:
+        there, lengths = lengths, np.zeros(len(is_null), np.int64)
+        lengths[~is_null] = there
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
     if offsets[-1] > np.iinfo(np.int32).max:
         raise UsageError("a batch has more than 2,147,483,647 tokens", "Make it smaller: batch_size=100.")
-    ids = pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), pa.array(encoded.tokens))
-    return {"ids": ids, "len": pa.array(np.diff(offsets))}
+    mask = None if is_null is None else pa.array(is_null)
+    ids = pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), pa.array(encoded.tokens), mask=mask)
+    return {"ids": ids, "len": pa.array(lengths, mask=is_null)}
+
+
+def _like(frame: Any, table: pa.Table) -> Any:
+    """A table as a frame of the library that another frame is of."""
+    library = type(frame).__module__.partition(".")[0]
+    return sys.modules[library].from_arrow(table) if library == "polars" else table.to_pandas()
 
 
 def _as_arrow(texts: Any) -> pa.LargeStringArray:
@@ -128,9 +142,8 @@ def _without_surrogates(text: str | None) -> str | None:
 
 
 # One encoder for all functions of a process that name the same tokenizer, used by one thread at a time.
-_in_use = threading.Lock()
+_in_use = threading.RLock()
 _loaded: dict[tuple[str, str], Tokenizer] = {}
-_left: list[dict[tuple[str, str], Tokenizer]] = []
 
 
 def _tokenizer(name: str, digest: str, engine: str) -> Tokenizer:
@@ -145,13 +158,5 @@ def _cache_bytes() -> int:
     return machine.default_memory_budget() // machine.cores()
 
 
-def _after_fork() -> None:
-    """In the child: a lock that a thread of the parent held would never be released, nor what it was doing finished."""
-    global _in_use, _loaded  # noqa: PLW0603 - the child's own
-    if _in_use.locked():
-        _left.append(_loaded)  # not freed: its native state is that of a moment in the middle of something
-        _loaded = {}
-    _in_use = threading.Lock()
-
-
-os.register_at_fork(after_in_child=_after_fork)
+# What a thread holds at a fork is held for ever in the child: this, and the locks of modules that are being imported.
+os.register_at_fork(before=_in_use.acquire, after_in_parent=_in_use.release, after_in_child=_in_use.release)

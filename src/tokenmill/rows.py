@@ -5,14 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import msgspec
-import numpy as np
 import pyarrow as pa
 
 from tokenmill.drop_in import token_columns
-from tokenmill.errors import BadDocument
 from tokenmill.job import Job
 from tokenmill.planning import UnitTask
-from tokenmill.sources.documents import Documents, SourceFile
 from tokenmill.storage import Folder
 from tokenmill.tokenizers.tokenizer import Tokenizer
 from tokenmill.work import loaded_tokenizer, unit_tokens
@@ -40,7 +37,7 @@ class Mapped(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class MapRows:
-    """The function that writes the rows of a unit. Batches are written as they come, so a unit may be of any size."""
+    """The function that writes the rows of a unit as they come, so it may be of any size; null where the text is."""
 
     directory: str
     job: Job
@@ -60,21 +57,9 @@ class MapRows:
             Folder(self.directory).publish(rows_name(task.unit), settled=False) as file,
             pa.ipc.new_stream(file, schema) as writer,
         ):
-            for source, documents, encoded in unit_tokens(task, self.job, tokenizer, self.worker_bytes):
-                _refuse_nulls(source, documents, self.job.column)
-                writer.write_batch(pa.record_batch(token_columns(encoded), schema=schema))
+            for _, documents, encoded in unit_tokens(task, self.job, tokenizer, self.worker_bytes):
+                is_null = documents.null_mask() if documents.text.null_count else None
+                writer.write_batch(pa.record_batch(token_columns(encoded, is_null), schema=schema))
                 tokens += len(encoded.tokens)
                 text_bytes += documents.text_bytes()
         return tokens, text_bytes
-
-
-def _refuse_nulls(file: SourceFile, documents: Documents, column: str) -> None:
-    """A row cannot be left out, because the others would no longer stand beside their own columns."""
-    if documents.text.null_count:
-        row = documents.rows[np.flatnonzero(documents.null_mask())[0]]
-        raise BadDocument(
-            "a row has no text",
-            f"file         {file.path}",
-            f"row          {row}",
-            f"Leave such rows out first: dataset.filter(lambda row: row[{column!r}] is not None)",
-        )

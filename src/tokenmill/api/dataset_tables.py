@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 
 from tokenmill.errors import UsageError
@@ -73,10 +74,35 @@ def extents_of(dataset: Dataset, column: str) -> tuple[Extent, ...]:
 
 def _extent(block: Any) -> Extent | None:
     replays = getattr(block, "replays", None)
-    if replays is None or any(name not in KEEPS_ROWS for name, _, _ in replays):
+    if replays is None or any(name not in KEEPS_ROWS for name, _, _ in replays) or not _is_mapped_from_its_path(block):
         return None
     first = sum(arguments[0] for name, arguments, _ in replays if name == "slice")
     return Extent(block.path, first, block.num_rows)
+
+
+def _is_mapped_from_its_path(block: Any) -> bool:
+    """Whether the file of that name is still the one that the table was mapped from, as far as the system tells."""
+    try:
+        inode = os.stat(block.path).st_ino
+    except FileNotFoundError:
+        return False
+    buffers = (buffer for column in block.table.columns for chunk in column.chunks for buffer in chunk.buffers())
+    address = next((buffer.address for buffer in buffers if buffer is not None and buffer.size), None)
+    mapped = None if address is None else _mapped_inode(address)
+    return mapped is None or mapped == inode
+
+
+def _mapped_inode(address: int) -> int | None:
+    try:
+        with open("/proc/self/maps") as maps:
+            for line in maps:
+                span, _, _, _, inode = line.split(maxsplit=5)[:5]
+                start, stop = (int(edge, 16) for edge in span.split("-"))
+                if start <= address < stop:
+                    return int(inode)
+    except OSError:
+        pass
+    return None
 
 
 def spill(folder: Folder, name: str, dataset: Dataset, column: str) -> None:
@@ -130,19 +156,47 @@ def with_tokens(dataset: Dataset, column: str, tokens: Any, origin: str, *, in_o
     table under them.
     """
     from datasets import Dataset, Features  # noqa: PLC0415 - heavy
-    from datasets.table import concat_tables  # noqa: PLC0415
 
     others = [name for name in dataset.column_names if name not in (column, *tokens.column_names)]
-    selected = dataset._indices is not None  # noqa: SLF001 - there is no other way to ask
-    rows = dataset.select_columns(others).flatten_indices() if others and selected and in_order else dataset
-    table = concat_tables([rows.data.select(others), tokens], axis=1) if others else tokens
     info = dataset.info.copy()
-    info.features = Features(
-        {name: dataset.features[name] for name in others} | Features.from_arrow_schema(tokens.schema)
-    )
-    name = hashlib.sha256(f"{fingerprint(dataset)} {origin}".encode())
-    indices = None if in_order else dataset._indices  # noqa: SLF001
-    table = table.replace_schema_metadata(info.features.arrow_schema.metadata)  # where it is first looked for
-    mapped = Dataset(table, info, dataset.split, indices, name.hexdigest()[:16])
-    kind = dataset.format["type"]
-    return mapped.with_format(kind, **dataset.format["format_kwargs"]) if kind else mapped
+    kept = {name: dataset.features[name] for name in others}
+    info.features = Features(kept | Features.from_arrow_schema(tokens.schema))
+    # Older versions of the library look for the features here first.
+    table = _beside(dataset, others, tokens, in_order).replace_schema_metadata(info.features.arrow_schema.metadata)
+    indices = None if in_order or not len(dataset) else dataset._indices  # noqa: SLF001 - there is no other way
+    name = hashlib.sha256(f"{fingerprint(dataset)} {origin}".encode()).hexdigest()[:16]
+    return _shown_as(dataset, Dataset(table, info, dataset.split, indices, name), others)
+
+
+def _beside(dataset: Dataset, others: list[str], tokens: Any, in_order: bool) -> Any:
+    """The other columns and the tokens in one table."""
+    from datasets.table import InMemoryTable, concat_tables  # noqa: PLC0415 - heavy
+
+    if not len(dataset):
+        schema = pa.schema([*(dataset.data.schema.field(name) for name in others), *tokens.schema])
+        return InMemoryTable(schema.empty_table())
+    if not others:
+        return tokens
+    if in_order and dataset._indices is not None:  # noqa: SLF001
+        dataset = dataset.select_columns(others).flatten_indices()
+    return concat_tables([dataset.data.select(others), tokens], axis=1)
+
+
+def _shown_as(dataset: Dataset, mapped: Dataset, others: list[str]) -> Dataset:
+    """The mapped dataset in the format that the dataset was given."""
+    shown = dataset.format
+    if shown["type"] is None and set(shown["columns"]) == set(dataset.column_names):
+        return mapped
+    columns = [name for name in mapped.column_names if name not in others or name in shown["columns"]]
+    return mapped.with_format(shown["type"], columns, shown["output_all_columns"], **shown["format_kwargs"])
+
+
+def first_null(dataset: Dataset, column: str) -> int | None:
+    """The first row in which a column is null."""
+    values = dataset.data.column(column)
+    if not values.null_count:
+        return None
+    is_null = values.is_null().to_numpy()
+    indices = dataset._indices  # noqa: SLF001
+    rows = np.flatnonzero(is_null if indices is None else is_null[indices.column(0).to_numpy()])
+    return int(rows[0]) if len(rows) else None

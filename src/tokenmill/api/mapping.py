@@ -14,18 +14,20 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
 
 from tokenmill import layout, planning
 from tokenmill.api import dataset_tables, progress
 from tokenmill.api.dataset_tables import Extent
 from tokenmill.api.errands import Crew
 from tokenmill.api.freeze import FrozenRun, freeze
-from tokenmill.api.request import Request, Words, choose_means, find_sources, make_request, total_bytes
+from tokenmill.api.request import Request, Words, choose_means, make_request, total_bytes
 from tokenmill.api.trouble import span
-from tokenmill.errors import UsageError
+from tokenmill.errors import BadDocument, CorruptStore, UsageError
 from tokenmill.executors.local import LocalExecutor
 from tokenmill.rows import ROWS, MapRows, rows_name, rows_schema
-from tokenmill.sources import files_between, split_file
+from tokenmill.sources import discover, files_between, split_file
 from tokenmill.sources.documents import ReadOptions
 from tokenmill.storage import Folder
 from tokenmill.tokenizers import engine_modules, shelf
@@ -71,6 +73,8 @@ def map_dataset(  # noqa: PLR0913 - the options of the command, by their names
     Call it again after any interruption: only what is missing is done. The tokens stay in `cache_dir`, unless said
     otherwise a folder of the datasets cache. An `executor` that is at hand saves the start of new workers.
     """
+    if num_proc is not None and num_proc < 1:
+        raise UsageError("num_proc has to be at least 1")
     words = Words((), tokenizer, column, None, engine, eot, bos)
     with (
         nullcontext(executor) if executor is not None else LocalExecutor(engine_modules(engine)) as pool,
@@ -101,30 +105,63 @@ class _Mapping:
                 "Name the column that holds the text: column=...",
             )
         place = self._place(dataset)
-        folder = place.folder
-        folder.create()
-        with folder.lock(layout.LOCK):
-            if not _complete(folder):
-                self._tokenize(dataset, place)
-            run = layout.require_run(folder)
-        paths = [folder.path(rows_name(unit)) for unit in range(run.units)]
-        tokens = dataset_tables.table_of(paths, rows_schema(run.job))
+        tokens = self._kept(dataset, place)
+        if tokens is None:
+            place.folder.create()
+            with place.folder.lock(layout.LOCK, self._wait):
+                tokens = self._kept(dataset, place)  # whoever was waited for may have done it
+                if tokens is None:
+                    self._tokenize(dataset, place)
+                    tokens = self._kept(dataset, place)
+        if tokens is None:
+            raise CorruptStore(f"the tokens in {place.folder.root} cannot be read", "Delete the directory.")
         if place.file_rows is not None:
             tokens = dataset_tables.taken(tokens, place.extents, place.file_rows)
-        return dataset_tables.with_tokens(dataset, column, tokens, folder.root, in_order=place.file_rows is None)
+        origin = place.folder.root
+        mapped = dataset_tables.with_tokens(dataset, column, tokens, origin, in_order=place.file_rows is None)
+        self._refuse_nulls(mapped)
+        return mapped
+
+    def _wait(self, process: str) -> None:
+        self.report.say(f"waiting for process {process}, which maps the same rows")
+
+    def _kept(self, dataset: Dataset, place: Place) -> Any:
+        """The tokens of all rows, if they are there and whole."""
+        folder = place.folder
+        run = layout.read_run(folder)
+        if run is None or not _written(folder, run).all():
+            return None
+        rows = len(dataset) if place.file_rows is None else sum(place.file_rows.values())
+        paths = [folder.path(rows_name(unit)) for unit in range(run.units)]
+        try:
+            tokens = dataset_tables.table_of(paths, rows_schema(run.job))
+        except (pa.ArrowInvalid, OSError):
+            tokens = None
+        if tokens is None or len(tokens) != rows:
+            folder.remove(ROWS)
+            return None
+        return tokens
+
+    def _refuse_nulls(self, mapped: Dataset) -> None:
+        row = dataset_tables.first_null(mapped, "ids")
+        if row is not None:
+            raise BadDocument(
+                f"row {row} of the dataset has no text",
+                f"Leave such rows out first: dataset.filter(lambda row: row[{self.words.column!r}] is not None)",
+            )
 
     def _place(self, dataset: Dataset) -> Place:
         extents = dataset_tables.extents_of(dataset, self.words.column)
         if extents:
             file_rows = self._file_rows(list(dict.fromkeys(extent.path for extent in extents)))
-            folder = self._folder([(path, os.stat(path).st_mtime_ns) for path in file_rows])
-            if len(dataset) >= LEAST_SHARE * sum(file_rows.values()) or _complete(folder):
+            folder = self._folder([(path, *_marks(path)) for path in file_rows])
+            if len(dataset) >= LEAST_SHARE * sum(file_rows.values()) or _is_complete(folder):
                 return Place(folder, extents, file_rows)
         return Place(self._folder(dataset_tables.fingerprint(dataset)))
 
     def _file_rows(self, paths: list[str]) -> dict[str, int]:
         """How many rows each file has."""
-        sources = find_sources(replace(self.words, sources=paths)).table
+        sources = discover(paths, "arrow").table
         options = ReadOptions(self.words.column)
         files = files_between(sources, 0, len(paths))
         rows = [split_file(file, options, planning.LARGEST_UNIT_BYTES).rows for file in files]
@@ -150,17 +187,16 @@ class _Mapping:
         folder.discard(SPILLED)
 
     def _request(self, paths: list[str]) -> Request:
-        words = replace(self.words, sources=paths)
-        discovery = find_sources(words)
+        discovery = discover(paths, "arrow")
         size = total_bytes(discovery)
         unit_bytes = max(planning.default_unit_bytes(size), size // MOST_FILES)
-        return make_request(replace(words, unit_bytes=unit_bytes), discovery, self.vocabulary)
+        return make_request(replace(self.words, unit_bytes=unit_bytes), discovery, self.vocabulary)
 
     def _run(self, folder: Folder, frozen: FrozenRun, engine: str) -> None:
         """Write the rows of every unit that has none yet."""
         means = choose_means(self.num_proc, self.memory, most_workers=frozen.run.units)
         self.pool.start(means.workers, means.worker_bytes)
-        there = layout.numbered_files(folder, ROWS, "arrow", frozen.run.units)
+        there = _written(folder, frozen.run)
         sizes = frozen.plan["text_bytes"].to_numpy()
         self.report.begin("tokenize", int(sizes.sum()), int(sizes[there].sum()), means.workers)
         tasks = planning.tasks(frozen.plan, frozen.sources, np.flatnonzero(~there))
@@ -172,6 +208,16 @@ class _Mapping:
                 self.report.say(f"note: {notice}")
 
 
-def _complete(folder: Folder) -> bool:
+def _is_complete(folder: Folder) -> bool:
     run = layout.read_run(folder)
-    return run is not None and bool(layout.numbered_files(folder, ROWS, "arrow", run.units).all())
+    return run is not None and bool(_written(folder, run).all())
+
+
+def _written(folder: Folder, run: layout.Run) -> npt.NDArray[np.bool_]:
+    return layout.numbered_files(folder, ROWS, "arrow", run.units)
+
+
+def _marks(path: str) -> tuple[int, ...]:
+    """What changes when a file is replaced or written to; a time that was set by hand does not hide it."""
+    status = os.stat(path)
+    return status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino

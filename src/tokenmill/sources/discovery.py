@@ -45,8 +45,11 @@ def kind_of(path: str) -> str | None:
     return ENDINGS.get(f".{'.'.join(parts)}") or ENDINGS.get(f".{parts[-1]}") if parts else None
 
 
-def discover(patterns: Sequence[str]) -> Discovery:
-    """The sources that paths, directories and globs name: arguments as given, natural order inside each."""
+def discover(patterns: Sequence[str], kind: str | None = None) -> Discovery:
+    """The sources that paths, directories and globs name: arguments as given, natural order inside each.
+
+    They are of the kind given, or of the one that their ending tells.
+    """
     files: list[storage.FileInfo] = []
     kinds: list[str] = []
     ignored: list[str] = []
@@ -54,12 +57,12 @@ def discover(patterns: Sequence[str]) -> Discovery:
         named, found = storage.find(pattern)
         known_before = len(files)
         for file in sorted(found, key=lambda file: natural_key(file.path)):
-            kind = _kind_of_named(file.path) if named else kind_of(file.path)
-            if kind is None:
+            found_kind = kind or (_kind_of_named(file.path) if named else kind_of(file.path))
+            if found_kind is None:
                 ignored.append(file.path)
             else:
                 files.append(file)
-                kinds.append(kind)
+                kinds.append(found_kind)
         if len(files) == known_before:
             raise _nothing_found(f"no source in {pattern}", ignored)
     if not files:

@@ -9,7 +9,7 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import BinaryIO
 
 import pyarrow as pa
@@ -210,8 +210,11 @@ class Folder:
         return removed
 
     @contextlib.contextmanager
-    def lock(self, name: str) -> Iterator[None]:
-        """Hold the folder for this process; the system releases it however the process ends."""
+    def lock(self, name: str, waiting: Callable[[str], None] | None = None) -> Iterator[None]:
+        """Hold the folder for this process; the system releases it however the process ends.
+
+        If another one holds it, that is an error; or, if `waiting` is given, it is told who, and this one waits.
+        """
         try:
             file = open(self.path(name), "a+")  # noqa: SIM115 - closed below, after the lock is taken
         except OSError as error:
@@ -222,11 +225,14 @@ class Folder:
             except BlockingIOError:
                 file.seek(0)
                 owner = file.read(64).strip() or "unknown"
-                raise UsageError(
-                    f"another run is writing to {self.root}",
-                    f"process      {owner}",
-                    "Wait for it to end, stop it, or use another --out.",
-                ) from None
+                if waiting is None:
+                    raise UsageError(
+                        f"another run is writing to {self.root}",
+                        f"process      {owner}",
+                        "Wait for it to end, stop it, or use another --out.",
+                    ) from None
+                waiting(owner)
+                fcntl.flock(file, fcntl.LOCK_EX)
             file.truncate(0)
             file.write(f"{os.getpid()}\n")
             file.flush()
