@@ -111,6 +111,9 @@ if __name__ == "__main__":
     ),
 }
 
+UNTRIED = {"an initializer whose arguments are known later", "a global that the main part sets"}
+"""Those whose function cannot be called here: that is said, and is no finding."""
+
 DEADLY = {
     "a crash": ("import ctypes\ndef tokenize(text):\n    return ctypes.string_at(0)", POOL, "native-crash", "SIGSEGV"),
     "a crash in a spawned worker": (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import io
+import logging
 import socket
 import sys
 import threading
@@ -215,6 +216,8 @@ def bound_socket():
     ("make", "name", "kind", "sort"),
     [
         (open_file, "pickle", "resource", "file"),
+        (logging.StreamHandler, "cloudpickle", "resource", "handler"),
+        (logging.StreamHandler, "pickle", "resource", "handler"),
         (bound_socket, "cloudpickle", "resource", "socket"),
         (lambda: (number for number in range(3)), "pickle", "resource", "generator"),
         (lambda: sys, "pickle", "resource", "module"),

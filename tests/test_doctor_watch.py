@@ -99,6 +99,37 @@ def test_a_full_disk_is_recognised(folder: Path) -> None:
     with dying.small_disk(folder / "small", 8 << 20) as disk:
         report = examine(*dying.script("disk_full", disk))
     assert causes(report) == [("problem", "disk-full")]
+    assert "disk_full.py:" in "\n".join(report["findings"][0]["evidence"])
+
+
+def test_a_command_killed_for_lack_of_memory_is_not_excused_by_its_workers() -> None:
+    """Workers whose parent was killed end with an exception, which is not the cause."""
+    code = """
+import multiprocessing
+def make(_): return bytes(16_000_000).replace(b"\\0", b"x")
+if __name__ == "__main__":
+    with multiprocessing.get_context("fork").Pool(2) as pool: kept = list(pool.imap(make, range(200)))
+"""
+    with dying.memory_cgroup(MEMORY_BYTES) as cgroup:
+        report = examine(*python(code), cgroup=cgroup)
+    assert causes(report) == [("problem", "memory")]
+    assert "the command itself" in report["findings"][0]["evidence"][0]
+    assert "num_proc" not in " ".join(report["findings"][0]["fix"])
+
+
+def test_the_memory_of_many_short_lived_workers_is_counted() -> None:
+    """Each of 40 holds 8 MB for half a second."""
+    code = """
+import multiprocessing, time
+def hold(_):
+    kept = bytearray(8_000_000)
+    kept[::4096] = b"x" * len(kept[::4096])
+    time.sleep(0.7)
+if __name__ == "__main__":
+    with multiprocessing.get_context("fork").Pool(40) as pool: pool.map(hold, range(40), chunksize=1)
+"""
+    report = examine(*python(code))
+    assert 300e6 < report["peak_bytes"] < 700e6
 
 
 def test_a_random_hash_is_a_warning() -> None:
@@ -181,6 +212,74 @@ subprocess.run([sys.executable, "-c", "1 / 0"], stderr=subprocess.DEVNULL)
     report = examine(*python(code))
     assert (report["exit_code"], report["findings"]) == (0, [])
     assert {death["signal"] for death in report["deaths"]} == {"SIGKILL", "SIGTERM", None}
+
+
+def test_a_death_that_a_script_survives_is_counted() -> None:
+    """The last line does not deny what a line before it has told."""
+    code = """
+import multiprocessing, time
+worker = multiprocessing.get_context("fork").Process(target=time.sleep, args=(60,))
+worker.start(); time.sleep(0.3); worker.kill(); worker.join()
+"""
+    done = subprocess.run([*DOCTOR, "--", *python(code)], capture_output=True, text=True, timeout=60, check=True)
+    assert "1 process died, and the command went on: 2 processes" in done.stderr
+
+
+def test_a_reader_that_went_away_is_no_death() -> None:
+    """`| head` has seen enough."""
+    code = "import sys\nfor i in range(200_000): print('line', i)"
+    with subprocess.Popen(
+        [*DOCTOR, "--", *python(code)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as doctor:
+        assert doctor.stdout is not None
+        assert doctor.stderr is not None
+        assert doctor.stdout.readline() == "line 0\n"
+        doctor.stdout.close()
+        said = doctor.stderr.read()
+    assert "BrokenPipeError" in said
+    assert "PROBLEM" not in said
+
+
+def test_an_alarm_is_the_functions_own() -> None:
+    """No parent sends it."""
+    code = """
+import concurrent.futures, multiprocessing, signal, time
+def work(_): signal.setitimer(signal.ITIMER_REAL, 0.3); time.sleep(30)
+if __name__ == "__main__":
+    context = multiprocessing.get_context("fork")
+    with concurrent.futures.ProcessPoolExecutor(2, mp_context=context) as pool: list(pool.map(work, range(2)))
+"""
+    report = examine(*python(code))
+    assert causes(report) == [("problem", "exit")]
+    assert "SIGALRM: an alarm that the function set" in report["findings"][0]["evidence"][0]
+
+
+def test_a_pool_whose_own_thread_died_is_told_why() -> None:
+    """An exception that cannot be built again in the parent; no idle worker is blamed."""
+    code = """
+import multiprocessing
+class Bad(Exception):
+    def __init__(self, row, why): super().__init__(row)
+def fail(row): raise Bad(row, "no")
+if __name__ == "__main__":
+    with multiprocessing.get_context("fork").Pool(2) as pool: pool.map(fail, range(4))
+"""
+    report = examine(*python(code), options=STOP)
+    assert causes(report) == [("problem", "hang")]
+    assert "Bad.__init__() missing 1 required positional argument" in report["findings"][0]["evidence"][-1]
+    assert "__reduce__" in report["findings"][0]["fix"][-1]
+
+
+def test_a_command_that_waits_for_workers_that_are_gone_hangs() -> None:
+    """Nobody is left who could work."""
+    code = """
+import multiprocessing, threading, time
+worker = multiprocessing.get_context("fork").Process(target=time.sleep, args=(0.3,))
+worker.start(); worker.join()
+threading.Event().wait(30)
+"""
+    report = examine(*python(code), options=STOP)
+    assert (report["hung"], causes(report)) == (True, [("problem", "hang")])
 
 
 def test_a_crash_that_a_script_survives_is_a_warning() -> None:

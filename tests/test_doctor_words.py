@@ -13,7 +13,9 @@ from pathlib import Path
 import pytest
 
 from tokenmill.doctor import cgroups, procfs
-from tokenmill.doctor.watching import exits, symptoms, tracebacks, waits
+from tokenmill.doctor.watching import advice, blame, exits, symptoms, tracebacks, waits
+from tokenmill.doctor.watching.deaths import Death, Killer
+from tokenmill.doctor.watching.processes import Role
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="watching needs Linux")
 
@@ -123,6 +125,79 @@ def test_a_fatal_error_is_read_to_the_users_line() -> None:
     (failure,) = tracebacks.fatal_errors(text)
     assert failure.kind == "Segmentation fault"
     assert (str(failure.frames[-1]), str(failure.place)) == ("fast/core.py:3, in encode", "/home/me/a.py:4, in f")
+
+
+def test_a_stack_of_one_line_is_an_endless_recursion() -> None:
+    """Also where another process writes into it; an ordinary stack is none."""
+    line = '  File "/home/me/a.py", line 5 in f\n'
+    head = "Fatal Python error: Segmentation fault\n\nCurrent thread 0x02 (most recent call first):\n"
+    (failure,) = tracebacks.fatal_errors(f"{head}{line * 3}garbled\n{line * 90}  ...\n")
+    assert str(failure.repeated) == "/home/me/a.py:5, in f"
+    (failure,) = tracebacks.fatal_errors(f"{head}{line * 3}")
+    assert failure.repeated is None
+
+
+def test_the_line_of_a_compiled_library_is_not_the_users() -> None:
+    """Cython names its sources without a directory."""
+    assert not tracebacks.Frame("pyarrow/error.pxi", 89, "check_status").is_users
+    assert tracebacks.Frame("prepare.py", 1, "f").is_users
+
+
+def death(pid: int, role: Role, killer: Killer, after_seconds: float, **more: int | str | None) -> Death:
+    """A death among two workers of process 1, in a limit of 600 MB."""
+    known: dict[str, object] = {
+        "name": "python",
+        "parent": 1,
+        "exit_code": 1 if killer == "itself" else None,
+        "signal": None if killer == "itself" else "SIGKILL",
+        "why": killer,
+        "seconds": 1.0,
+        "peak_bytes": 200 << 20,
+        "tree_bytes": 500 << 20,
+        "tree_processes": 3,
+        "workers": 2,
+        "worker_bytes": 200 << 20,
+        "largest_worker_bytes": 200 << 20,
+        "limit_bytes": 600 << 20,
+        "forked": True,
+        "threads_of_parent": 1,
+    }
+    return Death(pid=pid, role=role, killer=killer, after_seconds=after_seconds, **known | more)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("deaths", "cause"),
+    [
+        ([death(2, "worker", "itself", 1.0), death(1, "command", "kernel", 1.1)], 1),
+        ([death(2, "worker", "itself", 1.0), death(1, "command", "outside", 1.1)], 1),
+        ([death(2, "worker", "itself", 1.0), death(1, "command", "outside", 9.0)], 2),
+        ([death(2, "worker", "parent", 1.0), death(3, "worker", "crash", 1.0)], 3),
+        ([death(2, "worker", "parent", 1.0), death(3, "worker", "itself", 1.0, exit_code=3)], 3),
+        ([death(2, "worker", "itself", 1.0), death(3, "worker", "kernel", 1.1)], 3),
+        ([death(2, "worker", "parent", 1.0)], 2),
+        ([death(2, "worker", "parent", 1.0), death(3, "worker", "parent", 1.0)], None),
+    ],
+)
+def test_the_gravest_death_is_the_cause(deaths: list[Death], cause: int | None) -> None:
+    """What a parent sends, and what workers say whose parent is gone, follows from something else."""
+    found = blame.first_cause(deaths)
+    assert (None if found is None else found.pid) == cause
+
+
+def test_no_number_of_processes_is_promised_that_may_not_fit() -> None:
+    """One that holds more than half of the limit, or is alone, is not helped by fewer processes."""
+    lack = advice.memory(death(2, "worker", "kernel", 1.0))
+    assert (lack.fix[0].startswith("Use num_proc=1"), lack.title) == (True, None)
+    for each in (
+        death(2, "worker", "kernel", 1.0, peak_bytes=400 << 20),
+        death(1, "command", "kernel", 1.0),
+        death(1, "command", "kernel", 1.0, workers=0, tree_processes=1),
+    ):
+        lack = advice.memory(each)
+        assert "num_proc" not in " ".join(lack.fix)
+        assert lack.title == "there is not enough memory"
+    stale = advice.memory(death(2, "worker", "kernel", 1.0, tree_bytes=0, worker_bytes=0))
+    assert stale.shown == ("3 processes, 2 of them workers, had to share 629 MB",)
 
 
 def test_reading_takes_time_in_proportion_to_the_text() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from tokenmill.doctor.examining.examination import Examination
     from tokenmill.doctor.watching.command import Watched
 
+INTERRUPTED = 130
 FUNCTION = re.compile(r".+\.py:[A-Za-z_][\w.]*")
 
 
@@ -54,11 +56,30 @@ def doctor(words: tuple[str, ...], as_json: bool, **chosen: Any) -> None:
     what to change first. The report goes to stderr and the exit code is the command's own. On Linux only.
     """
     context = click.get_current_context()
+    _refuse_bare_file(words)
     if len(words) == 1 and FUNCTION.fullmatch(words[0]):
         _refuse(context, "hang_seconds", "stop_hung", instead="a COMMAND")
         context.exit(_examine(words[0], chosen["num_proc"], chosen["column"], as_json))
     _refuse(context, "num_proc", "column", instead="FILE.py:FUNCTION")
     context.exit(_watch(words, chosen["hang_seconds"], chosen["stop_hung"], as_json))
+
+
+def _refuse_bare_file(words: tuple[str, ...]) -> None:
+    """A script is no command, unless it is one; what was meant can be guessed."""
+    file = words[0].partition(":")[0]
+    if (
+        file.endswith(".py")
+        and os.path.isfile(file)
+        and not FUNCTION.fullmatch(words[0])
+        and not os.access(file, os.X_OK)
+    ):
+        raise UsageError(
+            f"what is to be done with {file}?",
+            f"Examine a function of it:    tokenmill doctor {file}:FUNCTION",
+            f"Watch it run:                tokenmill doctor -- python {' '.join(words)}",
+        )
+    if len(words) > 1 and FUNCTION.fullmatch(words[0]):
+        raise UsageError("it is either FILE.py:FUNCTION or a COMMAND, not both")
 
 
 def _refuse(context: click.Context, *names: str, instead: str) -> None:
@@ -71,7 +92,11 @@ def _examine(target: str, num_proc: int | None, column: str, as_json: bool) -> i
     from tokenmill.cli import doctor_show  # noqa: PLC0415 - after the options are known to be right
     from tokenmill.doctor.examining.examination import examine  # noqa: PLC0415
 
-    examined: Examination = examine(target, num_proc=num_proc, column=column)
+    try:
+        examined: Examination = examine(target, num_proc=num_proc, column=column)
+    except KeyboardInterrupt:
+        click.echo("interrupted", err=True)
+        return INTERRUPTED
     if as_json:
         doctor_show.as_json(examined)
     else:

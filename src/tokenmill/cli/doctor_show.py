@@ -48,7 +48,7 @@ def watched(seen: Watched) -> None:
     page = _Page(sys.stderr)
     command = textwrap.shorten(shlex.join(seen.command), COMMAND_CHARACTERS, placeholder=" ...")
     if not seen.findings and seen.exit_code == 0:
-        page.line("doctor", f"nothing died: {_processes(seen)}, {duration(seen.seconds)}", "ok")
+        page.line("doctor", f"{_survived(seen)}: {_processes(seen)}, {duration(seen.seconds)}", "ok")
     else:
         page.line("", "")
         page.line("doctor", f"{command}  ({_end(seen)})")
@@ -68,6 +68,16 @@ def examined(found: Examination) -> None:
         page.line("", "")
         page.line("well", "nothing is known that would kill it", "ok")
     page.findings(found.findings)
+
+
+def _survived(seen: Watched) -> str:
+    """How it went with a command that ended well."""
+    from tokenmill.doctor.watching.live import matters  # noqa: PLC0415 - only where a command was watched
+
+    died = sum(matters(death) for death in seen.deaths)
+    is_all = sum(seen.deaths_by_killer.values()) == len(seen.deaths)
+    many = f"{'' if is_all else 'at least '}{died:,} process{'es' * (died != 1)}"
+    return f"{many} died, and the command went on" if died else "nothing died"
 
 
 def _processes(seen: Watched) -> str:

@@ -127,10 +127,12 @@ class Check(msgspec.Struct, frozen=True):
     seen: str
 
 
-def finding(cause: str, level: Level, *evidence: str, fix: tuple[str, ...] | None = None) -> Finding:
-    """A finding with the cause's own title, and its own fix unless there is a better one."""
+def finding(
+    cause: str, level: Level, *evidence: str, fix: tuple[str, ...] | None = None, title: str | None = None
+) -> Finding:
+    """A finding with the cause's own title and fix, unless there are better ones."""
     known = CAUSES[cause]
-    return Finding(cause, level, known.title, evidence, fix or known.fix)
+    return Finding(cause, level, title or known.title, evidence, fix or known.fix)
 
 
 def ordered(findings: list[Finding]) -> list[Finding]:

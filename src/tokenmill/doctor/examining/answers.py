@@ -42,6 +42,13 @@ class Raised(msgspec.Struct, frozen=True):
     line: int | None = None
 
 
+class Misnamed(msgspec.Struct, frozen=True):
+    """What was named is not a function by itself; `instead` is a name that would do."""
+
+    kind: Literal["class", "method"]
+    instead: str
+
+
 class Obstacle(msgspec.Struct, frozen=True):
     """What cannot be pickled: where it is, as an expression and in the script's own names, and what it is."""
 
@@ -84,6 +91,7 @@ class Loaded(msgspec.Struct, frozen=True, tag=True):
     processes: int | None
     folders: tuple[str, ...]
     hosts: tuple[str, ...] = ()
+    misnamed: Misnamed | None = None
 
 
 class Pickled(msgspec.Struct, frozen=True, tag=True):
@@ -133,7 +141,10 @@ class Measured(msgspec.Struct, frozen=True, tag=True):
 
 
 class Ended(msgspec.Struct, frozen=True, tag=True):
-    """How a forked process ended. `threads` are those of its parent at the fork."""
+    """How a forked process ended. `threads` are those of its parent at the fork.
+
+    It hung if it waited for a lock that nobody could release; it was slow if it was not done in time.
+    """
 
     place: Place
     outcome: Outcome
@@ -141,6 +152,8 @@ class Ended(msgspec.Struct, frozen=True, tag=True):
     status: int = 0
     stack: tuple[str, ...] = ()
     grown_bytes: int = 0
+    seconds: float = 0.0
+    idle_seconds: float = 0.0
 
 
 class Hashed(msgspec.Struct, frozen=True, tag=True):

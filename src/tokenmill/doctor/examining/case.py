@@ -78,6 +78,11 @@ class Case:
         """What a worker took."""
         return self.worker.first(Measured)
 
+    @property
+    def parent_is_silent(self) -> bool:
+        """Whether the function gave no answer where it was called without a fork."""
+        return self.parent.end == "too late" and self.called("parent") is None
+
     def ended(self, place: Place) -> Ended | None:
         """How a forked child ended."""
         return next((answer for answer in self.parent.all(Ended) if answer.place == place), None)

@@ -41,7 +41,7 @@ class Experiments:
         with contextlib.ExitStack() as stack:
             parent = stack.enter_context(self._probe("parent"))
             loaded = parent.wait_for(Loaded, LOAD_SECONDS + GRACE_SECONDS)
-            if loaded is None or not loaded.exists or not loaded.is_callable:
+            if loaded is None or not _is_fit(loaded):
                 raise stillborn(self.target, loaded, seen(parent), LOAD_SECONDS)
             if loaded.held_bytes * 4 > self.available_bytes or not self._forks:
                 parent.wait(WORK_SECONDS)
@@ -121,3 +121,9 @@ class Experiments:
             sample_seconds=SAMPLE_SECONDS,
             most_bytes=self._share_bytes,
         )
+
+
+def _is_fit(loaded: Loaded) -> bool:
+    """Whether there is something that can be called."""
+    is_method = loaded.misnamed is not None and loaded.misnamed.kind == "method"
+    return loaded.exists and loaded.is_callable and not is_method

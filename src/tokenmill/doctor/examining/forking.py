@@ -1,7 +1,8 @@
 """Forks this process, lets the child do something, and tells how it ended: done, dead, grown too large, or hung.
 
-A child hangs if it uses no processor time at all for some seconds. Where that cannot be read, it hangs if it is not
-done in time. The first thread does all this: another one would be a thread at the fork.
+A child hangs if it uses no processor time for some seconds while each of its threads waits for a lock. One that only
+sleeps, or waits for something else, is given more time, and is slow if it is not done then.
+The first thread does all this: another one would be a thread at the fork.
 """
 
 from __future__ import annotations
@@ -18,10 +19,13 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import msgspec
+
 from tokenmill import machine
 from tokenmill.doctor import procfs
 from tokenmill.doctor.examining.answers import Ended, Outcome, Place
 from tokenmill.doctor.examining.memory import held_bytes
+from tokenmill.doctor.examining.waiting import waits_for_lock
 
 IDLE_SECONDS = 4.0
 MOST_SECONDS = 30.0
@@ -50,26 +54,39 @@ class Fork:
             pid = os.fork()
         if pid == 0:
             _be_child(stack, work)
-        outcome, status, grown = self._watch(pid)
-        return Ended(place, outcome, threads, status, read_stack(stack), grown)
+        ended = self._watch(pid, Ended(place, "done", threads))
+        return msgspec.structs.replace(ended, stack=read_stack(stack))
 
-    def _watch(self, pid: int) -> tuple[Outcome, int, int]:
+    def _watch(self, pid: int, ended: Ended) -> Ended:
         started = moved = time.monotonic()
         used, inherited, grown = 0.0, held_bytes(os.getpid()), 0
+
+        def end(outcome: Outcome, status: int) -> Ended:
+            return msgspec.structs.replace(
+                ended,
+                outcome=outcome,
+                status=status,
+                grown_bytes=grown,
+                seconds=now - started,
+                idle_seconds=now - moved,
+            )
+
         while True:
             done, status = os.waitpid(pid, os.WNOHANG)
+            now = time.monotonic()
             if done:
                 code = os.waitstatus_to_exitcode(status)
-                return ("done" if code == 0 else "died"), code, grown
-            now, seen = time.monotonic(), procfs.stat(pid)
+                return end("done" if code == 0 else "died", code)
+            seen = procfs.stat(pid)
             if seen is None or seen.cpu_seconds > used or seen.state == WAITING_FOR_DISK:
                 used, moved = (seen.cpu_seconds if seen is not None else used), now
             grown = max(grown, held_bytes(pid) - inherited)
             if grown > self.most_bytes:
-                return "outgrew", _end(pid, signal.SIGKILL), grown
-            if now - moved > self.idle_seconds or now - started > MOST_SECONDS:
-                idle = seen is None or now - moved > self.idle_seconds
-                return ("hung" if idle else "slow"), _end(pid, signal.SIGABRT), grown
+                return end("outgrew", _end(pid, signal.SIGKILL))
+            if now - moved > self.idle_seconds and waits_for_lock(pid):
+                return end("hung", _end(pid, signal.SIGABRT))
+            if now - started > MOST_SECONDS:
+                return end("slow", _end(pid, signal.SIGABRT))
             time.sleep(PAUSE_SECONDS)
 
 

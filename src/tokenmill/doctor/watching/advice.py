@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from tokenmill import machine
 from tokenmill.doctor.watching.deaths import Death
 from tokenmill.doctor.watching.symptoms import Symptom
@@ -12,20 +14,45 @@ ROOM = 0.9
 
 LESS = "Let it hold less at a time: a smaller batch_size and writer_batch_size, and no cache that only grows."
 ALONE = (f"Give it more memory. {LESS}",)
+SINGLE = ("Give it more memory, or let it hold less at a time.",)
+COMMAND = ("The command itself grew, not its workers: let it write results away as they come, not keep them.",)
+NO_ROOM = "there is not enough memory"
 FILES, ADDRESSES = "Max open files", "Max address space"
 
 
-def memory(death: Death) -> tuple[list[str], tuple[str, ...]]:
+@dataclass(frozen=True, slots=True)
+class Lack:
+    """What shows that memory was short, and what to change; `title` if the usual one says too much."""
+
+    shown: tuple[str, ...]
+    fix: tuple[str, ...]
+    title: str | None = None
+
+
+def memory(death: Death) -> Lack:
     """What was held when the kernel killed a process, and how many processes would have fitted."""
-    held = f"{death.tree_processes:,} process{'es' * (death.tree_processes != 1)} held {size(death.tree_bytes)}"
-    if death.workers < 2 or not death.worker_bytes or not death.limit_bytes:
-        return [f"{held} when it died"], ALONE
-    each = death.largest_worker_bytes
+    peak, limit = death.peak_bytes or 0, death.limit_bytes or 0
+    alone = (f"it held {size(peak)}, as far as was seen",) if peak else ()
+    if death.role == "command":
+        return Lack(alone, COMMAND if death.workers else SINGLE, NO_ROOM)
+    if death.workers < 2 or not limit:
+        return Lack(alone, ALONE, NO_ROOM)
+    each = max(peak, death.largest_worker_bytes)
+    if each > limit / 2:
+        large = f"one of {death.workers} workers alone held {size(each)} of {size(limit)}"
+        return Lack((large,), (LESS, "Fewer processes alone may not be enough: even one may not fit."), NO_ROOM)
     others = max(0, death.tree_bytes - death.workers * death.worker_bytes)
-    fitting = int((death.limit_bytes * ROOM - others) / max(each, 1))
+    fitting = int((limit * ROOM - others) / max(each, 1))
     fewer = max(1, min(death.workers // 2, fitting))  # they were still growing: what one will need is not known
-    evidence = [f"{held} when it died: {death.workers} workers about {size(death.worker_bytes)} each"]
-    return evidence, (f"Use num_proc={fewer}: {death.workers} did not fit into {size(death.limit_bytes)}.", LESS)
+    return Lack(_held(death, limit), (f"Use num_proc={fewer}: {death.workers} did not fit into {size(limit)}.", LESS))
+
+
+def _held(death: Death, limit: int) -> tuple[str, ...]:
+    """What all held, unless they grew so fast that what was seen last is far from it."""
+    if death.tree_bytes < limit / 2:
+        return (f"{death.tree_processes:,} processes, {death.workers} of them workers, had to share {size(limit)}",)
+    held = f"{death.tree_processes:,} processes held {size(death.tree_bytes)}"
+    return (f"{held} when it died: {death.workers} workers about {size(death.worker_bytes)} each",)
 
 
 def is_crowded(processes: int) -> bool:

@@ -21,7 +21,7 @@ from tokenmill.doctor.watching import launching, signals, stopping
 from tokenmill.doctor.watching.deaths import Coroner, Death
 from tokenmill.doctor.watching.diagnosis import diagnose
 from tokenmill.doctor.watching.evidence import Evidence
-from tokenmill.doctor.watching.hangs import Cycle, Hang, Stillness
+from tokenmill.doctor.watching.hangs import POOL_DIED, Cycle, Hang, Stillness
 from tokenmill.doctor.watching.live import Speaker
 from tokenmill.doctor.watching.processes import Process
 from tokenmill.doctor.watching.stderr import Relay
@@ -157,7 +157,7 @@ class _Watch:
     def _look_for_hang(self) -> None:
         if self._is_stopping:
             return
-        hang = self._stillness.look(self._tree)
+        hang = self._stillness.look(self._tree, self._relay.has_said(POOL_DIED))
         if hang is not None and self._hang is None:
             self._speaker.hang(hang, self._deaths, self._stop_hung)
         elif hang is None and self._hang is not None and self._told is None:

@@ -17,15 +17,14 @@ Killer = Literal["itself", "kernel", "crash", "limit", "parent", "outside", "doc
 
 CRASHES = {signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGILL, signal.SIGFPE, signal.SIGSYS, signal.SIGTRAP}
 LIMITS = {signal.SIGXCPU: "the limit of CPU time was reached", signal.SIGXFSZ: "the limit of a file's size was reached"}
+ENDED = ", as a parent sends it that ends its workers"
 REQUESTS = {
-    signal.SIGTERM,
-    signal.SIGINT,
-    signal.SIGHUP,
-    signal.SIGPIPE,
-    signal.SIGALRM,
-    signal.SIGUSR1,
-    signal.SIGUSR2,
+    signal.SIGTERM: ENDED,
+    signal.SIGINT: ENDED,
+    signal.SIGHUP: ENDED,
+    signal.SIGPIPE: ": its reader went away",
 }
+ALARMS = {signal.SIGALRM, signal.SIGVTALRM, signal.SIGPROF}
 
 
 class Death(msgspec.Struct, frozen=True):
@@ -108,8 +107,10 @@ def _by_status(process: Process) -> tuple[Killer, str]:
         return "crash", f"{name_of(number)}: {signal.strsignal(number)}"
     if number in LIMITS:
         return "limit", f"{name_of(number)}: {LIMITS[signal.Signals(number)]}"
+    if number in ALARMS:
+        return "itself", f"{name_of(number)}: an alarm that the function set"
     if number in REQUESTS and not process.is_command:
-        return "parent", f"{name_of(number)}, as a parent sends it that ends its workers"
+        return "parent", f"{name_of(number)}{REQUESTS[signal.Signals(number)]}"
     return "outside", f"{name_of(number)} from outside"
 
 

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import re
 import signal
 
 from tokenmill.doctor.causes import Finding, Level, finding, ordered
 from tokenmill.doctor.watching import endless, exceptions, symptoms, tracebacks
 from tokenmill.doctor.watching.advice import memory
+from tokenmill.doctor.watching.blame import GRAVE, first_cause
 from tokenmill.doctor.watching.deaths import Death
 from tokenmill.doctor.watching.evidence import Evidence
 from tokenmill.doctor.watching.tracebacks import Failure
 from tokenmill.wording import count, duration
 
-GRAVE = ("kernel", "crash")
-"""Ends that nobody plans for, whatever the parent then says."""
+NO_ALARM = ("Take the alarm back when the work is done (signal.alarm(0)), or give it a handler that raises.",)
+UNSEEN = "a worker ended without an error code, or too soon to be seen"
+ENDLESS = ("Let the function stop calling itself. A low sys.setrecursionlimit makes it an exception, not a crash.",)
+READER_GONE = re.compile(r"^Exception ignored [^\n]*stdout[^\n]*\n(?:Traceback[^\n]*\n)?BrokenPipeError", re.MULTILINE)
 
 
 def diagnose(seen: Evidence) -> list[Finding]:
@@ -33,8 +37,18 @@ def _cause(seen: Evidence) -> Finding | None:
         return endless.of_hang(seen, seen.hang, None if lost is None else _of_death(seen, lost))
     if seen.cycle is not None:
         return endless.of_cycle(seen, seen.cycle)
-    is_end_of_pipe = seen.number == signal.SIGPIPE  # `| head` has seen enough
-    return None if seen.was_interrupted or is_end_of_pipe else _of_failure(seen)
+    return None if seen.was_interrupted or _is_end_of_pipe(seen) else _of_failure(seen)
+
+
+def _is_end_of_pipe(seen: Evidence) -> bool:
+    """Whether the command only found that nobody reads its output any more: `| head` has seen enough."""
+    if seen.number == signal.SIGPIPE or first_cause(seen.deaths) is not None:
+        return seen.number == signal.SIGPIPE
+    chain = tracebacks.last_chain(seen.said)
+    if not chain:
+        return READER_GONE.search(seen.said) is not None
+    is_of_workers = any(word in frame.file for frame in chain[-1].frames for word in ("multiprocess", "concurrent"))
+    return chain[-1].kind == "BrokenPipeError" and not is_of_workers
 
 
 def _of_failure(seen: Evidence) -> Finding:
@@ -47,35 +61,20 @@ def _of_failure(seen: Evidence) -> Finding:
     if is_lost and (crashes := tracebacks.fatal_errors(seen.said)):  # it died before it could be seen
         return finding("native-crash", "problem", crashes[0].kind, *_places(crashes[0]))
     if chain and is_lost and not exceptions.of_workers(seen.said):
-        unseen = "a process died, but too soon after its start for the doctor to see it"
-        return finding("exit", "problem", exceptions.short(chain[-1].said), unseen)
+        return finding("exit", "problem", exceptions.short(chain[-1].said), UNSEEN)
     if chain:
         return exceptions.of_chain(seen, chain)
     symptom = symptoms.recognise(seen.said, seen.said)
     return exceptions.of_symptom(seen, symptom, ()) if symptom is not None else _of_exit(seen)
 
 
-def first_cause(deaths: list[Death]) -> Death | None:
-    """The first death that is a cause and no consequence; the command's own only if there is no other."""
-    others = [death for death in deaths if death.role != "command" and _is_cause(death, deaths)]
-    command = [death for death in deaths if death.role == "command" and death.signal is not None]
-    return next(iter([*others, *command]), None)
-
-
-def _is_cause(death: Death, deaths: list[Death]) -> bool:
-    """Whether nobody is known to have ended it on purpose: a parent that ends its workers ends all of them."""
-    if death.killer != "parent":
-        return True
-    siblings = [other for other in deaths if other.parent == death.parent and other.killer == "parent"]
-    return death.role == "worker" and len(siblings) == 1 and death.workers > 1
-
-
 def _of_death(seen: Evidence, death: Death, level: Level = "problem") -> Finding:
     roles = {"command": "the command itself", "worker": f"a worker of {death.parent}"}
     who = f"pid {death.pid}, {roles.get(death.role, death.name)}"
     if death.killer == "kernel":
-        shown, fix = memory(death)
-        return finding("memory", level, f"{who}, was killed by {death.why}", *shown, fix=fix)
+        lack = memory(death)
+        killed = f"{who}, was killed by {death.why}"
+        return finding("memory", level, killed, *lack.shown, fix=lack.fix, title=lack.title)
     if death.killer == "crash" or (death.killer == "unknown" and tracebacks.fatal_errors(seen.said)):
         return _of_crash(seen, death, who, level)
     if death.killer == "itself":
@@ -92,7 +91,12 @@ def _of_crash(seen: Evidence, death: Death, who: str, level: Level) -> Finding:
     symptom = symptoms.lack_of_memory(seen.said)
     if symptom is not None:
         return exceptions.of_symptom(seen, symptom, (f"{who}, then ended: {death.why}",))
-    places = [place for failure in tracebacks.fatal_errors(seen.said)[:1] for place in _places(failure)]
+    crashes = tracebacks.fatal_errors(seen.said)
+    again = next((place for crash in crashes if (place := crash.repeated) is not None), None)
+    if again is not None:
+        died = f"{who}, died of {death.why}: the stack had no room left"
+        return finding("native-crash", level, died, fix=ENDLESS, title=f"endless recursion at {again}")
+    places = [place for failure in crashes[:1] for place in _places(failure)]
     return finding("native-crash", level, f"{who}, died of {death.why}", *places)
 
 
@@ -110,7 +114,8 @@ def _of_own_end(seen: Evidence, death: Death, who: str) -> Finding:
         return exceptions.of_chain(seen, errors[-1:])
     alike = [other for other in seen.deaths if other.why == death.why and other.role == death.role]
     more = [f"{count(len(alike), death.role)} ended like this"] if len(alike) > 1 else []
-    return finding("exit", "problem", f"{who}, ended after {duration(death.seconds)}: {death.why}", *more)
+    fix = NO_ALARM if death.signal is not None else None
+    return finding("exit", "problem", f"{who}, ended after {duration(death.seconds)}: {death.why}", *more, fix=fix)
 
 
 def _of_exit(seen: Evidence) -> Finding:

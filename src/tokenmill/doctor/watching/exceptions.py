@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tokenmill.doctor.causes import Finding, finding
-from tokenmill.doctor.watching import symptoms, tracebacks
+from tokenmill.doctor.watching import disks, symptoms, tracebacks
 from tokenmill.doctor.watching.advice import is_crowded, room
 from tokenmill.doctor.watching.evidence import Evidence
 from tokenmill.doctor.watching.symptoms import Symptom
@@ -27,6 +27,8 @@ def of_symptom(seen: Evidence, symptom: Symptom, shown: tuple[str, ...]) -> Find
     cause = symptom.cause
     if cause == "too-many-processes" and not is_crowded(seen.most):
         cause = "own-exception"
+    if cause == "disk-full":
+        more = disks.full()
     return finding(cause, "problem", *symptom.said, *shown, *more, fix=symptom.fix or fix)
 
 

@@ -14,6 +14,9 @@ IDLE_SHARE = 0.05
 AWAY_SECONDS = 5.0
 """A pause in the watch itself, as when the terminal stops the command and us: it says nothing."""
 
+POOL_DIED = b" (_handle_results):"
+"""Said of the thread that takes a pool's results; without it the pool runs in circles, and only workers count."""
+
 CYCLE_DEATHS = 8
 SHORT_LIFE_SECONDS = 30.0
 
@@ -40,19 +43,21 @@ class Hang:
 
 
 class Stillness:
-    """Notices when the whole tree has done next to nothing for a while, and has workers that could."""
+    """Notices when the whole tree has done next to nothing for a while, and has or had workers."""
 
     def __init__(self, hang_seconds: float) -> None:
         self._hang_seconds = hang_seconds
         self._since = self._last = 0.0
         self._cpu_seconds = 0.0
 
-    def look(self, tree: Tree) -> Hang | None:
-        """The hang, if there is one now; to be asked after each sample."""
+    def look(self, tree: Tree, is_pool_dead: bool) -> Hang | None:
+        """The hang, if there is one now; to be asked after each sample. `is_pool_dead`: POOL_DIED was said."""
         now, used = tree.now(), tree.cpu_seconds
+        if is_pool_dead:
+            used = sum(process.cpu_seconds for process in tree.alive.values() if process.role == "worker")
         was_away = now - self._last > max(AWAY_SECONDS, self._hang_seconds / 2)
         self._last = now
-        if was_away or used - self._cpu_seconds > IDLE_SHARE * self._hang_seconds or not _has_workers(tree):
+        if was_away or used - self._cpu_seconds > IDLE_SHARE * self._hang_seconds or not _had_workers(tree):
             self._since, self._cpu_seconds = now, used
         if now - self._since < self._hang_seconds:
             return None
@@ -60,8 +65,10 @@ class Stillness:
         return Hang(now - self._since, waits)
 
 
-def _has_workers(tree: Tree) -> bool:
-    return sum(process.is_python and process.role != "service" for process in tree.alive.values()) > 1
+def _had_workers(tree: Tree) -> bool:
+    """Whether somebody may wait for workers: also for those that are gone."""
+    pythons = sum(process.is_python and process.role != "service" for process in tree.alive.values())
+    return pythons > 1 or not tree.parents.isdisjoint(tree.alive)
 
 
 class Cycle:

@@ -20,7 +20,7 @@ class Speaker:
 
     def death(self, death: Death) -> None:
         """A process has died."""
-        if not _matters(death):
+        if not matters(death):
             return
         self._deaths += 1
         if self._deaths <= SHOWN_DEATHS:
@@ -32,7 +32,7 @@ class Speaker:
     def hang(self, hang: Hang, deaths: list[Death], stops: bool) -> None:
         """Nothing moves any more."""
         self._say(f"doctor: nothing has moved for {duration(hang.seconds)}")
-        died = [death for death in deaths if death.role == "worker" and _matters(death)]
+        died = [death for death in deaths if death.role == "worker" and matters(death)]
         locked = [waiting for waiting in hang.waits if waiting.is_deadlocked]
         if died:
             self._say(f"doctor: worker {died[0].pid} died before, and its parent may wait for it for ever")
@@ -57,7 +57,8 @@ class Speaker:
         )
 
 
-def _matters(death: Death) -> bool:
+def matters(death: Death) -> bool:
+    """Whether a death is worth a line while the command goes on."""
     if death.role == "command" or death.killer in ("parent", "doctor"):
         return False
     return death.killer in ("kernel", "crash", "limit") or death.role == "worker"

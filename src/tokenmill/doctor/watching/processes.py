@@ -109,9 +109,11 @@ class Process:
         seen = procfs.stat(self.pid)
         if seen is None or seen.start_ticks != self.start_ticks or seen.state == procfs.ZOMBIE:
             return False
-        if self.forked and not seen.forked:
-            self.inherited = 0
+        has_changed = self.forked and not seen.forked
         self.state, self.forked = seen.state, seen.forked
+        if has_changed:  # it runs another program now
+            self.inherited = 0
+            self.look_closely()
         self.threads, self.cpu_seconds = seen.threads, seen.cpu_seconds
         sizes = procfs.status(self.pid)
         self.held = (procfs.number(sizes, b"RssAnon") + procfs.number(sizes, b"RssShmem")) * 1024
@@ -125,6 +127,14 @@ class Process:
         self.program = procfs.program(self.pid) or self.program
         self.limits = procfs.limits(self.pid) or self.limits
         self.cgroup = cgroups.membership(self.pid) or self.cgroup
+        self.role = self.judge_role()
+
+    def take_remains(self, seen: procfs.Stat) -> None:
+        """See how it ended, and what it was in the end: its command line is gone, its short name is left."""
+        if self.forked and not seen.forked:
+            self.words = ()
+            self.program = procfs.read(f"{procfs.PROC}/{self.pid}/comm").decode(errors="replace").strip()
+        self.status, self.forked = seen.exit_status, seen.forked
         self.role = self.judge_role()
 
     def judge_role(self) -> Role:

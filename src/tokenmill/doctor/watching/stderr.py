@@ -61,6 +61,11 @@ class Relay:
             whole = b"\n".join([*self._early, self._kept])
         return ESCAPES.sub("", whole.decode(errors="replace")).replace("\r\n", "\n").replace("\r", "\n")
 
+    def has_said(self, words: bytes) -> bool:
+        """Whether the command wrote these words, as far as they are kept."""
+        with self._lock:
+            return words in self._kept or any(words in line for line in self._early)
+
     def resize(self) -> None:
         """Give the command's terminal the size that ours has now."""
         if self._is_terminal:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import itertools
 import os
 import re
@@ -14,7 +15,9 @@ FATAL = re.compile(r"Fatal Python error: (.+)$")
 THREAD = re.compile(r"^(?:Current thread|Thread) 0x")
 CHAINS = ("The above exception was the direct cause", "During handling of the above exception")
 LIBRARY = re.compile(r"^.*(?:/(?:site|dist)-packages/|/lib(?:64)?/python\d[^/]*/)")
-LIBRARIES = re.compile(r"/(?:site|dist)-packages/|/lib(?:64)?/python\d|^<")
+LIBRARIES = re.compile(r"/(?:site|dist)-packages/|/lib(?:64)?/python\d|^<|^[^/].*\.p(?:yx|xi)$")
+REPEATED = 30
+"""A line that stands so often in one stack calls itself for ever. Python prints up to 100 lines of a stack."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +54,13 @@ class Failure:
         """The innermost line that is the user's own, if there is one; otherwise the innermost."""
         users = [frame for frame in self.frames if frame.is_users]
         return next(iter([*users[-1:], *self.frames[-1:]]), None)
+
+    @property
+    def repeated(self) -> Frame | None:
+        """The line that is in the stack again and again, if one is. Two processes may print theirs at a time."""
+        frames = [_frame(match, []) for line in self.text.splitlines() if (match := FRAME.match(line))]
+        place, times = next(iter(collections.Counter(frames).most_common(1)), (None, 0))
+        return place if times >= REPEATED else None
 
     @property
     def said(self) -> str:

@@ -25,6 +25,9 @@ SAMPLE_SECONDS = 0.2
 DUTY = 400
 """Nothing is repeated before this many times what it took: a quarter of a per cent of one core."""
 
+ADVANCE_SECONDS = 0.3
+"""What looking at processes may take before that holds: short runs are looked at often enough to be measured."""
+
 YOUNG_SECONDS = (0.03, 0.15)
 CLOSELY_EVERY = 5
 GROWING_SECONDS = 1.0
@@ -45,6 +48,7 @@ class Tree:
         self.peak = 0
         self.most = 0
         self.limits: dict[str, int] = {}
+        self.parents: set[int] = set()  # of workers that have ended
         self._us = os.getpid()
         self._ends = select.epoll()
         self._by_pidfd: dict[int, Process] = {}
@@ -57,6 +61,7 @@ class Tree:
         self._next_listing = self._next_sample = 0.0
         self._listing_seconds = LISTING_SECONDS
         self._samples = 0
+        self._advance_seconds = ADVANCE_SECONDS
         self._next_grave = 0.0
         self._usage_seen: tuple[float, Usage] | None = None
         self._last_birth = 0.0
@@ -113,7 +118,8 @@ class Tree:
         self._measure_one()
         self._note_peak()
         took = time.monotonic() - begun
-        self._next_sample = begun + max(SAMPLE_SECONDS, DUTY * took)
+        self._advance_seconds -= took
+        self._next_sample = begun + (SAMPLE_SECONDS if self._advance_seconds > 0 else max(SAMPLE_SECONDS, DUTY * took))
         return True
 
     @property
@@ -220,23 +226,31 @@ class Tree:
         self.limits |= {name: min(value, self.limits.get(name, value)) for name, value in process.limits.items()}
 
     def _measure_one(self) -> None:
-        """Each time another of the large ones: it is too dear to do for all at once."""
+        """Each time another: it is too dear to do for all at once. Small ones are taken to be like each other."""
         large = [process for process in self.alive.values() if process.held > SHARED_BYTES]
+        small = [process for process in self.alive.values() if process.inherited and process.held <= SHARED_BYTES]
         if len(large) > 1:
             large[self._samples % len(large)].measure_own()
+        if small:
+            one = small[self._samples % len(small)]
+            one.measure_own()
+            for process in small:
+                if process.parent == one.parent:
+                    process.inherited = min(process.inherited, one.inherited)
 
     def _end(self, process: Process) -> Process:
         process.ended = self.now()
         remains = procfs.stat(process.pid)
         if remains is not None and remains.start_ticks == process.start_ticks and remains.state == procfs.ZOMBIE:
-            process.status, process.forked = remains.exit_status, remains.forked
-            process.role = process.judge_role()
+            process.take_remains(remains)
         else:
             process.status = exits.status(process.pid, process.pidfd)
         with contextlib.suppress(ChildProcessError):  # what has become a child of ours is ours to collect
             os.waitpid(process.pid, os.WNOHANG)
         process.usage = self._usage(is_grave=process.signal != signal.SIGTERM and process.code is None)
         self.alive.pop(process.pid, None)
+        if process.role == "worker":
+            self.parents.add(process.parent)
         self._gone[process.pid] = process.start_ticks
         self._cpu_of_ended += process.cpu_seconds
         self._thread_starts = {key: ticks for key, ticks in self._thread_starts.items() if key[0] != process.pid}

@@ -18,6 +18,7 @@ from typing import Any
 from tokenmill import machine
 from tokenmill.doctor.examining import guard
 from tokenmill.doctor.examining.answers import Loaded, Raised, Request
+from tokenmill.doctor.examining.inside.naming import misnamed
 from tokenmill.doctor.examining.inside.raising import raised
 from tokenmill.doctor.examining.inside.starting import Doorkeeper, ProcessStarted, line_in
 
@@ -67,6 +68,15 @@ class Loading:
             value = getattr(value, name)
         return value
 
+    @property
+    def exists(self) -> bool:
+        """Whether the script came as far as the function."""
+        try:
+            self.function()
+        except AttributeError:
+            return False
+        return True
+
     def make_ready(self) -> None:
         """Run what the script's pool runs first in each worker."""
         if self.request.initializer is not None:
@@ -76,10 +86,7 @@ class Loading:
     def answer(self, seconds: float, line: int | None, hosts: tuple[str, ...]) -> Loaded:
         """What loading showed."""
         own = [cost for cost in self.costs if not guard.is_import(cost[2])]
-        try:
-            function, exists = self.function(), True
-        except AttributeError:
-            function, exists = None, False
+        exists = self.exists
         return Loaded(
             seconds=seconds,
             own_seconds=sum(cost[0] for cost in own),
@@ -89,7 +96,7 @@ class Loading:
             late_line=self.late_line,
             raised=self.raised,
             exists=exists,
-            is_callable=callable(function),
+            is_callable=exists and callable(self.function()),
             names=_functions(self.module),
             threads=machine.threads(),
             held_bytes=machine.resident_bytes(),
@@ -98,6 +105,7 @@ class Loading:
             processes=_limit(resource.RLIMIT_NPROC),
             folders=_folders(),
             hosts=hosts,
+            misnamed=misnamed(self.module, self.request.function) if exists else None,
         )
 
     def _set_stage(self, name: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import logging
 import socket
 import sys
 import threading
@@ -14,6 +15,7 @@ from tokenmill.doctor.examining.answers import ObstacleKind
 FUNCTIONS = (types.FunctionType, type)
 SORTS: tuple[tuple[str, tuple[type, ...]], ...] = (
     ("function", FUNCTIONS),
+    ("handler", (logging.Handler,)),
     ("file", (io.IOBase,)),
     ("socket", (socket.socket,)),
     ("thread", (threading.Thread, threading.local)),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import io
+import logging
 import multiprocessing.reduction
 import pickle
 import types
@@ -47,7 +48,7 @@ def fingerprint_way() -> Way:
 
 def obstacle(way: Way, value: Any, name: str) -> Obstacle:
     """What keeps the object called `name` from being pickled in this way."""
-    trail = way.trail(value) or [value]
+    trail = _up_to_handler(way, way.trail(value)) or [value]
     for culprit in reversed(trail):
         path = paths.find(value, culprit, name)
         if path is not None and (culprit is trail[-1] or fails(way, culprit)):
@@ -62,6 +63,14 @@ def obstacle(way: Way, value: Any, name: str) -> Obstacle:
         sort=sort_of(culprit),
         vocabulary=vocabulary_of(culprit),
     )
+
+
+def _up_to_handler(way: Way, trail: list[Any]) -> list[Any]:
+    """The trail as far as a handler of logging: what is wrong is to hold that, and not its lock."""
+    for place, value in enumerate(trail):
+        if isinstance(value, logging.Handler) and fails(way, value):
+            return trail[: place + 1]
+    return trail
 
 
 def largest(way: Way, value: Any, name: str) -> Part | None:

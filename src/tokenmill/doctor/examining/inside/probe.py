@@ -45,6 +45,8 @@ class Probe:
     def be_parent(self) -> None:
         """Load the script as its own process; pickle the function, hash it, and call it in forked children."""
         loading = load(self.request, MAIN, tuple, self.report)
+        if not loading.exists:
+            return
         function = loading.function()
         self.pickle(function)
         self.hash(function, after_call=False)
@@ -54,7 +56,7 @@ class Probe:
             trials = ForkTrials(self.request, self.worker(function, loading, refusal), self.report)
             outcome = trials.fork()
             if self.request.initializer is None and outcome in {"done", "hung", "slow"}:
-                with self.time_limit(REFERENCE_SECONDS if outcome == "hung" else CALL_SECONDS):
+                with self.time_limit(CALL_SECONDS if outcome == "done" else REFERENCE_SECONDS):
                     form = trials.call()
                 if form is not None and outcome == "done":
                     trials.fork_after_call(form)

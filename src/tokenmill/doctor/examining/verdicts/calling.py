@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import signal
 
+import msgspec
+
+from tokenmill import wording
 from tokenmill.doctor.causes import Check, Finding, finding
 from tokenmill.doctor.examining.answers import Called, Ended, Loaded, Raised, Trying
 from tokenmill.doctor.examining.case import Case, Verdict
 from tokenmill.doctor.examining.forking import IDLE_SECONDS
+from tokenmill.doctor.examining.verdicts.forks import hangs
 from tokenmill.doctor.examining.verdicts.imports import script_line
 
 FORMS = {"row": "rows, {{{column!r}: str}}", "batch": "batches, {{{column!r}: [str, ...]}}", "text": "strings"}
@@ -34,15 +38,25 @@ def calling(case: Case, column: str) -> Verdict:
 
 
 def _no_answer(case: Case) -> Verdict:
-    process = case.spawned
-    if process is None or process.end != "too late":
-        return Check("call", "ok", "no answer" if case.parent.all(Ended) else "not tried"), []
-    if process.idle_seconds < IDLE_SECONDS:
-        return Check("call", "ok", "no answer yet after half a minute"), []
-    where = f"a new process does not come back from {script_line(case, process.stack)}"
-    return Check("call", "problem", "hangs"), [
-        finding("hang", "problem", where, fix=("Look at what it waits for there.",))
-    ]
+    process, ended = case.spawned, case.ended("fork")
+    if process is not None and process.end == "too late":
+        return _silent(case, "half a minute", process.idle_seconds, process.stack)
+    if ended is None or ended.outcome not in {"hung", "slow"}:
+        return Check("call", "warning", "not tried"), []
+    seconds = wording.duration(ended.seconds)
+    if hangs(case, ended):
+        return Check("call", "warning", f"no answer in {seconds}: see fork"), []
+    return _silent(case, seconds, ended.idle_seconds, ended.stack)
+
+
+def _silent(case: Case, seconds: str, idle_seconds: float, stack: tuple[str, ...]) -> Verdict:
+    """A call that was not done in time. While it computes, nothing speaks against it."""
+    check = Check("call", "warning", f"no answer in {seconds}")
+    if idle_seconds < IDLE_SECONDS:
+        return check, []
+    told = f"it gave no answer in {seconds}; it is slow, or it hangs at {script_line(case, stack)}"
+    found = finding("hang", "warning", told, fix=("Look at what it waits for there. If it is only slow, all is well.",))
+    return check, [msgspec.structs.replace(found, title="the function gave no answer")]
 
 
 def ran_out_of_memory(case: Case) -> list[str]:
@@ -88,7 +102,7 @@ def _death(case: Case, status: int, occasion: str, stack: tuple[str, ...]) -> Fi
 def _unready(case: Case, called: Called, raised: Raised) -> Verdict:
     what = f"its initializer {case.script.initializer}"
     if called.hosts or raised.type in {*NOT_READY, "MemoryError"}:
-        return Check("call", "ok", f"not tried: {what} needs what is not there yet ({raised.type})"), []
+        return Check("call", "warning", f"not tried: {what} needs what is not there yet ({raised.type})"), []
     found = finding(
         "own-exception", "warning", f"{what} raises {raised.type}: {raised.message}", case.target.line(raised.line)
     )
@@ -100,11 +114,19 @@ def _refused(case: Case, called: Called, column: str) -> Verdict:
     if called.hosts or any(each.type == "MemoryError" for each in called.raised):
         return Check("call", "ok", f"raised {raised.type}: see below"), []
     if case.forks and (raised.type in NOT_READY or "NoneType" in raised.message):
-        return Check("call", "ok", f"not tried: it needs what the main part sets ({raised.message})"), []
+        return Check("call", "warning", f"not tried: it needs what the main part sets ({raised.message})"), []
+    if case.loaded.misnamed is not None:
+        return _is_class(case, raised, case.loaded.misnamed.instead)
     form = FORMS[case.script.forms[number]].format(column=column)
     evidence = (f"called on made-up {form}: {raised.type}: {raised.message}", case.target.line(raised.line))
     found = finding("own-exception", "warning", *evidence, fix=_hint(case, raised, column))
     return Check("call", "warning", f"raised {raised.type} on all that was tried"), [found]
+
+
+def _is_class(case: Case, raised: Raised, instead: str) -> Verdict:
+    told = f"{case.target.function} is a class; called on a text it raises {raised.type}: {raised.message}"
+    fix = ("Name an object of it that can be called, or a method of one:", f"    {case.target.file}:{instead}")
+    return Check("call", "warning", "it is a class"), [finding("own-exception", "warning", told, fix=fix)]
 
 
 def _most_telling(raised: tuple[Raised, ...]) -> tuple[int, Raised]:

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import ast
+import re
+
+from tokenmill.doctor.causes import CAUSES
 from tokenmill.doctor.examining.answers import Obstacle
+from tokenmill.doctor.examining.names import calls
+
+VOCABULARY_URL = re.compile(r"/([\w.-]+)\.tiktoken\b")
 
 FIXES = {
     "lock": (
         "Make the lock at the top of the module, so that each process has its own and none is sent:",
         "    lock = threading.Lock()",
         "A lock does not reach across processes anyway; for that, pass a multiprocessing.Lock to the initializer.",
+    ),
+    "handler": (
+        "Do not keep the handler: get the logger by its name in the worker, and give it its handlers there:",
+        "    log = logging.getLogger(__name__)",
     ),
     "file": (
         "Keep the path, and open the file where it is used:",
@@ -41,6 +52,24 @@ def obstacle_fix(obstacle: Obstacle) -> tuple[str, ...] | None:
         name = _plain_name(obstacle.spoken)
         return ("Define it with `def` at the top of the module:", f"    def {name}(...):", "        ...")
     return FIXES.get(obstacle.sort)
+
+
+def vocabulary_fix(message: str, tree: ast.Module) -> tuple[str, ...]:
+    """How to fetch the vocabulary that was asked for, as the address in an error or else the script tells its name."""
+    address = VOCABULARY_URL.search(message)
+    name = address[1] if address else _encoding(tree)
+    fix = CAUSES["vocabulary-offline"].fix
+    return tuple(line.replace("get_encoding('gpt2')", f"get_encoding({name!r})") for line in fix) if name else fix
+
+
+def _encoding(tree: ast.Module) -> str | None:
+    """The name in the script's call of get_encoding, if it is the same in all."""
+    names = {
+        call.args[0].value
+        for call in calls(tree)
+        if ast.unparse(call.func).endswith("get_encoding") and call.args and isinstance(call.args[0], ast.Constant)
+    }
+    return str(names.pop()) if len(names) == 1 else None
 
 
 def _plain_name(spoken: str) -> str:

@@ -15,7 +15,7 @@ def forks(case: Case) -> Verdict:
     """Whether the function hangs in a forked child."""
     if case.ended("fork") is None:
         return Check("fork", "ok", f"not used: workers are started by {case.script.start_method}"), []
-    hung = next((answer for answer in case.parent.all(Ended) if _hangs(case, answer)), None)
+    hung = next((answer for answer in case.parent.all(Ended) if hangs(case, answer)), None)
     threads = wording.count(case.loaded.threads, "thread")
     if hung is None:
         words = f"{threads} at the fork" if case.loaded.threads == 1 else f"{threads} at the fork, but no child hung"
@@ -30,12 +30,14 @@ def forks(case: Case) -> Verdict:
     ]
 
 
-def _hangs(case: Case, ended: Ended) -> bool:
-    """Whether a child hung that should not have: a call that takes long in the parent too is no hang."""
+def hangs(case: Case, ended: Ended) -> bool:
+    """Whether a child hung for the fork: a call that takes long, or gives no answer, in the parent too does not."""
+    if ended.outcome == "hung":
+        return not case.parent_is_silent
     called = case.called("parent")
-    if called is None or called.form is None:
-        return ended.outcome == "hung"
-    return ended.outcome in {"hung", "slow"} and called.seconds < QUICK_SECONDS
+    answered = ended.place == "fork" and case.called("fork") is not None
+    is_quick = called is not None and called.form is not None and called.seconds < QUICK_SECONDS
+    return ended.outcome == "slow" and is_quick and not answered
 
 
 def _hang(case: Case, hung: Ended) -> Finding:

@@ -19,9 +19,8 @@ def room(case: Case) -> Verdict:
     findings = [*_failures(case), *_outgrown(case)]
     measured = case.measured
     if findings or measured is None:
-        return Check("memory", "problem" if findings else "ok", "not enough" if findings else "not measured"), findings[
-            :1
-        ]
+        level: Level = "problem" if findings else "warning"
+        return Check("memory", level, "not enough" if findings else "not measured"), findings[:1]
     words = (
         f"{wording.size(measured.own_bytes)} a process x {case.num_proc} + {wording.size(case.loaded.held_bytes)} "
         f"in the parent; {wording.size(case.available_bytes)} are free{'; still growing' * (measured.growth_rate > 0)}"

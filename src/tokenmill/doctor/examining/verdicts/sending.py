@@ -70,12 +70,12 @@ def _words(case: Case, answer: Pickled) -> str:
 
 
 def _level(case: Case, answer: Pickled, answers: list[Pickled]) -> Level:
-    """Only the picklers that the script uses count; where that is unclear, pickle's failure alone is a warning."""
+    """Only the picklers that the script uses count; where that is unclear, what another one can send is a warning."""
     used = case.script.picklers
     if used and answer.pickler not in used:
         return "ok"
-    alone = answer.pickler == "pickle" and any(other.size_bytes is not None for other in answers if other is not answer)
-    return "warning" if alone and used != ("pickle",) else "problem"
+    unclear = (answer.pickler == "pickle" and used != ("pickle",)) or (answer.pickler == "cloudpickle" and not used)
+    return "warning" if unclear and any(other.size_bytes is not None for other in answers) else "problem"
 
 
 def _finding(answer: Pickled, level: Level) -> Finding:
