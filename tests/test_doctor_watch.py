@@ -558,6 +558,6 @@ def test_ctrl_c_ends_the_command_once_and_not_the_doctor(terminal: Terminal) -> 
     """The terminal has sent the signal to both; the doctor waits for the command and reports."""
     assert terminal.wait_for(b"ready")
     terminal.type(b"\x03")
-    assert terminal.wait_for(b"interrupted, exit code 130")
+    assert terminal.wait_for(b"interrupted,")  # the line is folded where the path of Python is long
     assert terminal.process.wait(30) == 130
     assert terminal.shown.count(b"KeyboardInterrupt") == 1
