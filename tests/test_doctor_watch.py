@@ -457,7 +457,7 @@ with multiprocessing.get_context("fork").Pool(2, maxtasksperchild=1) as pool:
     report = json.loads(done.stdout)
     assert report["findings"] == []
     assert report["most_at_once"] >= 300
-    assert report["processes"] > 320
+    assert report["processes"] > 305  # the command, the 300, and of the short ones those that were seen
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
