@@ -9,7 +9,6 @@ import pickle
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +28,8 @@ from tokenmill.tokenizers.vocabulary import parse_ranks, resolve
 
 DOCUMENTS = [*TEXTS[:6], "a\ud800b", "x" * 3000]
 SECONDS = 240
+MATRIX_SECONDS = 540
+"""Some 80 s where nothing else runs; a hang is for ever."""
 
 
 @pytest.fixture(autouse=True)
@@ -196,7 +197,7 @@ import faulthandler, os, sys, threading, time, warnings, tokenmill
 warnings.simplefilter("ignore")
 function = tokenmill.tokenize_fn(sys.argv[1], eot="none")
 texts = ["some words " * 2000] * 4
-threads = [threading.Thread(target=lambda: [function(texts) for _ in range(20)]) for _ in range(2)]
+threads = [threading.Thread(target=lambda: [function(texts) for _ in range(60)]) for _ in range(2)]
 for thread in threads:
     thread.start()
 children = []
@@ -208,8 +209,9 @@ while any(thread.is_alive() for thread in threads):
         os._exit(0)
     children.append(pid)
     time.sleep(0.01)
-assert len(children) > 2
-assert all(os.waitpid(pid, 0)[1] == 0 for pid in children)
+assert children, "no fork"
+ends = [os.waitpid(pid, 0)[1] for pid in children]
+assert not any(ends), ends
 """
 
 
@@ -247,17 +249,15 @@ def matrix(method: str, used: str, processes: str, tokenizer_names: list[str], t
     """Run the script for one start method and compare all that it prints."""
     script = Path(__file__).parent / "mapping_matrix.py"
     words = [method, used, str(tmp_path / "dataset"), processes, *tokenizer_names]
-    started = time.monotonic()
     done = subprocess.run(
         [sys.executable, str(script), *words],
         capture_output=True,
         text=True,
-        timeout=SECONDS,
+        timeout=MATRIX_SECONDS,
         check=False,
         cwd=tmp_path,
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    assert time.monotonic() - started < SECONDS
     cases = [json.loads(line) for line in done.stdout.splitlines()]
     tokens = {tokenizer: reference(tokenizer, TEXTS) for tokenizer in tokenizer_names}
     assert len(cases) == len(tokenizer_names) * 2 * len(processes.split(","))
@@ -270,6 +270,7 @@ def matrix(method: str, used: str, processes: str, tokenizer_names: list[str], t
 
 
 @pytest.mark.data
+@pytest.mark.timeout(MATRIX_SECONDS + 30)
 @pytest.mark.parametrize("used", ["used", "unused"])
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
 def test_datasets_map_in_every_way(method: str, used: str, tmp_path: Path, test_data: Path) -> None:
