@@ -19,7 +19,8 @@ import pytest
 
 import dying
 from doctor_scripts import DEADLY, HEALTHY, POOL, SPAWN, UNTRIED
-from tokenmill.doctor.examining import experiments, forking, memory, script, waiting
+from tokenmill.doctor import waits
+from tokenmill.doctor.examining import experiments, forking, memory, script
 from tokenmill.doctor.examining.examination import Examination, examine
 from tokenmill.doctor.examining.verdicts.fixes import vocabulary_fix
 from tokenmill.errors import UsageError
@@ -169,7 +170,7 @@ def test_other_ways_to_die_are_found(write, quick, name):
     assert any(told in line for line in examined.findings[0].evidence), examined.findings
 
 
-CAN_SEE_LOCKS = pytest.mark.skipif(platform.machine() not in waiting.FUTEX, reason="its system calls are not known")
+CAN_SEE_LOCKS = pytest.mark.skipif(platform.machine() not in waits.CALLS, reason="its system calls are not known")
 
 
 def acquire_twice() -> None:

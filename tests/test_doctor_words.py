@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from tokenmill.doctor import cgroups, procfs
-from tokenmill.doctor.watching import advice, blame, exits, symptoms, tracebacks, waits
+from tokenmill import cgroups, procfs
+from tokenmill.doctor import waits
+from tokenmill.doctor.watching import advice, blame, exits, symptoms, tracebacks
 from tokenmill.doctor.watching.deaths import Death, Killer
 from tokenmill.doctor.watching.processes import Role
 

@@ -18,6 +18,9 @@ found, what to do.
 
 from __future__ import annotations
 
+INTERRUPTED = 130
+"""The exit code of a command that somebody interrupted."""
+
 
 class TokenmillError(Exception):
     """An error with a message made for people: a headline and indented details."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from typing import Any
 
 import msgspec
 
@@ -67,9 +68,14 @@ class Job(msgspec.Struct, frozen=True):
         return differences(self.identity(), now.identity())
 
 
-def digest_of(identity: dict[str, str]) -> str:
-    """SHA-256 of an identity in canonical JSON."""
-    return hashlib.sha256(msgspec.json.encode(identity, order="sorted")).hexdigest()
+def canonical(record: Any) -> bytes:
+    """A record as JSON, the same bytes wherever it is written."""
+    return msgspec.json.encode(record, order="sorted")
+
+
+def digest_of(record: Any) -> str:
+    """SHA-256 of a record in canonical JSON."""
+    return hashlib.sha256(canonical(record)).hexdigest()
 
 
 def differences(before: dict[str, str], now: dict[str, str]) -> list[tuple[str, str, str]]:

@@ -11,7 +11,10 @@ import sys
 import threading
 from collections.abc import Iterator
 
+from tokenmill import cgroups, procfs
+
 DEFAULT_MEMORY_SHARE = 0.7
+PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 def cores() -> int:
@@ -24,8 +27,9 @@ def cores() -> int:
 
 def memory_bytes() -> int:
     """How much memory there is for this process: the machine's, cut by the cgroup's limit."""
-    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return min([total, *_memory_limits()])
+    total = PAGE_BYTES * os.sysconf("SC_PHYS_PAGES")
+    limit = cgroups.limit(cgroups.membership(os.getpid()))
+    return total if limit is None else min(total, limit[1])
 
 
 def default_memory_budget() -> int:
@@ -35,21 +39,20 @@ def default_memory_budget() -> int:
 
 def resident_bytes() -> int:
     """The memory this process holds now."""
-    try:
-        with open("/proc/self/statm", "rb") as file:
-            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except OSError:
-        return peak_bytes(resource.getrusage(resource.RUSAGE_SELF))
+    resident, _ = _pages()
+    return resident * PAGE_BYTES or peak_bytes(resource.getrusage(resource.RUSAGE_SELF))
 
 
 def private_bytes() -> int:
     """The memory this process holds now, without the files it maps: a dataset that is mapped is not its own."""
-    try:
-        with open("/proc/self/statm", "rb") as file:
-            resident, shared = file.read().split()[1:3]
-    except OSError:
-        return resident_bytes()
-    return (int(resident) - int(shared)) * os.sysconf("SC_PAGE_SIZE")
+    resident, mapped = _pages()
+    return (resident - mapped) * PAGE_BYTES or resident_bytes()
+
+
+def _pages() -> tuple[int, int]:
+    """How many pages of memory this process holds, and how many of these are files; 0 where that is not told."""
+    fields = procfs.read(f"{procfs.PROC}/self/statm").split()
+    return (int(fields[1]), int(fields[2])) if fields else (0, 0)
 
 
 def peak_bytes(usage: resource.struct_rusage) -> int:
@@ -59,10 +62,15 @@ def peak_bytes(usage: resource.struct_rusage) -> int:
 
 def peak_bytes_of(pid: int) -> int | None:
     """The peak memory of another process that lives, where the system tells."""
-    for line in _read(f"/proc/{pid}/status").splitlines():
-        if line.startswith("VmHWM:"):
-            return int(line.split()[1]) * 1024
-    return None
+    return procfs.number(procfs.status(pid), b"VmHWM") * 1024 or None
+
+
+def free_disk_bytes(path: str) -> int:
+    """The space left on the disk where a path is, or would be."""
+    while not os.path.exists(path):
+        path = os.path.dirname(os.path.abspath(path))
+    status = os.statvfs(path)
+    return status.f_bavail * status.f_frsize
 
 
 def give_back_memory() -> None:
@@ -81,61 +89,17 @@ def threads() -> int:
 
 def kernel_oom_kills() -> int | None:
     """How many processes the kernel has killed for lack of memory since boot, where it tells."""
-    try:
-        with open("/proc/vmstat", "rb") as file:
-            for line in file:
-                if line.startswith(b"oom_kill "):
-                    return int(line.split()[1])
-    except OSError:
-        pass
+    for line in procfs.read(f"{procfs.PROC}/vmstat").splitlines():
+        if line.startswith(b"oom_kill "):
+            return int(line.split()[1])
     return None
 
 
-def _cgroup_directories(controller: str) -> Iterator[tuple[str, int]]:
-    """The directories of this process's cgroup and its parents, with the cgroup version (1 or 2)."""
-    try:
-        with open("/proc/self/cgroup") as file:
-            lines = [line.rstrip("\n").split(":", 2) for line in file]
-    except OSError:
-        return
-    for number, controllers, path in lines:
-        if number == "0" and not controllers:
-            roots, version = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"], 2
-        elif controller in controllers.split(","):
-            roots, version = [f"/sys/fs/cgroup/{controllers}", f"/sys/fs/cgroup/{controller}"], 1
-        else:
-            continue
-        for root in roots:
-            below = path.strip("/")
-            while True:
-                yield os.path.join(root, below), version
-                if not below:
-                    break
-                below = os.path.dirname(below)
-
-
 def _cpu_quotas() -> Iterator[float]:
-    for directory, version in _cgroup_directories("cpu"):
+    for directory, version in cgroups.membership(os.getpid(), "cpu"):
         if version == 2:
-            fields = _read(f"{directory}/cpu.max").split()
-            if len(fields) == 2 and fields[0] != "max":
-                yield int(fields[0]) / int(fields[1])
+            quota, _, period = procfs.read(f"{directory}/cpu.max").strip().partition(b" ")
         else:
-            quota, period = _read(f"{directory}/cpu.cfs_quota_us"), _read(f"{directory}/cpu.cfs_period_us")
-            if quota and period and int(quota) > 0:
-                yield int(quota) / int(period)
-
-
-def _memory_limits() -> Iterator[int]:
-    for directory, version in _cgroup_directories("memory"):
-        limit = _read(f"{directory}/{'memory.max' if version == 2 else 'memory.limit_in_bytes'}")
-        if limit and limit != "max":
-            yield int(limit)
-
-
-def _read(path: str) -> str:
-    try:
-        with open(path) as file:
-            return file.read().strip()
-    except OSError:
-        return ""
+            quota, period = (procfs.read(f"{directory}/cpu.cfs_{name}_us").strip() for name in ("quota", "period"))
+        if quota.isdigit() and period.isdigit():  # neither max nor -1
+            yield int(quota) / int(period)

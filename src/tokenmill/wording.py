@@ -1,6 +1,8 @@
-"""Counts, sizes and times as people write them."""
+"""Counts, sizes, times and signals as people write them."""
 
 from __future__ import annotations
+
+import signal
 
 
 def count(value: int, what: str) -> str:
@@ -35,6 +37,14 @@ def duration(seconds: float) -> str:
     if seconds < 5400:
         return f"{seconds / 60:.0f} min"
     return f"{seconds / 3600:.1f} h" if seconds < 48 * 3600 else f"{seconds / 86400:.1f} days"
+
+
+def signal_name(value: int) -> str:
+    """A signal: SIGKILL, or its number if it has no name."""
+    try:
+        return signal.Signals(value).name
+    except ValueError:
+        return f"signal {value}"
 
 
 def _three(value: float) -> str:

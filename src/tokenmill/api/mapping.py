@@ -6,8 +6,6 @@ small selection of a large file) are written to one first.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -26,6 +24,7 @@ from tokenmill.api.request import Request, Words, choose_means, make_request, to
 from tokenmill.api.trouble import span
 from tokenmill.errors import BadDocument, CorruptStore, UsageError
 from tokenmill.executors.local import LocalExecutor
+from tokenmill.job import digest_of
 from tokenmill.rows import ROWS, MapRows, rows_name, rows_schema
 from tokenmill.sources import discover, files_between, split_file
 from tokenmill.sources.documents import ReadOptions
@@ -136,11 +135,8 @@ class _Mapping:
         try:
             tokens = dataset_tables.table_of(paths, rows_schema(run.job))
         except (pa.ArrowInvalid, OSError):
-            tokens = None
-        if tokens is None or len(tokens) != rows:
-            folder.remove(ROWS)
             return None
-        return tokens
+        return tokens if len(tokens) == rows else None
 
     def _refuse_nulls(self, mapped: Dataset) -> None:
         row = dataset_tables.first_null(mapped, "ids")
@@ -172,12 +168,14 @@ class _Mapping:
         spec, words = self.vocabulary.spec, self.words
         frame = boundary_token(spec, "--bos", words.bos, None), end_token(spec, words.eot)
         identity = [sources, words.column, shelf.digest_of(self.vocabulary), frame]
-        return Folder(os.path.join(self.cache, hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:32]))
+        return Folder(os.path.join(self.cache, digest_of(identity)[:32]))
 
     def _tokenize(self, dataset: Dataset, place: Place) -> None:
         folder = place.folder
         for directory in (".", layout.TOKENIZER, ROWS):
             folder.remove_temporaries(directory)
+        if _is_complete(folder):  # and yet they are not what they should be
+            folder.remove(ROWS)
         if place.file_rows is None and not folder.exists(SPILLED):
             dataset_tables.spill(folder, SPILLED, dataset, self.words.column)
         request = self._request(list(place.file_rows) if place.file_rows else [folder.path(SPILLED)])

@@ -11,9 +11,7 @@ import click
 
 from tokenmill import __version__, startup
 from tokenmill.cli import commands
-from tokenmill.errors import TokenmillError
-
-INTERRUPTED = 130
+from tokenmill.errors import INTERRUPTED, TokenmillError
 
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 

@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tokenmill.cli import options
-from tokenmill.errors import UsageError
+from tokenmill.errors import INTERRUPTED, UsageError
 
 if TYPE_CHECKING:
     from tokenmill.doctor.examining.examination import Examination
     from tokenmill.doctor.watching.command import Watched
 
-INTERRUPTED = 130
 FUNCTION = re.compile(r".+\.py:[A-Za-z_][\w.]*")
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
+
+from tokenmill.wording import signal_name
 
 Item = TypeVar("Item")
 Value = TypeVar("Value")
@@ -59,12 +60,8 @@ class Died(Generic[Item]):
         """The way it ended, in words."""
         if self.exit_code >= 0:
             return f"exited with code {self.exit_code}"
-        try:
-            name = signal.Signals(-self.exit_code).name
-        except ValueError:
-            name = f"signal {-self.exit_code}"
         cause = " by the kernel, which ran out of memory" if self.kernel_out_of_memory else ""
-        return f"was killed{cause} ({name})"
+        return f"was killed{cause} ({signal_name(-self.exit_code)})"
 
 
 Outcome = Done[Item, Value] | Failed[Item] | Died[Item]

@@ -14,6 +14,7 @@ from typing import BinaryIO
 
 import pyarrow as pa
 
+from tokenmill import machine
 from tokenmill.errors import CorruptStore, StoreError, UsageError
 from tokenmill.storage.inputs import absolute
 from tokenmill.storage.writing import EagerFile, sync_directory, write_error
@@ -253,11 +254,7 @@ class Folder:
 
     def free_bytes(self) -> int:
         """The space left on the folder's file system (of its nearest existing parent)."""
-        path = self.root
-        while not os.path.exists(path):
-            path = os.path.dirname(path)
-        status = os.statvfs(path)
-        return status.f_bavail * status.f_frsize
+        return machine.free_disk_bytes(self.root)
 
 
 def _exactly(file: io.FileIO, count: int) -> bytes:

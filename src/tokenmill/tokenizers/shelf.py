@@ -12,6 +12,7 @@ import tempfile
 
 import msgspec
 
+from tokenmill import job
 from tokenmill.errors import StoreError, TokenizerError
 from tokenmill.job import TokenizerSpec
 from tokenmill.storage import Folder
@@ -20,7 +21,7 @@ from tokenmill.tokenizers.vocabulary import Vocabulary, resolve
 
 def digest_of(vocabulary: Vocabulary) -> str:
     """The hash that stands for a tokenizer: of its spec, which names the vocabulary by hash."""
-    return hashlib.sha256(_spec_bytes(vocabulary)).hexdigest()
+    return job.digest_of(vocabulary.spec)
 
 
 def keep(vocabulary: Vocabulary) -> str:
@@ -69,7 +70,10 @@ def _put(folder: Folder, vocabulary: Vocabulary) -> None:
     if _look(folder, digest) is not None:
         return
     folder.create()
-    for name, content in ((vocabulary.spec.file, vocabulary.content), (f"{digest}.json", _spec_bytes(vocabulary))):
+    for name, content in (
+        (vocabulary.spec.file, vocabulary.content),
+        (f"{digest}.json", job.canonical(vocabulary.spec)),
+    ):
         with folder.publish(name) as file:
             file.write(content)
 
@@ -85,7 +89,3 @@ def _look(folder: Folder, digest: str) -> Vocabulary | None:
     except StoreError:
         return None
     return Vocabulary(spec, content) if hashlib.sha256(content).hexdigest() == spec.sha256 else None
-
-
-def _spec_bytes(vocabulary: Vocabulary) -> bytes:
-    return msgspec.json.encode(vocabulary.spec, order="sorted")

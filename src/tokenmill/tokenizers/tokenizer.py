@@ -159,10 +159,10 @@ class Tokenizer:
         """
         if self._fast is None:
             return
-        resident = machine.private_bytes()
-        self._first_bytes = self._first_bytes or resident
-        large = resident > min(self._first_bytes + CACHE_BYTES, most_bytes)
-        if large and resident > self._emptied_bytes + LEAST_GROWTH_BYTES:
+        held = machine.private_bytes()
+        self._first_bytes = self._first_bytes or held
+        large = held > min(self._first_bytes + CACHE_BYTES, most_bytes)
+        if large and held > self._emptied_bytes + LEAST_GROWTH_BYTES:
             self._fast.forget()
             pa.default_memory_pool().release_unused()
             machine.give_back_memory()

@@ -21,11 +21,10 @@ from dataclasses import dataclass
 
 import msgspec
 
-from tokenmill import machine
-from tokenmill.doctor import procfs
+from tokenmill import machine, procfs
 from tokenmill.doctor.examining.answers import Ended, Outcome, Place
 from tokenmill.doctor.examining.memory import held_bytes
-from tokenmill.doctor.examining.waiting import waits_for_lock
+from tokenmill.doctor.waits import waits_for_lock
 
 IDLE_SECONDS = 4.0
 MOST_SECONDS = 30.0

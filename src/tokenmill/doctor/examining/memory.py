@@ -8,8 +8,7 @@ import os
 import statistics
 from dataclasses import dataclass
 
-from tokenmill import machine
-from tokenmill.doctor import cgroups, procfs
+from tokenmill import cgroups, machine, procfs
 
 STEADY_READINGS = 64
 STEPS = 16
@@ -25,18 +24,13 @@ def own_peak_bytes() -> int:
     own = sum(int(line.split()[1]) * 1024 for line in lines if line.startswith(b"Private_Dirty:"))
     if not own:
         return machine.resident_bytes()
-    return own + max(0, status_bytes(os.getpid(), b"VmHWM") - status_bytes(os.getpid(), b"VmRSS"))
-
-
-def status_bytes(pid: int, *names: bytes) -> int:
-    """The sum of some sizes in /proc/PID/status; 0 where it does not tell."""
-    lines = (line.partition(b":") for line in procfs.read(f"/proc/{pid}/status").splitlines())
-    return sum(int(value.split()[0]) * 1024 for name, _, value in lines if name in names)
+    status = procfs.status(os.getpid())
+    return own + max(0, procfs.number(status, b"VmHWM") - procfs.number(status, b"VmRSS")) * 1024
 
 
 def held_bytes(pid: int) -> int:
     """The memory of a process without the files it maps."""
-    return status_bytes(pid, b"RssAnon", b"RssShmem")
+    return procfs.held_bytes(procfs.status(pid))
 
 
 @dataclass(frozen=True, slots=True)

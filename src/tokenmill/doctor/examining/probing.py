@@ -14,7 +14,7 @@ from typing import Literal, Self, TypeVar
 
 import msgspec
 
-from tokenmill.doctor import procfs
+from tokenmill import machine, procfs
 from tokenmill.doctor.examining.answers import Answer, Request
 from tokenmill.doctor.examining.forking import TIMED_OUT, WAITING_FOR_DISK, is_timeout, read_stack, stack_path
 from tokenmill.doctor.examining.memory import held_bytes
@@ -134,14 +134,10 @@ class Probe:
 def folder() -> Iterator[str]:
     """A folder for an examination, gone afterwards. It is elsewhere if there is no room for temporary files."""
     usual = tempfile.gettempdir()
-    roomy = [path for path in (usual, "/dev/shm", "/var/tmp") if os.path.isdir(path) and free_bytes(path) > 10 << 20]  # noqa: S108
+    roomy = [
+        path
+        for path in (usual, "/dev/shm", "/var/tmp")  # noqa: S108
+        if os.path.isdir(path) and machine.free_disk_bytes(path) > 10 << 20
+    ]
     with tempfile.TemporaryDirectory(prefix="tokenmill-doctor-", dir=next(iter(roomy), usual)) as path:
         yield path
-
-
-def free_bytes(path: str) -> int:
-    """The space that is left on the disk where a path is or would be."""
-    while not os.path.exists(path):
-        path = os.path.dirname(os.path.abspath(path))
-    seen = os.statvfs(path)
-    return seen.f_bavail * seen.f_frsize

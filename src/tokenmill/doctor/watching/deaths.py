@@ -7,11 +7,10 @@ from typing import Literal
 
 import msgspec
 
-from tokenmill import machine
-from tokenmill.doctor import cgroups
+from tokenmill import cgroups, machine
 from tokenmill.doctor.watching.kernel_log import KernelLog
 from tokenmill.doctor.watching.processes import Process, Role, Usage
-from tokenmill.wording import size
+from tokenmill.wording import signal_name, size
 
 Killer = Literal["itself", "kernel", "crash", "limit", "parent", "outside", "doctor", "unknown"]
 
@@ -104,14 +103,14 @@ def _by_status(process: Process) -> tuple[Killer, str]:
         unknown = "it is not known what: before Linux 6.15 only its parent is told"
         return ("unknown", unknown) if process.code is None else ("itself", f"exit code {process.code}")
     if number in CRASHES:
-        return "crash", f"{name_of(number)}: {signal.strsignal(number)}"
+        return "crash", f"{signal_name(number)}: {signal.strsignal(number)}"
     if number in LIMITS:
-        return "limit", f"{name_of(number)}: {LIMITS[signal.Signals(number)]}"
+        return "limit", f"{signal_name(number)}: {LIMITS[signal.Signals(number)]}"
     if number in ALARMS:
-        return "itself", f"{name_of(number)}: an alarm that the function set"
+        return "itself", f"{signal_name(number)}: an alarm that the function set"
     if number in REQUESTS and not process.is_command:
-        return "parent", f"{name_of(number)}{REQUESTS[signal.Signals(number)]}"
-    return "outside", f"{name_of(number)} from outside"
+        return "parent", f"{signal_name(number)}{REQUESTS[signal.Signals(number)]}"
+    return "outside", f"{signal_name(number)} from outside"
 
 
 def _death(process: Process, killer: Killer, why: str, limit: int | None, held: int | None) -> Death:
@@ -122,7 +121,7 @@ def _death(process: Process, killer: Killer, why: str, limit: int | None, held: 
         role=process.role,
         parent=process.parent,
         exit_code=process.code,
-        signal=None if process.signal is None else name_of(process.signal),
+        signal=None if process.signal is None else signal_name(process.signal),
         killer=killer,
         why=why,
         seconds=round(process.seconds or 0.0, 3),
@@ -137,11 +136,3 @@ def _death(process: Process, killer: Killer, why: str, limit: int | None, held: 
         forked=process.forked,
         threads_of_parent=process.threads_of_parent,
     )
-
-
-def name_of(number: int) -> str:
-    """The name of a signal: SIGKILL."""
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 
-from tokenmill.doctor import procfs
+from tokenmill import procfs
 from tokenmill.wording import size
 
 KINDS = {

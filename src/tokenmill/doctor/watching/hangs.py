@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tokenmill.doctor.waits import Wait, wait_of
 from tokenmill.doctor.watching.processes import Process
 from tokenmill.doctor.watching.tree import Tree
-from tokenmill.doctor.watching.waits import Wait, wait_of
 
 IDLE_SHARE = 0.05
 """The share of a core that a tree uses which only waits: parents of a pool look after it ten times a second."""

@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass, field
 from typing import Literal
 
-from tokenmill.doctor import cgroups, procfs
+from tokenmill import cgroups, procfs
 from tokenmill.doctor.watching import exits
 
 Role = Literal["command", "worker", "service", "program"]
@@ -116,7 +116,7 @@ class Process:
             self.look_closely()
         self.threads, self.cpu_seconds = seen.threads, seen.cpu_seconds
         sizes = procfs.status(self.pid)
-        self.held = (procfs.number(sizes, b"RssAnon") + procfs.number(sizes, b"RssShmem")) * 1024
+        self.held = procfs.held_bytes(sizes)
         self.files = max(self.files, procfs.number(sizes, b"RssFile") * 1024)
         self.peak = max(self.peak, self.held, procfs.number(sizes, b"VmHWM") * 1024 - self.files)
         return True
@@ -147,7 +147,7 @@ class Process:
 
     def measure_own(self) -> None:
         """Find out how much of its memory it shares with its relatives. This takes milliseconds for gigabytes."""
-        private = procfs.private_bytes(self.pid)
+        private = procfs.share_bytes(self.pid)
         if private is not None:
             self.inherited = max(0, self.held - private)
 

@@ -8,7 +8,7 @@ import signal
 import time
 from dataclasses import dataclass
 
-from tokenmill.doctor import procfs
+from tokenmill import procfs
 from tokenmill.doctor.watching import tracebacks
 from tokenmill.doctor.watching.processes import Process
 from tokenmill.doctor.watching.stderr import Relay

@@ -8,7 +8,7 @@ import select
 import signal
 import time
 
-from tokenmill.doctor import procfs
+from tokenmill import procfs
 from tokenmill.doctor.watching import exits
 from tokenmill.doctor.watching.processes import Process, Usage, usage_of
 

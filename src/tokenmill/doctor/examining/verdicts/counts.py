@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import os
 
-from tokenmill import machine, wording
-from tokenmill.doctor import cgroups
+from tokenmill import cgroups, machine, wording
 from tokenmill.doctor.causes import Check, Finding, Level, finding
 from tokenmill.doctor.examining.case import Case, Verdict
-from tokenmill.doctor.examining.probing import free_bytes
 
 MANY_TIMES = 4
 FAR_TOO_MANY_TIMES = 8
@@ -40,7 +38,7 @@ def disks(case: Case) -> Verdict:
     """Whether there is room where datasets writes."""
     if case.script.picklers and "dill" not in case.script.picklers:
         return Check("disk", "ok", "nothing is written by the workers' library"), []
-    places = {path: free_bytes(path) for path in case.loaded.folders}
+    places = {path: machine.free_disk_bytes(path) for path in case.loaded.folders}
     findings = [_small(path, free) for path, free in places.items() if free < SMALL_BYTES]
     path, free = min(places.items(), key=lambda place: place[1])
     level: Level = "ok" if not findings else "problem" if free < FULL_BYTES else "warning"

@@ -6,7 +6,7 @@ import functools
 import os
 from dataclasses import dataclass
 
-from tokenmill.doctor import procfs
+from tokenmill import procfs
 
 ROOT = "/sys/fs/cgroup"
 UNLIMITED = 1 << 60

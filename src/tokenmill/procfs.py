@@ -14,6 +14,9 @@ FORKED_WITHOUT_EXEC = 0x40
 LIMITS = (b"Max open files", b"Max address space")
 ZOMBIE = "Z"
 READ_BYTES = 1 << 14
+SHORT_BYTES = 1 << 11
+"""The kernel hands over about a page at a time: what is shorter than this is whole."""
+
 PROC = "/proc"
 
 
@@ -31,15 +34,19 @@ class Stat:
 
 
 def read(path: str) -> bytes:
-    """The beginning of a small file, or nothing if it cannot be read."""
+    """A small file, or the beginning of a larger one; nothing if it cannot be read."""
     try:
         file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return b""
     try:
-        return os.read(file, READ_BYTES)
+        data = os.read(file, READ_BYTES)
+        while SHORT_BYTES < len(data) < READ_BYTES and (more := os.read(file, READ_BYTES)):
+            data += more
     except OSError:
         return b""
+    else:
+        return data
     finally:
         os.close(file)
 
@@ -72,13 +79,18 @@ def number(text: bytes, name: bytes) -> int:
     return int(text[begin + len(name) + 3 :].split(None, 1)[0]) if begin >= 0 else 0
 
 
+def held_bytes(text: bytes) -> int:
+    """The memory without the files that are mapped, by the text of /proc/PID/status."""
+    return (number(text, b"RssAnon") + number(text, b"RssShmem")) * 1024
+
+
 def is_thread(pid: int) -> bool:
     """Whether the number is that of a thread which is not its process's first."""
     return number(status(pid), b"Tgid") not in (pid, 0)
 
 
-def private_bytes(pid: int) -> int | None:
-    """The memory that counts for this process alone: what it shares is divided among those who share it."""
+def share_bytes(pid: int) -> int | None:
+    """The memory of a process without files, where what it shares is divided among those who share it."""
     for line in read(f"{PROC}/{pid}/smaps_rollup").split(b"\n"):
         if line.startswith(b"Pss_Anon:"):
             return int(line.split()[1]) * 1024

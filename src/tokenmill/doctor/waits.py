@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-from tokenmill.doctor import procfs
+from tokenmill import procfs
 
 FUTEX_PRIVATE = 128
+TIME_LIMIT = 3
+"""The place of the time limit among the arguments of futex."""
 
 
 def _by_number(**names: tuple[int, ...]) -> dict[int, str]:
@@ -70,9 +72,7 @@ def wait_of(pid: int) -> Wait:
     seen = procfs.stat(pid)
     if seen is None or seen.state in STATES:
         return Wait(STATES[seen.state] if seen is not None else "has ended")
-    fields = procfs.read(f"{procfs.PROC}/{pid}/syscall").decode().split()
-    name = CALLS.get(os.uname().machine, {}).get(int(fields[0])) if fields and fields[0].isdigit() else None
-    arguments = [int(field, 16) for field in fields[1:7]]
+    name, arguments = _call(pid)
     if name == "futex":
         return _lock(arguments, seen.threads)
     if name in VERBS:
@@ -80,8 +80,26 @@ def wait_of(pid: int) -> Wait:
     return Wait(WORDS[name]) if name is not None else _by_kernel_function(pid)
 
 
+def waits_for_lock(pid: int) -> bool:
+    """Whether every thread of a process waits for a lock, without a time limit. False where that cannot be read."""
+    try:
+        threads = [int(name) for name in os.listdir(f"{procfs.PROC}/{pid}/task")]
+    except OSError:
+        return False
+    calls = [_call(pid, thread) for thread in threads]
+    return bool(calls) and all(name == "futex" and arguments[TIME_LIMIT] == 0 for name, arguments in calls)
+
+
+def _call(pid: int, thread: int | None = None) -> tuple[str | None, list[int]]:
+    """The system call that a thread, or else the first one, is in: its name, if it is known, and its arguments."""
+    where = f"{procfs.PROC}/{pid}" if thread is None else f"{procfs.PROC}/{pid}/task/{thread}"
+    fields = procfs.read(f"{where}/syscall").decode().split()
+    name = CALLS.get(os.uname().machine, {}).get(int(fields[0])) if fields and fields[0].isdigit() else None
+    return name, [int(field, 16) for field in fields[1:7]]
+
+
 def _lock(arguments: list[int], threads: int) -> Wait:
-    is_own, has_limit = bool(arguments[1] & FUTEX_PRIVATE), arguments[3] != 0
+    is_own, has_limit = bool(arguments[1] & FUTEX_PRIVATE), arguments[TIME_LIMIT] != 0
     if not is_own:
         return Wait("waits for a lock that processes share")
     if has_limit:
