@@ -10,6 +10,7 @@ import threading
 import time
 from pathlib import Path
 
+from tokenmill import marks
 from tokenmill.errors import SourceError
 
 WAIT_SECONDS = 30.0
@@ -153,3 +154,29 @@ def pandas_after_use_of_arrow(_: object) -> bool:
 
     pa.array([1])
     return "pandas" in sys.modules
+
+
+def mark_and_sleep(times: list[float]) -> str:
+    """Begin one thing after the other, each of which takes so long; each may take a second."""
+    for number, seconds in enumerate(times):
+        marks.doing(f"step {number}".encode(), 1.0)
+        time.sleep(seconds)
+    return "awake"
+
+
+def hold(megabytes: int) -> int:
+    """Have that much memory for a while."""
+    held = b"x" * (megabytes << 20)
+    time.sleep(1.0)
+    return len(held)
+
+
+def be_killed(marker: str) -> int:
+    """Be killed from outside as often as the file's name says, then live."""
+    with open(marker, "a+") as file:
+        file.seek(0)
+        before = len(file.read())
+        file.write("x")
+    if before < int(Path(marker).name):
+        os.kill(os.getpid(), signal.SIGKILL)
+    return before

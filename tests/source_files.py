@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import zstandard
 
 from tokenmill import sources, storage
-from tokenmill.sources.documents import ReadOptions, SourceFile
+from tokenmill.sources.documents import BadRow, ReadOptions, SourceFile
 
 SEPARATOR = "<|end|>"
 Stream = list[tuple[int, str | None]]
@@ -26,23 +26,38 @@ def source(path: str) -> SourceFile:
 
 def read_slice(file: SourceFile, start: int, stop: int, options: ReadOptions) -> Stream:
     """The rows and texts of one slice."""
+    return read_slice_and_bad(file, start, stop, options)[0]
+
+
+def read_slice_and_bad(file: SourceFile, start: int, stop: int, options: ReadOptions) -> tuple[Stream, list[BadRow]]:
+    """The rows and texts of one slice, and its rows that are no documents."""
     stream: Stream = []
+    bad: list[BadRow] = []
     for documents in sources.read_documents(file, start, stop, options):
         assert documents.text.type == pa.large_string()
-        assert len(documents.text) == len(documents.rows) > 0
+        assert len(documents.text) == len(documents.rows)
+        assert len(documents.rows) + len(documents.bad) > 0
         stream.extend(zip(documents.rows.tolist(), documents.text.to_pylist(), strict=True))
-    return stream
+        bad.extend(documents.bad)
+    return stream, bad
 
 
 def read_all(path: str, options: ReadOptions | None = None, unit_bytes: int = 1 << 20) -> Stream:
     """The rows and texts of a file, read slice by slice."""
-    options = options or ReadOptions()
+    return read_all_and_bad(path, options or ReadOptions(), unit_bytes)[0]
+
+
+def read_all_and_bad(path: str, options: ReadOptions, unit_bytes: int = 1 << 20) -> tuple[Stream, list[BadRow]]:
+    """The rows and texts of a file, read slice by slice, and its rows that are no documents."""
     file = source(path)
     slices = sources.split_file(file, options, unit_bytes)
     stream: Stream = []
+    bad: list[BadRow] = []
     for start, stop in zip(slices.start.tolist(), slices.stop.tolist(), strict=True):
-        stream.extend(read_slice(file, start, stop, options))
-    return stream
+        found, found_bad = read_slice_and_bad(file, start, stop, options)
+        stream += found
+        bad += found_bad
+    return stream, bad
 
 
 def texts(path: str, options: ReadOptions | None = None) -> list[str | None]:

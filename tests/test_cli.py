@@ -95,7 +95,7 @@ def test_skipped_rows_can_be_listed(tmp_path: Path) -> None:
     """Rows that are not in the store are listed with file, row and reason."""
     source = write_parquet(tmp_path / "a.parquet", ["a", None, None, "b"])
     done = run("prepare", source, *TOKENS, "--out", tmp_path / "out")
-    assert "2 rows (2 null)" in done.stdout
+    assert "2 rows without text" in done.stdout
     assert run("inspect", tmp_path / "out", "--skipped").stdout == f"{source}  rows 1 to 2  null\n"
 
 

@@ -17,6 +17,7 @@ import pytest
 
 from executor_functions import (
     announce_and_wait,
+    be_killed,
     die_at_first,
     die_talking,
     double,
@@ -24,7 +25,9 @@ from executor_functions import (
     fail,
     has_thread,
     hoard,
+    hold,
     linger,
+    mark_and_sleep,
     negate,
     pandas_after_use_of_arrow,
     pid,
@@ -35,7 +38,7 @@ from executor_functions import (
 from killing import alive, wait_until
 from tokenmill.executors import processes
 from tokenmill.executors.local import LocalExecutor
-from tokenmill.executors.outcomes import Died, Done, Failed
+from tokenmill.executors.outcomes import Cause, Died, Done, Failed, Terms
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -44,9 +47,11 @@ GONE_SECONDS = 5.0
 MEGABYTE = 1 << 20
 
 
-def local_executor(workers: int, worker_bytes: int | None = None, preload: tuple[str, ...] = ()) -> LocalExecutor:
+def local_executor(
+    workers: int, worker_bytes: int | None = None, memory_bytes: int | None = None, preload: tuple[str, ...] = ()
+) -> LocalExecutor:
     """The local executor, with its workers."""
-    return LocalExecutor(preload).start(workers, worker_bytes)
+    return LocalExecutor(preload).start(workers, worker_bytes, memory_bytes)
 
 
 EXECUTORS = {"local": local_executor}
@@ -168,7 +173,7 @@ def test_a_death_costs_only_the_item_that_had_it(make: Make, way: str, exit_code
     assert all((death.exit_code, death.how) == (exit_code, how) for death in deaths)
     assert len({death.worker.pid for death in deaths}) == 3
     assert all(death.worker.peak_bytes > 0 and death.seconds >= 0 for death in deaths)
-    assert not any(death.kernel_out_of_memory for death in deaths)
+    assert not any(death.end.by_kernel for death in deaths)
 
 
 def test_every_worker_can_die(make: Make) -> None:
@@ -464,3 +469,81 @@ def test_workers_do_not_load_pandas(make: Make) -> None:
     """pandas, which would take a second and 30 MB of each worker, stays out, although it is installed here."""
     assert importlib.util.find_spec("pandas") is not None
     assert next(make(1).run(pandas_after_use_of_arrow, [1])).value is False
+
+
+def test_a_worker_that_does_not_move_on_is_stopped(make: Make) -> None:
+    """A worker that takes longer than it said is stopped and told with what it was at; one that moves on is left."""
+    outcomes = list(make(2).run(mark_and_sleep, [[0.7, 0.7, 0.7], [0.1, 30.0]], Terms(deaths=1)))
+    stuck = next(outcome for outcome in outcomes if isinstance(outcome, Died))
+    assert (stuck.end.cause, stuck.note, stuck.final) == (Cause.SILENCE, b"step 1", True)
+    assert stuck.how == "was stopped: it had not moved on for 1.0 s"
+    assert stuck.seconds < 10
+    assert [outcome.value for outcome in outcomes if isinstance(outcome, Done)] == ["awake"]
+
+
+def test_the_largest_worker_gives_way_when_memory_runs_out(make: Make) -> None:
+    """Workers that hold too much together become fewer, and all items are done."""
+    executor = make(3, memory_bytes=500 * MEGABYTE)
+    outcomes = list(executor.run(hold, [200] * 5, Terms(deaths=5)))
+    deaths = [outcome for outcome in outcomes if isinstance(outcome, Died)]
+    assert sum(isinstance(outcome, Done) for outcome in outcomes) == 5
+    assert deaths
+    assert {death.end.cause for death in deaths} == {Cause.MEMORY}
+    assert deaths[0].how == "was stopped: the workers held more than their 524 MB of memory"
+    assert deaths[-1].workers == len(executor.pids) == 3 - len(deaths)
+
+
+def test_one_worker_is_kept_however_much_it_takes(make: Make) -> None:
+    """An item that needs more than there is ends as a death each time; the others are done."""
+    executor = make(2, memory_bytes=300 * MEGABYTE)
+    outcomes = list(executor.run(hold, [1, 600, 1, 1]))
+    deaths = [outcome for outcome in outcomes if isinstance(outcome, Died)]
+    assert [(death.item, death.attempt, death.final) for death in deaths] == [
+        (600, 1, False),
+        (600, 2, False),
+        (600, 3, True),
+    ]
+    assert sum(isinstance(outcome, Done) for outcome in outcomes) == 3
+    assert len(executor.pids) == 1
+
+
+def test_kills_by_others_are_counted_apart(make: Make, tmp_path: Path) -> None:
+    """What somebody else kills may be tried more often than what dies by itself."""
+    *deaths, done = make(1).run(be_killed, [str(tmp_path / "4")], Terms(deaths=1, kills=5))
+    assert [(death.end.cause, death.attempt, death.final) for death in deaths] == [
+        (Cause.KILLED, number, False) for number in (1, 2, 3, 4)
+    ]
+    assert done.value == 4
+
+
+def test_the_terms_may_ask_for_fewer_workers(make: Make) -> None:
+    """Items can be done by one worker of several."""
+    outcomes = list(make(3).run(pid, range(20), Terms(workers=1)))
+    assert len({outcome.value for outcome in outcomes}) == 1
+
+
+def test_a_worker_that_cannot_die_is_left_behind(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker that is killed and does not die, as one that waits for a dead disk, does not hold up the run."""
+    group = Path("/sys/fs/cgroup/freezer") / f"tokenmill-test-{os.getpid()}"
+    try:
+        group.mkdir()
+        (group / "freezer.state").write_text("THAWED")
+    except OSError:
+        pytest.skip("there is no freezer cgroup that may be used here")
+    monkeypatch.setattr(processes, "END_SECONDS", 1.0)
+    executor = make(1)
+    run = executor.run(mark_and_sleep, [[0.1], [30.0]], Terms(deaths=1))
+    assert isinstance(next(run), Done)
+    stuck = executor.pids[0]
+    try:
+        (group / "cgroup.procs").write_text(str(stuck))
+        (group / "freezer.state").write_text("FROZEN")
+        death = next(run)
+        assert isinstance(death, Died)
+        assert death.end.cause is Cause.SILENCE
+        assert alive([stuck])
+        assert values(executor.run(double, [3])) == [6]
+    finally:
+        (group / "freezer.state").write_text("THAWED")
+        assert wait_until(lambda: not alive([stuck]), GONE_SECONDS)
+        group.rmdir()

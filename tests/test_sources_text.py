@@ -71,7 +71,7 @@ def test_invalid_utf8_is_named_by_the_byte_where_its_document_starts(tmp_path):
     path.write_bytes(b"one\ntwo\nthr\xffee\nfour")
     with pytest.raises(BadDocument, match=r"row +8\n") as caught:
         read_all(str(path), ReadOptions(separator="\n"), 2)
-    assert "byte         3" in str(caught.value)
+    assert "reason       byte 3 of" in str(caught.value)
     with pytest.raises(BadDocument, match=r"row +0\n"):
         read_all(str(path))
 

@@ -28,7 +28,7 @@ from tokenmill.api.freeze import freeze
 from tokenmill.api.mill import Mill
 from tokenmill.api.progress import Silent
 from tokenmill.api.request import Means, Words, make_request
-from tokenmill.executors.outcomes import Done, Worker
+from tokenmill.executors.outcomes import USUAL, Done, Terms, Worker
 from tokenmill.part import PartContent, PartSummary, Skipped, open_part, write_part
 from tokenmill.planning import build, default_unit_bytes
 from tokenmill.sources import discover
@@ -270,7 +270,12 @@ def test_a_part_has_these_bytes(tmp_path: Path) -> None:
 class InlineExecutor:
     """Runs functions right here, so that a test can reach into what they use."""
 
-    def run(self, function: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Done[Any, Any]]:
+    def run(
+        self,
+        function: Callable[[Any], Any],
+        items: Iterable[Any],
+        terms: Terms = USUAL,
+    ) -> Iterator[Done[Any, Any]]:
         """Every item is done."""
         for item in items:
             yield Done(item, function(item), Worker(os.getpid(), 1), 0.0)
@@ -293,13 +298,16 @@ def test_a_run_gives_up_an_engine_that_fails_an_audit(
     request = make_request(Words(corpus, SMALL_TIKTOKEN, eot=END, unit_bytes=500), discover(corpus))
     folder = Folder(str(tmp_path / "out"))
     folder.create()
-    mill = Mill(folder, freeze(folder, request), "gigatoken", Means(1, 1 << 40, 1 << 40), Silent())
+    means = Means(1, 1 << 40, 1 << 40, 1 << 40)
+    mill = Mill(folder, freeze(folder, request, InlineExecutor()), "gigatoken", means, means.limits(), 0.0, Silent())
     mill.run(InlineExecutor())
     mill.manifest.publish()
     assert part_bytes(tmp_path / "out") == part_bytes(tmp_path / "right")
     assert len(calls) == 5
     assert mill.engine == "tiktoken"
-    assert re.search(r"different tokens for one document \(file .*parquet, row \d+\).*tiktoken", mill.notices[0])
+    assert re.search(
+        r"different tokens for one document \(file .*parquet, row \d+\).*tiktoken", mill.chronicle.notices[0]
+    )
 
 
 def test_empty_sources_take_nothing_from_their_neighbours(tmp_path: Path) -> None:

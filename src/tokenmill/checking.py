@@ -12,11 +12,11 @@ from tokenmill import keys
 from tokenmill.errors import CorruptStore
 from tokenmill.framing import framed
 from tokenmill.job import Job
-from tokenmill.part import PartContent, PartSummary, check_part, open_part
+from tokenmill.part import NULL, PartContent, PartSummary, Skipped, check_part, open_part
 from tokenmill.planning import UnitTask
 from tokenmill.sources.documents import Documents, SourceFile
 from tokenmill.storage import Folder
-from tokenmill.work import loaded_tokenizer, unit_documents
+from tokenmill.work import Limits, loaded_tokenizer, unit_documents
 
 SAMPLE_KEY = 1
 """Under which key the hash of a document decides whether it is compared."""
@@ -36,21 +36,23 @@ class Verify:
     directory: str
     job: Job
     share: float
+    limits: Limits
 
     def __call__(self, task: UnitTask) -> Verified:
         """Raise an error that names the part or the document that is wrong."""
         folder = Folder(self.directory)
-        summary = check_part(folder, task.unit)
+        summary = check_part(folder, task.unit, self.job)
         if self.share <= 0:
             return Verified(summary)
         _, content = open_part(folder, task.unit)
         compared = documents_seen = rows_seen = 0
-        for file, documents in unit_documents(task, self.job):
-            present = documents.without_nulls()
+        bad = _quarantined(summary)
+        for file, documents in unit_documents(task, self.limits.read_options(self.job)):
+            present = _without(documents.without_nulls(), bad.get(file.index, []))
             stored = content.slice(documents_seen, documents_seen + len(present.rows))
             compared += self._compare(task, file, present, stored)
             documents_seen += len(present.rows)
-            rows_seen += len(documents.rows)
+            rows_seen += len(documents.rows) + len(documents.bad)
         if (documents_seen, rows_seen) != (summary.documents, summary.documents + summary.skipped_rows):
             raise _different(
                 task,
@@ -72,6 +74,22 @@ class Verify:
             if not np.array_equal(stored.document(int(place)), expected.document(position)):
                 raise _different(task, file, f"row {present.rows[place]} has other tokens than the reference gives")
         return len(chosen)
+
+
+def _quarantined(summary: PartSummary) -> dict[int, list[Skipped]]:
+    """The rows in quarantine, source by source."""
+    found: dict[int, list[Skipped]] = {}
+    for skipped in summary.skipped:
+        if skipped.reason != NULL:
+            found.setdefault(skipped.source, []).append(skipped)
+    return found
+
+
+def _without(documents: Documents, left_out: list[Skipped]) -> Documents:
+    kept = np.ones(len(documents.rows), np.bool_)
+    for skipped in left_out:
+        kept &= (documents.rows < skipped.first) | (documents.rows > skipped.last)
+    return documents if kept.all() else Documents(documents.text.filter(pa.array(kept)), documents.rows[kept])
 
 
 def _different(task: UnitTask, file: SourceFile, what: str) -> CorruptStore:

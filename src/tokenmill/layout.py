@@ -19,7 +19,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tokenmill.errors import CorruptStore, IncompleteStore, StoreError
-from tokenmill.job import Job
+from tokenmill.job import Job, TokenizerSpec
+from tokenmill.sources import KINDS
+from tokenmill.storage.damage import Damage, decode
+from tokenmill.storage.tables import count_rows, read_parquet
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,8 +38,10 @@ LOG = "log.jsonl"
 LOCK = ".lock"
 PARTS = "parts"
 TOKENIZER = "tokenizer"
-FORMAT = 2
-"""2 since sources have an identity."""
+RUN_BYTES = 64 << 20
+"""More than any `run.json` has."""
+FORMAT = 3
+"""2 since sources have an identity, 3 since the manifest counts rows in quarantine."""
 
 MANIFEST_SCHEMA = pa.schema(
     [
@@ -45,9 +50,38 @@ MANIFEST_SCHEMA = pa.schema(
         ("tokens", pa.int64()),
         ("text_bytes", pa.int64()),
         ("skipped", pa.int64()),
+        ("quarantined", pa.int64()),  # of those that are skipped
         ("sha256", pa.string()),
     ]
 )
+
+
+PLAN_SCHEMA = pa.schema(
+    [
+        ("source", pa.uint32()),  # the first source of the unit
+        ("sources", pa.uint32()),  # how many sources follow each other in it
+        ("start", pa.int64()),  # the slice, if the unit is a slice of one source; null if it is whole sources
+        ("stop", pa.int64()),
+        ("text_bytes", pa.int64()),  # as near as can be told without reading
+        ("rows", pa.int64()),  # null where only reading tells
+    ]
+)
+
+_SCHEMAS = {
+    PLAN: PLAN_SCHEMA,
+    SOURCES: pa.schema(
+        [
+            ("path", pa.string()),
+            ("kind", pa.dictionary(pa.int32(), pa.string())),
+            ("size", pa.int64()),
+            ("fingerprint", pa.string()),
+            ("identity", pa.uint64()),
+        ]
+    ),
+    MANIFEST: MANIFEST_SCHEMA,
+}
+_OPTIONAL = ("start", "stop", "rows")
+"""The columns that may be null: a unit of whole sources has no slice, and rows are not always known."""
 
 
 class Run(msgspec.Struct, frozen=True):
@@ -81,15 +115,48 @@ def publish_table(folder: Folder, name: str, table: pa.Table) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def read_table(folder: Folder, name: str, sha256: str | None = None) -> pa.Table:
-    """Read a table that `publish_table` wrote, checked against its hash where one is known."""
-    data = folder.read(name)
+def read_table(folder: Folder, name: str, sha256: str | None = None, schema: pa.Schema | None = None) -> pa.Table:
+    """Read a table that `publish_table` wrote, checked against its hash where one is known.
+
+    Its columns are those of the schema, if there is one, by default the one that a table of this name has in a store.
+    """
+    data = folder.buffer(name)
     if sha256 is not None and hashlib.sha256(data).hexdigest() != sha256:
         raise CorruptStore(f"{folder.path(name)} is not the file that {RUN} names")
     try:
-        return pq.read_table(pa.BufferReader(data))
-    except (pa.ArrowInvalid, OSError) as error:
-        raise CorruptStore(f"{folder.path(name)} is damaged", str(error)) from error
+        return read_parquet(data, schema or _SCHEMAS.get(name), _OPTIONAL)
+    except Damage as damage:
+        raise damaged(folder, name, str(damage)) from damage
+
+
+def read_plan(folder: Folder, run: Run) -> pa.Table:
+    """The plan of a run, whose units are slices of sources that there are."""
+    plan = read_table(folder, PLAN, run.plan_sha256)
+    source, sources = (plan[name].to_numpy().astype(np.int64) for name in ("source", "sources"))
+    slices = [plan[name].fill_null(0).to_numpy() for name in ("start", "stop", "text_bytes", "rows")]
+    if bool((source + sources > run.sources).any()) or bool((sources < 1).any()):
+        raise damaged(folder, PLAN, f"a unit is not of the {run.sources} sources")
+    if any(bool((column < 0).any()) for column in slices) or _too_many(plan["text_bytes"]):
+        raise damaged(folder, PLAN, "a unit has a size that is none")
+    return plan
+
+
+def read_sources(folder: Folder, run: Run) -> pa.Table:
+    """The sources of a run."""
+    sources = read_table(folder, SOURCES, run.sources_sha256)
+    kinds = set(sources["kind"].unique().to_pylist())
+    if not kinds <= set(KINDS):
+        raise damaged(folder, SOURCES, f"a source is of kind {min(kinds - set(KINDS))[:20]!r}")
+    return sources
+
+
+def read_vocabulary(folder: Folder, tokenizer: TokenizerSpec) -> bytes:
+    """The vocabulary of a run, which is what its hash says, byte for byte."""
+    name = f"{TOKENIZER}/{tokenizer.file}"
+    content = folder.read(name)
+    if hashlib.sha256(content).hexdigest() != tokenizer.sha256:
+        raise CorruptStore(f"{folder.path(name)} is not the vocabulary that {RUN} names")
+    return content
 
 
 def read_run(folder: Folder) -> Run | None:
@@ -97,12 +164,62 @@ def read_run(folder: Folder) -> Run | None:
     if not folder.exists(RUN):
         return None
     try:
-        run = msgspec.json.decode(folder.read(RUN), type=Run)
-    except msgspec.MsgspecError as error:
-        raise CorruptStore(f"{folder.path(RUN)} is damaged", str(error)) from error
-    if run.format != FORMAT:
-        raise StoreError(f"{folder.root} was written in format {run.format}; this tokenmill reads format {FORMAT}")
+        data = folder.read(RUN, RUN_BYTES)
+        written = decode(data, _Format).format
+        if written != FORMAT:
+            raise StoreError(f"{folder.root} was written in format {written}; this tokenmill reads format {FORMAT}")
+        run = decode(data, Run)
+        _check_counts(run)
+        _check_tokenizer(run.job)
+    except Damage as damage:
+        raise damaged(folder, RUN, str(damage)) from damage
+    for name, rows in ((PLAN, run.units), (SOURCES, run.sources)):
+        _check_rows(folder, name, rows)
     return run
+
+
+_ENDINGS = {"tiktoken": "tiktoken", "huggingface": "json"}
+"""What the vocabulary of each kind of tokenizer is called after its hash."""
+
+
+class _Format(msgspec.Struct):
+    """The one field of `run.json` that every version has."""
+
+    format: int = 1
+
+
+def _check_counts(run: Run) -> None:
+    counts = (run.units, run.sources, run.source_bytes, run.text_bytes, run.job.unit_bytes, run.job.limit_units or 0)
+    if not 0 <= min(counts) <= max(counts) < 1 << 62:
+        raise Damage("its counts are none")
+
+
+def _check_tokenizer(job: Job) -> None:
+    """Refuse a tokenizer whose file is not named by its hash, or that no vocabulary can be."""
+    tokenizer = job.tokenizer
+    if tokenizer.kind not in _ENDINGS or not 0 < tokenizer.vocabulary_size <= 1 << 32:
+        raise Damage(f"there is no vocabulary of {tokenizer.vocabulary_size} ids and of kind {tokenizer.kind[:20]!r}")
+    named = f"{tokenizer.sha256}.{_ENDINGS[tokenizer.kind]}"
+    if not re.fullmatch("[0-9a-f]{64}", tokenizer.sha256) or tokenizer.file != named:
+        raise Damage(f"the vocabulary has the name {tokenizer.file[:100]!r}")
+    tokens = [*tokenizer.special_tokens.values(), tokenizer.end_of_text, job.begin, job.end]
+    if any(token is not None and not 0 <= token < tokenizer.vocabulary_size for token in tokens):
+        raise Damage(f"a token is not among the {tokenizer.vocabulary_size} ids")
+
+
+def _check_rows(folder: Folder, name: str, expected: int) -> None:
+    """Compare a count of `run.json` with the table it counts, before anything is made of that size."""
+    try:
+        rows = count_rows(folder.buffer(name))
+    except Damage as damage:
+        raise damaged(folder, name, str(damage)) from damage
+    if rows != expected:
+        raise damaged(folder, RUN, f"it tells of {expected} rows in {name}, which has {rows}")
+
+
+def damaged(folder: Folder, name: str, reason: str) -> CorruptStore:
+    """The error for a file that does not hold what it should."""
+    return CorruptStore(f"{folder.path(name)} is damaged", f"reason       {reason}")
 
 
 def require_run(folder: Folder) -> Run:
@@ -119,13 +236,30 @@ def require_run(folder: Folder) -> Run:
 def require_manifest(folder: Folder, run: Run) -> pa.Table:
     """The manifest of a store that should be complete."""
     if folder.exists(MANIFEST):
-        return read_table(folder, MANIFEST)
+        return _checked_manifest(folder, run)
     committed = int(committed_units(folder, run.units).sum())
     raise IncompleteStore(
         f"the store {folder.root} is not complete",
         f"units        {committed:,} of {run.units:,} are committed",
         "Run the same `tokenmill prepare` again to finish it.",
     )
+
+
+def _checked_manifest(folder: Folder, run: Run) -> pa.Table:
+    """The manifest, if it has the units of the plan, and counts that can be added up."""
+    manifest = read_table(folder, MANIFEST)
+    if not np.array_equal(manifest["unit"].to_numpy(), np.arange(run.units)):
+        raise damaged(folder, MANIFEST, f"its units are not the {run.units} of the plan")
+    for field in MANIFEST_SCHEMA:
+        if pa.types.is_integer(field.type) and _too_many(manifest[field.name]):
+            raise damaged(folder, MANIFEST, f"its {field.name} are no counts")
+    return manifest
+
+
+def _too_many(column: pa.ChunkedArray) -> bool:
+    """Whether counts are negative, or their sum is none that 63 bits hold."""
+    counts = column.to_numpy()
+    return bool((counts < 0).any()) or float(counts.sum(dtype=np.float64)) >= 2.0**62
 
 
 def committed_units(folder: Folder, units: int) -> npt.NDArray[np.bool_]:
@@ -135,7 +269,7 @@ def committed_units(folder: Folder, units: int) -> npt.NDArray[np.bool_]:
 
 def numbered_files(folder: Folder, directory: str, ending: str, count: int) -> npt.NDArray[np.bool_]:
     """Which of so many files are in a directory, where a file is called by its number, by listing it once."""
-    pattern = re.compile(rf"(\d{{8,}})\.{ending}")
+    pattern = re.compile(rf"([0-9]{{8,18}})\.{ending}")
     numbers = np.array(
         [int(match[1]) for name in folder.names(directory) if (match := pattern.fullmatch(name))], np.int64
     )
@@ -146,7 +280,9 @@ def numbered_files(folder: Folder, directory: str, ending: str, count: int) -> n
 
 def manifest_columns(summaries: Sequence[PartSummary]) -> pa.Table:
     """Rows of the manifest for some parts."""
-    rows = [(s.unit, s.documents, s.tokens, s.text_bytes, s.skipped_rows, s.sha256) for s in summaries]
+    rows = [
+        (s.unit, s.documents, s.tokens, s.text_bytes, s.skipped_rows, s.quarantined_rows, s.sha256) for s in summaries
+    ]
     columns = list(zip(*rows, strict=True)) if rows else [()] * len(MANIFEST_SCHEMA)
     arrays = [pa.array(column, field.type) for column, field in zip(columns, MANIFEST_SCHEMA, strict=True)]
     return pa.table(arrays, schema=MANIFEST_SCHEMA)

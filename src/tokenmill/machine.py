@@ -28,8 +28,13 @@ def cores() -> int:
 def memory_bytes() -> int:
     """How much memory there is for this process: the machine's, cut by the cgroup's limit."""
     total = PAGE_BYTES * os.sysconf("SC_PHYS_PAGES")
+    return min(total, memory_limit_bytes() or total)
+
+
+def memory_limit_bytes() -> int | None:
+    """What the cgroup allows this process, if anything limits it."""
     limit = cgroups.limit(cgroups.membership(os.getpid()))
-    return total if limit is None else min(total, limit[1])
+    return None if limit is None else limit[1]
 
 
 def default_memory_budget() -> int:
@@ -49,9 +54,15 @@ def private_bytes() -> int:
     return (resident - mapped) * PAGE_BYTES or resident_bytes()
 
 
-def _pages() -> tuple[int, int]:
-    """How many pages of memory this process holds, and how many of these are files; 0 where that is not told."""
-    fields = procfs.read(f"{procfs.PROC}/self/statm").split()
+def private_bytes_of(pid: int) -> int:
+    """The same of another process; 0 where that is not told, or if it is gone."""
+    resident, mapped = _pages(str(pid))
+    return (resident - mapped) * PAGE_BYTES
+
+
+def _pages(process: str = "self") -> tuple[int, int]:
+    """How many pages of memory a process holds, and how many of these are files; 0 where that is not told."""
+    fields = procfs.read(f"{procfs.PROC}/{process}/statm").split()
     return (int(fields[1]), int(fields[2])) if fields else (0, 0)
 
 
@@ -85,6 +96,17 @@ def threads() -> int:
         return len(os.listdir("/proc/self/task"))
     except OSError:
         return threading.active_count()
+
+
+def die_first() -> None:
+    """Ask the kernel to take this process before others when memory runs out, where it can be asked."""
+    with contextlib.suppress(OSError), open(f"{procfs.PROC}/self/oom_score_adj", "w") as file:
+        file.write("500")
+
+
+def oom_kills() -> tuple[int, int]:
+    """How many processes the kernel has killed for lack of memory: in this cgroup, and on this machine since boot."""
+    return cgroups.kills(cgroups.membership(os.getpid())) or 0, kernel_oom_kills() or 0
 
 
 def kernel_oom_kills() -> int | None:

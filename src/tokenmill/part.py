@@ -16,13 +16,23 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tokenmill.errors import CorruptStore
+from tokenmill.storage.damage import Damage, decode
+from tokenmill.storage.tables import read_batch, read_schema
 
 if TYPE_CHECKING:
+    from tokenmill.job import Job
     from tokenmill.storage import Folder
 
 FORMAT = "1"
+NULL = "null"
+"""Why a row is skipped that has no text. Rows that are skipped for any other reason are in quarantine."""
+
 HEADER_BYTES = 64 << 10
 """Enough of a file's start to hold the schema of nearly every part; longer ones are read again, whole."""
+
+OFFSETS_AT_ONCE = 1 << 20
+MOST = (1 << 63) - 1
+"""What a count can be in the manifest."""
 
 TokenArray = npt.NDArray[np.unsignedinteger[Any]]
 
@@ -52,6 +62,11 @@ class PartSummary(msgspec.Struct, frozen=True):
     def skipped_rows(self) -> int:
         """How many rows of the unit's sources are not in the part."""
         return sum(skipped.rows for skipped in self.skipped)
+
+    @property
+    def quarantined_rows(self) -> int:
+        """How many of them are not there because they could not be."""
+        return sum(skipped.rows for skipped in self.skipped if skipped.reason != NULL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,71 +127,109 @@ def write_columns(file: BinaryIO, content: PartContent, metadata: dict[str, Any]
         writer.write_batch(batch)
 
 
-def read_columns(file: pa.NativeFile) -> tuple[pa.Schema, PartContent]:
-    """The columns of such a file as views of it, with its schema. They are not checked here."""
-    reader = pa.ipc.open_file(file)
-    batch = reader.get_batch(0)
-    tokens = batch.column("tokens")
-    source, row = batch.column("source").to_numpy(), batch.column("row").to_numpy()
-    return reader.schema, PartContent(tokens.values.to_numpy(), tokens.offsets.to_numpy(), source, row)
-
-
 def read_summary(folder: Folder, unit: int) -> PartSummary:
     """A part's counts and checksum, from the first bytes of its file."""
     name = part_name(unit)
     try:
-        start = folder.read(name, HEADER_BYTES)
         try:
-            schema = pa.ipc.read_schema(pa.py_buffer(start)[8:])
-        except (pa.ArrowInvalid, OSError):
-            schema = pa.ipc.read_schema(pa.py_buffer(folder.read(name))[8:])
-    except (pa.ArrowInvalid, OSError) as error:
-        raise _corrupt(folder, unit, str(error)) from error
-    return _summary(folder, unit, schema)
+            schema = read_schema(pa.py_buffer(folder.read(name, HEADER_BYTES)))
+        except Damage:
+            schema = read_schema(folder.buffer(name))
+        return _summary(unit, schema)
+    except Damage as damage:
+        raise _corrupt(folder, unit, str(damage)) from damage
 
 
 def open_part(folder: Folder, unit: int) -> tuple[PartSummary, PartContent]:
     """A part's columns as views of its memory map, with the counts it states checked against the columns."""
     try:
-        schema, content = read_columns(folder.map(part_name(unit)))
-        summary = _summary(folder, unit, schema)
-    except (pa.ArrowInvalid, OSError, KeyError, IndexError, AttributeError, TypeError) as error:
-        raise _corrupt(folder, unit, str(error)) from error
-    _check_shape(folder, summary, content)
+        schema, batch = read_batch(folder.buffer(part_name(unit)), *_SCHEMAS)
+        summary = _summary(unit, schema)
+        content = _content(batch)
+        _check_shape(summary, content)
+    except Damage as damage:
+        raise _corrupt(folder, unit, str(damage)) from damage
     return summary, content
 
 
-def check_part(folder: Folder, unit: int) -> PartSummary:
-    """Read a part whole and compare it with its checksum."""
+def check_part(folder: Folder, unit: int, job: Job | None = None) -> PartSummary:
+    """Read a part whole and compare it with its checksum, and with the job that should have made it, if that is known.
+
+    The checksum tells of accidents; who makes a part with a purpose makes its checksum, too.
+    """
     summary, content = open_part(folder, unit)
     found = checksum(content, summary)
     if found != summary.sha256:
         raise _corrupt(folder, unit, f"checksum {found}, expected {summary.sha256}")
+    if job is not None and summary.job != job.digest():
+        raise _corrupt(folder, unit, "it belongs to another job")
+    if job is not None and content.tokens.dtype != np.dtype(job.tokenizer.dtype):
+        raise _corrupt(folder, unit, f"its tokens are {content.tokens.dtype}, those of the store {job.tokenizer.dtype}")
+    largest = int(content.tokens.max(initial=0))
+    if job is not None and largest >= job.tokenizer.vocabulary_size:
+        raise _corrupt(folder, unit, f"it holds token {largest}, of {job.tokenizer.vocabulary_size}")
     return summary
 
 
-def _check_shape(folder: Folder, summary: PartSummary, content: PartContent) -> None:
+def check_fits(folder: Folder, unit: int, content: PartContent, dtype: str, sources: int) -> None:
+    """Refuse a part of another token type than its store's, or one that names a source that there is not."""
+    if content.tokens.dtype != np.dtype(dtype):
+        raise _corrupt(folder, unit, f"its tokens are {content.tokens.dtype}, those of the store {dtype}")
+    if len(content.source) and int(content.source.max()) >= sources:
+        raise _corrupt(folder, unit, f"it names source {content.source.max()}, of {sources}")
+
+
+_SCHEMAS = [
+    pa.schema(
+        [
+            pa.field("tokens", pa.large_list(tokens), nullable=False),
+            pa.field("source", pa.uint32(), nullable=False),
+            pa.field("row", pa.uint64(), nullable=False),
+        ]
+    )
+    for tokens in (pa.uint16(), pa.uint32())
+]
+
+
+def _content(batch: pa.RecordBatch) -> PartContent:
+    tokens = batch.column("tokens")
+    if tokens.values.null_count:
+        raise Damage("some of its tokens are null")
+    source, row = batch.column("source").to_numpy(), batch.column("row").to_numpy()
+    return PartContent(tokens.values.to_numpy(), tokens.offsets.to_numpy(), source, row)
+
+
+def _check_shape(summary: PartSummary, content: PartContent) -> None:
     offsets = content.offsets
     sound = (
         len(offsets) == summary.documents + 1 == len(content.row) + 1 == len(content.source) + 1
         and int(offsets[0]) == 0
         and int(offsets[-1]) == summary.tokens == len(content.tokens)
-        and bool((np.diff(offsets) >= 0).all())
+        and _rise(offsets)
     )
     if not sound:
-        raise _corrupt(folder, summary.unit, "its columns do not have the lengths it states")
+        raise Damage("its columns do not have the lengths it states")
 
 
-def _summary(folder: Folder, unit: int, schema: pa.Schema) -> PartSummary:
+def _rise(offsets: npt.NDArray[np.int64]) -> bool:
+    """Whether they never step back; some at a time, because a file with holes has more of them than there is memory."""
+    starts = range(0, len(offsets) - 1, OFFSETS_AT_ONCE)
+    pieces = (offsets[start : start + OFFSETS_AT_ONCE + 1] for start in starts)
+    return all(bool((piece[1:] >= piece[:-1]).all()) for piece in pieces)
+
+
+def _summary(unit: int, schema: pa.Schema) -> PartSummary:
     metadata: dict[bytes, Any] = schema.metadata or {}
     if metadata.get(b"tokenmill.format") != FORMAT.encode():
-        raise _corrupt(folder, unit, "it is not a part of this version's format")
-    try:
-        summary = msgspec.json.decode(metadata[b"tokenmill.part"], type=PartSummary)
-    except (KeyError, msgspec.MsgspecError) as error:
-        raise _corrupt(folder, unit, str(error)) from error
+        raise Damage("it is not a part of this version's format")
+    summary = decode(metadata.get(b"tokenmill.part", b""), PartSummary)
     if summary.unit != unit:
-        raise _corrupt(folder, unit, f"it holds unit {summary.unit}")
+        raise Damage(f"it holds unit {summary.unit}")
+    counts = [summary.documents, summary.tokens, summary.text_bytes, summary.skipped_rows]
+    for skipped in summary.skipped:
+        counts += [skipped.source, skipped.first, skipped.last, skipped.rows]
+    if min(counts) < 0 or max(counts) > MOST:
+        raise Damage("its counts are none")
     return summary
 
 

@@ -3,34 +3,25 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
 import pyarrow as pa
 
+from tokenmill.errors import SourceError
+from tokenmill.layout import PLAN_SCHEMA
 from tokenmill.sources import files_between, split_file
 from tokenmill.sources.documents import ReadOptions, Slices, SourceFile
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-PLAN_SCHEMA = pa.schema(
-    [
-        ("source", pa.uint32()),  # the first source of the unit
-        ("sources", pa.uint32()),  # how many sources follow each other in it
-        ("start", pa.int64()),  # the slice, if the unit is a slice of one source; null if it is whole sources
-        ("stop", pa.int64()),
-        ("text_bytes", pa.int64()),  # as near as can be told without reading
-        ("rows", pa.int64()),  # null where only reading tells
-    ]
-)
-
 SMALLEST_UNIT_BYTES = 1 << 20
 USUAL_UNIT_BYTES = 4 << 20
 LARGEST_UNIT_BYTES = 64 << 20
 MOST_SOURCES_IN_UNIT = 4096
-SPLIT_AT_ONCE = 4096
 
 
 class UnitTask(msgspec.Struct, frozen=True):
@@ -43,6 +34,10 @@ class UnitTask(msgspec.Struct, frozen=True):
     stop: int | None = None
     rows: int | None = None
 
+    def file(self, source: int) -> SourceFile:
+        """The file with this place in the list of sources."""
+        return self.files[source - self.files[0].index]
+
 
 def default_unit_bytes(total_bytes: int) -> int:
     """The size of a unit: small enough to share out a small corpus, large enough to keep a huge one near a million."""
@@ -51,13 +46,36 @@ def default_unit_bytes(total_bytes: int) -> int:
     return min(LARGEST_UNIT_BYTES, max(USUAL_UNIT_BYTES, total_bytes // 100_000))
 
 
+@dataclass(frozen=True, slots=True)
+class SplitFiles:
+    """The function that cuts some files into slices. What is wrong with the first bad one is its answer, too.
+
+    It reads footers with native code, which a damaged file may kill; so it is meant for a worker.
+    """
+
+    options: ReadOptions
+    unit_bytes: int
+
+    def __call__(self, files: tuple[SourceFile, ...]) -> list[Slices] | SourceError:
+        """The slices of each file, in the order of the files."""
+        with ThreadPoolExecutor(min(len(files), 8)) as pool:  # footers are read: waiting, more than work
+            try:
+                return list(pool.map(self._split, files))
+            except SourceError as error:
+                return error
+
+    def _split(self, file: SourceFile) -> Slices:
+        return split_file(file, self.options, self.unit_bytes)
+
+
 def build(sources: pa.Table, options: ReadOptions, unit_bytes: int, limit_units: int | None = None) -> pa.Table:
-    """Cut the sources into units of about `unit_bytes` of text, in order, several small sources to a unit."""
-    pieces: list[Slices] = []
-    with ThreadPoolExecutor(8) as pool:  # footers are read, not documents: waiting, more than work
-        for start in range(0, len(sources), SPLIT_AT_ONCE):
-            files = files_between(sources, start, start + SPLIT_AT_ONCE)
-            pieces += pool.map(lambda file: split_file(file, options, unit_bytes), files)
+    """The plan of some sources, made in this very process, which has to trust them."""
+    pieces = [split_file(file, options, unit_bytes) for file in files_between(sources, 0, len(sources))]
+    return joined(pieces, unit_bytes, limit_units)
+
+
+def joined(pieces: list[Slices], unit_bytes: int, limit_units: int | None) -> pa.Table:
+    """The plan: the slices of all sources as units of about `unit_bytes` of text, several small sources to a unit."""
     plan = _pack(pieces, unit_bytes)
     return plan if limit_units is None else plan.slice(0, limit_units)
 

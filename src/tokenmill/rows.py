@@ -12,7 +12,7 @@ from tokenmill.job import Job
 from tokenmill.planning import UnitTask
 from tokenmill.storage import Folder
 from tokenmill.tokenizers.tokenizer import Tokenizer
-from tokenmill.work import loaded_tokenizer, unit_tokens
+from tokenmill.work import Limits, loaded_tokenizer, unit_tokens
 
 ROWS = "rows"
 
@@ -42,7 +42,7 @@ class MapRows:
     directory: str
     job: Job
     engine: str
-    worker_bytes: int
+    limits: Limits
 
     def __call__(self, task: UnitTask) -> Mapped:
         """Read, encode and publish one unit; a failed audit starts it again with the reference engine."""
@@ -57,7 +57,7 @@ class MapRows:
             Folder(self.directory).publish(rows_name(task.unit), settled=False) as file,
             pa.ipc.new_stream(file, schema) as writer,
         ):
-            for _, documents, encoded in unit_tokens(task, self.job, tokenizer, self.worker_bytes):
+            for _, documents, encoded in unit_tokens(task, self.job, tokenizer, self.limits):
                 is_null = documents.null_mask() if documents.text.null_count else None
                 writer.write_batch(pa.record_batch(token_columns(encoded, is_null), schema=schema))
                 tokens += len(encoded.tokens)

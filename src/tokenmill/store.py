@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from tokenmill import layout
 from tokenmill.job import Job
-from tokenmill.part import PartContent, Skipped, TokenArray, open_part, read_summary
+from tokenmill.part import PartContent, Skipped, TokenArray, check_fits, open_part, part_name, read_summary
 from tokenmill.storage import Folder
 
 OPEN_PARTS = 64
@@ -97,16 +97,28 @@ class Store:
     @functools.cached_property
     def sources(self) -> pa.Table:
         """The sources of the run: path, kind, size, fingerprint, identity."""
-        return layout.read_table(self._folder, layout.SOURCES, self.run.sources_sha256)
+        return layout.read_sources(self._folder, self.run)
 
     def skipped(self) -> Iterator[Skipped]:
         """The rows of the sources that are not in the store, part by part."""
         units = self.manifest["unit"].to_numpy()[self.manifest["skipped"].to_numpy() > 0]
         for unit in units:
-            yield from read_summary(self._folder, int(unit)).skipped
+            for skipped in read_summary(self._folder, int(unit)).skipped:
+                if skipped.source >= self.run.sources:
+                    reason = f"it skips rows of source {skipped.source}, of {self.run.sources}"
+                    raise layout.damaged(self._folder, part_name(int(unit)), reason)
+                yield skipped
+
+    def vocabulary(self) -> bytes:
+        """The vocabulary that the store was made with."""
+        return layout.read_vocabulary(self._folder, self.job.tokenizer)
 
     def _open_part(self, part: int) -> PartContent:
-        return open_part(self._folder, part)[1]
+        summary, content = open_part(self._folder, part)
+        check_fits(self._folder, part, content, self.job.tokenizer.dtype, self.run.sources)
+        if not self.manifest.slice(part, 1).equals(layout.manifest_columns([summary])):
+            raise layout.damaged(self._folder, part_name(part), "it is not the part that the manifest describes")
+        return content
 
     def _find(self, position: int) -> tuple[int, int]:
         count = len(self)

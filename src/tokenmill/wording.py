@@ -39,6 +39,11 @@ def duration(seconds: float) -> str:
     return f"{seconds / 3600:.1f} h" if seconds < 48 * 3600 else f"{seconds / 86400:.1f} days"
 
 
+def plain(text: str) -> str:
+    """Text that somebody else chose, so that it cannot do anything to a terminal."""
+    return "".join(character if character.isprintable() else repr(character)[1:-1] for character in text)
+
+
 def signal_name(value: int) -> str:
     """A signal: SIGKILL, or its number if it has no name."""
     try:

@@ -1,28 +1,23 @@
-"""Run one unit: where reader, tokenizer and part meet. Everything here happens inside a worker."""
+"""Run one unit: where reader, tokenizer and part meet. Everything here happens inside a worker.
+
+A worker marks where it is, so that its death can be told with the rows it had (see places).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 import msgspec
-import numpy as np
-import numpy.typing as npt
 
-from tokenmill.errors import EngineMismatch, SourceError
+from tokenmill import layout
+from tokenmill.building import PartBuilder
+from tokenmill.errors import EngineMismatch
 from tokenmill.framing import framed
 from tokenmill.job import Job
 from tokenmill.layout import TOKENIZER
-from tokenmill.part import (
-    PartContent,
-    PartSummary,
-    Skipped,
-    TokenArray,
-    part_name,
-    read_summary,
-    write_part,
-)
+from tokenmill.part import PartSummary, part_name, read_summary
+from tokenmill.places import USUAL_SECONDS, Place
 from tokenmill.planning import UnitTask
 from tokenmill.sources import read_documents, split_file
 from tokenmill.sources.documents import Documents, ReadOptions, SourceFile
@@ -31,6 +26,27 @@ from tokenmill.tokenizers.engine import Encoded
 from tokenmill.tokenizers.tokenizer import MismatchAt, Tokenizer
 
 WHOLE_FILE_BYTES = 1 << 62
+MOST_BATCH_BYTES = 4 << 20
+LEAST_BATCH_BYTES = 256 << 10
+SPARING_BATCH_BYTES = 64 << 10
+BATCHES_IN_WORKER = 128
+"""How many times the text of a batch a worker has in memory, with all that is made of it, and much to spare."""
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """What a worker may use, and what becomes of rows that cannot be documents."""
+
+    worker_bytes: int
+    document_bytes: int | None = None
+    document_seconds: float = USUAL_SECONDS
+    on_bad: str = "fail"
+    with_text: bool = False
+
+    def read_options(self, job: Job, *, sparing: bool = False) -> ReadOptions:
+        """How the sources are read: by and by, and a little at a time where memory matters more than speed."""
+        batch_bytes = min(MOST_BATCH_BYTES, max(LEAST_BATCH_BYTES, self.worker_bytes // BATCHES_IN_WORKER))
+        batch_bytes = SPARING_BATCH_BYTES if sparing else batch_bytes
+        return ReadOptions(job.column, job.separator, batch_bytes, self.on_bad, self.document_bytes)
 
 
 class Committed(msgspec.Struct, frozen=True):
@@ -48,7 +64,7 @@ class Tokenize:
     directory: str
     job: Job
     engine: str
-    worker_bytes: int
+    limits: Limits
 
     def __call__(self, task: UnitTask) -> Committed:
         """Read, encode and publish one unit; a failed audit starts it again with the reference engine.
@@ -60,13 +76,13 @@ class Tokenize:
             return Committed(read_summary(folder, task.unit), self.engine)
         tokenizer = loaded_tokenizer(self.directory, self.job, self.engine)
         builder = tokenizer.give_up_if_wrong(lambda: self._encode(task, tokenizer))
-        summary = builder.publish(folder, self.job, task)
-        return Committed(summary, tokenizer.engine, tokenizer.take_notices())
+        return commit(folder, builder, tokenizer)
 
-    def _encode(self, task: UnitTask, tokenizer: Tokenizer) -> _PartBuilder:
-        builder = _PartBuilder(self.job)
-        for file, documents, encoded in unit_tokens(task, self.job, tokenizer, self.worker_bytes):
-            builder.add(file, documents, encoded)
+    def _encode(self, task: UnitTask, tokenizer: Tokenizer) -> PartBuilder:
+        builder = PartBuilder(self.job, task, self.limits.with_text)
+        for file, documents, encoded in unit_tokens(task, self.job, tokenizer, self.limits):
+            builder.leave_out(file, documents)
+            builder.add(file, documents.without_nulls(), encoded)
         return builder
 
 
@@ -82,10 +98,16 @@ class Summarise:
         return [read_summary(folder, unit) for unit in units]
 
 
-def unit_documents(task: UnitTask, job: Job) -> Iterator[tuple[SourceFile, Documents]]:
+def commit(folder: Folder, builder: PartBuilder, tokenizer: Tokenizer) -> Committed:
+    """Publish a part and tell of it."""
+    Place("write").mark()
+    return Committed(builder.publish(folder), tokenizer.engine, tokenizer.take_notices())
+
+
+def unit_documents(task: UnitTask, options: ReadOptions) -> Iterator[tuple[SourceFile, Documents]]:
     """The documents of a unit, nulls included, in order."""
-    options = ReadOptions(job.column, job.separator)
     for file in task.files:
+        Place("read", file.index).mark()
         if task.start is not None and task.stop is not None:
             start, stop = task.start, task.stop
         else:
@@ -95,20 +117,32 @@ def unit_documents(task: UnitTask, job: Job) -> Iterator[tuple[SourceFile, Docum
             start, stop = int(slices.start[0]), int(slices.stop[-1])
         for documents in read_documents(file, start, stop, options):
             yield file, documents
+            if len(documents.rows):
+                rows = documents.rows
+                Place("read", file.index, int(rows[0]), int(rows[-1])).mark()
 
 
 def unit_tokens(
-    task: UnitTask, job: Job, tokenizer: Tokenizer, worker_bytes: int
+    task: UnitTask, job: Job, tokenizer: Tokenizer, limits: Limits
 ) -> Iterator[tuple[SourceFile, Documents, Encoded]]:
     """The documents of a unit, nulls included, with the framed tokens of those that are not null, batch by batch."""
-    for file, documents in unit_documents(task, job):
+    for file, documents in unit_documents(task, limits.read_options(job)):
         present = documents.without_nulls()
-        try:
-            encoded = tokenizer.encode(present.text)
-        except MismatchAt as mismatch:
-            raise _named(mismatch, file, present) from None
-        yield file, documents, framed(encoded, job.begin, job.end)
-        tokenizer.trim(worker_bytes)
+        yield file, documents, document_tokens(file, present, job, tokenizer, limits)
+        tokenizer.trim(limits.worker_bytes)
+
+
+def document_tokens(file: SourceFile, present: Documents, job: Job, tokenizer: Tokenizer, limits: Limits) -> Encoded:
+    """The framed tokens of some documents, none of which is null; the worker is marked to be at them."""
+    rows = present.rows
+    if len(rows):
+        Place("encode", file.index, int(rows[0]), int(rows[-1])).mark(limits.document_seconds)
+    try:
+        encoded = tokenizer.encode(present.text)
+    except MismatchAt as mismatch:
+        headline, row = mismatch.headline, rows[mismatch.position]
+        raise EngineMismatch(f"{headline} (file {file.path}, row {row})") from None
+    return framed(encoded, job.begin, job.end)
 
 
 _loaded: dict[tuple[str, str], Tokenizer] = {}
@@ -116,76 +150,15 @@ _loaded: dict[tuple[str, str], Tokenizer] = {}
 
 def loaded_tokenizer(directory: str, job: Job, engine: str) -> Tokenizer:
     """This worker's tokenizer: built on first use, from the run's own copy of the vocabulary."""
-    path = Folder(directory).path(f"{TOKENIZER}/{job.tokenizer.file}")
+    path = vocabulary_path(directory, job)
     if (path, engine) not in _loaded:
+        Place("load").mark()
+        layout.read_vocabulary(Folder(directory), job.tokenizer)  # native code reads it next: only if its hash is right
         _loaded.clear()
         _loaded[path, engine] = Tokenizer(job.tokenizer, path, engine)
     return _loaded[path, engine]
 
 
-@dataclass(slots=True)
-class _PartBuilder:
-    """Collects the columns of a part, batch by batch."""
-
-    job: Job
-    tokens: list[TokenArray] = field(default_factory=list)
-    lengths: list[npt.NDArray[np.int64]] = field(default_factory=list)
-    sources: list[npt.NDArray[np.uint32]] = field(default_factory=list)
-    rows: list[npt.NDArray[np.uint64]] = field(default_factory=list)
-    skipped: list[Skipped] = field(default_factory=list)
-    text_bytes: int = 0
-
-    def add(self, file: SourceFile, documents: Documents, encoded: Encoded) -> None:
-        """Take the tokens of the documents that are there; those that are null are noted as skipped."""
-        if documents.text.null_count:
-            self.skipped.extend(_ranges(file.index, documents.rows[documents.null_mask()], "null"))
-        present = documents.without_nulls()
-        self.tokens.append(encoded.tokens)
-        self.lengths.append(np.diff(encoded.offsets))
-        self.sources.append(np.full(len(present.rows), file.index, np.uint32))
-        self.rows.append(present.rows)
-        self.text_bytes += present.text_bytes()
-
-    def publish(self, folder: Folder, job: Job, task: UnitTask) -> PartSummary:
-        """Write the part. Every row that the plan knows of is in it, or among the skipped."""
-        lengths = _joined(self.lengths, np.int64)
-        content = PartContent(
-            tokens=_joined(self.tokens, job.tokenizer.dtype),
-            offsets=np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)]),
-            source=_joined(self.sources, np.uint32),
-            row=_joined(self.rows, np.uint64),
-        )
-        summary = PartSummary(
-            unit=task.unit,
-            job=job.digest(),
-            documents=len(lengths),
-            tokens=len(content.tokens),
-            text_bytes=self.text_bytes,
-            skipped=tuple(self.skipped),
-        )
-        seen = summary.documents + summary.skipped_rows
-        if task.rows is not None and seen != task.rows:
-            raise SourceError(
-                "a source gave another number of rows than it announced",
-                f"file         {task.files[0].path}",
-                f"expected     {task.rows} rows",
-                f"found        {seen}",
-            )
-        return write_part(folder, summary, content)
-
-
-def _joined(arrays: Sequence[npt.NDArray[Any]], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
-    if len(arrays) == 1:
-        return arrays[0]
-    return np.concatenate(arrays) if arrays else np.empty(0, dtype)
-
-
-def _ranges(source: int, rows: npt.NDArray[np.uint64], reason: str) -> Iterator[Skipped]:
-    """Rows that follow each other, put together."""
-    for run in np.split(rows, np.flatnonzero(np.diff(rows) != 1) + 1):
-        yield Skipped(source, int(run[0]), int(run[-1]), len(run), reason)
-
-
-def _named(mismatch: MismatchAt, file: SourceFile, documents: Documents) -> EngineMismatch:
-    row = documents.rows[mismatch.position]
-    return EngineMismatch(f"{mismatch.headline} (file {file.path}, row {row})")
+def vocabulary_path(directory: str, job: Job) -> str:
+    """Where the run's own copy of the vocabulary is."""
+    return Folder(directory).path(f"{TOKENIZER}/{job.tokenizer.file}")

@@ -2,28 +2,36 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
-import time
 from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
 
-from tokenmill import planning
-from tokenmill.api.request import Request, Words, choose_means, find_sources, make_request
-from tokenmill.sources.documents import Documents
-from tokenmill.tokenizers.tokenizer import Tokenizer
-from tokenmill.work import unit_documents
+from tokenmill import layout, machine, planning
+from tokenmill.api.cutting import cut
+from tokenmill.api.request import Means, Request, Words, choose_means, find_sources, make_request
+from tokenmill.api.trouble import span, work_failed
+from tokenmill.errors import SourceError
+from tokenmill.executors.local import LocalExecutor
+from tokenmill.executors.outcomes import Done, Failed, Terms
+from tokenmill.sampling import Measure, Sample
+from tokenmill.storage import Folder
+from tokenmill.tokenizers import engine_modules
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     import pyarrow as pa
 
+    from tokenmill.executors.outcomes import Executor
+
 SAMPLED_UNITS = 8
 START_SECONDS = 1.5
-SAMPLE_BYTES = 1 << 20
+MOST_WORKERS = 4
+ONE_BY_ONE = Terms(workers=1)
+"""The sample is encoded by one worker, so that its time is that of one core."""
+
 ROW_BYTES = 8 + 4 + 8
 """What a document takes in a part beside its tokens: offset, source, row."""
 
@@ -65,15 +73,18 @@ def plan(  # noqa: PLR0913 - the options of the command, by their names
 ) -> Estimate:
     """Say what `prepare` would do with the same arguments, without doing it."""
     words = Words(sources, tokenizer, column, separator, engine, eot, bos, unit_bytes, limit_units)
-    discovery = find_sources(words)
-    request = make_request(words, discovery)
-    units = planning.build(discovery.table, request.options, request.job.unit_bytes, limit_units)
-    means = choose_means(workers, memory, most_workers=len(units))
+    with LocalExecutor((*engine_modules(engine), "tokenmill.sampling")) as pool:  # loads while sources are looked for
+        discovery = find_sources(words)
+        request = make_request(words, discovery)
+        pool.start(min(machine.cores(), MOST_WORKERS))
+        units = cut(discovery.table, request.options, request.job.unit_bytes, limit_units, pool)
+        means = choose_means(workers, memory, most_workers=len(units))
+        sample = _measure(request, units, means, pool)
     text_bytes = int(units["text_bytes"].to_numpy().sum())
-    sample = _measure(request, units)
+    sampled_bytes = max(sample.text_bytes, 1)
     rows = None if units["rows"].null_count else int(units["rows"].to_numpy().sum())
-    documents = rows if rows is not None else round(text_bytes * sample.documents_per_byte)
-    tokens = round(text_bytes * sample.tokens_per_byte)
+    documents = rows if rows is not None else round(text_bytes * sample.documents / sampled_bytes)
+    tokens = round(text_bytes * sample.tokens / sampled_bytes)
     token_bytes = np.dtype(request.job.tokenizer.dtype).itemsize
     return Estimate(
         tokenizer=request.job.tokenizer.name,
@@ -90,42 +101,28 @@ def plan(  # noqa: PLR0913 - the options of the command, by their names
         bytes_per_token=round(text_bytes / tokens, 2) if tokens else 0.0,
         disk_bytes=tokens * token_bytes + documents * ROW_BYTES,
         workers=means.workers,
-        seconds=round(START_SECONDS + text_bytes * sample.seconds_per_byte / means.workers, 1),
+        seconds=round(START_SECONDS + text_bytes * sample.seconds / sampled_bytes / means.workers, 1),
         ignored=discovery.ignored,
     )
 
 
-class _Sample(msgspec.Struct, frozen=True):
-    tokens_per_byte: float
-    documents_per_byte: float
-    seconds_per_byte: float
-
-
-def _measure(request: Request, units: pa.Table) -> _Sample:
-    """Encode a little text from units spread over the corpus; small samples run cold, so times are an upper bound."""
-    text_bytes = documents = tokens = 0
-    seconds = 0.0
-    with tempfile.TemporaryDirectory() as directory:
-        path = os.path.join(directory, request.job.tokenizer.file)
-        with open(path, "wb") as file:
-            file.write(request.vocabulary.content)
-        tokenizer = Tokenizer(request.job.tokenizer, path, request.choice.engine)
-        boundaries = (request.job.begin is not None) + (request.job.end is not None)
-        for batch in _sample_documents(request, units):
-            started = time.monotonic()
-            encoded = tokenizer.encode(batch.text)
-            seconds += time.monotonic() - started
-            text_bytes += batch.text_bytes()
-            documents += len(batch.rows)
-            tokens += len(encoded.tokens) + boundaries * len(batch.rows)
-    scale = max(text_bytes, 1)
-    return _Sample(tokens / scale, documents / scale, seconds / scale)
-
-
-def _sample_documents(request: Request, units: pa.Table) -> Iterator[Documents]:
+def _measure(request: Request, units: pa.Table, means: Means, executor: Executor) -> Sample:
+    """Encode a little text from units spread over the corpus, bad rows left out."""
     chosen = np.unique(np.linspace(0, len(units) - 1, min(SAMPLED_UNITS, len(units))).astype(int))
-    for task in planning.tasks(units, request.discovery.table, chosen):
-        for _, documents in unit_documents(task, request.job):
-            present = documents.without_nulls()
-            yield present.slice_bytes(SAMPLE_BYTES)
-            break
+    tasks = planning.tasks(units, request.discovery.table, chosen)
+    options = msgspec.structs.replace(means.limits().read_options(request.job), on_bad="quarantine")
+    with tempfile.TemporaryDirectory() as directory:
+        folder = Folder(directory)
+        folder.create(layout.TOKENIZER)
+        with folder.publish(f"{layout.TOKENIZER}/{request.job.tokenizer.file}") as file:
+            file.write(request.vocabulary.content)
+        measure = Measure(directory, request.job, request.choice.engine, options)
+        sample = Sample()
+        for outcome in executor.run(measure, tasks, ONE_BY_ONE):
+            if isinstance(outcome, Done):
+                sample = sample.plus(outcome.value)
+            elif isinstance(outcome, Failed) and outcome.explained:
+                raise SourceError(*(line.strip() for line in outcome.message.splitlines()))
+            elif isinstance(outcome, Failed) or outcome.final:
+                raise work_failed([outcome], span)
+    return sample

@@ -125,7 +125,7 @@ def make_job(request: ExportRequest, run: layout.Run, manifest: pa.Table) -> tup
     )
     if tokens // shards.step(job) > MOST_SHARDS:
         raise UsageError(
-            f"--shard-tokens {job.shard_tokens:,} would make more than {MOST_SHARDS:,} shards",
+            f"--shard-tokens {shards.step(job):,} would make more than {MOST_SHARDS:,} shards",
             f"tokens       {tokens:,}",
             "Choose larger shards.",
         )

@@ -102,14 +102,16 @@ class Exporter:
         self.records = sorted([*earlier, *self.written], key=lambda each: each.shard)
         self._remark()
         if self.folder.exists(names.MANIFEST):
-            self.others = records.read_others(layout.read_table(self.folder, names.MANIFEST))
+            self.others = records.read_others(records.read_manifest(self.folder))
         else:
             self._finish()
         self.folder.remove(names.RUNS)
 
     def _plan(self, ordering: Ordering) -> pa.Table:
         if self.folder.exists(names.PLAN):
-            return layout.read_table(self.folder, names.PLAN)
+            tokens = int(self.manifest["tokens"].to_numpy().sum())
+            count = len(self.manifest) if self.job.shuffle is None else self.site.frozen.bins
+            return shards.read_plan(self.folder, names.PLAN, tokens, count)
         blocks = ordering.blocks()
         plan = shards.plan(self.job, self.traits, blocks, functools.partial(ordering.resolve, blocks))
         self._refuse_to_overwrite(plan)

@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from tokenmill import layout, planning
+from tokenmill import layout
+from tokenmill.api.cutting import cut
 from tokenmill.api.request import Request, versions
 from tokenmill.errors import JobChanged
 from tokenmill.sources import with_identities
 
 if TYPE_CHECKING:
+    from tokenmill.executors.outcomes import Executor
     from tokenmill.storage import Folder
 
 NAMED_SOURCES = 3
@@ -28,13 +30,16 @@ class FrozenRun:
     plan: pa.Table
 
 
-def freeze(folder: Folder, request: Request) -> FrozenRun:
-    """The run of this request in this directory: the one that is there, if it is the same, or a new one."""
+def freeze(folder: Folder, request: Request, executor: Executor) -> FrozenRun:
+    """The run of this request in this directory: the one that is there, if it is the same, or a new one.
+
+    A new one is planned by the workers of the executor.
+    """
     run = layout.read_run(folder)
     if run is not None:
         return _reopen(folder, run, request)
     sources = with_identities(request.discovery.table)
-    units = planning.build(sources, request.options, request.job.unit_bytes, request.job.limit_units)
+    units = cut(sources, request.options, request.job.unit_bytes, request.job.limit_units, executor)
     folder.create(layout.PARTS)
     folder.create(layout.TOKENIZER)
     with folder.publish(f"{layout.TOKENIZER}/{request.job.tokenizer.file}") as file:
@@ -56,8 +61,7 @@ def freeze(folder: Folder, request: Request) -> FrozenRun:
 
 def load(folder: Folder, run: layout.Run) -> FrozenRun:
     """The sources and the plan of a run that is on disk."""
-    sources = layout.read_table(folder, layout.SOURCES, run.sources_sha256)
-    return FrozenRun(run, sources, layout.read_table(folder, layout.PLAN, run.plan_sha256))
+    return FrozenRun(run, layout.read_sources(folder, run), layout.read_plan(folder, run))
 
 
 def _reopen(folder: Folder, run: layout.Run, request: Request) -> FrozenRun:

@@ -13,7 +13,7 @@ from tokenmill import layout
 from tokenmill.api.trouble import obituary
 from tokenmill.errors import CorruptStore, RunFailed
 from tokenmill.executors.outcomes import Done, Failed
-from tokenmill.part import PartSummary, part_name
+from tokenmill.part import NULL, PartSummary, part_name
 from tokenmill.work import Summarise
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ class ManifestBuilder:
 
     def __init__(self, folder: Folder, run: layout.Run) -> None:
         self.skipped_reasons: Counter[str] = Counter()
+        self.rows = 0
         self._folder = folder
         self._run = run
         self._digest = run.job.digest()
@@ -41,9 +42,19 @@ class ManifestBuilder:
             raise CorruptStore(f"part {summary.unit} belongs to another job", f"file         {path}")
         for skipped in summary.skipped:
             self.skipped_reasons[skipped.reason] += skipped.rows
+        self.rows += summary.documents + summary.skipped_rows
         self._loose.append(summary)
         if len(self._loose) >= SUMMARIES_AT_ONCE:
             self._pack()
+
+    @property
+    def quarantined(self) -> int:
+        """How many rows are in quarantine."""
+        return self.bad_reasons().total()
+
+    def bad_reasons(self) -> Counter[str]:
+        """How many rows are in quarantine, for each reason."""
+        return Counter({reason: rows for reason, rows in self.skipped_reasons.items() if reason != NULL})
 
     def add_from_parts(self, executor: Executor, units: npt.NDArray[np.int64]) -> None:
         """Take the summaries of parts that earlier calls committed."""

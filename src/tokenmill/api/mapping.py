@@ -167,7 +167,7 @@ class _Mapping:
         """A folder of its own for these sources and everything that decides their tokens."""
         spec, words = self.vocabulary.spec, self.words
         frame = boundary_token(spec, "--bos", words.bos, None), end_token(spec, words.eot)
-        identity = [sources, words.column, shelf.digest_of(self.vocabulary), frame]
+        identity = [layout.FORMAT, sources, words.column, shelf.digest_of(self.vocabulary), frame]
         return Folder(os.path.join(self.cache, digest_of(identity)[:32]))
 
     def _tokenize(self, dataset: Dataset, place: Place) -> None:
@@ -180,7 +180,8 @@ class _Mapping:
             dataset_tables.spill(folder, SPILLED, dataset, self.words.column)
         request = self._request(list(place.file_rows) if place.file_rows else [folder.path(SPILLED)])
         folder.create(ROWS)
-        self._run(folder, freeze(folder, request), request.choice.engine)
+        self.pool.start(1)  # one is enough for a few headers; how many there will be is known after that
+        self._run(folder, freeze(folder, request, self.pool), request.choice.engine)
         folder.settle(ROWS)
         folder.discard(SPILLED)
 
@@ -193,12 +194,12 @@ class _Mapping:
     def _run(self, folder: Folder, frozen: FrozenRun, engine: str) -> None:
         """Write the rows of every unit that has none yet."""
         means = choose_means(self.num_proc, self.memory, most_workers=frozen.run.units)
-        self.pool.start(means.workers, means.worker_bytes)
+        self.pool.start(means.workers, means.worker_bytes, means.crew_bytes)
         there = _written(folder, frozen.run)
         sizes = frozen.plan["text_bytes"].to_numpy()
         self.report.begin("tokenize", int(sizes.sum()), int(sizes[there].sum()), means.workers)
         tasks = planning.tasks(frozen.plan, frozen.sources, np.flatnonzero(~there))
-        function = MapRows(folder.root, frozen.run.job, engine, means.worker_bytes)
+        function = MapRows(folder.root, frozen.run.job, engine, means.limits())
         crew = Crew(self.pool, self.report, means.workers)
         for done in crew.each(function, tasks, lambda task: f"unit {task.unit} ({span(task)})"):
             crew.count(done.item.text_bytes, done.value.text_bytes, done.value.tokens)

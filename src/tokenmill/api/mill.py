@@ -1,31 +1,49 @@
-"""One call's work on a frozen run: give out the units that have no part, take what comes back, tell what happens."""
+"""One call's work on a frozen run: give out the units that have no part, take what comes back.
+
+A unit that kills two workers, or raises what nobody expected, is set aside; when all others are done, it is done
+document by document (see isolation) until the documents that are to blame are known.
+"""
 
 from __future__ import annotations
 
+import itertools
+import math
 import time
+from collections import Counter
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow.compute as pc
 
 from tokenmill import layout, planning
+from tokenmill.api import isolating
+from tokenmill.api.chronicle import Chronicle
 from tokenmill.api.manifest import ManifestBuilder
-from tokenmill.api.progress import Reporter, Step
-from tokenmill.api.trouble import run_failed, unit_obituary
-from tokenmill.executors.local import ATTEMPTS
-from tokenmill.executors.outcomes import Died, Done, Executor, Failed
+from tokenmill.api.trouble import bad_document, run_failed, too_many_bad
+from tokenmill.executors.outcomes import Cause, Died, Done, Executor, Failed, Terms
+from tokenmill.isolation import Isolate, Patient
 from tokenmill.work import Committed, Tokenize
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tokenmill.api.freeze import FrozenRun
+    from tokenmill.api.progress import Reporter
     from tokenmill.api.request import Means
     from tokenmill.planning import UnitTask
     from tokenmill.storage import Folder
+    from tokenmill.work import Limits
 
 FAILURES_WITHOUT_SUCCESS = 10
 MOST_FAILURES = 100
+ENDING_ERRORS = ("StoreError", "BadDocument")
+"""Errors after which no other unit is begun: a store that cannot be written, a document when none may be bad."""
+
+TOGETHER = Terms(deaths=2, kills=10)
+APART = Terms(deaths=1, kills=10)
+BENEFIT_OF_DOUBT = 2
+"""How far over the limit the share of bad documents has to be before a run is given up while it goes on."""
 
 
 @dataclass
@@ -36,111 +54,136 @@ class Mill:
     frozen: FrozenRun
     engine: str
     means: Means
+    limits: Limits
+    max_bad: float
     report: Reporter
-    step: Step = field(default_factory=Step)
-    notices: list[str] = field(default_factory=list)
     failures: list[Failed[UnitTask] | Died[UnitTask]] = field(default_factory=list)
-    peak_worker_bytes: int = 0
     seconds: float = 0.0
+    _aside: dict[int, Patient] = field(default_factory=dict)
+    _hungry: bool = False
+    _planned_bytes_done: int = 0
 
     def __post_init__(self) -> None:
         self.manifest = ManifestBuilder(self.folder, self.frozen.run)
         self.committed = layout.committed_units(self.folder, self.frozen.run.units)
         self.earlier = np.flatnonzero(self.committed)
+        self.chronicle = Chronicle(self.folder, self.report, self.means.workers)
+        self._planned_bytes = int(self.frozen.plan["text_bytes"].to_numpy().sum())
+        self._planned_rows = pc.sum(self.frozen.plan["rows"]).as_py() or 0
 
     def run(self, executor: Executor) -> None:
         """Do every unit that has no part yet; raise RunFailed if some could not be done."""
-        missing = int((~self.committed).sum())
-        self._log("start", units=len(self.committed), missing=missing, workers=self.means.workers, engine=self.engine)
+        missing, workers = int((~self.committed).sum()), self.means.workers
+        self.chronicle.log("start", units=len(self.committed), missing=missing, workers=workers, engine=self.engine)
         if not missing:
             return
-        text_bytes = self.frozen.plan["text_bytes"].to_numpy()
-        self.report.begin("tokenize", int(text_bytes.sum()), int(text_bytes[self.committed].sum()), self.means.workers)
+        there = self.frozen.plan["text_bytes"].to_numpy()[self.committed].sum()
+        self.report.begin("tokenize", self._planned_bytes, int(there), workers)
         started = time.monotonic()
         engine = None
         while engine != self.engine and not self.committed.all():  # once more if an engine was given up on the way
             engine = self.engine
             self._give_out(executor, engine)
+        while self._aside and not self._hopeless():
+            self._isolate(executor)
         self.seconds = time.monotonic() - started
         if self.failures:
             left, log = int((~self.committed).sum()), self.folder.path(layout.LOG)
             raise run_failed(self.failures, left, len(self.committed), log)
+        if self._too_many_bad():
+            raise too_many_bad(self.folder, self._bad_reasons(), round(self._expected_rows()), self.max_bad)
+
+    def check_bad(self) -> None:
+        """Raise RunFailed if more of all rows are bad than may be; call it when the manifest knows all of them."""
+        if self.manifest.quarantined > self.max_bad * self.manifest.rows:
+            raise too_many_bad(self.folder, self._bad_reasons(), self.manifest.rows, self.max_bad)
 
     def _give_out(self, executor: Executor, engine: str) -> None:
         """Give out the missing units until they are done, too many fail, or the engine is given up."""
-        function = Tokenize(self.folder.root, self.frozen.run.job, engine, self.means.worker_bytes)
-        for outcome in executor.run(function, self._tasks(engine)):
+        function = Tokenize(self.folder.root, self.frozen.run.job, engine, self.limits)
+        for outcome in executor.run(function, self._tasks(engine), TOGETHER):
             if isinstance(outcome, Done):
-                self._take(outcome)
+                self._take(outcome.item, outcome.value, outcome)
                 if outcome.value.engine != engine:
                     self.engine = outcome.value.engine
-            elif isinstance(outcome, Died):
-                self._mourn(outcome)
-            else:
-                self._log("failure", unit=outcome.item.unit, kind=outcome.kind, message=outcome.message)
-                self.failures.append(outcome)
+            elif self._is_for_isolation(outcome.item, outcome, "its documents will be tried one by one"):
+                self._aside[outcome.item.unit] = Patient(outcome.item)
+
+    def _isolate(self, executor: Executor) -> None:
+        """Give each unit that was set aside one more attempt; alone, if memory has run out before."""
+        function = Isolate(self.folder.root, self.frozen.run.job, self.engine, self.limits)
+        patients, self._aside = list(self._aside.values()), {}
+        terms = replace(APART, workers=1) if self._hungry else APART
+        for outcome in executor.run(function, itertools.takewhile(lambda _: not self._hopeless(), patients), terms):
+            patient = outcome.item
+            if isinstance(outcome, Done) and outcome.value is not None:
+                self._take(patient.task, outcome.value, outcome)
+            elif isinstance(outcome, Done):
+                self._aside[patient.task.unit] = isolating.after_probe(patient)
+            elif self._is_for_isolation(patient.task, outcome, "the document is being isolated"):
+                self._conclude(patient, outcome)
+
+    def _is_for_isolation(self, task: UnitTask, trouble: Failed[Any] | Died[Any], then: str) -> bool:
+        """Take note of what went wrong with a unit; whether one of its documents may be to blame for it."""
+        if isinstance(trouble, Failed):
+            suspicious = not trouble.explained
+            self.chronicle.failed(task, trouble, then)
+        else:
+            self._hungry |= trouble.end.cause is Cause.MEMORY
+            suspicious = trouble.final and trouble.end.cause is not Cause.KILLED
+            given_up = trouble.final and not suspicious
+            self.chronicle.died(task, trouble, "given up" if given_up else then if trouble.final else "tried again")
+        if not suspicious and (isinstance(trouble, Failed) or trouble.final):
+            self.failures.append(replace(trouble, item=task))
+        return suspicious
+
+    def _conclude(self, patient: Patient, trouble: Failed[Any] | Died[Any]) -> None:
+        """Decide what becomes of a unit that did not get through in isolation."""
+        after = isolating.after_trouble(patient, trouble)
+        if after is None:
+            self.failures.append(replace(trouble, item=patient.task))
+            return
+        if len(after.left_out) > len(patient.left_out):
+            if self.limits.on_bad == "fail":
+                self.failures.append(bad_document(patient.task, after.left_out[-1], trouble.worker))
+                return
+            self.chronicle.left_out(patient.task, after.left_out[-1])
+        self._aside[patient.task.unit] = after
+
+    def _take(self, task: UnitTask, committed: Committed, done: Done[Any, Any]) -> None:
+        self.committed[task.unit] = True
+        self.manifest.add(committed.summary)
+        self._planned_bytes_done += task.text_bytes
+        self.chronicle.committed(task, committed, done)
 
     def _tasks(self, engine: str) -> Iterator[UnitTask]:
         tried = [failure.item.unit for failure in self.failures]
-        missing = np.setdiff1d(np.flatnonzero(~self.committed), tried)
+        missing = np.setdiff1d(np.flatnonzero(~self.committed), [*tried, *self._aside])
         for task in planning.tasks(self.frozen.plan, self.frozen.sources, missing):
             if self.engine != engine or self._hopeless():
                 return
             yield task
 
     def _hopeless(self) -> bool:
-        count = len(self.failures)
-        return count >= MOST_FAILURES or (count >= FAILURES_WITHOUT_SUCCESS and not self.step.units)
+        failed = len(self.failures)
+        if failed and isinstance(last := self.failures[-1], Failed) and last.kind in ENDING_ERRORS:
+            return True
+        nothing_works = failed >= FAILURES_WITHOUT_SUCCESS and not self.chronicle.step.units
+        return failed >= MOST_FAILURES or nothing_works or self._too_many_bad()
 
-    def _take(self, outcome: Done[UnitTask, Committed]) -> None:
-        task, committed, worker = outcome.item, outcome.value, outcome.worker
-        summary = committed.summary
-        self.committed[task.unit] = True
-        self.manifest.add(summary)
-        self._log(
-            "unit",
-            unit=task.unit,
-            tokens=summary.tokens,
-            text_bytes=summary.text_bytes,
-            seconds=round(outcome.seconds, 3),
-            pid=worker.pid,
-            peak_bytes=worker.peak_bytes,
-        )
-        self.peak_worker_bytes = max(self.peak_worker_bytes, worker.peak_bytes)
-        self.step = replace(
-            self.step,
-            text_bytes=self.step.text_bytes + summary.text_bytes,
-            tokens=self.step.tokens + summary.tokens,
-            units=self.step.units + 1,
-        )
-        self.report.advance(task.text_bytes, self.step)
-        for notice in committed.notices:
-            self._warn(notice)
+    def _too_many_bad(self) -> bool:
+        """Whether far more documents are bad than may be, if it goes on as it began."""
+        return self._bad_reasons().total() > BENEFIT_OF_DOUBT * self.max_bad * self._expected_rows()
 
-    def _warn(self, notice: str) -> None:
-        if notice not in self.notices:
-            self.notices.append(notice)
-            self._log("notice", message=notice)
-            self.report.say(f"note: {notice}")
+    def _bad_reasons(self) -> Counter[str]:
+        """How many rows are bad, for each reason, those of units that are not done yet included."""
+        verdicts = (verdict for patient in self._aside.values() for verdict in patient.left_out)
+        return self.manifest.bad_reasons() + Counter(verdict.reason for verdict in verdicts)
 
-    def _mourn(self, death: Died[UnitTask]) -> None:
-        self._log(
-            "death",
-            unit=death.item.unit,
-            file=death.item.files[0].path,
-            pid=death.worker.pid,
-            how=death.how,
-            exit_code=death.exit_code,
-            peak_bytes=death.worker.peak_bytes,
-            attempt=death.attempt,
-        )
-        self.peak_worker_bytes = max(self.peak_worker_bytes, death.worker.peak_bytes)
-        self.step = replace(self.step, deaths=self.step.deaths + 1)
-        self.report.advance(0, self.step)
-        then = "the unit is given up" if death.final else f"the unit is tried again ({death.attempt + 1} of {ATTEMPTS})"
-        self.report.say(f"{unit_obituary(death)}; {then}")
-        if death.final:
-            self.failures.append(death)
-
-    def _log(self, event: str, **fields: object) -> None:
-        layout.append_log(self.folder, event, **fields)
+    def _expected_rows(self) -> float:
+        """How many rows all units have: counted where the sources tell, else as many as those done so far suggest."""
+        if not self.frozen.plan["rows"].null_count:
+            return self._planned_rows
+        if not self._planned_bytes_done:
+            return math.inf
+        return self.manifest.rows * self._planned_bytes / self._planned_bytes_done

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import time
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
 
-from tokenmill import layout, planning
+from tokenmill import layout, planning, quarantine
 from tokenmill.api import progress
 from tokenmill.api.export_request import ExportWords, make_export_request, refuse_unused
 from tokenmill.api.exporter import Exported
 from tokenmill.api.exporting import Limits, export_store
 from tokenmill.api.freeze import freeze
 from tokenmill.api.mill import Mill
-from tokenmill.api.request import Request, Words, choose_means, find_sources, make_request, total_bytes
+from tokenmill.api.request import BadWords, Request, Words, choose_means, find_sources, make_request, total_bytes
+from tokenmill.errors import StoreError
 from tokenmill.executors.local import LocalExecutor
+from tokenmill.places import USUAL_SECONDS
 from tokenmill.storage import Folder
 from tokenmill.tokenizers import engine_modules
 from tokenmill.wording import count, size
@@ -46,6 +48,7 @@ class Prepared(msgspec.Struct, frozen=True):
     text_bytes: int
     skipped_rows: int
     skipped_reasons: dict[str, int]
+    quarantined: int
     deaths: int
     seconds: float
     tokens_per_second: float
@@ -69,6 +72,10 @@ def prepare(  # noqa: PLR0913 - the options of the command, by their names
     memory: str | int | None = None,
     unit_bytes: str | int | None = None,
     limit_units: int | None = None,
+    on_bad: str = "quarantine",
+    max_bad: str | float = 0.001,
+    document_timeout: str | float = USUAL_SECONDS,
+    quarantine_text: bool = False,
     to: str | Sequence[str] = (),
     val: str | float | None = None,
     shuffle: int | None = None,
@@ -84,6 +91,8 @@ def prepare(  # noqa: PLR0913 - the options of the command, by their names
     formats = [to] if isinstance(to, str) else list(dict.fromkeys(to))
     export_words = ExportWords(val, shuffle, shard_tokens, tail)
     refuse_unused(export_words, formats)
+    bad = BadWords(on_bad, max_bad, document_timeout, quarantine_text)
+    bad.check()
     words = Words(sources, tokenizer, column, separator, engine, eot, bos, unit_bytes, limit_units)
     started = time.monotonic()
     # Workers take over a second to load their libraries; meanwhile, what is to be done is found out.
@@ -97,16 +106,28 @@ def prepare(  # noqa: PLR0913 - the options of the command, by their names
         with folder.lock(layout.LOCK), reporter if reporter is not None else progress.for_python() as report:
             for directory in (".", layout.TOKENIZER, layout.PARTS):
                 folder.remove_temporaries(directory)
-            frozen = freeze(folder, request)
-            mill = Mill(folder, frozen, request.choice.engine, means, report)
+            pool.start(means.workers, means.worker_bytes, means.crew_bytes)
+            frozen = freeze(folder, request, pool)
+            mill = Mill(folder, frozen, request.choice.engine, means, means.limits(bad), bad.share(), report)
             _announce(report, mill, request)
-            pool.start(means.workers, means.worker_bytes)
-            mill.run(pool)
-            mill.manifest.add_from_parts(pool, mill.earlier)
-            manifest = mill.manifest.publish()
+            manifest = _mill(mill, pool)
             seconds = time.monotonic() - started
             exported = [export_store(out, None, each, Limits(workers, memory), report, pool) for each in exports]
             return _prepared(mill, manifest, seconds, exported)
+
+
+def _mill(mill: Mill, pool: LocalExecutor) -> pa.Table:
+    """Do what is missing and publish the manifest. What is in quarantine is told in any case."""
+    try:
+        mill.run(pool)
+        mill.manifest.add_from_parts(pool, mill.earlier)
+        mill.check_bad()
+    except BaseException:
+        with suppress(StoreError):  # there is something more important to tell
+            quarantine.gather(mill.folder, mill.committed)
+        raise
+    quarantine.gather(mill.folder, mill.committed)
+    return mill.manifest.publish()
 
 
 def _announce(report: progress.Reporter, mill: Mill, request: Request) -> None:
@@ -136,7 +157,7 @@ def _spelled(spec: TokenizerSpec, token: int | None) -> str:
 
 
 def _prepared(mill: Mill, manifest: pa.Table, seconds: float, exports: list[Exported]) -> Prepared:
-    run, step = mill.frozen.run, mill.step
+    run, step = mill.frozen.run, mill.chronicle.step
     totals = {name: int(np.sum(manifest[name].to_numpy())) for name in ("documents", "tokens", "text_bytes", "skipped")}
     worked = max(mill.seconds, 1e-9)
     return Prepared(
@@ -153,11 +174,12 @@ def _prepared(mill: Mill, manifest: pa.Table, seconds: float, exports: list[Expo
         text_bytes=totals["text_bytes"],
         skipped_rows=totals["skipped"],
         skipped_reasons=dict(mill.manifest.skipped_reasons),
+        quarantined=mill.manifest.quarantined,
         deaths=step.deaths,
         seconds=round(seconds, 3),
         tokens_per_second=round(step.tokens / worked),
         bytes_per_second=round(step.text_bytes / worked),
-        peak_worker_bytes=mill.peak_worker_bytes,
-        notices=mill.notices,
+        peak_worker_bytes=mill.chronicle.peak_worker_bytes,
+        notices=mill.chronicle.notices,
         exports=exports,
     )

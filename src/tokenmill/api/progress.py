@@ -24,6 +24,7 @@ class Step:
     tokens: int = 0
     units: int = 0
     deaths: int = 0
+    bad: int = 0
 
 
 class Reporter(Protocol):
@@ -138,7 +139,8 @@ class Bar(Silent):
     def advance(self, planned_bytes: int, step: Step) -> None:
         """Move the bar."""
         if self._progress is not None:
-            crew = f"{self._workers} [red]{step.deaths} died[/]" if step.deaths else self._workers
+            trouble = [f"{n} {what}" for n, what in ((step.deaths, "died"), (step.bad, "bad")) if n]
+            crew = f"{self._workers} [red]{', '.join(trouble)}[/]" if trouble else self._workers
             self._progress.update(self._task, advance=planned_bytes, step=step, crew=crew)
 
     def say(self, message: str) -> None:

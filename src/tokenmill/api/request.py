@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import math
 import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -10,10 +11,12 @@ from typing import TYPE_CHECKING
 from tokenmill import machine, planning
 from tokenmill.errors import UsageError
 from tokenmill.job import Job, parse_size
+from tokenmill.places import USUAL_SECONDS
 from tokenmill.sources import Discovery, discover
 from tokenmill.sources.documents import ReadOptions
 from tokenmill.tokenizers.tokenizer import Choice, choose_engine
 from tokenmill.tokenizers.vocabulary import Vocabulary, boundary_token, end_token, resolve
+from tokenmill.work import Limits
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,6 +29,9 @@ WORKER_SHARE_USED = 0.8
 
 SMALLEST_WORKER_BYTES = 450 << 20
 """What a worker needs to do anything: its libraries, an engine, a batch."""
+
+DOCUMENT_COPIES = 5
+"""How many times its size a document takes at most on its way from a source to a part."""
 
 VERSIONED = ("tokenmill", "pyarrow", "numpy", "gigatoken", "tiktoken", "tokenizers")
 
@@ -43,6 +49,47 @@ class Words:
     bos: str | int | None = None
     unit_bytes: str | int | None = None
     limit_units: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BadWords:
+    """What was said about documents that cannot be tokenized."""
+
+    on_bad: str = "quarantine"
+    max_bad: str | float = 0.001
+    document_timeout: str | float = USUAL_SECONDS
+    quarantine_text: bool = False
+
+    def check(self) -> None:
+        """Raise UsageError for what cannot be meant."""
+        if self.on_bad not in ("quarantine", "fail"):
+            raise UsageError(f"--on-bad is quarantine or fail, not {self.on_bad!r}")
+        self.share()
+        self.timeout_seconds()
+
+    def share(self) -> float:
+        """How many of the documents may be bad: 0.001, or 0.1%; none if a bad one is to end the run."""
+        if self.on_bad == "fail":
+            return 0.0
+        text = str(self.max_bad).strip()
+        share = _number(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+        if not 0 <= share <= 1:
+            raise UsageError(f"--max-bad {text} is not a share", "Give a share of the documents: 0.001, or 0.1%.")
+        return share
+
+    def timeout_seconds(self) -> float:
+        """How long one document may take."""
+        seconds = _number(str(self.document_timeout).strip().removesuffix("s"))
+        if not 0 < seconds < math.inf:
+            raise UsageError(f"--document-timeout {self.document_timeout} is not a time", "Give seconds: 600.")
+        return seconds
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,12 +147,23 @@ def make_request(words: Words, discovery: Discovery, vocabulary: Vocabulary | No
 
 @dataclass(frozen=True, slots=True)
 class Means:
-    """The processes and the memory a run may use; `worker_bytes` is what each may hold between two batches."""
+    """The processes and the memory a run may use; `worker_bytes` is what each may hold between two batches.
+
+    All workers together may hold `crew_bytes`, also within a batch.
+    """
 
     workers: int
     worker_bytes: int
+    crew_bytes: int
     memory_bytes: int
     notice: str | None = None
+
+    def limits(self, words: BadWords | None = None) -> Limits:
+        """What each worker is told: strict about bad rows if nothing else is said."""
+        document_bytes = self.crew_bytes // DOCUMENT_COPIES
+        if words is None:
+            return Limits(self.worker_bytes, document_bytes)
+        return Limits(self.worker_bytes, document_bytes, words.timeout_seconds(), words.on_bad, words.quarantine_text)
 
 
 def choose_means(
@@ -124,8 +182,10 @@ def choose_means(
     notice = None
     if count < wanted:
         notice = f"{count} of {wanted} workers: --memory {budget / 1e9:.1f} GB has no room for more"
-    share = max((budget - OWN_BYTES) // count, smallest_worker_bytes)
-    return Means(count, int(share * WORKER_SHARE_USED), budget, notice)
+    elif budget > machine.memory_bytes():
+        notice = f"--memory is more than the {machine.memory_bytes() / 1e9:.1f} GB there are"
+    crew_bytes = max(budget - OWN_BYTES, count * smallest_worker_bytes)
+    return Means(count, int(crew_bytes // count * WORKER_SHARE_USED), crew_bytes, budget, notice)
 
 
 def versions() -> dict[str, str]:

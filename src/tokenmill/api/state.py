@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-import json
+import contextlib
+import math
 import time
+from collections.abc import Iterator
+from typing import Annotated
 
 import msgspec
 import numpy as np
@@ -11,7 +14,9 @@ import numpy as np
 from tokenmill import layout
 from tokenmill.exports import records
 from tokenmill.exports.job import MANIFEST, PLAN, exports_in
+from tokenmill.exports.shards import SCHEMA
 from tokenmill.storage import Folder
+from tokenmill.storage.damage import Damage, decode
 
 RECENT_SECONDS = 60.0
 LOG_TAIL_BYTES = 1 << 20
@@ -34,6 +39,7 @@ class Status(msgspec.Struct, frozen=True):
     tokens: int | None
     documents: int | None
     skipped_rows: int | None
+    quarantined: int | None
     bytes_per_second: float | None
     tokens_per_second: float | None
     seconds_left: float | None
@@ -46,13 +52,13 @@ def status(directory: str) -> Status:
     """Look at a run without disturbing it."""
     folder = Folder(directory)
     run = layout.require_run(folder)
-    text_bytes = layout.read_table(folder, layout.PLAN, run.plan_sha256)["text_bytes"].to_numpy()
+    text_bytes = layout.read_plan(folder, run)["text_bytes"].to_numpy()
     committed = layout.committed_units(folder, run.units)
     complete = folder.exists(layout.MANIFEST)
     process = folder.locked_by(layout.LOCK)
     done = int(text_bytes[committed].sum())
     log = _Log(folder)
-    totals = _totals(folder) if complete else {}
+    totals = _totals(folder, run) if complete else {}
     running = process is not None and not complete
     rate = log.bytes_per_second if running else None
     return Status(
@@ -70,6 +76,7 @@ def status(directory: str) -> Status:
         tokens=totals.get("tokens"),
         documents=totals.get("documents"),
         skipped_rows=totals.get("skipped"),
+        quarantined=totals.get("quarantined"),
         bytes_per_second=rate,
         tokens_per_second=log.tokens_per_second if running else None,
         seconds_left=(int(text_bytes.sum()) - done) / rate if rate else None,
@@ -84,30 +91,46 @@ def _export_state(export: Folder) -> str:
         return "complete"
     if not export.exists(PLAN):
         return "not planned yet"
-    shards = len(layout.read_table(export, PLAN))
+    shards = len(layout.read_table(export, PLAN, schema=SCHEMA))
     return f"{records.committed(export, shards).sum():,} of {shards:,} shards"
 
 
-def _totals(folder: Folder) -> dict[str, int]:
-    manifest = layout.read_table(folder, layout.MANIFEST)
-    return {name: int(np.sum(manifest[name].to_numpy())) for name in ("documents", "tokens", "skipped")}
+def _totals(folder: Folder, run: layout.Run) -> dict[str, int]:
+    manifest = layout.require_manifest(folder, run)
+    return {name: int(np.sum(manifest[name].to_numpy())) for name in ("documents", "tokens", "skipped", "quarantined")}
 
 
 class _Log:
     """The end of a run's log: the rate of the last minute, and what went wrong since the run was last started."""
 
     def __init__(self, folder: Folder) -> None:
-        events = [json.loads(line) for line in _tail(folder)]
-        starts = [place for place, event in enumerate(events) if event["event"] == "start"]
+        events = list(_events(folder))
+        starts = [place for place, event in enumerate(events) if event.event == "start"]
         session = events[starts[-1] :] if starts else events
-        self.deaths = sum(event["event"] == "death" for event in session)
-        self.failures = sum(event["event"] == "failure" for event in session)
+        self.deaths = sum(event.event == "death" for event in session)
+        self.failures = sum(event.event == "failure" for event in session)
         now = time.time()
-        recent = [event for event in session if event["event"] == "unit" and event["time"] > now - RECENT_SECONDS]
-        begin = max(session[0]["time"], now - RECENT_SECONDS) if session else now
-        seconds = max(now - begin, 1e-3)
-        self.bytes_per_second = sum(event["text_bytes"] for event in recent) / seconds
-        self.tokens_per_second = sum(event["tokens"] for event in recent) / seconds
+        recent = [event for event in session if event.event == "unit" and event.time > now - RECENT_SECONDS]
+        begin = max(session[0].time, now - RECENT_SECONDS) if session else now
+        seconds = now - begin if now > begin else math.inf  # a clock that was set back tells no rate
+        self.bytes_per_second = sum(event.text_bytes for event in recent) / seconds
+        self.tokens_per_second = sum(event.tokens for event in recent) / seconds
+
+
+class _Event(msgspec.Struct):
+    """What is looked at in a line of the log."""
+
+    event: str
+    time: Annotated[float, msgspec.Meta(ge=0, le=1e12)]
+    text_bytes: Annotated[int, msgspec.Meta(ge=0, le=(1 << 62))] = 0
+    tokens: Annotated[int, msgspec.Meta(ge=0, le=(1 << 62))] = 0
+
+
+def _events(folder: Folder) -> Iterator[_Event]:
+    """The last events. A line that is none is left out: the log is for people, and nothing depends on it."""
+    for line in _tail(folder):
+        with contextlib.suppress(Damage):
+            yield decode(line, _Event)
 
 
 def _tail(folder: Folder) -> list[bytes]:

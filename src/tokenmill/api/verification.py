@@ -11,7 +11,7 @@ import numpy as np
 from tokenmill import layout, planning
 from tokenmill.api import progress
 from tokenmill.api.freeze import load
-from tokenmill.api.request import Means, choose_means
+from tokenmill.api.request import BadWords, Means, choose_means
 from tokenmill.checking import Verify
 from tokenmill.errors import CorruptStore, IncompleteStore, RunFailed, UsageError
 from tokenmill.executors.local import LocalExecutor
@@ -78,7 +78,7 @@ def verify(
         step = progress.Step()
         executor.start(means.workers, means.worker_bytes)
         tasks = planning.tasks(frozen.plan, frozen.sources, range(run.units))
-        check = Verify(folder.root, run.job, share)
+        check = Verify(folder.root, run.job, share, means.limits(BadWords()))
         for done in _checked(executor, check, tasks, problems, lambda task: f"part {task.unit}"):
             summary = done.value.summary
             problems += _compare(manifest, done.item.unit, layout.manifest_columns([summary]))

@@ -12,7 +12,9 @@ import click
 from tokenmill import __version__, startup
 from tokenmill.cli import commands
 from tokenmill.errors import INTERRUPTED, TokenmillError
+from tokenmill.wording import plain
 
+INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 
@@ -38,7 +40,7 @@ for command in commands.COMMANDS:
 def main() -> None:
     """The `tokenmill` command."""
     startup.skip_pandas()
-    for number in (signal.SIGTERM, signal.SIGHUP):
+    for number in INTERRUPTS:
         if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup asks
             signal.signal(number, _interrupt)
     try:
@@ -51,7 +53,7 @@ def main() -> None:
         sys.exit(error.exit_code)
     except (click.exceptions.Abort, KeyboardInterrupt):
         click.echo("\ninterrupted: what is committed stays; run the same command again to go on", err=True)
-        sys.exit(INTERRUPTED)
+        os._exit(INTERRUPTED)  # sys.exit would end by SIGINT if the signal came inside an exec, as dataclasses have it
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(1)
@@ -63,7 +65,7 @@ def main() -> None:
 
 def _explain(error: Exception) -> NoReturn:
     if isinstance(error, TokenmillError):
-        click.echo(f"error: {error}", err=True)
+        click.echo("\n".join(map(plain, f"error: {error}".splitlines())), err=True)
         sys.exit(error.exit_code)
     click.echo(f"error: {type(error).__name__}: {error}", err=True)
     click.echo("  This is a bug in tokenmill. Run the command again with --debug to see where.", err=True)
@@ -71,4 +73,6 @@ def _explain(error: Exception) -> NoReturn:
 
 
 def _interrupt(_number: int, _frame: Any) -> None:
+    for number in INTERRUPTS:
+        signal.signal(number, signal.SIG_DFL)  # whoever asks twice does not want to wait, nor is there more to say
     raise KeyboardInterrupt

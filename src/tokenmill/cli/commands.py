@@ -26,6 +26,7 @@ def _example(command: str) -> str:
 @click.option("--out", "-o", required=True, metavar="DIR", help="The store: made, or resumed if it is there.")
 @options.limits
 @options.how
+@options.bad
 @click.option(
     "--to",
     multiple=True,

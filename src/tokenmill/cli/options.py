@@ -43,6 +43,31 @@ _HOW = [
     ),
 ]
 
+_BAD = [
+    click.option(
+        "--on-bad",
+        default="quarantine",
+        show_default=True,
+        type=click.Choice(["quarantine", "fail"]),
+        help="What becomes of documents that cannot be tokenized: named in DIR/quarantine.jsonl, or the run ends.",
+    ),
+    click.option(
+        "--max-bad",
+        default="0.1%",
+        show_default=True,
+        metavar="SHARE",
+        help="More bad documents than this end the run.",
+    ),
+    click.option(
+        "--document-timeout",
+        default="600",
+        show_default=True,
+        metavar="SECONDS",
+        help="A document that takes longer is bad.",
+    ),
+    click.option("--quarantine-text", is_flag=True, help="Keep the text of bad documents beside their names."),
+]
+
 _EXPORTS = [
     click.option(
         "--val", metavar="V", help="Held out: a share such as 0.0005, first-shard, or none. [default: by format]"
@@ -104,6 +129,7 @@ def _all_of(options: list[Any]) -> Callable[[Function], Function]:
 
 what = _all_of(_WHAT)
 how = _all_of(_HOW)
+bad = _all_of(_BAD)
 exports = _all_of(_EXPORTS)
 export_details = _all_of(_EXPORT_DETAILS)
 limits = _all_of(_LIMITS)

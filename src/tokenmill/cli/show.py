@@ -16,9 +16,11 @@ from tokenmill import layout
 from tokenmill.cli import options
 from tokenmill.errors import UsageError
 from tokenmill.formats import FORMATS
+from tokenmill.part import NULL
+from tokenmill.quarantine import TOGETHER
 from tokenmill.storage import Folder
 from tokenmill.tokenizers.pieces import piece_lookup
-from tokenmill.wording import count, duration, number, size
+from tokenmill.wording import count, duration, number, plain, size
 
 if TYPE_CHECKING:
     from tokenmill.api import Estimate, Exported, Prepared, Status, Store, Verification
@@ -48,12 +50,16 @@ def prepared(done: Prepared) -> Iterable[tuple[str, str]]:
     yield "documents", f"{done.documents:,}"
     yield "tokens", f"{done.tokens:,}"
     yield "text", size(done.text_bytes)
-    if done.skipped_rows:
-        reasons = ", ".join(f"{count:,} {reason}" for reason, count in sorted(done.skipped_reasons.items()))
+    nulls = done.skipped_reasons.get(NULL, 0)
+    if nulls:
         yield (
             "skipped",
-            f"{count(done.skipped_rows, 'row')} ({reasons}); `tokenmill inspect {done.directory} --skipped` names them",
+            f"{count(nulls, 'row')} without text; `tokenmill inspect {done.directory} --skipped` names them",
         )
+    if done.quarantined:
+        bad = sorted((reason, n) for reason, n in done.skipped_reasons.items() if reason != NULL)
+        reasons = ", ".join(f"{n:,} {reason}" for reason, n in bad)
+        yield "quarantine", f"{count(done.quarantined, 'document')}, named in {done.directory}/{TOGETHER}: {reasons}"
     if done.deaths:
         yield "retried", f"units after {count(done.deaths, 'worker death')}"
     if done.units_done_now:
@@ -128,7 +134,8 @@ def status(state: Status) -> Iterable[tuple[str, str]]:
     if state.tokens is not None and state.documents is not None:
         yield "holds", f"{state.documents:,} documents, {state.tokens:,} tokens"
     if state.skipped_rows:
-        yield "skipped", count(state.skipped_rows, "row")
+        bad = f", {state.quarantined:,} of them in quarantine" if state.quarantined else ""
+        yield "skipped", f"{count(state.skipped_rows, 'row')}{bad}"
     if state.bytes_per_second and state.seconds_left is not None:
         rate = f"{number(state.tokens_per_second or 0)} tokens/s, {size(state.bytes_per_second)}/s"
         yield "speed", f"{rate}, {duration(state.seconds_left)} left"
@@ -232,7 +239,7 @@ def skipped(store: Store, as_json: bool) -> None:
                 {"source": path, "first": entry.first, "last": entry.last, "rows": entry.rows, "reason": entry.reason}
             )
         elif place < SHOWN_RANGES:
-            click.echo(f"{path}  {rows}  {entry.reason}")
+            click.echo(plain(f"{path}  {rows}  {entry.reason}"))
         else:
             click.echo("... and more; --json prints all")
             return
@@ -255,7 +262,7 @@ def _token(token: int | None) -> str:
 
 def _table(lines: Iterable[tuple[str, str]]) -> None:
     for name, value in lines:
-        click.echo(f"{name:<12} {value}")
+        click.echo(f"{name:<12} {plain(value)}")
 
 
 def _json(record: Any) -> None:

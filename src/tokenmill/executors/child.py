@@ -1,7 +1,8 @@
 """A worker: receive functions and items, send back what came of them.
 
 A worker ends with the process it works for, however that one ends: the kernel is asked to kill it (Linux), and a thread
-waits for the lifeline to close (everywhere).
+waits for the lifeline to close (everywhere). When memory runs out, the kernel is asked to take a worker, which costs a
+retry, rather than the process that supervises it.
 """
 
 from __future__ import annotations
@@ -19,15 +20,17 @@ import traceback
 from multiprocessing.connection import Connection
 from typing import Any
 
-from tokenmill import machine
+from tokenmill import machine, marks
 from tokenmill.errors import TokenmillError
 
 _PR_SET_PDEATHSIG = 1
 
 
-def serve(work_descriptor: int, lifeline_descriptor: int, parent: int) -> None:
+def serve(work_descriptor: int, slate_descriptor: int, lifeline_descriptor: int, parent: int) -> None:
     """Work for whoever holds the other end of the pipe, until it is closed."""
     die_with(parent)
+    machine.die_first()
+    marks.use(marks.Slate(slate_descriptor))
     threading.Thread(target=_watch, args=(lifeline_descriptor,), daemon=True).start()
     with Connection(work_descriptor) as connection, contextlib.suppress(EOFError):
         function = None

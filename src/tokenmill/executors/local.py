@@ -2,7 +2,8 @@
 
 Workers come from a nursery (see there), never from the calling process: nothing is forked from a process that may run
 threads, and the user's main module is never imported again. One item is in flight per worker, so a death costs that
-item's retry and nothing else.
+item's retry and nothing else. A worker that gets stuck is stopped, and so is the largest one when all of them together
+hold more memory than they may; after a death for lack of memory, the work goes on with one worker less.
 """
 
 from __future__ import annotations
@@ -10,16 +11,36 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection, wait
 from typing import Any, Self
 
 from tokenmill import machine
-from tokenmill.executors.outcomes import Died, Done, Failed, Item, Outcome, Value, Worker
-from tokenmill.executors.processes import KILLED, Nursery, WorkerProcess
+from tokenmill.executors.outcomes import USUAL, Cause, Died, Done, End, Failed, Item, Outcome, Terms, Value, Worker
+from tokenmill.executors.processes import Nursery, WorkerProcess
 
-ATTEMPTS = 3
-LOOK_SECONDS = 0.5
-"""How often the memory of busy workers is looked at."""
+LOOK_SECONDS = 0.2
+"""How often busy workers are looked at."""
+
+MOST_LOOK_SECONDS = 1.0
+"""What counts at most between two looks: a machine that slept, or a run that was stopped, is no worker's fault."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Try:
+    """An item that was given out: how many attempts came to an end in its workers' own deaths, and by other hands."""
+
+    item: Any
+    deaths: int = 0
+    kills: int = 0
+
+    def after(self, cause: Cause) -> _Try:
+        if cause is Cause.KILLED:
+            return replace(self, kills=self.kills + 1)
+        return replace(self, deaths=self.deaths + 1)
+
+    def is_hopeless(self, terms: Terms) -> bool:
+        return self.deaths >= terms.deaths or self.kills >= terms.kills
 
 
 class LocalExecutor:
@@ -34,11 +55,16 @@ class LocalExecutor:
         self._nursery = Nursery(preload)
         self._workers: list[WorkerProcess] = []
         self._worker_bytes: int | None = None
-        self._oom_kills = machine.kernel_oom_kills()
+        self._memory_bytes: int | None = None
+        self._looked = time.monotonic()
+        self._oom = _OomKills()
 
-    def start(self, workers: int, worker_bytes: int | None = None) -> Self:
-        """Have this many workers; one that holds more than `worker_bytes` is replaced between items."""
-        self._worker_bytes = worker_bytes
+    def start(self, workers: int, worker_bytes: int | None = None, memory_bytes: int | None = None) -> Self:
+        """Have this many workers. One that holds more than `worker_bytes` is replaced between items.
+
+        If all of them hold more than `memory_bytes` together, the largest is stopped.
+        """
+        self._worker_bytes, self._memory_bytes = worker_bytes, memory_bytes
         self._workers += [self._new_worker() for _ in range(workers - len(self._workers))]
         return self
 
@@ -56,33 +82,36 @@ class LocalExecutor:
         """The processes at work."""
         return [worker.pid for worker in self._workers]
 
-    def run(self, function: Callable[[Item], Value], items: Iterable[Item]) -> Iterator[Outcome[Item, Value]]:
-        """Yield outcomes as they come; an item whose worker dies is tried again, three times in all."""
+    def run(
+        self, function: Callable[[Item], Value], items: Iterable[Item], terms: Terms = USUAL
+    ) -> Iterator[Outcome[Item, Value]]:
+        """Yield outcomes as they come; an item whose worker dies is tried again, as often as the terms say."""
         waiting = iter(items)
-        again: deque[tuple[Any, int]] = deque()
+        again: deque[_Try] = deque()
         busy: dict[Connection, WorkerProcess] = {}
-        looked = time.monotonic()
-        idle = [self._refreshed(worker, function) for worker in reversed(self._workers)]
+        self._looked = time.monotonic()
+        idle = [self._refreshed(worker, function) for worker in reversed(self._workers[: terms.workers])]
         for worker in idle:
             worker.send_function(function)
         while True:
             while idle and (job := _next_job(again, waiting)) is not None:
                 worker = idle.pop()
-                worker.start_item(*job)
+                worker.start_item(job, job.item)
                 busy[worker.connection] = worker
             if not busy:
                 return
             ready = wait(list(busy), LOOK_SECONDS)
-            if time.monotonic() - looked >= LOOK_SECONDS:
-                for worker in busy.values():
-                    worker.look()
-                looked = time.monotonic()
+            self._look(busy.values())
+            ready += [connection for connection, worker in busy.items() if worker.lost and connection not in ready]
             for connection in ready:
                 worker = busy.pop(connection)  # type: ignore[call-overload]
-                outcome = self._collect(worker)
+                outcome = self._collect(worker, terms, alone=not busy and not idle)
                 if isinstance(outcome, Died) and not outcome.final:
-                    again.append((outcome.item, outcome.attempt + 1))
-                idle.append(self._refreshed(worker, function))
+                    again.append(worker.item.after(outcome.end.cause))
+                if isinstance(outcome, Died) and outcome.workers < len(self._workers):
+                    self._dismiss(worker)
+                else:
+                    idle.append(self._refreshed(worker, function))
                 yield outcome
 
     def _new_worker(self) -> WorkerProcess:
@@ -91,31 +120,43 @@ class LocalExecutor:
             self._nursery = Nursery(self._preload)
         return WorkerProcess(self._nursery)
 
-    def _collect(self, worker: WorkerProcess) -> Outcome[Any, Any]:
+    def _look(self, busy: Iterable[WorkerProcess]) -> None:
+        """See how the busy workers are, if the last look was some time ago."""
+        seconds = time.monotonic() - self._looked
+        if seconds < LOOK_SECONDS:
+            return
+        self._looked += seconds
+        held = {worker: worker.look(min(seconds, MOST_LOOK_SECONDS)) for worker in busy}
+        if self._memory_bytes is not None and sum(held.values()) > self._memory_bytes:
+            max(held, key=held.__getitem__).stop(Cause.MEMORY, self._memory_bytes)
+
+    def _collect(self, worker: WorkerProcess, terms: Terms, *, alone: bool) -> Outcome[Any, Any]:
         answer = worker.receive()
+        item = worker.item.item
         if answer is None:
-            return self._death(worker)
+            return self._death(worker, terms, alone=alone)
         seconds, peak, worker.resident_bytes, kind, *rest = answer
         who = Worker(worker.pid, peak)
         if kind == "done":
-            return Done(worker.item, rest[0], who, seconds)
+            return Done(item, rest[0], who, seconds)
         error, message, explained, trace = rest
-        return Failed(worker.item, error, message, explained, trace, who)
+        return Failed(item, error, message, explained, trace, who, worker.note())
 
-    def _death(self, worker: WorkerProcess) -> Died[Any]:
-        exit_code, peak = worker.reap()
-        kills = machine.kernel_oom_kills()
-        out_of_memory = exit_code == KILLED and kills is not None and kills > (self._oom_kills or 0)
-        self._oom_kills = kills
+    def _death(self, worker: WorkerProcess, terms: Terms, *, alone: bool) -> Died[Any]:
+        end, peak = worker.reap()
+        end = self._oom.blamed(end)
+        tried: _Try = worker.item
+        fewer = end.cause is Cause.MEMORY and not alone
         return Died(
-            item=worker.item,
-            exit_code=exit_code,
+            item=tried.item,
+            end=end,
             worker=Worker(worker.pid, peak),
             seconds=time.monotonic() - worker.started,
-            attempt=worker.attempt,
-            final=worker.attempt >= ATTEMPTS,
-            kernel_out_of_memory=out_of_memory,
+            attempt=tried.deaths + tried.kills + 1,
+            final=tried.after(end.cause).is_hopeless(terms),
             last_words=worker.last_words(),
+            note=worker.note(),
+            workers=len(self._workers) - fewer,
         )
 
     def _refreshed(self, worker: WorkerProcess, function: Any) -> WorkerProcess:
@@ -129,10 +170,32 @@ class LocalExecutor:
         self._workers[self._workers.index(worker)] = fresh
         return fresh
 
+    def _dismiss(self, worker: WorkerProcess) -> None:
+        worker.close()
+        self._workers.remove(worker)
 
-def _next_job(again: deque[tuple[Any, int]], waiting: Iterator[Any]) -> tuple[Any, int] | None:
+
+class _OomKills:
+    """Tells which deaths are the kernel's doing, for lack of memory, by counting its kills."""
+
+    def __init__(self) -> None:
+        self._seen = machine.oom_kills()
+        self._unexplained = 0
+
+    def blamed(self, end: End) -> End:
+        """The end, with the kernel named if it has killed more processes than were told before."""
+        now = machine.oom_kills()
+        self._unexplained += max(after - before for after, before in zip(now, self._seen, strict=True))
+        self._seen = now
+        if end.cause is not Cause.KILLED or not self._unexplained:
+            return end
+        self._unexplained -= 1
+        return replace(end, cause=Cause.MEMORY, by_kernel=True, limit=machine.memory_limit_bytes())
+
+
+def _next_job(again: deque[_Try], waiting: Iterator[Any]) -> _Try | None:
     if again:
         return again.popleft()
     for item in waiting:
-        return item, 1
+        return _Try(item)
     return None

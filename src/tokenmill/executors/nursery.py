@@ -25,7 +25,7 @@ from tokenmill import machine, startup
 from tokenmill.executors import child
 
 REQUEST = struct.Struct("=cq")
-"""What is asked for, and a number: `s` starts a worker, with the two descriptors that come along, and answers with the
+"""What is asked for, and a number: `s` starts a worker, with three descriptors that come along, and answers with the
 number; `k` kills the process of that number."""
 
 ENVIRONMENT = {
@@ -42,6 +42,7 @@ def main(control_descriptor: int, lifeline_descriptor: int, parent: int, preload
     startup.skip_pandas()
     # Ctrl-C reaches the whole group; the parent decides what it means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     for module in preload:
         with contextlib.suppress(ImportError):  # whoever needs it will say so
             importlib.import_module(module)
@@ -79,7 +80,7 @@ class _Nursery:
             self._tell_ends()
         if control not in ready:
             return True
-        message, descriptors, _, _ = socket.recv_fds(self._control, REQUEST.size, 2)
+        message, descriptors, _, _ = socket.recv_fds(self._control, REQUEST.size, 3)
         if len(message) < REQUEST.size:
             return False
         request, number = REQUEST.unpack(message)
@@ -89,15 +90,15 @@ class _Nursery:
             os.kill(number, signal.SIGKILL)
         return True
 
-    def _start(self, number: int, work_descriptor: int, output_descriptor: int) -> None:
-        pid = self._fork(work_descriptor, output_descriptor) if machine.threads() == 1 else None
-        pid = pid or self._spawn(work_descriptor, output_descriptor)
-        os.close(work_descriptor)
-        os.close(output_descriptor)
+    def _start(self, number: int, *descriptors: int) -> None:
+        pid = self._fork(*descriptors) if machine.threads() == 1 else None
+        pid = pid or self._spawn(*descriptors)
+        for descriptor in descriptors:
+            os.close(descriptor)
         self._workers.add(pid)
         self._answers.send(("started", number, pid))
 
-    def _fork(self, work_descriptor: int, output_descriptor: int) -> int:
+    def _fork(self, work_descriptor: int, output_descriptor: int, slate_descriptor: int) -> int:
         nursery = os.getpid()
         pid = os.fork()
         if pid:
@@ -110,7 +111,7 @@ class _Nursery:
             self._answers.close()
             os.dup2(output_descriptor, 1)
             os.dup2(output_descriptor, 2)
-            child.serve(work_descriptor, self._lifeline, nursery)
+            child.serve(work_descriptor, slate_descriptor, self._lifeline, nursery)
             code = 0
         except SystemExit as stop:
             code = stop.code if isinstance(stop.code, int) else int(stop.code is not None)
@@ -120,9 +121,9 @@ class _Nursery:
             sys.stderr.flush()
             os._exit(code)
 
-    def _spawn(self, work_descriptor: int, output_descriptor: int) -> int:
-        command = interpreter("child", "serve", work_descriptor, self._lifeline, os.getpid())
-        kept = (work_descriptor, self._lifeline)
+    def _spawn(self, work_descriptor: int, output_descriptor: int, slate_descriptor: int) -> int:
+        command = interpreter("child", "serve", work_descriptor, slate_descriptor, self._lifeline, os.getpid())
+        kept = (work_descriptor, slate_descriptor, self._lifeline)
         return subprocess.Popen(command, pass_fds=kept, stdout=output_descriptor, stderr=output_descriptor).pid  # noqa: S603
 
     def _tell_ends(self) -> None:

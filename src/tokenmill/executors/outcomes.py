@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
-from tokenmill.wording import signal_name
+from tokenmill.wording import duration, signal_name, size
 
 Item = TypeVar("Item")
 Value = TypeVar("Value")
@@ -32,7 +33,10 @@ class Done(Generic[Item, Value]):
 
 @dataclass(frozen=True, slots=True)
 class Failed(Generic[Item]):
-    """The function raised. `explained` tells that the message was made for people and says all there is to say."""
+    """The function raised. `explained` tells that the message was made for people and says all there is to say.
+
+    `note` is what the worker had last marked.
+    """
 
     item: Item
     kind: str
@@ -40,38 +44,91 @@ class Failed(Generic[Item]):
     explained: bool
     traceback: str
     worker: Worker
+    note: bytes = b""
+
+
+class Cause(enum.Enum):
+    """Why a worker ended. What somebody else killed says nothing about the item it had."""
+
+    CRASH = "crash"
+    KILLED = "killed"
+    MEMORY = "memory"
+    SILENCE = "silence"
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """How a worker ended: exit code (negative: signal), why, and the limit of bytes or seconds that it had passed."""
+
+    exit_code: int
+    cause: Cause
+    limit: float | None = None
+    by_kernel: bool = False
+
+    def __str__(self) -> str:
+        if self.cause is Cause.SILENCE:
+            return f"was stopped: it had not moved on for {duration(self.limit or 0)}"
+        if self.cause is Cause.MEMORY and not self.by_kernel:
+            return f"was stopped: the workers held more than their {size(int(self.limit or 0))} of memory"
+        if self.exit_code >= 0:
+            return f"exited with code {self.exit_code}"
+        if self.cause is not Cause.MEMORY:
+            return f"was killed ({signal_name(-self.exit_code)})"
+        limit = f": the limit of its cgroup is {size(int(self.limit))}" if self.limit else ""
+        return f"was killed by the kernel, which ran out of memory{limit} ({signal_name(-self.exit_code)})"
 
 
 @dataclass(frozen=True, slots=True)
 class Died(Generic[Item]):
-    """The worker ended in the middle of the item. `final` tells that the item will not be tried again."""
+    """The worker ended in the middle of the item. `final` tells that the item will not be tried again.
+
+    `note` is what the worker had last marked (see marks); `workers` is how many go on.
+    """
 
     item: Item
-    exit_code: int
+    end: End
     worker: Worker
     seconds: float
     attempt: int
     final: bool
-    kernel_out_of_memory: bool
     last_words: str
+    note: bytes
+    workers: int
 
     @property
     def how(self) -> str:
         """The way it ended, in words."""
-        if self.exit_code >= 0:
-            return f"exited with code {self.exit_code}"
-        cause = " by the kernel, which ran out of memory" if self.kernel_out_of_memory else ""
-        return f"was killed{cause} ({signal_name(-self.exit_code)})"
+        return str(self.end)
+
+    @property
+    def exit_code(self) -> int:
+        """The code it exited with; negative: the signal that killed it."""
+        return self.end.exit_code
 
 
 Outcome = Done[Item, Value] | Failed[Item] | Died[Item]
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """How work is given out: how many deaths an item may cost, and how many workers are used at most.
+
+    Deaths by somebody else's hand are counted apart: they are no fault of the item.
+    """
+
+    deaths: int = 3
+    kills: int = 3
+    workers: int | None = None
+
+
+USUAL = Terms()
 
 
 class Executor(Protocol):
     """Runs a function over items somewhere else, and survives the death of whoever runs it."""
 
     def run(
-        self, function: Callable[[Item], Value], items: Iterable[Item]
+        self, function: Callable[[Item], Value], items: Iterable[Item], terms: Terms = USUAL
     ) -> Iterator[Done[Item, Value] | Failed[Item] | Died[Item]]:
         """Yield outcomes as they come. Items are taken one by one, when a worker is free for them."""
         ...

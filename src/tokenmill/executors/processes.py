@@ -4,23 +4,27 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import socket
 import subprocess
-import tempfile
 import threading
 import time
 from multiprocessing.connection import Connection
-from typing import IO, Any
+from typing import Any
 
-from tokenmill import machine
+from tokenmill import machine, marks
 from tokenmill.executors.nursery import ENVIRONMENT, REQUEST, interpreter
+from tokenmill.executors.outcomes import Cause, End
 
 LAST_WORDS_BYTES = 2000
+MOST_WORDS_BYTES = 1 << 20
+"""How much of what a worker prints is kept before it is thrown away: it lies in memory."""
 
 END_SECONDS = 5.0
 """How long a process that should end may take before it is killed."""
 
-KILLED = -9
+BY_SOMEBODY = (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT)
+"""Signals that no process gets by its own doing."""
 
 
 class Nursery:
@@ -30,31 +34,41 @@ class Nursery:
         self._control, theirs = socket.socketpair()
         lifeline, self._lifeline = os.pipe()
         command = interpreter("nursery", "main", theirs.fileno(), lifeline, os.getpid(), preload)
-        with theirs:
-            self._process = subprocess.Popen(  # noqa: S603 - our own interpreter
-                command,
-                pass_fds=(theirs.fileno(), lifeline),
-                env={**os.environ, **ENVIRONMENT},
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-            )
+        # Ctrl-C reaches the whole group. The nursery starts with the signal blocked, because all it could do while it
+        # loads its first modules is show a traceback; it unblocks the signal when it ignores it.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            with theirs:
+                self._process = subprocess.Popen(  # noqa: S603 - our own interpreter
+                    command,
+                    pass_fds=(theirs.fileno(), lifeline),
+                    env={**os.environ, **ENVIRONMENT},
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                )
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
         os.close(lifeline)
         self._answers = Connection(os.dup(self._control.fileno()))
         self._asked = 0
         self._pids: dict[int, int] = {}
         self._ends: dict[int, tuple[int, int]] = {}
 
-    def start_worker(self, work: socket.socket, output: IO[bytes]) -> int:
+    def start_worker(self, work: int, output: int, slate: int) -> int:
         """Ask for a worker, by a number of which `pid_of` tells the process."""
         self._asked += 1
         with contextlib.suppress(OSError):  # if the nursery is gone, the worker's pipe tells
-            socket.send_fds(self._control, [REQUEST.pack(b"s", self._asked)], [work.fileno(), output.fileno()])
+            socket.send_fds(self._control, [REQUEST.pack(b"s", self._asked)], [work, output, slate])
         return self._asked
 
     @property
     def alive(self) -> bool:
         """Whether workers can be had."""
         return self._process.poll() is None
+
+    def held_bytes(self) -> int:
+        """The memory that every worker starts with, because the nursery had it before."""
+        return machine.private_bytes_of(self._process.pid)
 
     def pid_of(self, number: int) -> int | None:
         """The process of a worker that was asked for, as soon as it is there; None if the nursery died before."""
@@ -69,7 +83,7 @@ class Nursery:
         while pid not in self._ends and self._listen():
             pass
         impatience.cancel()
-        return self._ends.pop(pid, (KILLED, 0))
+        return self._ends.pop(pid, (-signal.SIGKILL, 0))
 
     def kill(self, pid: int) -> None:
         """Kill a worker, if it is still there."""
@@ -102,21 +116,27 @@ class Nursery:
 
 
 class WorkerProcess:
-    """One worker: its pipe, the item it has, and how it ended."""
+    """One worker: its pipe, the item it has, what it marks, and how it ended."""
 
     def __init__(self, nursery: Nursery) -> None:
         ours, theirs = socket.socketpair()
         self._nursery = nursery
-        self._output: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
+        self._output = marks.shared_file("tokenmill-output")
+        slate, self._slate = marks.new_slate()
         with theirs:
-            self._number = nursery.start_worker(theirs, self._output)
+            self._number = nursery.start_worker(theirs.fileno(), self._output, slate)
+        os.close(slate)
         self.connection = Connection(ours.detach())
         self._pid: int | None = None
         self._seen_bytes = 0
+        self._seen_mark = 0
+        self._first_bytes: int | None = None
+        self._silent_seconds = 0.0
+        self._stopped: End | None = None
+        self._stopped_seconds = 0.0
         self.alive = True
         self.busy = False
         self.item: Any = None
-        self.attempt = 0
         self.started = 0.0
         self.resident_bytes = 0
 
@@ -132,36 +152,72 @@ class WorkerProcess:
         with contextlib.suppress(OSError):
             self.connection.send(("function", function))
 
-    def start_item(self, item: Any, attempt: int) -> None:
+    def start_item(self, item: Any, to_send: Any) -> None:
         """Hand over an item. If the worker is gone, the next receive tells."""
-        self.item, self.attempt, self.started, self.busy = item, attempt, time.monotonic(), True
+        self.item, self.started, self.busy = item, time.monotonic(), True
         with contextlib.suppress(OSError):
-            self.connection.send(("item", item))
+            self.connection.send(("item", to_send))
 
     def receive(self) -> Any:
         """The worker's answer, or None if it died."""
         try:
-            answer = self.connection.recv()
+            answer = None if self.lost else self.connection.recv()
         except (EOFError, OSError):
+            answer = None
+        if answer is None:
             self.alive = False
             return None
         self.busy = False
         return answer
 
-    def look(self) -> None:
-        """Take note of the memory that the worker has used so far."""
-        self._seen_bytes = machine.peak_bytes_of(self.pid) or self._seen_bytes
+    def look(self, seconds: float) -> int:
+        """See how the worker is after some more seconds: the memory it has for itself. Stop it if it has got stuck."""
+        held = machine.private_bytes_of(self.pid)
+        self._seen_bytes = max(self._seen_bytes, held)
+        if self._first_bytes is None:
+            self._first_bytes = self._nursery.held_bytes()
+        self._watch(seconds)
+        if os.fstat(self._output).st_size > MOST_WORDS_BYTES:
+            os.ftruncate(self._output, 0)
+            os.lseek(self._output, 0, os.SEEK_SET)  # the worker writes on from here: the position is shared
+        return max(held - self._first_bytes, 0)
 
-    def reap(self) -> tuple[int, int]:
-        """Exit code (negative: signal) and peak memory of a worker that has closed its pipe."""
+    def _watch(self, seconds: float) -> None:
+        number = self._slate.number()
+        self._silent_seconds = self._silent_seconds + seconds if number == self._seen_mark else 0.0
+        self._seen_mark = number
+        if self._stopped is not None:
+            self._stopped_seconds += seconds
+        elif number and self._silent_seconds > (limit := self._slate.read().seconds):
+            self.stop(Cause.SILENCE, limit)
+
+    def stop(self, cause: Cause, limit: float) -> None:
+        """Kill the worker for a reason; its death is told with it."""
+        if self._stopped is None:
+            self._stopped = End(-signal.SIGKILL, cause, limit)
+            self._nursery.kill(self.pid)
+
+    @property
+    def lost(self) -> bool:
+        """Whether it was killed and does not die: it waits for a disk or a network that does not answer."""
+        return self._stopped_seconds > END_SECONDS
+
+    def reap(self) -> tuple[End, int]:
+        """How a worker that has closed its pipe ended, and its peak memory."""
+        if self._stopped is not None and self.lost:
+            return self._stopped, self._seen_bytes
         exit_code, peak = self._nursery.end_of(self.pid)
-        return exit_code, peak or self._seen_bytes
+        cause = Cause.KILLED if -exit_code in BY_SOMEBODY else Cause.CRASH
+        return self._stopped or End(exit_code, cause), peak or self._seen_bytes
+
+    def note(self) -> bytes:
+        """What the worker marked last."""
+        return self._slate.read().note
 
     def last_words(self) -> str:
         """The end of what the worker printed: a native crash often says there what it was."""
-        self._output.seek(0, os.SEEK_END)
-        self._output.seek(max(0, self._output.tell() - LAST_WORDS_BYTES))
-        return self._output.read().decode(errors="replace").strip()
+        start = max(0, os.fstat(self._output).st_size - LAST_WORDS_BYTES)
+        return os.pread(self._output, LAST_WORDS_BYTES, start).decode(errors="replace").strip()
 
     def close(self) -> None:
         """End the worker at once. That is safe at any moment: what is committed is whole."""
@@ -169,4 +225,5 @@ class WorkerProcess:
             self._nursery.kill(self.pid)
         self.alive = False
         self.connection.close()
-        self._output.close()
+        self._slate.close()
+        os.close(self._output)

@@ -6,13 +6,10 @@ from collections import Counter
 from dataclasses import dataclass
 
 import msgspec
-import pyarrow as pa
 import xxhash
 
-from tokenmill import layout
 from tokenmill.errors import CorruptStore
 from tokenmill.exports import records
-from tokenmill.exports.job import MANIFEST
 from tokenmill.storage import Folder
 
 
@@ -28,7 +25,7 @@ class Stretch(msgspec.Struct, frozen=True):
 
 def stretches(folder: Folder) -> list[Stretch]:
     """Everything that the manifest of a complete export names; pieces of a file follow each other."""
-    manifest: pa.Table = layout.read_table(folder, MANIFEST)
+    manifest = records.read_manifest(folder)
     written = [file for files in manifest["files"].to_pylist() for file in files]
     written += [msgspec.to_builtins(file) for file in records.read_others(manifest)]
     sizes: Counter[str] = Counter()

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
+
 import msgspec
 
 from tokenmill import layout
-from tokenmill.errors import JobChanged, StoreError
+from tokenmill.errors import CorruptStore, JobChanged, StoreError
 from tokenmill.formats import FORMATS
 from tokenmill.formats.format import Place, Tail
 from tokenmill.job import differences, digest_of
 from tokenmill.storage import Folder
+from tokenmill.storage.damage import Damage, decode
 
 STATE = ".tokenmill"
 """Hidden, because some trainers take every file that they see."""
@@ -22,6 +25,11 @@ MANIFEST = f"{STATE}/manifest.parquet"
 LOCK = f"{STATE}/lock"
 FORMAT = 1
 
+EXPORT_BYTES = 1 << 20
+"""More than any export.json has."""
+
+MOST_TOKENS = 1 << 62
+MOST_BINS = 1 << 22
 FIRST_SHARD = "first-shard"
 
 
@@ -95,12 +103,33 @@ def read_frozen(folder: Folder) -> FrozenExport | None:
     if not folder.exists(EXPORT):
         return None
     try:
-        frozen = msgspec.json.decode(folder.read(EXPORT), type=FrozenExport)
-    except msgspec.MsgspecError as error:
-        raise StoreError(f"{folder.path(EXPORT)} is damaged", str(error), _ANEW) from error
-    if frozen.format != FORMAT:
-        raise StoreError(f"{folder.root} was exported by another version of tokenmill", _ANEW)
+        frozen = decode(folder.read(EXPORT, EXPORT_BYTES), FrozenExport)
+        if frozen.format != FORMAT:
+            raise StoreError(f"{folder.root} was exported by another version of tokenmill", _ANEW)
+        _check(frozen)
+    except Damage as damage:
+        raise CorruptStore(f"{folder.path(EXPORT)} is damaged", f"reason       {damage}", _ANEW) from damage
     return frozen
+
+
+def _check(frozen: FrozenExport) -> None:
+    """Refuse what no export is frozen with, before anything is made of that size."""
+    job = frozen.job
+    if job.format not in FORMATS or job.dtype not in FORMATS[job.format].TRAITS.dtypes:
+        raise Damage("its format is none that there is")
+    if job.val is not None and job.val != FIRST_SHARD and not re.fullmatch(r"[0-9.e-]{1,30}", job.val):
+        raise Damage("its val is none")
+    counts = (job.val_tokens, job.shard_tokens, job.sequence_tokens, frozen.run_tokens)
+    if any(count is not None and not 0 < count < MOST_TOKENS for count in counts) or not 0 < frozen.bins <= MOST_BINS:
+        raise Damage("its counts are none")
+    if job.sequence_tokens is not None and (job.shard_tokens is None or job.shard_tokens < job.sequence_tokens):
+        raise Damage("its shards are shorter than a sequence")
+    try:
+        share = job.val_share
+    except ValueError:
+        share = 0.0
+    if share is not None and not 0 < share < 1:
+        raise Damage("its val is none")
 
 
 def exports_in(folder: Folder) -> list[str]:

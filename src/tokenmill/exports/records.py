@@ -13,16 +13,22 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from tokenmill import layout
 from tokenmill.errors import CorruptStore
-from tokenmill.exports.job import RECORDS
+from tokenmill.exports.job import MANIFEST, RECORDS
 from tokenmill.exports.streams import Origins
 from tokenmill.formats.format import ShardRecord, Written
 from tokenmill.layout import numbered_files
 from tokenmill.storage import Folder
+from tokenmill.storage.damage import Damage, decode
+from tokenmill.storage.tables import read_batch, read_schema
 
 _KEY = b"tokenmill.shard"
 _OTHERS = b"tokenmill.others"
+_MOST_BYTES = 1 << 62
+_ANEW = "Remove the export's directory and export again."
 
 SCHEMA = pa.schema(
     [
@@ -54,9 +60,27 @@ def manifest(records: Sequence[ShardRecord], others: Sequence[Written]) -> pa.Ta
     return table.replace_schema_metadata({_OTHERS: msgspec.json.encode(others)})
 
 
+def read_manifest(folder: Folder) -> pa.Table:
+    """The manifest of a complete export."""
+    table = layout.read_table(folder, MANIFEST, schema=MANIFEST_SCHEMA)
+    files = table["files"].combine_chunks().flatten()
+    sizes = pc.struct_field(files, "bytes")
+    if any(pc.struct_field(files, name).null_count for name in ("name", "bytes", "xxh3")) or files.null_count:
+        raise layout.damaged(folder, MANIFEST, "it names a file that is none")
+    if len(files) and (pc.min(sizes).as_py() < 0 or pc.sum(sizes.cast(pa.float64())).as_py() > _MOST_BYTES):
+        raise layout.damaged(folder, MANIFEST, "it names a file with a size that is none")
+    return table
+
+
 def read_others(manifest: pa.Table) -> list[Written]:
     """The files of an export that belong to no shard."""
-    return msgspec.json.decode(manifest.schema.metadata[_OTHERS], type=list[Written])
+    try:
+        others = decode((manifest.schema.metadata or {}).get(_OTHERS, b""), list[Written])
+    except Damage as damage:
+        raise CorruptStore("the manifest of an export is damaged", f"reason       {damage}", _ANEW) from damage
+    if any(not 0 <= file.bytes <= _MOST_BYTES for file in others):
+        raise CorruptStore("the manifest of an export is damaged", "reason       a file has no size", _ANEW)
+    return others
 
 
 def exists(folder: Folder, shard: int) -> bool:
@@ -85,23 +109,33 @@ def discard(folder: Folder, shard: int) -> None:
 def read(folder: Folder, shard: int) -> ShardRecord:
     """The counts and checksums of a shard."""
     try:
-        with pa.ipc.open_file(folder.map(_name(shard))) as reader:
-            metadata: dict[bytes, Any] = reader.schema.metadata or {}
-            record = msgspec.json.decode(metadata[_KEY], type=ShardRecord)
-    except (pa.ArrowInvalid, OSError, KeyError, msgspec.MsgspecError) as error:
-        raise _corrupt(folder, shard, str(error)) from error
-    if record.shard != shard:
-        raise _corrupt(folder, shard, f"it is of shard {record.shard}")
+        metadata: dict[bytes, Any] = read_schema(folder.buffer(_name(shard))).metadata or {}
+        record = decode(metadata.get(_KEY, b""), ShardRecord)
+        _check(shard, record)
+    except Damage as damage:
+        raise _corrupt(folder, shard, str(damage)) from damage
     return record
+
+
+def _check(shard: int, record: ShardRecord) -> None:
+    counts = [record.number, record.start, record.documents, record.tokens, record.begun, record.cut]
+    counts += [file.bytes for file in record.files]
+    if record.shard != shard or not record.files or record.split not in ("train", "val"):
+        raise Damage(f"it is of shard {record.shard}")
+    if min(counts) < 0 or max(counts) > _MOST_BYTES:
+        raise Damage("its counts are none")
 
 
 def read_lengths(folder: Folder, shard: int) -> npt.NDArray[np.int64]:
     """The lengths of a shard's documents."""
     try:
-        with pa.ipc.open_file(folder.map(_name(shard))) as reader:
-            return np.asarray(reader.get_batch(0).column("length").to_numpy())
-    except (pa.ArrowInvalid, OSError, KeyError) as error:
-        raise _corrupt(folder, shard, str(error)) from error
+        _, batch = read_batch(folder.buffer(_name(shard)), SCHEMA)
+    except Damage as damage:
+        raise _corrupt(folder, shard, str(damage)) from damage
+    lengths = np.asarray(batch.column("length").to_numpy())
+    if bool((lengths < 0).any()):
+        raise _corrupt(folder, shard, "a document has less than no tokens")
+    return lengths
 
 
 def _name(shard: int) -> str:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from tokenmill.errors import CorruptStore
 from tokenmill.exports.job import RUNS
 from tokenmill.exports.shards import Counts
 from tokenmill.layout import numbered_files
@@ -54,7 +55,12 @@ def committed(folder: Folder, count: int) -> npt.NDArray[np.bool_]:
 
 def counts(folder: Folder, run: int) -> tuple[Counts, Counts]:
     """The documents and the tokens of a run in each bin."""
-    documents, tokens = np.diff(np.frombuffer(folder.read(_name(run, "index")), "<i8").reshape(2, -1))
+    data = folder.read(_name(run, "index"))
+    if not data or len(data) % 16:
+        raise _corrupt(folder, run, "its index is cut off")
+    documents, tokens = np.diff(np.frombuffer(data, "<i8").reshape(2, -1))
+    if bool((documents < 0).any()) or bool((tokens < 0).any()) or tokens.sum(dtype=np.float64) >= 2.0**62:
+        raise _corrupt(folder, run, "its counts are none")
     return documents, tokens
 
 
@@ -81,13 +87,27 @@ def read_stretch(folder: Folder, run: int, low: int, high: int) -> Stretch:
     """The documents of bins [low, high), without their tokens: two reads."""
     index = np.frombuffer(folder.read_at(_name(run, "index"), low * 8, (high - low + 1) * 8), "<i8")
     start, stop = int(index[0]), int(index[-1])
+    if not 0 <= start <= stop:
+        raise _corrupt(folder, run, "its index does not rise")
     before = min(start, 1)  # one record more, if there is one, tells where the first document starts
     size = _RECORD.itemsize
     data = folder.read_at(_name(run, "documents"), (start - before) * size, (stop - start + before) * size)
     records = np.frombuffer(data, _RECORD)
     first_token = int(records["end"][0]) if before else 0
     records = records[before:]
+    ends = records["end"]
+    if first_token < 0 or bool((np.diff(ends, prepend=first_token) < 0).any()):
+        raise _corrupt(folder, run, "its documents do not follow each other")
     return Stretch(run, first_token, records["end"] - first_token, records["source"].copy(), records["row"].copy())
+
+
+def _corrupt(folder: Folder, run: int, reason: str) -> CorruptStore:
+    return CorruptStore(
+        f"run {run} of a shuffle is damaged",
+        f"file         {folder.path(_name(run, 'index'))}",
+        f"found        {reason}",
+        f"Remove the directory {folder.path(RUNS)} and export again.",
+    )
 
 
 def _name(run: int, ending: str) -> str:

@@ -15,9 +15,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tokenmill.errors import UsageError
+from tokenmill import layout
+from tokenmill.errors import CorruptStore, UsageError
 from tokenmill.exports.job import FIRST_SHARD, ExportJob
 from tokenmill.formats.format import Split, Traits
+from tokenmill.storage import Folder
+from tokenmill.storage.damage import Damage, decode
 
 PIECE_TOKENS = 64_000_000
 """How many tokens of a file that is one for its split a worker writes at a time."""
@@ -115,9 +118,32 @@ def plan(job: ExportJob, traits: Traits, blocks: Blocks, resolve: ToEdges) -> pa
     return shards.replace_schema_metadata({_LEFT_OUT: msgspec.json.encode(dropped)})
 
 
+def read_plan(folder: Folder, name: str, tokens: int, blocks: int) -> pa.Table:
+    """The shards of a frozen plan, which are stretches of so many tokens in so many blocks."""
+    plan = layout.read_table(folder, name, schema=SCHEMA)
+    column = {field.name: plan[field.name].to_numpy() for field in SCHEMA}
+    sound = (
+        np.array_equal(column["shard"], np.arange(len(plan)))
+        and set(plan["split"].unique().to_pylist()) <= {"train", "val"}
+        and all(bool((column[name] >= 0).all()) for name in ("number", "start", "before", "first_block", "position"))
+        and bool((np.isin(column["stream"], (TRAIN, VAL))).all())
+        and bool((column["start"] <= column["stop"]).all() and (column["stop"] <= tokens).all())
+        and bool((column["before"] <= column["start"]).all())
+        and bool((column["last_block"] < blocks).all() and (column["count"] <= len(plan)).all())
+        and bool((column["position"] + (column["stop"] - column["start"]) <= column["file_tokens"]).all())
+        and bool((column["position"] <= tokens).all() and (column["file_tokens"] <= tokens).all())
+    )
+    if not sound:
+        raise layout.damaged(folder, name, "its shards are not stretches of the store")
+    return plan
+
+
 def left_out(shards: pa.Table) -> dict[str, int]:
     """How many tokens of each split are in no shard, because what was left at the end is dropped."""
-    return msgspec.json.decode(shards.schema.metadata[_LEFT_OUT], type=dict[str, int])
+    try:
+        return decode((shards.schema.metadata or {}).get(_LEFT_OUT, b""), dict[str, int])
+    except Damage as damage:
+        raise CorruptStore("the plan of an export is damaged", f"reason       {damage}") from damage
 
 
 def tasks(shards: pa.Table, wanted: Counts) -> Iterator[ShardTask]:

@@ -15,10 +15,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from tokenmill.errors import CorruptStore
 from tokenmill.exports import runs
 from tokenmill.exports.order import Order
 from tokenmill.exports.shards import Counts
-from tokenmill.part import PartContent, TokenArray, open_part
+from tokenmill.part import PartContent, TokenArray, check_fits, open_part
 from tokenmill.storage import Folder
 
 
@@ -76,6 +77,13 @@ def _as_tokens(values: pa.Array, dtype: np.dtype[np.generic]) -> TokenArray:
     return np.frombuffer(data, np.uint8)[offsets[0] : offsets[-1]].view(dtype)
 
 
+def open_fitting(store: Folder, part: int, order: Order, dtype: str) -> PartContent:
+    """A part whose tokens are of the store's type, and whose documents are from its sources."""
+    _, content = open_part(store, part)
+    check_fits(store, part, content, dtype, len(order.identities))
+    return content
+
+
 @dataclass(slots=True)
 class PartExtent:
     """The documents of one stream in consecutive parts, in the order of the store.
@@ -85,6 +93,7 @@ class PartExtent:
 
     store: Folder
     order: Order
+    dtype: str
     stream: int
     parts: range
     origins: Origins = field(init=False)
@@ -118,7 +127,7 @@ class PartExtent:
                 yield from (tokens[place : place + size] for place in range(0, len(tokens), size))
 
     def _open(self, part: int) -> tuple[PartContent, Counts | None]:
-        _, content = open_part(self.store, part)
+        content = open_fitting(self.store, part, self.order, self.dtype)
         streams = self.order.streams(content.source, content.row)
         return content, None if streams is None else np.flatnonzero(streams == self.stream)
 
@@ -153,6 +162,12 @@ class RunExtent:
         self._stretches = [stretch for stretch in found if len(stretch.ends)]
         pieces = [Origins(np.diff(each.ends, prepend=0), each.source, each.row) for each in self._stretches]
         origins = Origins.joined(pieces)
+        if len(origins.source) and int(origins.source.max()) >= len(self.order.identities):
+            raise CorruptStore(
+                "a run of a shuffle names a source that there is not",
+                f"export       {self.folder.root}",
+                "Remove the export's directory and export again.",
+            )
         permutation = np.argsort(self.order.keys(origins.source, origins.row), kind="stable")
         self.origins = Origins(origins.lengths[permutation], origins.source[permutation], origins.row[permutation])
         counts = [len(piece.lengths) for piece in pieces]

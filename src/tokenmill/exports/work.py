@@ -17,10 +17,10 @@ from tokenmill.exports import records, runs
 from tokenmill.exports.job import ExportJob, FrozenExport
 from tokenmill.exports.order import Order
 from tokenmill.exports.shards import Counts, ShardTask
-from tokenmill.exports.streams import Extent, Origins, PartExtent, RunExtent, Shuffle, gathered
+from tokenmill.exports.streams import Extent, Origins, PartExtent, RunExtent, Shuffle, gathered, open_fitting
 from tokenmill.formats import find_format
 from tokenmill.formats.format import Content, Shard, ShardRecord, Tokens
-from tokenmill.part import PartContent, TokenArray, open_part
+from tokenmill.part import PartContent, TokenArray
 from tokenmill.storage import Folder
 
 
@@ -39,11 +39,15 @@ class Site:
         """The split and the shuffle."""
         return Order.of(self.frozen.job, source_columns(self.store)[1])
 
+    def part(self, part: int) -> PartContent:
+        """One part of the store."""
+        return open_fitting(Folder(self.store), part, self.order, self.shuffle.dtype)
+
     def extent(self, stream: int, first_block: int, last_block: int) -> Extent:
         """The documents of some blocks."""
         blocks = range(first_block, last_block + 1)
         if self.frozen.job.shuffle is None:
-            return PartExtent(Folder(self.store), self.order, stream, blocks)
+            return PartExtent(Folder(self.store), self.order, self.shuffle.dtype, stream, blocks)
         return RunExtent(Folder(self.out), self.order, self.shuffle, stream, blocks)
 
 
@@ -51,7 +55,7 @@ class Site:
 def source_columns(store: str) -> tuple[pa.Array, npt.NDArray[np.uint64]]:
     """The paths and the identities of a store's sources."""
     folder = Folder(store)
-    table = layout.read_table(folder, layout.SOURCES, layout.require_run(folder).sources_sha256)
+    table = layout.read_sources(folder, layout.require_run(folder))
     return table["path"].combine_chunks(), table["identity"].to_numpy()
 
 
@@ -66,7 +70,7 @@ class Survey:
         order, streams = self.site.order, self.site.frozen.job.streams
         documents, tokens = np.zeros((2, streams, len(parts)), np.int64)
         for place, part in enumerate(parts):
-            _, content = open_part(Folder(self.site.store), part)
+            content = self.site.part(part)
             found = order.streams(content.source, content.row)
             found = np.zeros(len(content.row), np.uint8) if found is None else found
             documents[:, place] = np.bincount(found, minlength=streams)
@@ -84,7 +88,7 @@ class Sort:
         """Run number, first part, last part + 1; returns the tokens sorted."""
         run, start, stop = task
         job, bins, order = self.site.frozen.job, self.site.frozen.bins, self.site.order
-        contents = [open_part(Folder(self.site.store), part)[1] for part in range(start, stop)]
+        contents = [self.site.part(part) for part in range(start, stop)]
         origins = Origins.joined([Origins(np.diff(each.offsets), each.source, each.row) for each in contents])
         keys = order.keys(origins.source, origins.row)
         stream = order.streams(origins.source, origins.row)

@@ -141,15 +141,14 @@ def _miscounted(found: int, expected: int) -> StoreError:
 
 def damaged(folder: Folder, name: str, reason: str) -> CorruptStore:
     """The error for a file that does not hold what it should."""
-    return CorruptStore(f"{folder.path(name)} is damaged", reason)
+    return CorruptStore(f"{folder.path(name)} is damaged", f"reason       {reason}")
 
 
 def file_size(folder: Folder, name: str) -> int:
     """The size of a file that must be there."""
-    try:
-        return folder.size(name)
-    except OSError as error:
-        raise CorruptStore(f"{folder.path(name)} is missing", str(error)) from error
+    if not folder.exists(name):
+        raise CorruptStore(f"{folder.path(name)} is missing")
+    return folder.size(name)
 
 
 def spans(folder: Folder, name: str, edges: npt.NDArray[np.int64], last: int) -> npt.NDArray[np.int64]:

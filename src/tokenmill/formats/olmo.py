@@ -27,6 +27,8 @@ TRAITS = Traits(
     folders=True,
 )
 ROWS_AT_ONCE = 1 << 16
+ROWS_PER_BYTE = 8
+"""More rows than a packed byte can stand for: each has another id."""
 COLUMNS = ["start", "end", "id", "src", "loc"]
 finish = nothing_left
 
@@ -108,5 +110,17 @@ def _read_rows(folder: Folder, name: str) -> tuple[npt.NDArray[np.int64], npt.ND
                 column_types={"start": pa.int64(), "end": pa.int64()}, include_columns=COLUMNS[:2], null_values=[]
             ),
         )
-        table = reader.read_all()
-    return table["start"].to_numpy(), table["end"].to_numpy()
+        batches = list(_few(reader, ROWS_PER_BYTE * file_size(folder, name) + ROWS_AT_ONCE))
+    columns = ([batch.column(place).to_numpy() for batch in batches] for place in (0, 1))
+    starts, ends = (np.concatenate([np.empty(0, np.int64), *column]) for column in columns)
+    return starts, ends
+
+
+def _few(reader: pa_csv.CSVStreamingReader, most_rows: int) -> Iterator[pa.RecordBatch]:
+    """The batches of a file that unpacks to no more rows than it can be meant to."""
+    rows = 0
+    for batch in reader:
+        rows += batch.num_rows
+        if rows > most_rows:
+            raise ValueError(f"it has more than {most_rows} rows")
+        yield batch

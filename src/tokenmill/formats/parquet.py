@@ -16,6 +16,9 @@ from tokenmill.errors import StoreError
 from tokenmill.formats.files import damaged, file_size, nothing_left, publish, recut
 from tokenmill.formats.format import Content, Read, Shard, Tokens, Traits, Written
 from tokenmill.storage import Folder
+from tokenmill.storage.damage import Damage
+from tokenmill.storage.pages import Group, count_pages, read_groups
+from tokenmill.storage.tables import ARROW_ERRORS, FACTOR
 
 TRAITS = Traits(
     name="parquet",
@@ -29,6 +32,8 @@ TRAITS = Traits(
 GROUP_TOKENS = 1 << 22
 GROUP_ROWS = 1 << 20
 MOST_TOKENS = (1 << 31) - 1
+SPARE = 1 << 26
+MOST_VALUES_FACTOR = 1 << 12
 # Magic number, length of the footer, magic number.
 LEAST_BYTES = 12
 finish = nothing_left
@@ -71,16 +76,25 @@ def read(folder: Folder, names: Sequence[str], dtype: str) -> Read:
     if file_size(folder, name) < LEAST_BYTES or folder.read(name, 4) != b"PAR1":
         raise damaged(folder, name, "it does not begin as a Parquet file")
     try:
+        told = read_groups(folder.buffer(name))
+        _check_size(folder.buffer(name), told)
         reader = pq.ParquetFile(folder.map(name), page_checksum_verification=True, pre_buffer=False)
-        groups = [_read_group(reader, group, dtype) for group in range(reader.num_row_groups)]
-        rows = reader.metadata.num_rows
-    except (pa.ArrowException, OSError, KeyError, ValueError) as error:
+        groups = [_read_group(reader, group, each, dtype) for group, each in enumerate(told)]
+        rows = sum(each.rows for each in told)
+    except (*ARROW_ERRORS, Damage) as error:
         raise damaged(folder, name, str(error)) from error
     tokens = np.concatenate([np.empty(0, dtype), *(tokens for tokens, _ in groups)])
     lengths = np.concatenate([np.empty(0, np.int64), *(lengths for _, lengths in groups)])
     if len(lengths) != rows:
         raise damaged(folder, name, f"it has {len(lengths)} documents, {rows} expected")
     return Read(tokens, lengths)
+
+
+def _check_size(data: pa.Buffer, groups: Sequence[Group]) -> None:
+    """Refuse what would become many times larger than its file; a document may be one token over and over, though."""
+    held = count_pages(data, groups)
+    if held.unpacked_bytes > FACTOR * data.size + SPARE or held.most_values > MOST_VALUES_FACTOR * data.size + SPARE:
+        raise Damage(f"{data.size} bytes would become {held.unpacked_bytes}, and {held.most_values} tokens")
 
 
 def _schema(dtype: str) -> pa.Schema:
@@ -122,15 +136,15 @@ def _table(shard: Shard, content: Content, group: slice, tokens: Tokens) -> pa.T
     return pa.table(columns, schema=schema)
 
 
-def _read_group(reader: pq.ParquetFile, group: int, dtype: str) -> tuple[Tokens, npt.NDArray[np.int64]]:
+def _read_group(reader: pq.ParquetFile, group: int, told: Group, dtype: str) -> tuple[Tokens, npt.NDArray[np.int64]]:
     """The tokens and lengths of a row group, if they are as many as it tells; an empty document counts as a value."""
-    told = reader.metadata.row_group(group)
-    if told.num_rows > GROUP_ROWS:
-        raise ValueError(f"a row group has {told.num_rows} rows")
+    if told.rows > GROUP_ROWS:
+        raise ValueError(f"a row group has {told.rows} rows")
     column = reader.read_row_group(group, ["tokens"], use_threads=False).column("tokens").combine_chunks()
     if column.type != _schema(dtype).field("tokens").type or column.null_count:
         raise ValueError(f"its tokens are {column.type}, not {dtype}")
     lengths = column.value_lengths().to_numpy().astype(np.int64)
-    if int(np.maximum(lengths, 1).sum()) != told.column(0).num_values:
-        raise ValueError(f"a row group does not hold the {told.column(0).num_values} values that it tells")
+    values = told.columns[0][2]
+    if int(np.maximum(lengths, 1).sum()) != values or len(lengths) != told.rows:
+        raise ValueError(f"a row group does not hold the {values} values that it tells")
     return column.flatten().to_numpy(), lengths

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Final
 
@@ -12,9 +13,11 @@ from tokenmill.errors import SourceError
 from tokenmill.sources import arrow, jsonl, parquet, text
 from tokenmill.sources.discovery import Discovery, discover, file_at, files_between, kind_of, with_identities
 from tokenmill.sources.documents import Documents, ReadOptions, Slices, SourceFile, SourceKind
+from tokenmill.storage.damage import Damage
 
 __all__ = [
     "KINDS",
+    "NATIVE_KINDS",
     "Discovery",
     "discover",
     "file_at",
@@ -26,8 +29,13 @@ __all__ = [
 ]
 
 KINDS: Final[dict[str, SourceKind]] = {"parquet": parquet, "arrow": arrow, "jsonl": jsonl, "text": text}
+NATIVE_KINDS = ("parquet", "arrow")
+"""Those that native code takes apart: a damaged file may kill the process that splits it."""
 # What pyarrow and the system raise for a file that is damaged, cut off or out of reach.
-UNREADABLE = (pa.ArrowException, OSError, EOFError, UnicodeDecodeError)
+UNREADABLE = (Damage, pa.ArrowException, OSError, EOFError, UnicodeDecodeError)
+
+MOST_EXPANSION = 10_000
+"""How many times its size a file may take in memory, compressed as it may be."""
 
 
 def split_file(file: SourceFile, options: ReadOptions, unit_bytes: int) -> Slices:
@@ -63,7 +71,7 @@ def check_unchanged(file: SourceFile) -> None:
 
 
 def _unreadable(file: SourceFile, span: tuple[int, int] | None, error: Exception) -> Exception:
-    if isinstance(error, MemoryError):  # says nothing about the source
+    if isinstance(error, MemoryError) and not _is_absurd(file, error):  # says nothing about the source
         return error
     where = [f"slice        {span[0]} to {span[1]}"] if span else []
     return SourceError(
@@ -73,3 +81,9 @@ def _unreadable(file: SourceFile, span: tuple[int, int] | None, error: Exception
         f"reason       {error}",
         "It may be damaged or cut off: compare it with its origin.",
     )
+
+
+def _is_absurd(file: SourceFile, error: MemoryError) -> bool:
+    """Whether more memory was asked for than such a file can need: a damaged size."""
+    asked = max((int(number) for number in re.findall("[0-9]+", str(error))), default=0)
+    return asked > MOST_EXPANSION * max(file.size, 1 << 20)

@@ -11,14 +11,13 @@ import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import numpy as np
 import pyarrow as pa
 
 from tokenmill import storage
 from tokenmill.errors import SourceError
 from tokenmill.sources.documents import Documents, Int64Array, ReadOptions, Slices, SourceFile
-from tokenmill.sources.messages import RECORD_BATCH, SCHEMA, Excerpt, Message, walk
-from tokenmill.sources.tables import number_rows, pack, sums, text_column
+from tokenmill.sources.messages import RECORD_BATCH, SCHEMA, Excerpt, Message, check_footer, walk
+from tokenmill.sources.tables import figures, number_rows, pack, sums, text_column
 
 MAGIC = b"ARROW1"
 
@@ -43,7 +42,7 @@ def read(file: SourceFile, start: int, stop: int, options: ReadOptions) -> Itera
     layout = _layout(file, options.column)
     first = int(layout.rows[:start].sum())
     rows = range(first, first + int(layout.rows[start:stop].sum()))
-    yield from number_rows(file, _columns(file, layout, start, stop), rows, options.batch_bytes)
+    yield from number_rows(file, _columns(file, layout, start, stop), rows, options)
 
 
 def _columns(file: SourceFile, layout: _Layout, start: int, stop: int) -> Iterator[pa.Array]:
@@ -71,26 +70,34 @@ def _needed(messages: list[Message], start: int, stop: int) -> Iterator[Message]
 @functools.lru_cache(maxsize=2)
 def _layout(file: SourceFile, column: str) -> _Layout:
     with storage.open_input(file.path) as stream:
-        messages = list(_messages(file, stream))
-        if not messages or messages[0].kind != SCHEMA:
+        messages = _messages(file, stream)
+        if [place for place, message in enumerate(messages) if message.kind == SCHEMA] != [0]:
             raise SourceError("a source is neither an Arrow file nor an Arrow stream", f"file         {file.path}")
         with pa.ipc.open_stream(Excerpt(stream, messages[:1])) as reader:
             schema = reader.schema
     position = text_column(file, schema, column)
-    batches = [message for message in messages if message.kind == RECORD_BATCH]
-    rows = np.array([batch.rows for batch in batches], dtype=np.int64)
+    batches = _batches(messages)
+    rows = figures("rows of each record batch", [batch.rows for batch in batches])
     return _Layout(messages, position, rows, _text_bytes(schema, position, batches))
 
 
-def _messages(file: SourceFile, stream: pa.NativeFile) -> Iterator[Message]:
+def _messages(file: SourceFile, stream: pa.NativeFile) -> list[Message]:
     """A stream ends with its end mark, without which its writer was stopped; a file ends with its footer."""
     if stream.read(len(MAGIC)) != MAGIC:
-        return walk(stream, 0, file.size, needs_end=True)
+        return list(walk(stream, 0, file.size, needs_end=True))
     stream.seek(max(file.size - 10, 0))
     ending = stream.read(10)
     if ending[4:] != MAGIC:
         raise EOFError("the file has no footer: it breaks off, or its writer was stopped")
-    return walk(stream, 8, file.size - 10 - int.from_bytes(ending[:4], "little"), needs_end=False)
+    footer = file.size - 10 - int.from_bytes(ending[:4], "little")
+    messages = list(walk(stream, 8, footer, needs_end=False))
+    check_footer(stream, footer, file.size - 10, _batches(messages))
+    pa.ipc.open_file(stream)  # looks closer at the footer than we do
+    return messages
+
+
+def _batches(messages: list[Message]) -> list[Message]:
+    return [message for message in messages if message.kind == RECORD_BATCH]
 
 
 def _text_bytes(schema: pa.Schema, column: int, batches: list[Message]) -> Int64Array:
@@ -104,4 +111,4 @@ def _text_bytes(schema: pa.Schema, column: int, batches: list[Message]) -> Int64
         else batch.stop - batch.start
         for batch in batches
     ]
-    return np.array(sizes, dtype=np.int64)
+    return figures("sizes of its buffers", [int(size) for size in sizes])

@@ -12,8 +12,6 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tokenmill.errors import BadDocument
-
 Int64Array = npt.NDArray[np.int64]
 RowArray = npt.NDArray[np.uint64]
 
@@ -34,6 +32,10 @@ class ReadOptions(msgspec.Struct, frozen=True):
     column: str = "text"
     separator: str | None = None
     batch_bytes: int = 4 << 20
+    on_bad: str = "fail"
+    """What becomes of a row that cannot be a document: "fail" raises BadDocument, "quarantine" tells it in `bad`."""
+    document_bytes: int | None = None
+    """A longer document is a bad row, too; one of a stream is passed over without being held."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,16 +52,32 @@ class Slices:
     rows: Int64Array | None
 
 
+class BadRow(msgspec.Struct, frozen=True):
+    """A row that cannot be a document, and why.
+
+    `reason` is one of a few phrases that people count by, `detail` its particulars. `raw` is the line, or the value of
+    the column, cut after 64 KiB; `sha256` is that of all of it.
+    """
+
+    row: int
+    reason: str
+    detail: str
+    sha256: str
+    raw: bytes
+
+
 @dataclass(frozen=True, slots=True)
 class Documents:
     """Some documents of one file: valid UTF-8 or null, with the row each has in the file.
 
     A row is the row's number in Parquet and Arrow. In JSON Lines and text it is the byte at which the document starts
-    (in the decompressed stream), which finds the document without counting lines.
+    (in the decompressed stream), which finds the document without counting lines. `bad` are those rows of the same
+    stretch that are not among `rows`; there may be nothing else.
     """
 
     text: pa.LargeStringArray
     rows: RowArray
+    bad: tuple[BadRow, ...] = ()
 
     def null_mask(self) -> npt.NDArray[np.bool_]:
         """Which of them are null."""
@@ -70,7 +88,7 @@ class Documents:
         """Those that are there."""
         if not self.text.null_count:
             return self
-        return Documents(self.text.drop_null(), self.rows[~self.null_mask()])
+        return Documents(self.text.drop_null(), self.rows[~self.null_mask()], self.bad)
 
     def text_bytes(self) -> int:
         """The size of the text."""
@@ -81,7 +99,7 @@ class Documents:
         """The first documents, as many as fit; at least one if there is one."""
         ends = np.cumsum(pc.binary_length(self.text).to_numpy(zero_copy_only=False))
         count = max(1, int(np.searchsorted(ends, most_bytes, side="right")))
-        return Documents(self.text.slice(0, count), self.rows[:count])
+        return Documents(self.text.slice(0, count), self.rows[:count], self.bad)
 
 
 class SourceKind(Protocol):
@@ -97,36 +115,5 @@ class SourceKind(Protocol):
 
 
 def as_text(array: pa.Array) -> pa.LargeStringArray:
-    """An array as large strings. Bytes that are no UTF-8 pass: it is `checked` that finds them and names their row."""
+    """An array as large strings. Bytes that are no UTF-8 pass: `validity.checked` finds them and names their row."""
     return array.cast(options=pc.CastOptions(target_type=pa.large_string(), allow_invalid_utf8=True))
-
-
-def checked(file: SourceFile, text: pa.Array, rows: RowArray) -> Documents:
-    """Documents whose bytes are known to be UTF-8; otherwise the error that names the first row that is not."""
-    documents = Documents(as_text(text), rows)
-    try:
-        documents.text.validate(full=True)
-    except pa.ArrowInvalid:
-        raise _invalid_utf8(file, documents) from None
-    return documents
-
-
-def _invalid_utf8(file: SourceFile, documents: Documents) -> BadDocument:
-    damaged = BadDocument("documents are damaged", f"file         {file.path}", f"rows from    {documents.rows[0]}")
-    binary = documents.text.cast(pa.large_binary())
-    try:
-        binary.validate(full=True)  # offsets that point anywhere must not be followed
-    except pa.ArrowInvalid:
-        return damaged
-    for position, value in enumerate(binary):
-        try:
-            (value.as_py() or b"").decode("utf-8")
-        except UnicodeDecodeError as error:
-            return BadDocument(
-                "a document is not valid UTF-8",
-                f"file         {file.path}",
-                f"row          {documents.rows[position]}",
-                f"byte         {error.start} of the document: {error.reason}",
-                "Repair or remove the document; tokenmill never guesses what the bytes were.",
-            )
-    return damaged

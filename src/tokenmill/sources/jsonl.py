@@ -15,9 +15,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.json
 
-from tokenmill.errors import BadDocument, SourceError
-from tokenmill.sources.documents import Documents, ReadOptions, RowArray, Slices, SourceFile, checked
+from tokenmill.errors import SourceError
+from tokenmill.sources.documents import BadRow, Documents, ReadOptions, RowArray, Slices, SourceFile, as_text
 from tokenmill.sources.pieces import Block, read_pieces, split_bytes
+from tokenmill.sources.validity import NOT_AN_OBJECT, NOT_TEXT, bad_row, checked
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 WHITE_SPACE = b" \t\r\n"  # what JSON calls so
@@ -31,21 +32,25 @@ def split(file: SourceFile, options: ReadOptions, unit_bytes: int) -> Slices:  #
 
 def read(file: SourceFile, start: int, stop: int, options: ReadOptions) -> Iterator[Documents]:
     """The documents of the lines that start in the bytes [start, stop)."""
-    blocks = read_pieces(file, start, stop, b"\n", options.batch_bytes)
-    documents_of = functools.partial(_documents, file, options.column)
+    blocks = read_pieces(file, start, stop, b"\n", options)
+    documents_of = functools.partial(_documents, file, options)
     for documents in map(documents_of, blocks):  # a name for the block would keep its memory
-        if len(documents.rows):
+        if len(documents.rows) or documents.bad:
             yield documents
 
 
-def _documents(file: SourceFile, column: str, block: Block) -> Documents:
+def _documents(file: SourceFile, options: ReadOptions, block: Block) -> Documents:
+    if block.bad:
+        nothing = Documents(pa.array([], pa.large_string()), np.empty(0, np.uint64), block.bad)
+        return checked(file, nothing, options)
     lines = _Lines(_without_mark(block))
-    text = _parse_block(lines, column)
+    bad: list[BadRow] = []
+    text = _parse_block(lines, options.column)
     if text is None:
-        text = _parse_lines(file, lines, column)
+        text, bad = _parse_lines(lines, options.column)
     if block.offset == 0 and 0 < len(text) == text.null_count:
-        _check_column(file, lines, column)
-    return checked(file, text, lines.rows)
+        _check_column(file, lines, options.column)
+    return checked(file, Documents(as_text(text), lines.rows, tuple(bad)), options, lines.raw)
 
 
 class _Lines:
@@ -67,6 +72,16 @@ class _Lines:
     def __iter__(self) -> Iterator[bytearray]:
         for start, stop in zip(self.start.tolist(), self.stop.tolist(), strict=True):
             yield self.data[start:stop].strip(WHITE_SPACE)
+
+    def raw(self, position: int) -> bytearray:
+        """A line as it stands in the file, without the line end."""
+        return self.data[self.start[position] : self.stop[position]]
+
+    def leave_out(self, positions: list[int]) -> None:
+        """Forget some lines."""
+        kept = np.ones(len(self.rows), dtype=bool)
+        kept[positions] = False
+        self.start, self.stop, self.rows = self.start[kept], self.stop[kept], self.rows[kept]
 
 
 def _without_mark(block: Block) -> Block:
@@ -114,26 +129,45 @@ def _parse(data: bytearray, column: str) -> pa.LargeStringArray:
     return table.column(0).combine_chunks()
 
 
-def _parse_lines(file: SourceFile, lines: _Lines, column: str) -> pa.LargeBinaryArray:
-    values = [_value(file, line, row, column) for line, row in zip(lines, lines.rows.tolist(), strict=True)]
-    return pa.array(values, pa.large_binary())
+def _parse_lines(lines: _Lines, column: str) -> tuple[pa.LargeBinaryArray, list[BadRow]]:
+    """The values of the lines that have one or null, and the other lines, which are no longer among `lines`."""
+    values: list[bytes | None] = []
+    bad: list[BadRow] = []
+    positions = []
+    for position, line in enumerate(lines):
+        try:
+            values.append(_value(line, column))
+        except _BadLineError as error:
+            bad.append(bad_row(int(lines.rows[position]), error.reason, error.detail, lines.raw(position)))
+            positions.append(position)
+    lines.leave_out(positions)
+    return pa.array(values, pa.large_binary()), bad
 
 
-def _value(file: SourceFile, line: bytearray, row: int, column: str) -> bytes | None:
+class _BadLineError(Exception):
+    """A line that gives no document."""
+
+    def __init__(self, reason: str, detail: str) -> None:
+        super().__init__(reason, detail)
+        self.reason = reason
+        self.detail = detail
+
+
+def _value(line: bytearray, column: str) -> bytes | None:
     try:
         record = json.loads(line.decode(), parse_int=float)
     except (ValueError, RecursionError) as error:
-        return _value_by_arrow(file, line, row, column, error)
+        return _value_by_arrow(line, column, error)
     if not isinstance(record, dict):
-        raise _bad_line(file, row, "a line is not a JSON object", f"found        {_excerpt(line)}")
+        raise _BadLineError(NOT_AN_OBJECT, f"found {_excerpt(line)}")
     value = record.get(column)
     if value is None or isinstance(value, str):
         return None if value is None else _encoded(value)
     found = f"{type(value).__name__}, {_excerpt(json.dumps(value).encode())}"
-    raise _bad_line(file, row, f"the value of {column!r} is neither text nor null", f"found        {found}")
+    raise _BadLineError(NOT_TEXT, f"the value of {column!r}: {found}")
 
 
-def _value_by_arrow(file: SourceFile, line: bytearray, row: int, column: str, error: Exception) -> bytes | None:
+def _value_by_arrow(line: bytearray, column: str, error: Exception) -> bytes | None:
     """What pyarrow makes of a line that Python refuses: it would have passed in another block, so it passes here."""
     text = None
     if line[:1] == b"{" and line[-1:] == b"}" and len(line) <= LONGEST_BLOCK:
@@ -142,8 +176,7 @@ def _value_by_arrow(file: SourceFile, line: bytearray, row: int, column: str, er
         except pa.ArrowInvalid:
             text = None
     if text is None or len(text) != 1:
-        details = (f"reason       {error}", f"found        {_excerpt(line)}")
-        raise _bad_line(file, row, "a line is not a JSON object", *details) from error
+        raise _BadLineError(NOT_AN_OBJECT, f"{error}; found {_excerpt(line)}") from error
     value: bytes | None = text.cast(pa.large_binary())[0].as_py()
     return value
 
@@ -174,11 +207,7 @@ def _check_column(file: SourceFile, lines: _Lines, column: str) -> None:
     )
 
 
-def _bad_line(file: SourceFile, row: int, headline: str, *details: str) -> BadDocument:
-    advice = "JSON Lines has one object per line, in UTF-8. Repair or remove the line."
-    return BadDocument(headline, f"file         {file.path}", f"byte         {row}", *details, advice)
-
-
 def _excerpt(line: bytes | bytearray) -> str:
-    text = line[:60].decode("utf-8", "replace")
+    """The start of a line, with nothing in it that a terminal would obey."""
+    text = "".join(char if char.isprintable() else "\ufffd" for char in line[:60].decode("utf-8", "replace"))
     return text if len(line) <= 60 else f"{text}..."

@@ -15,9 +15,13 @@ import numpy as np
 import pyarrow as pa
 
 from tokenmill.sources.documents import Int64Array
+from tokenmill.storage.flatbuffers import Table
 
-SCHEMA, RECORD_BATCH = 1, 3
+SCHEMA, DICTIONARY, RECORD_BATCH = 1, 2, 3
+VERSIONS = (3, 4)  # of the metadata: V4 and V5; what came before was no release
+MOST_PADDING = 64
 CONTINUATION = 0xFFFFFFFF
+MOST_HEADER_BYTES = 1 << 28
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,15 +36,25 @@ class Message:
 
 
 def walk(stream: pa.NativeFile, position: int, stop: int, *, needs_end: bool) -> Iterator[Message]:
-    """The messages from a position on, up to the end mark, or to `stop` where no end mark is needed."""
+    """The messages from a position on, up to the end mark, or to `stop` where no end mark is needed.
+
+    Nothing but padding may follow the end mark: it would be lost without a word.
+    """
+    is_old = False  # written before Arrow 0.15, without continuation marks
+    first = position
     while position < stop or needs_end:
         stream.seek(position)
         prefix = stream.read(8).ljust(8, b"\xff")
         continuation, length = struct.unpack("<Ii", prefix)
         start, prefix_bytes = position, 8
-        if continuation != CONTINUATION:  # written before Arrow 0.15
+        is_old = continuation != CONTINUATION if position == first else is_old
+        if is_old:
             length, prefix_bytes = struct.unpack("<i4x", prefix)[0], 4
+        elif continuation != CONTINUATION:
+            raise EOFError(f"no message begins at byte {start}: the file is damaged there, or before")
         if length == 0:
+            if stop - position - prefix_bytes > MOST_PADDING:
+                raise EOFError(f"the messages end at byte {position}, and {stop - position:,} bytes follow")
             return
         message = _message(stream, start, position + prefix_bytes, length, stop)
         position = message.stop
@@ -48,62 +62,34 @@ def walk(stream: pa.NativeFile, position: int, stop: int, *, needs_end: bool) ->
 
 
 def _message(stream: pa.NativeFile, start: int, position: int, length: int, stop: int) -> Message:
-    if not 0 < length <= stop - position:
+    if not 0 < length <= min(stop - position, MOST_HEADER_BYTES):
         raise EOFError(f"the message at byte {start} is damaged or the file breaks off there")
     stream.seek(position)
-    table = _Table(stream.read(length))
+    table = Table(stream.read(length))
     body_bytes = table.number(3, "<q")
     end = position + length + body_bytes
     if body_bytes < 0 or end > stop:
         raise EOFError(f"the message at byte {start} goes on after the end of the file")
     kind = table.number(1, "<B")
+    if kind not in (SCHEMA, DICTIONARY, RECORD_BATCH) or table.number(0, "<h") not in VERSIONS:
+        raise EOFError(f"the message at byte {start} is damaged: it is of no kind that a table has")
     if kind != RECORD_BATCH:
         return Message(kind, start, end, 0, np.empty(0, dtype=np.int64))
     batch = table.child(2)
-    return Message(kind, start, end, batch.number(0, "<q"), batch.pairs(2)[:, 1])
+    buffers = batch.tuples(2, 2)
+    if ((buffers < 0) | (buffers > body_bytes)).any():
+        raise EOFError(f"the message at byte {start} is damaged: its buffers lie outside of it")
+    return Message(kind, start, end, batch.number(0, "<q"), buffers[:, 1])
 
 
-class _Table:
-    """A table of flatbuffers: fields are found through a list of offsets; one that is not there is zero."""
-
-    def __init__(self, data: bytes, position: int | None = None) -> None:
-        self.data = data
-        self.position = self._at("<I", 0) if position is None else position
-
-    def _at(self, layout: str, position: int) -> int:
-        try:
-            return int(struct.unpack_from(layout, self.data, position)[0])
-        except struct.error as error:
-            raise EOFError("the header of a message is damaged") from error
-
-    def _field(self, index: int) -> int | None:
-        fields = self.position - self._at("<i", self.position)
-        place = 4 + 2 * index
-        offset = self._at("<H", fields + place) if place < self._at("<H", fields) else 0
-        return self.position + offset if offset else None
-
-    def number(self, index: int, layout: str) -> int:
-        """A field that is a number."""
-        field = self._field(index)
-        return 0 if field is None else self._at(layout, field)
-
-    def child(self, index: int) -> _Table:
-        """A field that is a table."""
-        field = self._field(index)
-        if field is None:
-            raise EOFError("the header of a message is damaged")
-        return _Table(self.data, field + self._at("<I", field))
-
-    def pairs(self, index: int) -> Int64Array:
-        """A field that is a list of pairs of 64-bit numbers."""
-        field = self._field(index)
-        if field is None:
-            return np.empty((0, 2), dtype=np.int64)
-        start = field + self._at("<I", field)
-        count = self._at("<I", start)
-        if start + 4 + 16 * count > len(self.data):
-            raise EOFError("the header of a message is damaged")
-        return np.frombuffer(self.data, dtype="<i8", count=2 * count, offset=start + 4).reshape(-1, 2)
+def check_footer(stream: pa.NativeFile, start: int, stop: int, batches: list[Message]) -> None:
+    """The footer of a file in the bytes [start, stop) lists its record batches: all of them, and no others."""
+    stream.seek(start)
+    blocks = Table(stream.read(stop - start)).tuples(3, 3)  # where it begins, the length of its header, of its body
+    expected = [(batch.start, batch.stop - batch.start) for batch in batches]
+    headers = blocks[:, 1] & 0x7FFFFFFF  # 32 bits, then padding
+    if list(zip(blocks[:, 0].tolist(), (headers + blocks[:, 2]).tolist(), strict=True)) != expected:
+        raise EOFError(f"its footer lists other record batches ({len(blocks)}) than it has ({len(batches)})")
 
 
 class Excerpt(io.RawIOBase):

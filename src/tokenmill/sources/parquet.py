@@ -6,17 +6,16 @@ import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tokenmill import storage
 from tokenmill.sources.documents import Documents, Int64Array, ReadOptions, Slices, SourceFile
-from tokenmill.sources.tables import number_rows, pack, sums, text_column
+from tokenmill.sources.tables import figures, number_rows, pack, sums, text_column
 
 # The compressed pages of a column chunk are read in pieces of this size, so a huge row group does not fill the memory.
 BUFFER_BYTES = 1 << 20
-# A dictionary page may repeat one long value in every row, which the size of the column chunk does not show.
+# A dictionary page may repeat a value in every row, which the size of the column chunk does not show.
 MOST_ROWS_AT_ONCE = 2048
 
 
@@ -39,7 +38,7 @@ def read(file: SourceFile, start: int, stop: int, options: ReadOptions) -> Itera
     footer = _footer(file, options.column)
     first = int(footer.rows[:start].sum())
     rows = range(first, first + int(footer.rows[start:stop].sum()))
-    yield from number_rows(file, _columns(file, footer, range(start, stop), options), rows, options.batch_bytes)
+    yield from number_rows(file, _columns(file, footer, range(start, stop), options), rows, options)
 
 
 def _columns(file: SourceFile, footer: _Footer, groups: range, options: ReadOptions) -> Iterator[pa.Array]:
@@ -71,6 +70,9 @@ def _footer(file: SourceFile, column: str) -> _Footer:
     text_column(file, metadata.schema.to_arrow_schema(), column)
     leaf = next(i for i in range(metadata.num_columns) if metadata.schema.column(i).path == column)
     groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
-    rows = np.array([group.num_rows for group in groups], dtype=np.int64)
-    text_bytes = np.array([group.column(leaf).total_uncompressed_size for group in groups], dtype=np.int64)
+    rows = figures("rows of each row group", [group.num_rows for group in groups])
+    sizes = [group.column(leaf).total_uncompressed_size for group in groups]
+    text_bytes = figures("sizes of its column chunks", sizes)
+    if rows.sum() != metadata.num_rows:
+        raise EOFError(f"its row groups have {rows.sum():,} rows, and its footer says {metadata.num_rows:,}")
     return _Footer(metadata, rows, text_bytes)

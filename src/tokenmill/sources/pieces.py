@@ -7,6 +7,7 @@ file can be read in byte ranges: a range owns the pieces that start in it.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,7 +17,8 @@ import pyarrow as pa
 
 from tokenmill import storage
 from tokenmill.errors import SourceError
-from tokenmill.sources.documents import Int64Array, Slices, SourceFile
+from tokenmill.sources.documents import BadRow, Int64Array, ReadOptions, Slices, SourceFile
+from tokenmill.sources.validity import LongRow
 
 CODECS = {".gz": "gzip", ".zst": "zstd"}
 EXPECTED_COMPRESSION = 4
@@ -25,12 +27,16 @@ SCAN_BYTES = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Some whole pieces: piece i is data[start[i]:stop[i]], without its separator; `offset` is where data begins."""
+    """Some whole pieces: piece i is data[start[i]:stop[i]], without its separator; `offset` is where data begins.
+
+    `bad` is a piece that is too long; such a block holds nothing else.
+    """
 
     offset: int
     data: bytearray
     start: Int64Array
     stop: Int64Array
+    bad: tuple[BadRow, ...] = ()
 
 
 def split_bytes(file: SourceFile, unit_bytes: int) -> Slices:
@@ -65,37 +71,111 @@ def open_stream(file: SourceFile) -> pa.NativeFile:
     return pa.CompressedInputStream(stream, codec) if codec else stream
 
 
-def read_pieces(file: SourceFile, start: int, stop: int, separator: bytes, batch_bytes: int) -> Iterator[Block]:
+def read_pieces(file: SourceFile, start: int, stop: int, separator: bytes, options: ReadOptions) -> Iterator[Block]:
     """The pieces that start in [start, stop), in blocks of about `batch_bytes`, or of one longer piece."""
     with open_stream(file) as stream:
         if codec_of(file.path):
-            yield from _blocks(stream, 0, None, separator, batch_bytes)
+            yield from _blocks(stream, 0, None, separator, options)
             return
-        first = _piece_start(stream, file.size, separator, start)
-        end = _piece_start(stream, file.size, separator, stop)
+        first = _piece_start(stream, start, min(stop, file.size), separator)
+        if first >= stop:  # a piece that goes on through all of the range is the business of another one
+            return
+        end = _piece_start(stream, stop, file.size, separator)
         stream.seek(first)
-        yield from _blocks(stream, first, end, separator, batch_bytes)
+        yield from _blocks(stream, first, end, separator, options)
+
+
+def read_whole(stream: pa.NativeFile, options: ReadOptions) -> tuple[bytearray, tuple[BadRow, ...]]:
+    """All that a stream holds, or the row that it is if that is too much."""
+    held = bytearray()
+    for data in iter(lambda: stream.read(options.batch_bytes), b""):
+        held += data
+        if options.document_bytes is not None and len(held) > options.document_bytes:
+            return bytearray(), (_pass_by(stream, held, options),)
+    return held, ()
+
+
+def _pass_by(stream: pa.NativeFile, held: bytearray, options: ReadOptions) -> BadRow:
+    long = LongRow(0)
+    long.take(held, len(held))
+    for data in iter(lambda: stream.read(options.batch_bytes), b""):
+        long.take(bytearray(data), len(data))
+    return long.told(options.document_bytes or 0)
 
 
 def _blocks(
-    stream: pa.NativeFile, offset: int, stop: int | None, separator: bytes, batch_bytes: int
+    stream: pa.NativeFile, offset: int, stop: int | None, separator: bytes, options: ReadOptions
 ) -> Iterator[Block]:
     held = [bytearray()]  # popped when it is handed over, so that nothing here keeps what may be one huge document
     limit = None if stop is None else stop - offset
-    for data, ends in _scan(stream, limit, separator, batch_bytes):
-        stops = ends + len(held[0])
+    most = math.inf if options.document_bytes is None else options.document_bytes
+    scan = _scan(stream, limit, separator, options.batch_bytes)
+    for data, found in scan:
+        ends = found + len(held[0])
         held[0] += data
-        if not len(stops):
+        if not len(ends) and len(held[0]) - len(separator) >= most:
+            long, ends = _skip(scan, held[0], separator, offset)
+            yield _long_block(long.told(int(most)))
+            offset += long.size + len(separator)
+        if not len(ends):
             continue
-        cut = int(stops[-1])
+        cut = int(ends[-1])
         rest = held[0][cut:]
         del held[0][cut:]
-        yield Block(offset, held.pop(), np.append(0, stops[:-1]), stops - len(separator))
+        starts, stops = np.append(0, ends[:-1]), ends - len(separator)
+        if (stops - starts > most).any():
+            yield from _apart(Block(offset, held.pop(), starts, stops), int(most))
+        else:
+            yield Block(offset, held.pop(), starts, stops)
         held.append(rest)
         offset += cut
-    if held[0]:
+    if len(held[0]) > most:
+        yield from _apart(Block(offset, held[0], np.array([0]), np.array([len(held[0])])), int(most))
+    elif held[0]:
         stops = np.array([len(held[0])])
         yield Block(offset, held.pop(), np.array([0]), stops)
+
+
+def _skip(
+    scan: Iterator[tuple[bytes, Int64Array]], held: bytearray, separator: bytes, row: int
+) -> tuple[LongRow, Int64Array]:
+    """Go on to the end of a piece too long to be held; `held` keeps what follows it, with the ends of its matches."""
+    long = LongRow(row)
+    reach = len(separator) - 1  # bytes that may belong to a separator which goes on in the next chunk
+    long.take(held, len(held) - reach)
+    for data, found in scan:
+        ends = found + len(held)
+        held += data
+        if len(ends):
+            long.take(held, int(ends[0]) - len(separator))
+            del held[: len(separator)]
+            return long, ends[1:] - ends[0]
+        long.take(held, len(held) - reach)
+    long.take(held, len(held))
+    return long, np.empty(0, dtype=np.int64)
+
+
+def _apart(block: Block, most_bytes: int) -> Iterator[Block]:
+    """The pieces of a block with those that are too long taken out of it."""
+    too_long = np.flatnonzero(block.stop - block.start > most_bytes).tolist()
+    first = 0
+    for index in [*too_long, len(block.start)]:
+        if index > first:
+            begin = int(block.start[first])
+            end = int(block.start[index]) if index < len(block.start) else len(block.data)
+            start, stop = block.start[first:index] - begin, block.stop[first:index] - begin
+            yield Block(block.offset + begin, block.data[begin:end], start, stop)
+        if index < len(block.start):
+            long = LongRow(block.offset + int(block.start[index]))
+            piece = block.data[block.start[index] : block.stop[index]]
+            long.take(piece, len(piece))
+            yield _long_block(long.told(most_bytes))
+        first = index + 1
+
+
+def _long_block(bad: BadRow) -> Block:
+    nothing = np.empty(0, dtype=np.int64)
+    return Block(bad.row, bytearray(), nothing, nothing, (bad,))
 
 
 def _scan(
@@ -125,18 +205,18 @@ def _match_ends(data: bytes, separator: bytes) -> Int64Array:
     return np.fromiter((match.end() for match in matches), dtype=np.int64)
 
 
-def _piece_start(stream: pa.NativeFile, size: int, separator: bytes, position: int) -> int:
-    """Where the first piece that starts at or after a position starts; the file's size if there is none."""
-    if position <= 0 or position >= size:
-        return min(max(position, 0), size)
+def _piece_start(stream: pa.NativeFile, position: int, limit: int, separator: bytes) -> int:
+    """Where the first piece that starts at or after a position starts; `limit` if there is none before it."""
+    if position <= 0 or position >= limit:
+        return min(max(position, 0), limit)
     scanned = _free_position(stream, separator, position - len(separator))
     stream.seek(scanned)
-    for data, ends in _scan(stream, size - scanned, separator, SCAN_BYTES):
+    for data, ends in _scan(stream, limit - scanned, separator, SCAN_BYTES):
         later = ends[ends + scanned >= position]
         if len(later):
             return scanned + int(later[0])
         scanned += len(data)
-    return size
+    return limit
 
 
 def _free_position(stream: pa.NativeFile, separator: bytes, position: int) -> int:

@@ -12,8 +12,9 @@ from collections.abc import Iterator
 import numpy as np
 import pyarrow as pa
 
-from tokenmill.sources.documents import Documents, ReadOptions, Slices, SourceFile, checked
-from tokenmill.sources.pieces import Block, one_slice, open_stream, read_pieces, split_bytes
+from tokenmill.sources.documents import Documents, ReadOptions, Slices, SourceFile
+from tokenmill.sources.pieces import Block, one_slice, open_stream, read_pieces, read_whole, split_bytes
+from tokenmill.sources.validity import checked
 
 
 def split(file: SourceFile, options: ReadOptions, unit_bytes: int) -> Slices:
@@ -24,27 +25,31 @@ def split(file: SourceFile, options: ReadOptions, unit_bytes: int) -> Slices:
 def read(file: SourceFile, start: int, stop: int, options: ReadOptions) -> Iterator[Documents]:
     """The documents that start in the bytes [start, stop)."""
     if not options.separator:
-        yield _whole(file)
+        yield _whole(file, options)
         return
-    blocks = read_pieces(file, start, stop, options.separator.encode(), options.batch_bytes)
-    for documents in map(functools.partial(_documents, file), blocks):  # a name for the block would keep its memory
-        if len(documents.rows):
+    blocks = read_pieces(file, start, stop, options.separator.encode(), options)
+    documents_of = functools.partial(_documents, file, options)
+    for documents in map(documents_of, blocks):  # a name for the block would keep its memory
+        if len(documents.rows) or documents.bad:
             yield documents
 
 
-def _whole(file: SourceFile) -> Documents:
+def _whole(file: SourceFile, options: ReadOptions) -> Documents:
     with open_stream(file) as stream:
-        data = stream.read()
-    return checked(file, _strings(data, np.array([0, len(data)], dtype=np.int64)), np.array([0], dtype=np.uint64))
+        data, bad = read_whole(stream, options)
+    offsets = np.array([0] if bad else [0, len(data)], dtype=np.int64)
+    rows = np.zeros(len(offsets) - 1, dtype=np.uint64)
+    return checked(file, Documents(_strings(data, offsets), rows, bad), options)
 
 
-def _documents(file: SourceFile, block: Block) -> Documents:
+def _documents(file: SourceFile, options: ReadOptions, block: Block) -> Documents:
     """The pieces that are not empty. Pieces and separators take turns as strings, and the separators are dropped."""
     bounds = np.stack([block.start, block.stop], axis=1).ravel()
     wanted = np.zeros(len(bounds), dtype=bool)
     wanted[::2] = block.stop > block.start
     text = _strings(block.data, np.append(bounds, len(block.data))).filter(pa.array(wanted))
-    return checked(file, text, (block.start[wanted[::2]] + block.offset).astype(np.uint64))
+    rows = (block.start[wanted[::2]] + block.offset).astype(np.uint64)
+    return checked(file, Documents(text, rows, block.bad), options)
 
 
 def _strings(data: bytes | bytearray, offsets: np.typing.NDArray[np.int64]) -> pa.LargeStringArray:

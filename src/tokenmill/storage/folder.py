@@ -1,4 +1,8 @@
-"""A directory of ours. A file appears in it whole or not at all: written under a temporary name, synced, renamed."""
+"""A directory of ours. A file appears in it whole or not at all: written under a temporary name, synced, renamed.
+
+It may come from somebody else, as an archive does. So nothing is read or written through a symbolic link that leaves
+it, only regular files are read, and what is written in place is a file of its own.
+"""
 
 from __future__ import annotations
 
@@ -10,16 +14,19 @@ import re
 import secrets
 import shutil
 from collections.abc import Callable, Iterator
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import pyarrow as pa
 
 from tokenmill import machine
 from tokenmill.errors import CorruptStore, StoreError, UsageError
+from tokenmill.storage.guards import inside, own, regular, unreadable
 from tokenmill.storage.inputs import absolute
 from tokenmill.storage.writing import EagerFile, sync_directory, write_error
 
 TEMPORARY_SUFFIX = ".tmp"
+MOST_BYTES = 1 << 30
+"""A file that is larger is never read whole."""
 
 _TEMPORARY = re.compile(r"\..+\.[0-9a-f]{12}\.tmp")
 """What `publish` calls a file before it is whole. Other people's files may end alike."""
@@ -34,16 +41,30 @@ class Folder:
         self.root = absolute(root)
 
     def path(self, name: str) -> str:
-        """The full path of a name, which must stay inside the folder."""
+        """The full path of a name, which must stay inside the folder, also where it leads over symbolic links."""
         path = os.path.normpath(os.path.join(self.root, name))
-        if os.path.isabs(name) or os.path.commonpath([self.root, path]) != self.root:
-            raise StoreError(f"the name {name!r} points outside {self.root}")
+        if "\0" in name or os.path.isabs(name) or not inside(self.root, path):
+            raise CorruptStore(f"the name {name!r} points outside {self.root}")
+        if self._has_link(path) and not inside(os.path.realpath(self.root), os.path.realpath(path)):
+            raise CorruptStore(
+                f"a symbolic link leads outside {self.root}",
+                f"file         {path}",
+                f"leads to     {os.path.realpath(path)}",
+                "Nothing is read or written there. Replace the link by what it leads to.",
+            )
         return path
 
     def create(self, name: str = ".") -> None:
         """Make the folder, or one inside it, with its parents."""
+        path = self.path(name)
+        made = []
+        while not os.path.isdir(path):
+            made.append(path)
+            path = os.path.dirname(path)
         try:
             os.makedirs(self.path(name), exist_ok=True)
+            for each in made:  # what is in a directory survives a loss of power only if its own name does
+                sync_directory(os.path.dirname(each))
         except OSError as error:
             raise write_error(self.path(name), error) from error
 
@@ -58,53 +79,58 @@ class Folder:
                 return [entry.name for entry in entries if not entry.name.endswith(TEMPORARY_SUFFIX)]
         except FileNotFoundError:
             return []
+        except OSError as error:
+            raise unreadable(self.path(directory), error) from error
 
     def size(self, name: str) -> int:
         """The size of a file in bytes."""
-        return os.path.getsize(self.path(name))
+        return regular(self.path(name)).st_size
 
     def read(self, name: str, limit_bytes: int | None = None) -> bytes:
         """The content of a file, or its first bytes."""
-        try:
-            with open(self.path(name), "rb") as file:
-                return file.read() if limit_bytes is None else file.read(limit_bytes)
-        except OSError as error:
-            raise StoreError(f"cannot read {self.path(name)}", os.strerror(error.errno or 0)) from error
+        with self._open(name) as file:
+            return bytes(file.read(self._all_of(name) if limit_bytes is None else limit_bytes))
+
+    def lines(self, name: str) -> Iterator[bytes]:
+        """The lines of a file, one after the other."""
+        with self._open(name) as file:
+            yield from file
 
     def chunks(self, name: str, start: int, count: int) -> Iterator[bytes]:
         """A stretch of a file, a mebibyte at a time."""
-        try:
-            with open(self.path(name), "rb") as file:
-                file.seek(start)
-                for place in range(0, count, 1 << 20):
-                    yield file.read(min(1 << 20, count - place))
-        except OSError as error:
-            raise StoreError(f"cannot read {self.path(name)}", os.strerror(error.errno or 0)) from error
+        self._require(name, start, count)
+        with self._open(name) as file:
+            file.seek(start)
+            for place in range(0, count, 1 << 20):
+                yield file.read(min(1 << 20, count - place))
 
     def read_at(self, name: str, start: int, count: int) -> bytes:
         """Exactly these bytes of a file."""
-        try:
-            with open(self.path(name), "rb", buffering=0) as file:
-                file.seek(start)
-                data = _exactly(file, count)
-        except OSError as error:
-            raise StoreError(f"cannot read {self.path(name)}", os.strerror(error.errno or 0)) from error
+        self._require(name, start, count)
+        with self._open(name, buffering=0) as file:
+            file.seek(start)
+            data = _exactly(file, count)
         if len(data) < count:
-            raise CorruptStore(f"{self.path(name)} ends early", f"expected     {start + count:,} bytes")
+            raise _early(self.path(name), start + count)
         return data
 
     def read_end(self, name: str, limit_bytes: int) -> bytes:
         """The last bytes of a file, all of them if it is short."""
-        with open(self.path(name), "rb") as file:
+        with self._open(name) as file:
             file.seek(max(0, os.path.getsize(file.fileno()) - limit_bytes))
-            return file.read(limit_bytes)
+            return bytes(file.read(limit_bytes))
 
     def map(self, name: str) -> pa.NativeFile:
         """A published, and therefore immutable, file as a memory map."""
+        regular(self.path(name))
         try:
             return pa.memory_map(self.path(name), "rb")
         except OSError as error:
             raise StoreError(f"cannot open {self.path(name)}", str(error)) from error
+
+    def buffer(self, name: str) -> pa.Buffer:
+        """All bytes of such a file, none of them in memory before they are looked at."""
+        return self.map(name).read_buffer() if self.size(name) else pa.py_buffer(b"")
 
     @contextlib.contextmanager
     def publish(self, name: str, *, settled: bool = True) -> Iterator[BinaryIO]:
@@ -139,6 +165,7 @@ class Folder:
             if not os.path.exists(path):
                 with contextlib.suppress(FileNotFoundError):
                     os.rename(self.path(name), path)
+            path = own(self.path(_unsealed(name)))
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o644)
             with io.BufferedWriter(EagerFile(descriptor, "wb")) as file:
                 if os.path.getsize(descriptor) != size:
@@ -153,7 +180,7 @@ class Folder:
     def filled_bytes(self, name: str) -> int | None:
         """The size of a file, be it sealed or not; None if there is none."""
         for path in (self.path(_unsealed(name)), self.path(name)):
-            with contextlib.suppress(FileNotFoundError):
+            with contextlib.suppress(OSError):
                 return os.path.getsize(path)
         return None
 
@@ -178,7 +205,7 @@ class Folder:
     def append(self, name: str, data: bytes) -> None:
         """Add bytes to the end of a file in one write, so that lines of several writers do not mix."""
         try:
-            descriptor = os.open(self.path(name), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+            descriptor = os.open(own(self.path(name)), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
             try:
                 os.write(descriptor, data)
             finally:
@@ -188,8 +215,11 @@ class Folder:
 
     def discard(self, name: str) -> None:
         """Remove a file, if it is there."""
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(self.path(name))
+        try:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self.path(name))
+        except OSError as error:
+            raise write_error(self.path(name), error) from error
 
     def remove(self, directory: str) -> None:
         """Remove a directory of files, if it is there."""
@@ -203,11 +233,14 @@ class Folder:
     def remove_temporaries(self, directory: str) -> int:
         """Remove what an interrupted writer left behind; call it only while holding the lock."""
         removed = 0
-        with contextlib.suppress(FileNotFoundError), os.scandir(self.path(directory)) as entries:
-            for entry in entries:
-                if _TEMPORARY.fullmatch(entry.name):
-                    os.unlink(entry.path)
-                    removed += 1
+        try:
+            with contextlib.suppress(FileNotFoundError), os.scandir(self.path(directory)) as entries:
+                for entry in entries:
+                    if _TEMPORARY.fullmatch(entry.name) and not entry.is_dir(follow_symlinks=False):
+                        os.unlink(entry.path)
+                        removed += 1
+        except OSError as error:
+            raise write_error(self.path(directory), error) from error
         return removed
 
     @contextlib.contextmanager
@@ -217,15 +250,14 @@ class Folder:
         If another one holds it, that is an error; or, if `waiting` is given, it is told who, and this one waits.
         """
         try:
-            file = open(self.path(name), "a+")  # noqa: SIM115 - closed below, after the lock is taken
+            file = open(own(self.path(name)), "a+b")  # noqa: SIM115 - closed below, after the lock is taken
         except OSError as error:
             raise write_error(self.path(name), error) from error
         with file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                file.seek(0)
-                owner = file.read(64).strip() or "unknown"
+                owner = str(_owner(file) or "unknown")
                 if waiting is None:
                     raise UsageError(
                         f"another run is writing to {self.root}",
@@ -234,27 +266,68 @@ class Folder:
                     ) from None
                 waiting(owner)
                 fcntl.flock(file, fcntl.LOCK_EX)
-            file.truncate(0)
-            file.write(f"{os.getpid()}\n")
-            file.flush()
+            try:
+                file.truncate(0)
+                os.write(file.fileno(), b"%d\n" % os.getpid())
+            except OSError as error:
+                raise write_error(self.path(name), error) from error
             yield
 
     def locked_by(self, name: str) -> int | None:
         """The process that holds the lock now, if any."""
-        try:
-            with open(self.path(name)) as file:
-                try:
-                    fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-                except BlockingIOError:
-                    text = file.read(64).strip()
-                    return int(text) if text.isdigit() else 0
-        except OSError:
+        if not self.exists(name):
             return None
+        with self._open(name) as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return _owner(file)
         return None
 
     def free_bytes(self) -> int:
         """The space left on the folder's file system (of its nearest existing parent)."""
         return machine.free_disk_bytes(self.root)
+
+    def _has_link(self, path: str) -> bool:
+        """Whether a path goes over a symbolic link on its way from the root, which may be one itself."""
+        while path != self.root:
+            if os.path.islink(path):
+                return True
+            path = os.path.dirname(path)
+        return False
+
+    @contextlib.contextmanager
+    def _open(self, name: str, buffering: int = -1) -> Iterator[Any]:
+        """A regular file for reading; what goes wrong is told with its path."""
+        path = self.path(name)
+        regular(path)
+        try:
+            with open(path, "rb", buffering) as file:
+                yield file
+        except OSError as error:
+            raise unreadable(path, error) from error
+
+    def _all_of(self, name: str) -> int:
+        size = self.size(name)
+        if size > MOST_BYTES:
+            raise CorruptStore(f"{self.path(name)} is too large", f"expected     at most {MOST_BYTES:,} bytes")
+        return size
+
+    def _require(self, name: str, start: int, count: int) -> None:
+        """Refuse bytes that a file does not have, before there is memory for them."""
+        if min(start, count) < 0 or start + count > self.size(name):
+            raise _early(self.path(name), start + count)
+
+
+def _owner(file: BinaryIO) -> int:
+    """The process that wrote its number into a lock; 0 if that is not what is in it."""
+    file.seek(0)
+    text = file.read(16).strip()
+    return int(text) if text.isdigit() else 0
+
+
+def _early(path: str, expected_bytes: int) -> CorruptStore:
+    return CorruptStore(f"{path} ends early", f"expected     {expected_bytes:,} bytes")
 
 
 def _exactly(file: io.FileIO, count: int) -> bytes:

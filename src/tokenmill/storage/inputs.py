@@ -6,6 +6,7 @@ import glob
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
+from stat import S_ISREG
 
 import pyarrow as pa
 
@@ -32,6 +33,10 @@ def stat(path: str) -> FileInfo:
         status = os.stat(path)
     except OSError as error:
         raise SourceError(f"cannot read {path}", os.strerror(error.errno or 0)) from error
+    except ValueError as error:  # a NUL in the path
+        raise SourceError(f"cannot read {path!r}", str(error)) from error
+    if not S_ISREG(status.st_mode):  # a pipe would block whoever opens it, a device might never end
+        raise SourceError(f"{path} is not a regular file", "Write what it gives to a file, and use that.")
     return FileInfo(path, status.st_size, f"{status.st_size}-{status.st_mtime_ns}")
 
 
@@ -81,6 +86,7 @@ def open_input(path: str) -> pa.NativeFile:
     Plain reads rather than a memory map: a source that shrinks under a map kills the process with SIGBUS, a short read
     is an error that can be told.
     """
+    stat(path)
     try:
         return pa.OSFile(path, "rb")
     except OSError as error:
@@ -90,5 +96,9 @@ def open_input(path: str) -> pa.NativeFile:
 
 def read_start(path: str, limit_bytes: int) -> bytes:
     """The first bytes of a file, all of them if it is short."""
-    with open_input(path) as file:
-        return bytes(file.read(limit_bytes))
+    try:
+        with open_input(path) as file:
+            return bytes(file.read(limit_bytes))
+    except OSError as error:
+        reason = os.strerror(error.errno) if error.errno else str(error)
+        raise SourceError(f"cannot read {path}", reason) from error

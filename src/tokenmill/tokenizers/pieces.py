@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from tokenmill.errors import CorruptStore
+from tokenmill.storage.damage import Damage
 from tokenmill.tokenizers.tiktoken_engine import parse_ranks
+from tokenmill.tokenizers.tokenizer_json import TokenizerJson, read_tokenizer_json
 
 if TYPE_CHECKING:
     from tokenmill.job import TokenizerSpec
@@ -14,23 +18,28 @@ if TYPE_CHECKING:
 
 def piece_lookup(spec: TokenizerSpec, content: bytes) -> Callable[[int], bytes]:
     """A function that gives the bytes of a token of this vocabulary; unknown ids give their number in brackets."""
+    if hashlib.sha256(content).hexdigest() != spec.sha256:
+        raise CorruptStore(f"the vocabulary {spec.file} is damaged", f"expected     sha256 {spec.sha256}")
     if spec.kind == "tiktoken":
         pieces = {rank: token for token, rank in parse_ranks(content, spec.name).items()}
     else:
-        pieces = _huggingface_pieces(json.loads(content))
+        try:
+            pieces = _huggingface_pieces(read_tokenizer_json(content))
+        except Damage as damage:
+            raise CorruptStore(f"the vocabulary {spec.file} is no tokenizer.json", f"found        {damage}") from damage
     pieces |= {token: spelling.encode() for spelling, token in spec.special_tokens.items()}
     return lambda token: pieces.get(token, b"<%d>" % token)
 
 
-def _huggingface_pieces(content: dict[str, Any]) -> dict[int, bytes]:
-    vocabulary = content["model"]["vocab"]
+def _huggingface_pieces(content: TokenizerJson) -> dict[int, bytes]:
+    vocabulary = content.model.vocab
     if isinstance(vocabulary, dict):
         tokens = {number: token for token, number in vocabulary.items()}
     else:
-        tokens = {number: entry[0] for number, entry in enumerate(vocabulary)}
-    to_bytes = _byte_level_bytes if "ByteLevel" in json.dumps(content.get("decoder")) else _plain_bytes
+        tokens = {number: token for number, (token, _) in enumerate(vocabulary)}
+    to_bytes = _byte_level_bytes if "ByteLevel" in json.dumps(content.decoder) else _plain_bytes
     pieces = {number: to_bytes(token) for number, token in tokens.items()}
-    return pieces | {token["id"]: token["content"].encode() for token in content.get("added_tokens") or []}
+    return pieces | {token.id: token.content.encode() for token in content.added_tokens or []}
 
 
 def _plain_bytes(token: str) -> bytes:

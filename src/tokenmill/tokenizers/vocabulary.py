@@ -10,8 +10,11 @@ from typing import Any
 
 from tokenmill.errors import TokenizerError, UsageError
 from tokenmill.job import TokenizerSpec
+from tokenmill.storage.damage import Damage
 from tokenmill.tokenizers.tiktoken_engine import format_ranks, parse_ranks
+from tokenmill.tokenizers.tokenizer_json import read_tokenizer_json
 
+MOST_BYTES = 1 << 30
 END_OF_TEXT_SPELLINGS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|im_end|>")
 
 
@@ -139,13 +142,14 @@ def _from_tiktoken_file(path: str, scheme: str | None) -> Vocabulary:
 
 def _tiktoken_vocabulary(name: str, content: bytes, pattern: str, special_tokens: dict[str, int]) -> Vocabulary:
     sha256 = hashlib.sha256(content).hexdigest()
-    largest_rank = int(content[:-1].rpartition(b" ")[2])
+    ids = [int(content.partition(b"\n")[0].rpartition(b" ")[2]), *special_tokens.values()]
+    ids.append(int(content[:-1].rpartition(b" ")[2]))
     spec = TokenizerSpec(
         name=name,
         kind="tiktoken",
         file=f"{sha256}.tiktoken",
         sha256=sha256,
-        vocabulary_size=max([largest_rank, *special_tokens.values()]) + 1,
+        vocabulary_size=_size(name, min(ids), max(ids)),
         special_tokens=special_tokens,
         pattern=pattern,
         scheme=next((scheme for scheme, known in SCHEMES.items() if known.pattern == pattern), None),
@@ -157,26 +161,30 @@ def _tiktoken_vocabulary(name: str, content: bytes, pattern: str, special_tokens
 def _from_json_file(path: str) -> Vocabulary:
     content = _read(path)
     try:
-        parsed = json.loads(content)
-        vocabulary = parsed["model"]["vocab"]
-        added = {str(token["content"]): int(token["id"]) for token in parsed.get("added_tokens") or []}
-        special = {str(token["content"]): int(token["id"]) for token in parsed["added_tokens"] if token["special"]}
-    except (ValueError, KeyError, TypeError) as error:
-        raise TokenizerError(
-            f"{path} is not a Hugging Face tokenizer.json", f"found        {type(error).__name__}: {error}"
-        ) from error
-    ids = vocabulary.values() if isinstance(vocabulary, dict) else range(len(vocabulary))
+        parsed = read_tokenizer_json(content)
+    except Damage as damage:
+        raise TokenizerError(f"{path} is not a Hugging Face tokenizer.json", f"found        {damage}") from damage
+    added = {token.content: token.id for token in parsed.added_tokens or []}
+    special = {token.content: token.id for token in parsed.added_tokens or [] if token.special}
+    ids = parsed.ids().values()
     sha256 = hashlib.sha256(content).hexdigest()
     spec = TokenizerSpec(
         name=_display_name(path),
         kind="huggingface",
         file=f"{sha256}.json",
         sha256=sha256,
-        vocabulary_size=max([*ids, *added.values()]) + 1,
+        vocabulary_size=_size(path, min(ids, default=-1), max(ids, default=-1)),
         special_tokens=special,
         end_of_text=_end_of_text(path, {**added, **special}),
     )
     return Vocabulary(spec, content)
+
+
+def _size(origin: str, smallest: int, largest: int) -> int:
+    """The largest id plus one, if ids are what a token can be in a store."""
+    if not 0 <= smallest <= largest < 1 << 32:
+        raise TokenizerError(f"{origin} is not a usable vocabulary", f"found        ids from {smallest} to {largest}")
+    return largest + 1
 
 
 def _display_name(path: str) -> str:
@@ -190,10 +198,10 @@ def _end_of_text(path: str, added: dict[str, int]) -> int | None:
     if os.path.basename(path) == "tokenizer.json" and os.path.exists(config):
         try:
             declared = json.loads(_read(config)).get("eos_token")
-        except (ValueError, AttributeError):
+        except (ValueError, AttributeError, RecursionError):
             declared = None
         spelling = declared.get("content") if isinstance(declared, dict) else declared
-        if spelling in added:
+        if isinstance(spelling, str) and spelling in added:
             return added[spelling]
     found = [added[spelling] for spelling in END_OF_TEXT_SPELLINGS if spelling in added]
     return found[0] if len(found) == 1 else None
@@ -201,6 +209,11 @@ def _end_of_text(path: str, added: dict[str, int]) -> int | None:
 
 def _read(path: str) -> bytes:
     try:
+        size = os.path.getsize(path)
+        if os.path.exists(path) and not os.path.isfile(path):
+            raise TokenizerError(f"the tokenizer {path} is not a regular file")
+        if size > MOST_BYTES:
+            raise TokenizerError(f"the tokenizer {path} is too large", f"most         {MOST_BYTES:,} bytes")
         with open(path, "rb") as file:
             return file.read()
     except OSError as error:

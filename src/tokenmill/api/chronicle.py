@@ -1,0 +1,111 @@
+"""What happens in a run, told three times: to whoever watches, in the run's log, and in figures for the end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from tokenmill import layout
+from tokenmill.api.progress import Reporter, Step
+from tokenmill.api.trouble import fewer_workers, row_name, span, unit_obituary, whereabouts
+
+if TYPE_CHECKING:
+    from tokenmill.executors.outcomes import Died, Done, Failed
+    from tokenmill.isolation import Verdict
+    from tokenmill.planning import UnitTask
+    from tokenmill.storage import Folder
+    from tokenmill.work import Committed
+
+
+MOST_SAID = 100
+"""How many troubles are told to whoever watches; the log has all of them."""
+
+
+@dataclass
+class Chronicle:
+    """Told of everything that becomes of units. `workers` is how many are at work."""
+
+    folder: Folder
+    report: Reporter
+    workers: int
+    step: Step = field(default_factory=Step)
+    notices: list[str] = field(default_factory=list)
+    peak_worker_bytes: int = 0
+    _said: int = 0
+
+    def log(self, event: str, **fields: object) -> None:
+        """Add a line to the run's log."""
+        layout.append_log(self.folder, event, **fields)
+
+    def committed(self, task: UnitTask, committed: Committed, done: Done[Any, Any]) -> None:
+        """A unit has its part."""
+        summary, worker = committed.summary, done.worker
+        self.log(
+            "unit",
+            unit=task.unit,
+            tokens=summary.tokens,
+            text_bytes=summary.text_bytes,
+            seconds=round(done.seconds, 3),
+            pid=worker.pid,
+            peak_bytes=worker.peak_bytes,
+        )
+        self.peak_worker_bytes = max(self.peak_worker_bytes, worker.peak_bytes)
+        self.step = replace(
+            self.step,
+            text_bytes=self.step.text_bytes + summary.text_bytes,
+            tokens=self.step.tokens + summary.tokens,
+            units=self.step.units + 1,
+            bad=self.step.bad + summary.quarantined_rows,
+        )
+        self.report.advance(task.text_bytes, self.step)
+        for notice in committed.notices:
+            self._warn(notice)
+
+    def failed(self, task: UnitTask, failure: Failed[Any], then: str) -> None:
+        """A unit ended in an error. One that explains itself is told at the end."""
+        self.log("failure", unit=task.unit, kind=failure.kind, message=failure.message, traceback=failure.traceback)
+        if not failure.explained:
+            what = f"{failure.kind} ({failure.message.partition(chr(10))[0]})"
+            self._say(f"unit {task.unit} ({span(task)}) raised {what}{whereabouts(task, failure)}; {then}")
+
+    def died(self, task: UnitTask, death: Died[Any], then: str) -> None:
+        """A unit cost its worker's life."""
+        self.log(
+            "death",
+            unit=task.unit,
+            file=task.files[0].path,
+            place=death.note.decode(errors="replace"),
+            pid=death.worker.pid,
+            cause=death.end.cause.value,
+            how=death.how,
+            exit_code=death.exit_code,
+            peak_bytes=death.worker.peak_bytes,
+            attempt=death.attempt,
+            last_words=death.last_words,
+        )
+        self.peak_worker_bytes = max(self.peak_worker_bytes, death.worker.peak_bytes)
+        self.step = replace(self.step, deaths=self.step.deaths + 1)
+        self.report.advance(0, self.step)
+        self._say(f"{unit_obituary(task, death)}; {then}")
+        if death.workers < self.workers:
+            self.workers = death.workers
+            self._warn(fewer_workers(self.workers))
+
+    def left_out(self, task: UnitTask, verdict: Verdict) -> None:
+        """A document goes into quarantine."""
+        file, row = task.file(verdict.where.source), verdict.where.row
+        self.log("quarantine", unit=task.unit, file=file.path, row=row, reason=verdict.reason)
+        self._say(f"in quarantine: {row_name(file, row)} of {file.path}, which {verdict.reason}")
+
+    def _say(self, trouble: str) -> None:
+        self._said += 1
+        if self._said <= MOST_SAID:
+            self.report.say(trouble)
+        elif self._said == MOST_SAID + 1:
+            self.report.say(f"and so on: {self.folder.path(layout.LOG)} has the rest")
+
+    def _warn(self, notice: str) -> None:
+        if notice not in self.notices:
+            self.notices.append(notice)
+            self.log("notice", message=notice)
+            self.report.say(f"note: {notice}")

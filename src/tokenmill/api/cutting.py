@@ -1,0 +1,121 @@
+"""Cut the sources into units, where no file can harm the process of the caller.
+
+The footers of Parquet and Arrow files are parsed by native code, which some damages of a file kill, so workers do it. A
+text needs no reading to be cut.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tokenmill import planning
+from tokenmill.errors import SourceError
+from tokenmill.executors.outcomes import Died, Done, Failed, Terms
+from tokenmill.sources import NATIVE_KINDS, files_between, split_file
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from tokenmill.executors.outcomes import Executor
+    from tokenmill.sources.documents import ReadOptions, Slices, SourceFile
+
+    Files = tuple[SourceFile, ...]
+
+MOST_FILES_AT_ONCE = 64
+LEAST_CHUNKS = 8
+"""Into how many chunks a few files are cut at least, so that all workers get some."""
+
+FILES_IN_MEMORY = 4096
+TOGETHER = Terms(deaths=1, kills=10)
+ALONE = Terms(deaths=2, kills=10)
+
+
+def cut(
+    sources: pa.Table, options: ReadOptions, unit_bytes: int, limit_units: int | None, executor: Executor
+) -> pa.Table:
+    """The plan: the sources as units of about `unit_bytes` of text, in order."""
+    pieces: dict[int, Slices] = {}
+    for file in _files(sources, native=False):
+        pieces[file.index] = split_file(file, options, unit_bytes)
+    splitting = _Splitting(planning.SplitFiles(options, unit_bytes), executor, pieces)
+    splitting.run(_chunks(sources))
+    return planning.joined([pieces[index] for index in range(len(sources))], unit_bytes, limit_units)
+
+
+class _Splitting:
+    """Files on their way to slices; what is wrong with the first of those that cannot be cut."""
+
+    def __init__(self, function: planning.SplitFiles, executor: Executor, pieces: dict[int, Slices]) -> None:
+        self._function = function
+        self._executor = executor
+        self._pieces = pieces
+        self._errors: dict[int, SourceError] = {}
+        self._deadly: list[Files] = []
+
+    def run(self, chunks: Iterable[Files]) -> None:
+        """Cut every file; raise SourceError if one cannot be cut."""
+        self._give_out(chunks, TOGETHER)
+        deadly, self._deadly = self._deadly, []
+        self._give_out(((file,) for chunk in deadly for file in chunk), ALONE)
+        if self._errors:
+            raise self._errors[min(self._errors)]
+
+    def _give_out(self, chunks: Iterable[Files], terms: Terms) -> None:
+        wanted = itertools.takewhile(lambda _: not self._errors, chunks)
+        for outcome in self._executor.run(self._function, wanted, terms):
+            files = outcome.item
+            if isinstance(outcome, Done):
+                self._take(files, outcome.value)
+            elif isinstance(outcome, Failed):
+                self._errors[files[0].index] = _failure(outcome)
+            elif outcome.final and len(files) > 1:
+                self._deadly.append(files)
+            elif outcome.final:
+                self._errors[files[0].index] = _death(outcome)
+
+    def _take(self, files: Files, answer: list[Slices] | SourceError) -> None:
+        if isinstance(answer, SourceError):
+            self._errors[files[0].index] = answer
+        else:
+            self._pieces.update(zip((file.index for file in files), answer, strict=True))
+
+
+def _files(sources: pa.Table, *, native: bool) -> Iterator[SourceFile]:
+    """The files that are parsed by native code, or the others; some at a time, as there may be millions."""
+    is_native = pc.is_in(sources["kind"].cast(pa.string()), pa.array(NATIVE_KINDS))
+    if pc.sum(is_native).as_py() == (0 if native else len(sources)):
+        return
+    for start in range(0, len(sources), FILES_IN_MEMORY):
+        for file in files_between(sources, start, start + FILES_IN_MEMORY):
+            if (file.kind in NATIVE_KINDS) == native:
+                yield file
+
+
+def _chunks(sources: pa.Table) -> Iterator[Files]:
+    files = _files(sources, native=True)
+    size = min(MOST_FILES_AT_ONCE, len(sources) // LEAST_CHUNKS + 1)
+    while chunk := tuple(itertools.islice(files, size)):
+        yield chunk
+
+
+def _failure(failure: Failed[Files]) -> SourceError:
+    return SourceError(
+        "a source cannot be cut into units",
+        f"file         {failure.item[0].path}",
+        *([f"or one of    the {len(failure.item) - 1} files after it"] if len(failure.item) > 1 else []),
+        f"reason       {failure.kind}: {failure.message or 'no message'}",
+    )
+
+
+def _death(death: Died[Files]) -> SourceError:
+    return SourceError(
+        "reading the footer of a source kills its reader",
+        f"file         {death.item[0].path}",
+        f"reason       worker {death.worker.pid} {death.how}",
+        *([f"it said      {death.last_words.splitlines()[-1][:200]}"] if death.last_words else []),
+        "It is damaged: compare it with its origin.",
+    )

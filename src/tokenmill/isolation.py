@@ -1,0 +1,118 @@
+"""Do a unit that has killed its workers, one document at a time, so that the next death names the document.
+
+A document is blamed only if it kills a worker that has nothing else to do: it is tried alone, by the reference engine.
+If that goes well, its tokens are taken from there; so what kills the fast engine only is not lost. Everything here
+happens inside a worker; the one who gives out the work draws the conclusions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from tokenmill.building import PartBuilder
+from tokenmill.errors import SourceError
+from tokenmill.job import Job
+from tokenmill.part import part_name, read_summary
+from tokenmill.planning import UnitTask
+from tokenmill.sources.documents import BadRow, Documents
+from tokenmill.sources.validity import bad_row
+from tokenmill.storage import Folder
+from tokenmill.tokenizers.tokenizer import Tokenizer
+from tokenmill.work import Committed, Limits, commit, document_tokens, loaded_tokenizer, unit_documents, vocabulary_path
+
+REFERENCE = "reference"
+
+
+class Row(msgspec.Struct, frozen=True, array_like=True):
+    """A row of a source."""
+
+    source: int
+    row: int
+
+
+class Verdict(msgspec.Struct, frozen=True, array_like=True):
+    """A row that is left out, and why."""
+
+    where: Row
+    reason: str
+    detail: str
+
+
+class Patient(msgspec.Struct, frozen=True):
+    """A unit in isolation, with what is known of its rows.
+
+    `suspect` is the row to be tried alone now; the rows in `apart` have passed that, and go to the reference engine.
+    """
+
+    task: UnitTask
+    suspect: Row | None = None
+    apart: tuple[Row, ...] = ()
+    left_out: tuple[Verdict, ...] = ()
+    stumbles: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Isolate:
+    """The function that does a unit document by document, or tries its suspect alone (and then gives None)."""
+
+    directory: str
+    job: Job
+    engine: str
+    limits: Limits
+
+    def __call__(self, patient: Patient) -> Committed | None:
+        """Publish the unit without the rows that are left out; or return, alive, after the suspect was encoded."""
+        if patient.suspect is not None:
+            self._try_alone(patient.task, patient.suspect)
+            return None
+        folder = Folder(self.directory)
+        if folder.exists(part_name(patient.task.unit)):
+            return Committed(read_summary(folder, patient.task.unit), self.engine)
+        tokenizer = loaded_tokenizer(self.directory, self.job, self.engine)
+        builder = tokenizer.give_up_if_wrong(lambda: self._encode(patient, tokenizer))
+        return commit(folder, builder, tokenizer)
+
+    def _try_alone(self, task: UnitTask, suspect: Row) -> None:
+        tokenizer = loaded_tokenizer(self.directory, self.job, REFERENCE)
+        for file, documents in unit_documents(task, self.limits.read_options(self.job, sparing=True)):
+            place = np.flatnonzero(documents.rows == suspect.row)
+            if file.index == suspect.source and len(place):
+                document_tokens(file, _at(documents, int(place[0])), self.job, tokenizer, self.limits)
+                return
+        raise SourceError("a row of a source cannot be found again", f"row          {suspect.row}")
+
+    def _encode(self, patient: Patient, tokenizer: Tokenizer) -> PartBuilder:
+        builder = PartBuilder(self.job, patient.task, self.limits.with_text)
+        left_out = {verdict.where: verdict for verdict in patient.left_out}
+        path = vocabulary_path(self.directory, self.job)
+        reference = Tokenizer(self.job.tokenizer, path, REFERENCE) if patient.apart else tokenizer
+        for file, documents in unit_documents(patient.task, self.limits.read_options(self.job, sparing=True)):
+            builder.leave_out(file, documents)
+            for document in _one_by_one(documents.without_nulls()):
+                where = Row(file.index, int(document.rows[0]))
+                if where in left_out:
+                    builder.leave_out_bad(file, _bad_row(document, left_out[where]))
+                    continue
+                engine = reference if where in patient.apart else tokenizer
+                builder.add(file, document, document_tokens(file, document, self.job, engine, self.limits))
+            tokenizer.trim(self.limits.worker_bytes)
+        return builder
+
+
+def _one_by_one(documents: Documents) -> Iterator[Documents]:
+    for place in range(len(documents.rows)):
+        yield _at(documents, place)
+
+
+def _at(documents: Documents, place: int) -> Documents:
+    return Documents(documents.text.slice(place, 1), documents.rows[place : place + 1])
+
+
+def _bad_row(document: Documents, verdict: Verdict) -> BadRow:
+    raw: bytes = document.text.cast(pa.large_binary())[0].as_py()
+    return bad_row(verdict.where.row, verdict.reason, verdict.detail, raw)

@@ -1,0 +1,38 @@
+"""Where a worker is in its unit: marked while it works, told when it dies."""
+
+from __future__ import annotations
+
+import msgspec
+
+from tokenmill import marks
+
+STAGES = {
+    "load": "loading the tokenizer",
+    "read": "reading",
+    "encode": "encoding",
+    "write": "writing the part",
+}
+
+USUAL_SECONDS = 600.0
+"""How long anything may take before the worker counts as stuck: what reads and writes may wait for a slow network."""
+
+
+class Place(msgspec.Struct, frozen=True, array_like=True):
+    """A stage of the work on a unit, and the rows [first, last] of a source that it is at, if it is at some."""
+
+    stage: str
+    source: int | None = None
+    first: int | None = None
+    last: int | None = None
+
+    def mark(self, seconds: float = USUAL_SECONDS) -> None:
+        """Mark that this begins now, and after how many seconds the worker counts as stuck."""
+        marks.doing(msgspec.json.encode(self), seconds)
+
+
+def place_in(note: bytes) -> Place | None:
+    """The place that a worker marked, if it marked one."""
+    try:
+        return msgspec.json.decode(note, type=Place)
+    except msgspec.MsgspecError:
+        return None

@@ -1,0 +1,90 @@
+"""The quarantine: which rows of the sources could not become documents of the store, and why.
+
+A unit's rows are published as `quarantine/NNNNNNNN.jsonl` before its part is, so that a committed unit always has them;
+`quarantine.jsonl` is all of them together, in the order of the units.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from tokenmill import layout
+from tokenmill.errors import CorruptStore
+from tokenmill.storage.damage import Damage, decode
+
+if TYPE_CHECKING:
+    from tokenmill.sources.documents import BadRow, SourceFile
+    from tokenmill.storage import Folder
+
+TOGETHER = "quarantine.jsonl"
+PIECES = "quarantine"
+
+
+class Quarantined(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One row: where it is, why it is here, and the hash of its bytes. Its text, if that was asked for.
+
+    `text` and `base64` hold at most the first 64 KiB; it is `base64` where the bytes are not valid UTF-8.
+    """
+
+    unit: int
+    file: str
+    row: int
+    reason: str
+    detail: str
+    sha256: str
+    text: str | None = None
+    base64: bytes | None = None
+
+
+def record(unit: int, file: SourceFile, bad: BadRow, *, with_text: bool) -> Quarantined:
+    """The entry of one row."""
+    entry = Quarantined(unit, file.path, bad.row, bad.reason, bad.detail, bad.sha256)
+    if not with_text:
+        return entry
+    try:
+        return msgspec.structs.replace(entry, text=bad.raw.decode())
+    except UnicodeDecodeError:
+        return msgspec.structs.replace(entry, base64=bad.raw)
+
+
+def publish_piece(folder: Folder, unit: int, entries: list[Quarantined]) -> None:
+    """Publish the rows of one unit, or see to it that there are none."""
+    if not entries:
+        folder.discard(_piece(unit))
+        return
+    folder.create(PIECES)
+    with folder.publish(_piece(unit)) as file:
+        file.write(msgspec.json.Encoder().encode_lines(entries))
+
+
+def gather(folder: Folder, committed: npt.NDArray[np.bool_]) -> int:
+    """Publish the rows of all committed units in one file; how many units have some."""
+    units = np.flatnonzero(layout.numbered_files(folder, PIECES, "jsonl", len(committed)) & committed)
+    if not len(units):
+        folder.discard(TOGETHER)
+        return 0
+    with folder.publish(TOGETHER) as file:
+        for unit in units:
+            file.write(folder.read(_piece(int(unit))))
+    return len(units)
+
+
+def read(folder: Folder) -> Iterator[Quarantined]:
+    """The rows in quarantine, in the order of the units; none if there is no such file."""
+    if not folder.exists(TOGETHER):
+        return
+    for number, line in enumerate(folder.lines(TOGETHER), 1):
+        try:
+            yield decode(line, Quarantined)
+        except Damage as damage:
+            reason = f"reason       {damage}"
+            raise CorruptStore(f"line {number} of {folder.path(TOGETHER)} is damaged", reason) from damage
+
+
+def _piece(unit: int) -> str:
+    return f"{PIECES}/{unit:08d}.jsonl"

@@ -1,0 +1,62 @@
+"""A tokenizer.json as far as tokenmill looks into it: whoever reads on finds the types that are checked here."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from tokenmill.storage.damage import Damage, decode
+
+
+class AddedToken(msgspec.Struct):
+    """A token that is matched before the model sees the text."""
+
+    id: int
+    content: str
+    special: bool
+
+
+class Step(msgspec.Struct):
+    """A normalizer or a pre-tokenizer, or a sequence of them."""
+
+    type: str
+    normalizers: list[Step] | None = None
+    pretokenizers: list[Step] | None = None
+    pattern: dict[str, Any] | None = None
+
+
+class Model(msgspec.Struct):
+    """The vocabulary: ids by token, or tokens with their scores in the order of their ids."""
+
+    vocab: dict[str, int] | list[tuple[str, float]]
+    type: str | None = None
+
+
+class TokenizerJson(msgspec.Struct):
+    """The parts that decide which ids there are, and whether the fast engine knows the rest."""
+
+    model: Model
+    added_tokens: list[AddedToken] | None = None
+    normalizer: Step | None = None
+    pre_tokenizer: Step | None = None
+    decoder: Any = None
+
+    def ids(self) -> dict[str, int]:
+        """The id of every token, added ones included."""
+        vocabulary = self.model.vocab
+        tokens = vocabulary if isinstance(vocabulary, dict) else {token: n for n, (token, _) in enumerate(vocabulary)}
+        return tokens | {token.content: token.id for token in self.added_tokens or []}
+
+
+def read_tokenizer_json(content: bytes) -> TokenizerJson:
+    """Read one, or raise Damage."""
+    try:
+        content.decode()  # also where nobody looks now
+    except UnicodeDecodeError as error:
+        raise Damage(str(error)) from error
+    parsed = decode(content, TokenizerJson)
+    for step, members in ((parsed.normalizer, "normalizers"), (parsed.pre_tokenizer, "pretokenizers")):
+        if step is not None and step.type == "Sequence" and getattr(step, members) is None:
+            raise Damage(f"a sequence has no {members}")
+    return parsed
