@@ -55,6 +55,7 @@ class Job:
                 stderr=told,
                 start_new_session=True,
                 env={**_own_environment(), **(environment or {})},
+                preexec_fn=_hear_hangups,  # noqa: PLW1509 - there are no threads here
             )
         return Running(process, Path(stderr))
 
@@ -160,6 +161,11 @@ class Running:
 
     def _group(self) -> list[int]:
         return [pid for pid, _, group in _processes() if group == self.process.pid]
+
+
+def _hear_hangups() -> None:
+    """Whoever runs us under nohup does not mean the commands that we hang up on."""
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def _own_environment() -> dict[str, str]:

@@ -28,7 +28,7 @@ class ManifestBuilder:
 
     def __init__(self, folder: Folder, run: layout.Run) -> None:
         self.skipped_reasons: Counter[str] = Counter()
-        self.rows = 0
+        self.rows = self.quarantined = 0
         self._folder = folder
         self._run = run
         self._digest = run.job.digest()
@@ -43,14 +43,10 @@ class ManifestBuilder:
         for skipped in summary.skipped:
             self.skipped_reasons[skipped.reason] += skipped.rows
         self.rows += summary.documents + summary.skipped_rows
+        self.quarantined += summary.quarantined_rows
         self._loose.append(summary)
         if len(self._loose) >= SUMMARIES_AT_ONCE:
             self._pack()
-
-    @property
-    def quarantined(self) -> int:
-        """How many rows are in quarantine."""
-        return self.bad_reasons().total()
 
     def bad_reasons(self) -> Counter[str]:
         """How many rows are in quarantine, for each reason."""

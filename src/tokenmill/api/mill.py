@@ -28,6 +28,8 @@ from tokenmill.work import Committed, Tokenize
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    import numpy.typing as npt
+
     from tokenmill.api.freeze import FrozenRun
     from tokenmill.api.progress import Reporter
     from tokenmill.api.request import Means
@@ -37,6 +39,9 @@ if TYPE_CHECKING:
 
 FAILURES_WITHOUT_SUCCESS = 10
 MOST_FAILURES = 100
+MOST_ASIDE = 100
+"""How many units may wait to be done document by document before that is done."""
+
 ENDING_ERRORS = ("StoreError", "BadDocument")
 """Errors after which no other unit is begun: a store that cannot be written, a document when none may be bad."""
 
@@ -80,17 +85,15 @@ class Mill:
         there = self.frozen.plan["text_bytes"].to_numpy()[self.committed].sum()
         self.report.begin("tokenize", self._planned_bytes, int(there), workers)
         started = time.monotonic()
-        engine = None
-        while engine != self.engine and not self.committed.all():  # once more if an engine was given up on the way
-            engine = self.engine
-            self._give_out(executor, engine)
-        while self._aside and not self._hopeless():
-            self._isolate(executor)
+        while len(self._untried()) and not self._hopeless():
+            self._give_out(executor, self.engine)
+            while self._aside and not self._hopeless():
+                self._isolate(executor, self.engine)
         self.seconds = time.monotonic() - started
+        left = int((~self.committed).sum())
         if self.failures:
-            left, log = int((~self.committed).sum()), self.folder.path(layout.LOG)
-            raise run_failed(self.failures, left, len(self.committed), log)
-        if self._too_many_bad():
+            raise run_failed(self.failures, left, len(self.committed), self.folder.path(layout.LOG))
+        if left:
             raise too_many_bad(self.folder, self._bad_reasons(), round(self._expected_rows()), self.max_bad)
 
     def check_bad(self) -> None:
@@ -99,25 +102,23 @@ class Mill:
             raise too_many_bad(self.folder, self._bad_reasons(), self.manifest.rows, self.max_bad)
 
     def _give_out(self, executor: Executor, engine: str) -> None:
-        """Give out the missing units until they are done, too many fail, or the engine is given up."""
+        """Give out the missing units until they are done, too many are in trouble, or the engine is given up."""
         function = Tokenize(self.folder.root, self.frozen.run.job, engine, self.limits)
         for outcome in executor.run(function, self._tasks(engine), TOGETHER):
             if isinstance(outcome, Done):
-                self._take(outcome.item, outcome.value, outcome)
-                if outcome.value.engine != engine:
-                    self.engine = outcome.value.engine
+                self._take(outcome.item, outcome.value, outcome, engine)
             elif self._is_for_isolation(outcome.item, outcome, "its documents will be tried one by one"):
                 self._aside[outcome.item.unit] = Patient(outcome.item)
 
-    def _isolate(self, executor: Executor) -> None:
+    def _isolate(self, executor: Executor, engine: str) -> None:
         """Give each unit that was set aside one more attempt; alone, if memory has run out before."""
-        function = Isolate(self.folder.root, self.frozen.run.job, self.engine, self.limits)
-        patients, self._aside = list(self._aside.values()), {}
+        function = Isolate(self.folder.root, self.frozen.run.job, engine, self.limits)
         terms = replace(APART, workers=1) if self._hungry else APART
-        for outcome in executor.run(function, itertools.takewhile(lambda _: not self._hopeless(), patients), terms):
+        patients = itertools.takewhile(lambda _: not self._hopeless(), list(self._aside.values()))
+        for outcome in executor.run(function, patients, terms):
             patient = outcome.item
             if isinstance(outcome, Done) and outcome.value is not None:
-                self._take(patient.task, outcome.value, outcome)
+                self._take(patient.task, outcome.value, outcome, engine)
             elif isinstance(outcome, Done):
                 self._aside[patient.task.unit] = isolating.after_probe(patient)
             elif self._is_for_isolation(patient.task, outcome, "the document is being isolated"):
@@ -134,33 +135,44 @@ class Mill:
             given_up = trouble.final and not suspicious
             self.chronicle.died(task, trouble, "given up" if given_up else then if trouble.final else "tried again")
         if not suspicious and (isinstance(trouble, Failed) or trouble.final):
-            self.failures.append(replace(trouble, item=task))
+            self._fail(task, trouble)
         return suspicious
 
     def _conclude(self, patient: Patient, trouble: Failed[Any] | Died[Any]) -> None:
         """Decide what becomes of a unit that did not get through in isolation."""
         after = isolating.after_trouble(patient, trouble)
         if after is None:
-            self.failures.append(replace(trouble, item=patient.task))
-            return
-        if len(after.left_out) > len(patient.left_out):
-            if self.limits.on_bad == "fail":
-                self.failures.append(bad_document(patient.task, after.left_out[-1], trouble.worker))
-                return
+            self._fail(patient.task, trouble)
+        elif len(after.left_out) == len(patient.left_out):
+            self._aside[patient.task.unit] = after
+        elif self.limits.on_bad == "fail":
+            self._fail(patient.task, bad_document(patient.task, after.left_out[-1], trouble.worker))
+        else:
+            self._aside[patient.task.unit] = after
             self.chronicle.left_out(patient.task, after.left_out[-1])
-        self._aside[patient.task.unit] = after
 
-    def _take(self, task: UnitTask, committed: Committed, done: Done[Any, Any]) -> None:
+    def _fail(self, task: UnitTask, trouble: Failed[Any] | Died[Any]) -> None:
+        self._aside.pop(task.unit, None)
+        self.failures.append(replace(trouble, item=task))
+
+    def _take(self, task: UnitTask, committed: Committed, done: Done[Any, Any], engine: str) -> None:
+        self._aside.pop(task.unit, None)
         self.committed[task.unit] = True
         self.manifest.add(committed.summary)
         self._planned_bytes_done += task.text_bytes
+        if committed.engine != engine:
+            self.engine = committed.engine
         self.chronicle.committed(task, committed, done)
 
-    def _tasks(self, engine: str) -> Iterator[UnitTask]:
+    def _untried(self) -> npt.NDArray[np.int64]:
+        """The units that have no part, have not failed and are not set aside."""
         tried = [failure.item.unit for failure in self.failures]
-        missing = np.setdiff1d(np.flatnonzero(~self.committed), [*tried, *self._aside])
-        for task in planning.tasks(self.frozen.plan, self.frozen.sources, missing):
-            if self.engine != engine or self._hopeless():
+        return np.setdiff1d(np.flatnonzero(~self.committed), [*tried, *self._aside])
+
+    def _tasks(self, engine: str) -> Iterator[UnitTask]:
+        for task in planning.tasks(self.frozen.plan, self.frozen.sources, self._untried()):
+            stuck = len(self._aside) >= (MOST_ASIDE if self.chronicle.step.units else FAILURES_WITHOUT_SUCCESS)
+            if self.engine != engine or stuck or self._hopeless():
                 return
             yield task
 
@@ -173,6 +185,8 @@ class Mill:
 
     def _too_many_bad(self) -> bool:
         """Whether far more documents are bad than may be, if it goes on as it began."""
+        if not self.manifest.quarantined and not self._aside:
+            return False
         return self._bad_reasons().total() > BENEFIT_OF_DOUBT * self.max_bad * self._expected_rows()
 
     def _bad_reasons(self) -> Counter[str]:
