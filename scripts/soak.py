@@ -45,7 +45,7 @@ from soaking.damaged import Batch, Driver
 from soaking.storms import POISONS, Storm, folder_of, poison
 from soaking.tally import Tally
 
-TURNS = (*("storm", "damaged", "damaged") * 4, "changing", "damaged", "poisoned")
+TURNS = (*("storm", "storm", "damaged") * 4, "changing", "poisoned")
 PROGRESS_SECONDS = 30.0
 MOST_TOLD = 1500
 """How many characters of a finding are shown."""

@@ -164,6 +164,15 @@ def mark_and_sleep(times: list[float]) -> str:
     return "awake"
 
 
+def mark_or_not(item: tuple[float, float]) -> str:
+    """Begin something that may take so long, if that is more than nothing, and takes so long."""
+    limit, seconds = item
+    if limit:
+        marks.doing(b"marked", limit)
+    time.sleep(seconds)
+    return "awake"
+
+
 def hold(megabytes: int) -> int:
     """Have that much memory for a while."""
     held = b"x" * (megabytes << 20)

@@ -2,7 +2,8 @@
 
 `environment` gives the variables under which every Python process, workers included, has this engine: a
 `sitecustomize` module puts it around tokenmill's own as soon as that is loaded. POISON:<way> does it in every engine,
-FASTPOISON:<way> only where the fast engine is at work. The way HOLD is no death: the document takes 700 MB for a while.
+FASTPOISON:<way> only where the fast engine is at work, SLOWPOISON:<way> only where it is not. The way HOLD is no
+death: the document takes 700 MB for a while.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 HELD_BYTES = 700 << 20
-ONLY_FAST = "FAST"
+ONLY_FAST, ONLY_SLOW = "FAST", "SLOW"
 
 _SITE = '''
 import importlib.abc, importlib.machinery, sys
@@ -64,12 +65,10 @@ def infect(module: Any) -> None:
 
 
 def _suffer(document: str, *, fast: bool) -> None:
-    if "POISON:" not in document:
-        return
-    marker, _, way = document.partition("POISON:")
-    if marker.endswith(ONLY_FAST) and not fast:
-        return
-    do(way.split()[0])
+    for word in document.split() if "POISON:" in document else ():
+        marker, found, way = word.partition("POISON:")
+        if found and marker != (ONLY_SLOW if fast else ONLY_FAST):
+            do(way)
 
 
 def do(way: str) -> None:

@@ -28,6 +28,7 @@ from executor_functions import (
     hold,
     linger,
     mark_and_sleep,
+    mark_or_not,
     negate,
     pandas_after_use_of_arrow,
     pid,
@@ -532,13 +533,13 @@ def test_a_worker_that_cannot_die_is_left_behind(make: Make, monkeypatch: pytest
         pytest.skip("there is no freezer cgroup that may be used here")
     monkeypatch.setattr(processes, "END_SECONDS", 1.0)
     executor = make(1)
-    run = executor.run(mark_and_sleep, [[0.1], [30.0]], Terms(deaths=1))
-    assert isinstance(next(run), Done)
+    assert values(executor.run(double, [1])) == [2]
     stuck = executor.pids[0]
+    (group / "cgroup.procs").write_text(str(stuck))
+    freeze = threading.Timer(0.6, (group / "freezer.state").write_text, ["FROZEN"])
     try:
-        (group / "cgroup.procs").write_text(str(stuck))
-        (group / "freezer.state").write_text("FROZEN")
-        death = next(run)
+        freeze.start()
+        (death,) = executor.run(mark_and_sleep, [[30.0]], Terms(deaths=1))
         assert isinstance(death, Died)
         assert death.end.cause is Cause.SILENCE
         assert alive([stuck])
@@ -547,3 +548,25 @@ def test_a_worker_that_cannot_die_is_left_behind(make: Make, monkeypatch: pytest
         (group / "freezer.state").write_text("THAWED")
         assert wait_until(lambda: not alive([stuck]), GONE_SECONDS)
         group.rmdir()
+
+
+def test_a_mark_is_of_one_item_only(make: Make) -> None:
+    """What a worker marked for an earlier item neither stops it at the next one nor is told of it."""
+    outcomes = list(make(1).run(mark_or_not, [(0.8, 0.1), (0.0, 1.6), (0.0, 1.6)], Terms(deaths=1)))
+    assert [outcome.value for outcome in outcomes] == ["awake"] * 3
+    executor = make(1)
+    run = executor.run(mark_or_not, [(5.0, 0.1), (0.0, 30.0)], Terms(deaths=1, kills=1))
+    assert isinstance(next(run), Done)
+    os.kill(executor.pids[0], signal.SIGKILL)
+    death = next(run)
+    assert isinstance(death, Died)
+    assert death.note == b""
+
+
+def test_a_worker_that_answers_too_late_is_not_used_again(make: Make) -> None:
+    """A worker that was told to stop while its answer was on its way takes no other item into its death."""
+    outcomes = []
+    for outcome in make(2).run(mark_or_not, [(0.9, 0.5)] * 6, Terms(deaths=1)):
+        outcomes.append(outcome)
+        wait_until(lambda: False, 1.2)  # whoever takes the outcomes is busy with something else
+    assert all(isinstance(outcome, Done) for outcome in outcomes), outcomes

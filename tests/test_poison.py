@@ -180,6 +180,35 @@ def test_the_text_is_kept_if_asked_for(prepare: Prepare, tmp_path: Path) -> None
     assert parts[0] == parts[1]
 
 
+def test_a_document_is_blamed_for_memory_only_if_it_was_alone(prepare: Prepare, tmp_path: Path) -> None:
+    """One that takes much, beside one that takes all, is kept; the same for any number of workers."""
+    for number, poison_text in enumerate(["FASTPOISON:ABORT SLOWPOISON:HOLD", "POISON:ALLOCATE"]):
+        documents = ["hello " * 10] * 20 + [poison_text] + ["hello " * 10] * 20_000
+        write_jsonl(tmp_path / "in" / f"{number}.jsonl", documents)
+    options = ("--unit-bytes", "10M", "--memory", "1.5GB", "--max-bad", "50%")
+    for workers in ("2", "1"):
+        ending = prepare(tmp_path / "in", tmp_path / workers, *options, "--workers", workers)
+        assert ending.exit_code == 0, ending.output
+        assert [Path(str(entry["file"])).name for entry in quarantined(tmp_path / workers)] == ["1.jsonl"]
+    assert result_files(tmp_path / "1") == result_files(tmp_path / "2")
+
+
+def test_one_long_bad_line_does_not_look_like_many(prepare: Prepare, tmp_path: Path) -> None:
+    """A bad line that is most of what was read so far does not end a run that will be good."""
+    path = tmp_path / "in" / "a.jsonl"
+    write_jsonl(path, ["x"] * 60_000)
+    path.write_bytes(b"[" + b"7" * 3_000_000 + b"\n" + path.read_bytes())
+    ending = prepare(tmp_path / "in", tmp_path / "out", "--unit-bytes", "1M", "--workers", "1")
+    assert ending.exit_code == 0, ending.output
+    assert len(quarantined(tmp_path / "out")) == 1
+
+
+def write_jsonl(path: Path, documents: list[str]) -> None:
+    """Documents as JSON Lines."""
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in documents))
+
+
 @pytest.mark.parametrize("memory", [(), ("--memory", "8GB")])
 def test_workers_that_need_more_than_there_is(prepare: Prepare, tmp_path: Path, memory: tuple[str, ...]) -> None:
     """Eight workers of 700 MB each are asked for in 2 GB: the run completes, with fewer, and says so."""

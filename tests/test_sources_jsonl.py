@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 import tempfile
 
 import pytest
@@ -58,10 +59,10 @@ def test_unusual_lines_are_read_whatever_stands_beside_them(write, line, text):
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
-        (b'{"text": 1}', "float, 1"),
-        (b'{"text": ["a"]}', "list"),
-        (b'{"text": {"a": 1}}', "dict"),
-        (b'{"text": true}', "bool"),
+        (b'{"text": 1}', "is 1"),
+        (b'{"text": ["a"]}', 'is ["a"]'),
+        (b'{"text": {"a": 1}}', 'is {"a": 1.0}'),
+        (b'{"text": true}', "is true"),
         (b"null", "not a JSON object"),
         (b"[]", "not a JSON object"),
         (b'"text"', "not a JSON object"),
@@ -82,7 +83,7 @@ def test_bad_lines_are_named_by_file_and_byte(write, line, reason):
     start = b'{"text": "fine"}\n'
     path = write(start * 3 + line + b"\n" + start)
     for options in (ReadOptions(), SMALL):
-        with pytest.raises(BadDocument, match=reason) as caught:
+        with pytest.raises(BadDocument, match=re.escape(reason)) as caught:
             read_all(path, options)
         assert path in str(caught.value)
         assert str(3 * len(start)) in str(caught.value)

@@ -24,13 +24,14 @@ from hypothesis import strategies as st
 import tokenmill
 from conftest import SMALL_JSON, SMALL_TIKTOKEN, part_bytes, write_parquet
 from tokenmill import errors
+from tokenmill.api.cutting import cut
 from tokenmill.api.freeze import freeze
 from tokenmill.api.mill import Mill
 from tokenmill.api.progress import Silent
 from tokenmill.api.request import Means, Words, make_request
 from tokenmill.executors.outcomes import USUAL, Done, Terms, Worker
 from tokenmill.part import PartContent, PartSummary, Skipped, open_part, write_part
-from tokenmill.planning import build, default_unit_bytes
+from tokenmill.planning import default_unit_bytes
 from tokenmill.sources import discover
 from tokenmill.sources.documents import ReadOptions
 from tokenmill.storage import Folder
@@ -163,7 +164,7 @@ def test_two_runs_do_not_share_a_directory(tmp_path: Path, corpus: list[str]) ->
 def test_any_cut_into_units_covers_every_row_once(tmp_path: Path, corpus: list[str], unit_bytes: int) -> None:
     """Whatever the size of a unit, the plan holds each row of each source exactly once, in order."""
     sources = discover(corpus).table
-    plan = build(sources, ReadOptions(), unit_bytes)
+    plan = cut(sources, ReadOptions(), unit_bytes, None, InlineExecutor())
     assert sum(plan["rows"].to_pylist()) == 150
     place = (0, 0)
     for row in plan.to_pylist():

@@ -391,7 +391,9 @@ def test_a_token_beyond_the_vocabulary_is_shown_by_its_number(store: Path) -> No
     tokens[0] = 60_000
     written = write_part(folder, summary, PartContent(tokens, content.offsets, content.source, content.row))
     manifest = pq.read_table(store / "manifest.parquet")
-    changed = pa.concat_tables([layout.manifest_columns([written]), manifest.slice(1).cast(layout.MANIFEST_SCHEMA)])
+    changed = pa.concat_tables(
+        [layout.manifest_columns([layout.manifest_row(written)]), manifest.slice(1).cast(layout.MANIFEST_SCHEMA)]
+    )
     layout.publish_table(folder, "manifest.parquet", changed)
     shown = command("inspect", str(store), "--doc", "0")
     assert (shown.returncode, shown.stderr) == (0, "")
@@ -439,7 +441,9 @@ def rewrite_part(directory: Path, change: Callable[[PartContent], PartContent]) 
     summary, content = open_part(folder, 0)
     written = write_part(folder, summary, change(content))
     rest = pq.read_table(directory / "manifest.parquet").slice(1).cast(layout.MANIFEST_SCHEMA)
-    layout.publish_table(folder, "manifest.parquet", pa.concat_tables([layout.manifest_columns([written]), rest]))
+    layout.publish_table(
+        folder, "manifest.parquet", pa.concat_tables([layout.manifest_columns([layout.manifest_row(written)]), rest])
+    )
 
 
 def test_verify_finds_tokens_that_no_vocabulary_has(store: Path) -> None:

@@ -31,6 +31,7 @@ class PartBuilder:
     sources: list[npt.NDArray[np.uint32]] = field(default_factory=list)
     rows: list[npt.NDArray[np.uint64]] = field(default_factory=list)
     text_bytes: int = 0
+    _folded: int = 0
     _skipped: list[tuple[int, npt.NDArray[np.uint64], str]] = field(default_factory=list)
     _bad: list[quarantine.Quarantined] = field(default_factory=list)
 
@@ -41,6 +42,13 @@ class PartBuilder:
         self.sources.append(np.full(len(present.rows), file.index, np.uint32))
         self.rows.append(present.rows)
         self.text_bytes += present.text_bytes()
+
+    def fold(self) -> None:
+        """Join what came one by one: an array for each document takes a kilobyte."""
+        for column in (self.tokens, self.lengths, self.sources, self.rows):
+            if len(column) - self._folded > 1:
+                column[self._folded :] = [np.concatenate(column[self._folded :])]
+        self._folded = len(self.tokens)
 
     def leave_out(self, file: SourceFile, documents: Documents) -> None:
         """Note the rows of a batch that are null, and those that are bad."""

@@ -9,12 +9,13 @@ import numpy as np
 import pyarrow as pa
 
 from tokenmill import keys
-from tokenmill.errors import CorruptStore
+from tokenmill.errors import CorruptStore, SourceError
 from tokenmill.framing import framed
 from tokenmill.job import Job
 from tokenmill.part import NULL, PartContent, PartSummary, Skipped, check_part, open_part
 from tokenmill.planning import UnitTask
 from tokenmill.sources.documents import Documents, SourceFile
+from tokenmill.sources.validity import TOO_LONG
 from tokenmill.storage import Folder
 from tokenmill.work import Limits, loaded_tokenizer, unit_documents
 
@@ -48,7 +49,9 @@ class Verify:
         compared = documents_seen = rows_seen = 0
         bad = _quarantined(summary)
         for file, documents in unit_documents(task, self.limits.read_options(self.job)):
-            present = _without(documents.without_nulls(), bad.get(file.index, []))
+            left_out = bad.get(file.index, [])
+            _refuse_unreadable(file, documents, left_out)
+            present = _without(documents.without_nulls(), left_out)
             stored = content.slice(documents_seen, documents_seen + len(present.rows))
             compared += self._compare(task, file, present, stored)
             documents_seen += len(present.rows)
@@ -90,6 +93,18 @@ def _without(documents: Documents, left_out: list[Skipped]) -> Documents:
     for skipped in left_out:
         kept &= (documents.rows < skipped.first) | (documents.rows > skipped.last)
     return documents if kept.all() else Documents(documents.text.filter(pa.array(kept)), documents.rows[kept])
+
+
+def _refuse_unreadable(file: SourceFile, documents: Documents, left_out: list[Skipped]) -> None:
+    """Raise if a document that the store has cannot be read in the memory that there is here."""
+    for row in documents.bad:
+        if row.reason == TOO_LONG and not any(skipped.first <= row.row <= skipped.last for skipped in left_out):
+            raise SourceError(
+                "a document is too long to be checked in the memory that there is",
+                f"file         {file.path}",
+                f"row          {row.row}",
+                f"size         {row.detail}",
+            )
 
 
 def _different(task: UnitTask, file: SourceFile, what: str) -> CorruptStore:

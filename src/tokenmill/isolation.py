@@ -18,6 +18,7 @@ from tokenmill.building import PartBuilder
 from tokenmill.errors import SourceError
 from tokenmill.job import Job
 from tokenmill.part import part_name, read_summary
+from tokenmill.places import Place
 from tokenmill.planning import UnitTask
 from tokenmill.sources.documents import BadRow, Documents
 from tokenmill.sources.validity import bad_row
@@ -54,6 +55,7 @@ class Patient(msgspec.Struct, frozen=True):
     apart: tuple[Row, ...] = ()
     left_out: tuple[Verdict, ...] = ()
     stumbles: int = 0
+    hungers: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +69,7 @@ class Isolate:
 
     def __call__(self, patient: Patient) -> Committed | None:
         """Publish the unit without the rows that are left out; or return, alive, after the suspect was encoded."""
+        Place("begin").mark()
         if patient.suspect is not None:
             self._try_alone(patient.task, patient.suspect)
             return None
@@ -90,7 +93,7 @@ class Isolate:
         builder = PartBuilder(self.job, patient.task, self.limits.with_text)
         left_out = {verdict.where: verdict for verdict in patient.left_out}
         path = vocabulary_path(self.directory, self.job)
-        reference = Tokenizer(self.job.tokenizer, path, REFERENCE) if patient.apart else tokenizer
+        reference = Tokenizer(self.job.tokenizer, path, REFERENCE).ready() if patient.apart else tokenizer
         for file, documents in unit_documents(patient.task, self.limits.read_options(self.job, sparing=True)):
             builder.leave_out(file, documents)
             for document in _one_by_one(documents.without_nulls()):
@@ -100,6 +103,7 @@ class Isolate:
                     continue
                 engine = reference if where in patient.apart else tokenizer
                 builder.add(file, document, document_tokens(file, document, self.job, engine, self.limits))
+            builder.fold()
             tokenizer.trim(self.limits.worker_bytes)
         return builder
 

@@ -278,11 +278,13 @@ def numbered_files(folder: Folder, directory: str, ending: str, count: int) -> n
     return there
 
 
-def manifest_columns(summaries: Sequence[PartSummary]) -> pa.Table:
-    """Rows of the manifest for some parts."""
-    rows = [
-        (s.unit, s.documents, s.tokens, s.text_bytes, s.skipped_rows, s.quarantined_rows, s.sha256) for s in summaries
-    ]
+def manifest_row(s: PartSummary) -> tuple[int | str, ...]:
+    """The row of a part in the manifest."""
+    return s.unit, s.documents, s.tokens, s.text_bytes, s.skipped_rows, s.quarantined_rows, s.sha256
+
+
+def manifest_columns(rows: Sequence[tuple[int | str, ...]]) -> pa.Table:
+    """Some rows of the manifest."""
     columns = list(zip(*rows, strict=True)) if rows else [()] * len(MANIFEST_SCHEMA)
     arrays = [pa.array(column, field.type) for column, field in zip(columns, MANIFEST_SCHEMA, strict=True)]
     return pa.table(arrays, schema=MANIFEST_SCHEMA)

@@ -106,7 +106,8 @@ def die_first() -> None:
 
 def oom_kills() -> tuple[int, int]:
     """How many processes the kernel has killed for lack of memory: in this cgroup, and on this machine since boot."""
-    return cgroups.kills(cgroups.membership(os.getpid())) or 0, kernel_oom_kills() or 0
+    own = cgroups.kills(cgroups.membership(os.getpid()))
+    return (own, 0) if own is not None else (0, kernel_oom_kills() or 0)  # a group counts all that were killed in it
 
 
 def kernel_oom_kills() -> int | None:

@@ -7,6 +7,8 @@ import msgspec
 from tokenmill import marks
 
 STAGES = {
+    "begin": "looking whether it is done",
+    "cut": "reading the footer",
     "load": "loading the tokenizer",
     "read": "reading",
     "encode": "encoding",

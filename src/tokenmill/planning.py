@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from tokenmill.errors import SourceError
 from tokenmill.layout import PLAN_SCHEMA
+from tokenmill.places import Place
 from tokenmill.sources import files_between, split_file
 from tokenmill.sources.documents import ReadOptions, Slices, SourceFile
 
@@ -58,6 +59,7 @@ class SplitFiles:
 
     def __call__(self, files: tuple[SourceFile, ...]) -> list[Slices] | SourceError:
         """The slices of each file, in the order of the files."""
+        Place("cut").mark()
         with ThreadPoolExecutor(min(len(files), 8)) as pool:  # footers are read: waiting, more than work
             try:
                 return list(pool.map(self._split, files))
@@ -66,12 +68,6 @@ class SplitFiles:
 
     def _split(self, file: SourceFile) -> Slices:
         return split_file(file, self.options, self.unit_bytes)
-
-
-def build(sources: pa.Table, options: ReadOptions, unit_bytes: int, limit_units: int | None = None) -> pa.Table:
-    """The plan of some sources, made in this very process, which has to trust them."""
-    pieces = [split_file(file, options, unit_bytes) for file in files_between(sources, 0, len(sources))]
-    return joined(pieces, unit_bytes, limit_units)
 
 
 def joined(pieces: list[Slices], unit_bytes: int, limit_units: int | None) -> pa.Table:

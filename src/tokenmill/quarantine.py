@@ -70,7 +70,7 @@ def gather(folder: Folder, committed: npt.NDArray[np.bool_]) -> int:
         return 0
     with folder.publish(TOGETHER) as file:
         for unit in units:
-            file.write(folder.read(_piece(int(unit))))
+            file.writelines(folder.lines(_piece(int(unit))))
     return len(units)
 
 

@@ -33,6 +33,10 @@ BATCHES_IN_WORKER = 128
 """How many times the text of a batch a worker has in memory, with all that is made of it, and much to spare."""
 
 
+SLOW_BYTES = 250_000
+"""What an engine encodes in a second at the least: the longer a batch of many documents, the longer it may take."""
+
+
 class Limits(msgspec.Struct, frozen=True):
     """What a worker may use, and what becomes of rows that cannot be documents."""
 
@@ -71,6 +75,7 @@ class Tokenize:
 
         A unit that has its part already is left alone: whoever published it died before telling.
         """
+        Place("begin").mark()
         folder = Folder(self.directory)
         if folder.exists(part_name(task.unit)):
             return Committed(read_summary(folder, task.unit), self.engine)
@@ -136,7 +141,8 @@ def document_tokens(file: SourceFile, present: Documents, job: Job, tokenizer: T
     """The framed tokens of some documents, none of which is null; the worker is marked to be at them."""
     rows = present.rows
     if len(rows):
-        Place("encode", file.index, int(rows[0]), int(rows[-1])).mark(limits.document_seconds)
+        seconds = limits.document_seconds + (present.text.nbytes / SLOW_BYTES if len(rows) > 1 else 0.0)
+        Place("encode", file.index, int(rows[0]), int(rows[-1])).mark(seconds)
     try:
         encoded = tokenizer.encode(present.text)
     except MismatchAt as mismatch:
@@ -155,7 +161,7 @@ def loaded_tokenizer(directory: str, job: Job, engine: str) -> Tokenizer:
         Place("load").mark()
         layout.read_vocabulary(Folder(directory), job.tokenizer)  # native code reads it next: only if its hash is right
         _loaded.clear()
-        _loaded[path, engine] = Tokenizer(job.tokenizer, path, engine)
+        _loaded[path, engine] = Tokenizer(job.tokenizer, path, engine).ready()
     return _loaded[path, engine]
 
 

@@ -17,6 +17,9 @@ Item = TypeVar("Item")
 STUMBLES = 2
 """How often a unit may die where no document is at fault."""
 
+HUNGERS = 3
+"""How many documents may be suspected in a row of taking too much memory, and be innocent: it is all of them then."""
+
 
 def after_probe(patient: Patient) -> Patient:
     """The suspect was encoded alone and all went well: from now on it is encoded so."""
@@ -32,17 +35,23 @@ def after_trouble(patient: Patient, trouble: Died[Patient] | Failed[Patient]) ->
         return stumbled if stumbled.stumbles < STUMBLES else None
     if row == patient.suspect:
         return leave_out(patient, row, trouble)
-    if row not in patient.apart:
-        return replace(patient, suspect=row)
-    # It passes alone, but not with what came before it.
-    is_memory = isinstance(trouble, Died) and trouble.end.cause is Cause.MEMORY
-    return None if is_memory else leave_out(patient, row, trouble)
+    hungers = patient.hungers + is_memory(trouble)
+    if row in patient.apart or hungers > HUNGERS:  # it passes alone, but not with what came before it
+        return None
+    return replace(patient, suspect=row, hungers=hungers)
+
+
+def is_memory(trouble: Died[Item] | Failed[Item]) -> bool:
+    """Whether memory ran out, be it told by a death or by an error."""
+    if isinstance(trouble, Failed):
+        return trouble.kind.endswith("MemoryError")
+    return trouble.end.cause is Cause.MEMORY
 
 
 def leave_out(patient: Patient, row: Row, trouble: Died[Patient] | Failed[Patient]) -> Patient:
     """The unit without a row that is to blame."""
     verdict = Verdict(row, *reason(trouble))
-    return replace(patient, suspect=None, left_out=(*patient.left_out, verdict))
+    return replace(patient, suspect=None, left_out=(*patient.left_out, verdict), hungers=0)
 
 
 def row_at(trouble: Died[Item] | Failed[Item]) -> Row | None:

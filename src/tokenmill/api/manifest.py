@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from tokenmill import layout
 from tokenmill.api.trouble import obituary
-from tokenmill.errors import CorruptStore, RunFailed
+from tokenmill.errors import CorruptStore, RunFailed, StoreError
 from tokenmill.executors.outcomes import Done, Failed
 from tokenmill.part import NULL, PartSummary, part_name
 from tokenmill.work import Summarise
@@ -33,7 +33,7 @@ class ManifestBuilder:
         self._run = run
         self._digest = run.job.digest()
         self._tables: list[pa.Table] = []
-        self._loose: list[PartSummary] = []
+        self._loose: list[tuple[int | str, ...]] = []
 
     def add(self, summary: PartSummary) -> None:
         """Take the summary of one part."""
@@ -44,7 +44,7 @@ class ManifestBuilder:
             self.skipped_reasons[skipped.reason] += skipped.rows
         self.rows += summary.documents + summary.skipped_rows
         self.quarantined += summary.quarantined_rows
-        self._loose.append(summary)
+        self._loose.append(layout.manifest_row(summary))
         if len(self._loose) >= SUMMARIES_AT_ONCE:
             self._pack()
 
@@ -61,7 +61,8 @@ class ManifestBuilder:
                 for summary in outcome.value:
                     self.add(summary)
             elif isinstance(outcome, Failed):
-                raise CorruptStore(*(line.strip() for line in outcome.message.splitlines()))
+                kind = CorruptStore if outcome.kind == CorruptStore.__name__ else StoreError
+                raise kind(*(line.strip() for line in outcome.message.splitlines()))
             elif outcome.final:
                 raise RunFailed("parts of the store could not be read", obituary(outcome, "parts of the store"))
 

@@ -7,7 +7,6 @@ document by document (see isolation) until the documents that are to blame are k
 from __future__ import annotations
 
 import itertools
-import math
 import time
 from collections import Counter
 from dataclasses import dataclass, field, replace
@@ -47,8 +46,11 @@ ENDING_ERRORS = ("StoreError", "BadDocument")
 
 TOGETHER = Terms(deaths=2, kills=10)
 APART = Terms(deaths=1, kills=10)
-BENEFIT_OF_DOUBT = 2
-"""How far over the limit the share of bad documents has to be before a run is given up while it goes on."""
+EARLY = 2
+"""How far over the limit the bad documents have to be before a run is given up while it goes on."""
+
+LEAST_ROW_BYTES = 64
+"""A row of a source that does not tell its rows is taken to be at least so long: so many more there may be."""
 
 
 @dataclass
@@ -94,7 +96,7 @@ class Mill:
         if self.failures:
             raise run_failed(self.failures, left, len(self.committed), self.folder.path(layout.LOG))
         if left:
-            raise too_many_bad(self.folder, self._bad_reasons(), round(self._expected_rows()), self.max_bad)
+            raise too_many_bad(self.folder, self._bad_reasons(), round(self._most_rows()), self.max_bad)
 
     def check_bad(self) -> None:
         """Raise RunFailed if more of all rows are bad than may be; call it when the manifest knows all of them."""
@@ -121,16 +123,18 @@ class Mill:
                 self._take(patient.task, outcome.value, outcome, engine)
             elif isinstance(outcome, Done):
                 self._aside[patient.task.unit] = isolating.after_probe(patient)
-            elif self._is_for_isolation(patient.task, outcome, "the document is being isolated"):
+            elif self._is_for_isolation(patient.task, outcome, "the document is being isolated") and (
+                terms.workers == 1 or not isolating.is_memory(outcome)  # else it is tried again, alone
+            ):
                 self._conclude(patient, outcome)
 
     def _is_for_isolation(self, task: UnitTask, trouble: Failed[Any] | Died[Any], then: str) -> bool:
         """Take note of what went wrong with a unit; whether one of its documents may be to blame for it."""
+        self._hungry |= isolating.is_memory(trouble)
         if isinstance(trouble, Failed):
             suspicious = not trouble.explained
             self.chronicle.failed(task, trouble, then)
         else:
-            self._hungry |= trouble.end.cause is Cause.MEMORY
             suspicious = trouble.final and trouble.end.cause is not Cause.KILLED
             given_up = trouble.final and not suspicious
             self.chronicle.died(task, trouble, "given up" if given_up else then if trouble.final else "tried again")
@@ -178,26 +182,24 @@ class Mill:
 
     def _hopeless(self) -> bool:
         failed = len(self.failures)
-        if failed and isinstance(last := self.failures[-1], Failed) and last.kind in ENDING_ERRORS:
+        if any(isinstance(failure, Failed) and failure.kind in ENDING_ERRORS for failure in self.failures):
             return True
         nothing_works = failed >= FAILURES_WITHOUT_SUCCESS and not self.chronicle.step.units
         return failed >= MOST_FAILURES or nothing_works or self._too_many_bad()
 
     def _too_many_bad(self) -> bool:
-        """Whether far more documents are bad than may be, if it goes on as it began."""
+        """Whether twice as many documents are bad as may be, even if all that are left are good."""
         if not self.manifest.quarantined and not self._aside:
             return False
-        return self._bad_reasons().total() > BENEFIT_OF_DOUBT * self.max_bad * self._expected_rows()
+        return self._bad_reasons().total() > EARLY * self.max_bad * self._most_rows()
 
     def _bad_reasons(self) -> Counter[str]:
         """How many rows are bad, for each reason, those of units that are not done yet included."""
         verdicts = (verdict for patient in self._aside.values() for verdict in patient.left_out)
         return self.manifest.bad_reasons() + Counter(verdict.reason for verdict in verdicts)
 
-    def _expected_rows(self) -> float:
-        """How many rows all units have: counted where the sources tell, else as many as those done so far suggest."""
+    def _most_rows(self) -> float:
+        """How many rows all units have at most: counted where the sources tell it."""
         if not self.frozen.plan["rows"].null_count:
             return self._planned_rows
-        if not self._planned_bytes_done:
-            return math.inf
-        return self.manifest.rows * self._planned_bytes / self._planned_bytes_done
+        return self.manifest.rows + (self._planned_bytes - self._planned_bytes_done) / LEAST_ROW_BYTES

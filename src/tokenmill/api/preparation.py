@@ -104,7 +104,7 @@ def prepare(  # noqa: PLR0913 - the options of the command, by their names
         folder = Folder(out)
         folder.create()
         with folder.lock(layout.LOCK), reporter if reporter is not None else progress.for_python() as report:
-            for directory in (".", layout.TOKENIZER, layout.PARTS):
+            for directory in (".", layout.TOKENIZER, layout.PARTS, quarantine.PIECES):
                 folder.remove_temporaries(directory)
             pool.start(means.workers, means.worker_bytes, means.crew_bytes)
             frozen = freeze(folder, request, pool)

@@ -81,7 +81,7 @@ def verify(
         check = Verify(folder.root, run.job, share, means.limits(BadWords()))
         for done in _checked(executor, check, tasks, problems, lambda task: f"part {task.unit}"):
             summary = done.value.summary
-            problems += _compare(manifest, done.item.unit, layout.manifest_columns([summary]))
+            problems += _compare(manifest, done.item.unit, layout.manifest_columns([layout.manifest_row(summary)]))
             compared += done.value.compared
             step = progress.Step(step.text_bytes + summary.text_bytes, step.tokens + summary.tokens, step.units + 1)
             report.advance(done.item.text_bytes, step)

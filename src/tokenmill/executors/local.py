@@ -90,6 +90,8 @@ class LocalExecutor:
         again: deque[_Try] = deque()
         busy: dict[Connection, WorkerProcess] = {}
         self._looked = time.monotonic()
+        for worker in self._workers[terms.workers :] if terms.workers else []:
+            self._refreshed(worker, function, anew=worker.resident_bytes > 0)  # what it holds, the others may need
         idle = [self._refreshed(worker, function) for worker in reversed(self._workers[: terms.workers])]
         for worker in idle:
             worker.send_function(function)
@@ -159,10 +161,10 @@ class LocalExecutor:
             workers=len(self._workers) - fewer,
         )
 
-    def _refreshed(self, worker: WorkerProcess, function: Any) -> WorkerProcess:
+    def _refreshed(self, worker: WorkerProcess, function: Any, *, anew: bool = False) -> WorkerProcess:
         """The worker itself, or a new one if it is dead, over its share of memory, or busy for a run that was left."""
         over = self._worker_bytes is not None and worker.resident_bytes > self._worker_bytes
-        if worker.alive and not worker.busy and not over:
+        if worker.usable and not over and not anew:
             return worker
         worker.close()
         fresh = self._new_worker()

@@ -97,6 +97,7 @@ class Nursery:
             return False
         if kind == "started":
             self._pids[number] = told
+            self._ends.pop(told, None)  # of an earlier process that had the same number
         else:
             self._ends[number] = told
         return True
@@ -130,6 +131,7 @@ class WorkerProcess:
         self._pid: int | None = None
         self._seen_bytes = 0
         self._seen_mark = 0
+        self._marks_before = 0
         self._first_bytes: int | None = None
         self._silent_seconds = 0.0
         self._stopped: End | None = None
@@ -155,6 +157,7 @@ class WorkerProcess:
     def start_item(self, item: Any, to_send: Any) -> None:
         """Hand over an item. If the worker is gone, the next receive tells."""
         self.item, self.started, self.busy = item, time.monotonic(), True
+        self._marks_before, self._silent_seconds = self._slate.number(), 0.0  # earlier marks are of other items
         with contextlib.suppress(OSError):
             self.connection.send(("item", to_send))
 
@@ -188,7 +191,7 @@ class WorkerProcess:
         self._seen_mark = number
         if self._stopped is not None:
             self._stopped_seconds += seconds
-        elif number and self._silent_seconds > (limit := self._slate.read().seconds):
+        elif number > self._marks_before and self._silent_seconds > (limit := self._slate.read().seconds):
             self.stop(Cause.SILENCE, limit)
 
     def stop(self, cause: Cause, limit: float) -> None:
@@ -196,6 +199,11 @@ class WorkerProcess:
         if self._stopped is None:
             self._stopped = End(-signal.SIGKILL, cause, limit)
             self._nursery.kill(self.pid)
+
+    @property
+    def usable(self) -> bool:
+        """Whether it can be given another item: it lives, has none, and was not told to stop."""
+        return self.alive and not self.busy and self._stopped is None
 
     @property
     def lost(self) -> bool:
@@ -212,7 +220,8 @@ class WorkerProcess:
 
     def note(self) -> bytes:
         """What the worker marked last."""
-        return self._slate.read().note
+        mark = self._slate.read()
+        return mark.note if mark.number > self._marks_before else b""
 
     def last_words(self) -> str:
         """The end of what the worker printed: a native crash often says there what it was."""

@@ -33,13 +33,15 @@ def split(file: SourceFile, options: ReadOptions, unit_bytes: int) -> Slices:  #
 def read(file: SourceFile, start: int, stop: int, options: ReadOptions) -> Iterator[Documents]:
     """The documents of the lines that start in the bytes [start, stop)."""
     blocks = read_pieces(file, start, stop, b"\n", options)
-    documents_of = functools.partial(_documents, file, options)
+    search = _ColumnSearch(options.column, is_over=start > 0)
+    documents_of = functools.partial(_documents, file, options, search)
     for documents in map(documents_of, blocks):  # a name for the block would keep its memory
         if len(documents.rows) or documents.bad:
             yield documents
+    search.check(file)
 
 
-def _documents(file: SourceFile, options: ReadOptions, block: Block) -> Documents:
+def _documents(file: SourceFile, options: ReadOptions, search: _ColumnSearch, block: Block) -> Documents:
     if block.bad:
         nothing = Documents(pa.array([], pa.large_string()), np.empty(0, np.uint64), block.bad)
         return checked(file, nothing, options)
@@ -48,8 +50,7 @@ def _documents(file: SourceFile, options: ReadOptions, block: Block) -> Document
     text = _parse_block(lines, options.column)
     if text is None:
         text, bad = _parse_lines(lines, options.column)
-    if block.offset == 0 and 0 < len(text) == text.null_count:
-        _check_column(file, lines, options.column)
+    search.look(lines, text)
     return checked(file, Documents(as_text(text), lines.rows, tuple(bad)), options, lines.raw)
 
 
@@ -163,8 +164,8 @@ def _value(line: bytearray, column: str) -> bytes | None:
     value = record.get(column)
     if value is None or isinstance(value, str):
         return None if value is None else _encoded(value)
-    found = f"{type(value).__name__}, {_excerpt(json.dumps(value).encode())}"
-    raise _BadLineError(NOT_TEXT, f"the value of {column!r}: {found}")
+    found = f"{value:g}" if isinstance(value, float) else _excerpt(json.dumps(value).encode())
+    raise _BadLineError(NOT_TEXT, f"the value of {column!r} is {found}")
 
 
 def _value_by_arrow(line: bytearray, column: str, error: Exception) -> bytes | None:
@@ -189,22 +190,37 @@ def _encoded(text: str) -> bytes:
         return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace").encode()
 
 
-def _check_column(file: SourceFile, lines: _Lines, column: str) -> None:
-    keys: dict[str, None] = {}
-    for line in lines:
-        try:
-            record = json.loads(line.decode("utf-8", "replace"), parse_int=float)
-        except (ValueError, RecursionError):
-            return  # pyarrow took the line, but which keys it has cannot be told
-        if column in record:
+class _ColumnSearch:
+    """Looks for the column in the lines of a file's first slice, as long as no line has a value there."""
+
+    def __init__(self, column: str, *, is_over: bool) -> None:
+        self._column = column
+        self._is_over = is_over
+        self._keys: dict[str, None] = {}
+        self._lines = 0
+
+    def look(self, lines: _Lines, text: pa.Array) -> None:
+        """Take some more lines, and what was found in them."""
+        self._is_over = self._is_over or text.null_count < len(text)
+        for line in lines if not self._is_over else ():
+            try:
+                record = json.loads(line.decode("utf-8", "replace"), parse_int=float)
+            except (ValueError, RecursionError):
+                record = {self._column: None}  # pyarrow took the line, but which keys it has cannot be told
+            self._is_over |= self._column in record
+            self._keys.update(dict.fromkeys(list(record)[:50]) if len(self._keys) < 50 else {})
+            self._lines += 1
+
+    def check(self, file: SourceFile) -> None:
+        """Raise the error that tells which columns there are, if this one was in no line."""
+        if self._is_over or not self._lines:
             return
-        keys.update(dict.fromkeys(record))
-    raise SourceError(
-        f"no line of a source has the column {column!r}",
-        f"file         {file.path}",
-        f"columns      {', '.join(list(keys)[:50]) or 'none'}",
-        "Name the column that holds the text: --column NAME.",
-    )
+        raise SourceError(
+            f"no line of a source has the column {self._column!r}",
+            f"file         {file.path}",
+            f"columns      {', '.join(list(self._keys)[:50]) or 'none'}",
+            "Name the column that holds the text: --column NAME.",
+        )
 
 
 def _excerpt(line: bytes | bytearray) -> str:

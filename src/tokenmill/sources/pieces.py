@@ -100,7 +100,7 @@ def _pass_by(stream: pa.NativeFile, held: bytearray, options: ReadOptions) -> Ba
     long.take(held, len(held))
     for data in iter(lambda: stream.read(options.batch_bytes), b""):
         long.take(bytearray(data), len(data))
-    return long.told(options.document_bytes or 0)
+    return long.told()
 
 
 def _blocks(
@@ -115,7 +115,7 @@ def _blocks(
         held[0] += data
         if not len(ends) and len(held[0]) - len(separator) >= most:
             long, ends = _skip(scan, held[0], separator, offset)
-            yield _long_block(long.told(int(most)))
+            yield _long_block(long.told())
             offset += long.size + len(separator)
         if not len(ends):
             continue
@@ -169,7 +169,7 @@ def _apart(block: Block, most_bytes: int) -> Iterator[Block]:
             long = LongRow(block.offset + int(block.start[index]))
             piece = block.data[block.start[index] : block.stop[index]]
             long.take(piece, len(piece))
-            yield _long_block(long.told(most_bytes))
+            yield _long_block(long.told())
         first = index + 1
 
 

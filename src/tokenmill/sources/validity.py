@@ -59,10 +59,9 @@ class LongRow:
         self.size += count
         del data[:count]
 
-    def told(self, limit_bytes: int) -> BadRow:
+    def told(self) -> BadRow:
         """What is told of it, when all of it has passed."""
-        detail = f"{self.size:,} bytes; documents may have {limit_bytes:,}"
-        return BadRow(self.row, TOO_LONG, detail, self._hash.hexdigest(), self._raw)
+        return BadRow(self.row, TOO_LONG, f"{self.size:,} bytes", self._hash.hexdigest(), self._raw)
 
 
 def checked(
@@ -97,7 +96,7 @@ def without_long(file: SourceFile, documents: Documents, options: ReadOptions) -
     for position in np.flatnonzero(is_long).tolist():
         long = LongRow(int(documents.rows[position]))
         long.take(bytearray(binary[position].as_buffer()), len(binary[position].as_buffer()))
-        found.append(long.told(limit))
+        found.append(long.told())
     return _without(file, documents, is_long, found, options)
 
 

@@ -24,7 +24,8 @@ class FileInfo:
 
 def absolute(path: str) -> str:
     """The path in the form that is stored: absolute, with `~` and `..` resolved."""
-    return os.path.abspath(os.path.expanduser(path))
+    path = os.path.abspath(os.path.expanduser(path))
+    return path[1:] if path.startswith("//") else path  # which POSIX lets mean something else, and no system does
 
 
 def stat(path: str) -> FileInfo:
