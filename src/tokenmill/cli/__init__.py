@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
@@ -15,6 +16,7 @@ from tokenmill.errors import INTERRUPTED, TokenmillError
 from tokenmill.wording import plain
 
 INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+STOPPED = b"\ninterrupted: what is committed stays; run the same command again to go on\n"
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 
@@ -52,8 +54,7 @@ def main() -> None:
         error.show()
         sys.exit(error.exit_code)
     except (click.exceptions.Abort, KeyboardInterrupt):
-        click.echo("\ninterrupted: what is committed stays; run the same command again to go on", err=True)
-        os._exit(INTERRUPTED)  # sys.exit would end by SIGINT if the signal came inside an exec, as dataclasses have it
+        _leave()  # sys.exit would end by SIGINT if the signal came inside an exec, as dataclasses have it
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(1)
@@ -74,5 +75,11 @@ def _explain(error: Exception) -> NoReturn:
 
 def _interrupt(_number: int, _frame: Any) -> None:
     for number in INTERRUPTS:
-        signal.signal(number, signal.SIG_DFL)  # whoever asks twice does not want to wait, nor is there more to say
+        signal.signal(number, _leave)  # whoever asks twice does not want to wait
     raise KeyboardInterrupt
+
+
+def _leave(*_: Any) -> NoReturn:
+    with contextlib.suppress(OSError):
+        os.write(2, STOPPED)  # a stream may be in the middle of something
+    os._exit(INTERRUPTED)
