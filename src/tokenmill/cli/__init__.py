@@ -46,6 +46,13 @@ def main() -> None:
         if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup asks
             signal.signal(number, _interrupt)
     try:
+        _run()
+    except (click.exceptions.Abort, KeyboardInterrupt):
+        _leave()  # sys.exit would end by SIGINT if the signal came inside an exec, as dataclasses have it
+
+
+def _run() -> None:
+    try:
         code = cli.main(standalone_mode=False) or 0
         sys.stdout.flush()
         sys.stderr.flush()
@@ -53,8 +60,8 @@ def main() -> None:
     except click.ClickException as error:
         error.show()
         sys.exit(error.exit_code)
-    except (click.exceptions.Abort, KeyboardInterrupt):
-        _leave()  # sys.exit would end by SIGINT if the signal came inside an exec, as dataclasses have it
+    except click.exceptions.Abort:
+        raise
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(1)
