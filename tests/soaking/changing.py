@@ -111,7 +111,7 @@ class Changing:
             self._find("TRACEBACK", f"{victim.name} {how}: {told}")
         elif ending.exit_code == 0 and not may_be_done:
             self._find("SILENT", f"{victim.name} {how}, and nothing is said")
-        elif ending.exit_code != 0 and victim.name not in told:
+        elif ending.exit_code != 0 and victim.name not in told and "no source in" not in told:  # it was the only one
             self._find("UNNAMED", f"{victim.name} {how}: {ending.exit_code} {told}")
 
     def _lack_a_column(self) -> None:
