@@ -87,7 +87,7 @@ def rows_of(out: Path) -> list[int]:
 def test_exactly_the_deadly_rows_are_left_out(prepare: Prepare, tmp_path: Path) -> None:
     """Whatever a document does to its worker, it and no other ends in quarantine, for the reason that is true."""
     source = poisoned(tmp_path / "a.parquet", {row: way for row, (way, _) in WAYS.items()})
-    options = ("--document-timeout", "3", "--memory", "1.5GB", "--max-bad", "1%")
+    options = ("--document-timeout", "2", "--memory", "1.5GB", "--max-bad", "1%")
     ending = prepare(source, tmp_path / "out", *options, "--workers", "2")
     assert ending.exit_code == 0, ending.output
     entries = quarantined(tmp_path / "out")
@@ -213,11 +213,11 @@ def write_jsonl(path: Path, documents: list[str]) -> None:
 def test_workers_that_need_more_than_there_is(prepare: Prepare, tmp_path: Path, memory: tuple[str, ...]) -> None:
     """Eight workers of 700 MB each are asked for in 2 GB: the run completes, with fewer, and says so."""
     rng = random.Random(1)
-    documents = [rng.randbytes(50_000).hex() + " POISON:HOLD" * (row % 10 == 0) for row in range(160)]
+    documents = [rng.randbytes(50_000).hex() + " POISON:HOLD" * (row % 10 == 0) for row in range(100)]
     source = write_parquet(tmp_path / "a.parquet", documents, row_group_size=10)
     with dying.memory_cgroup(2 << 30) as cgroup:
         ending = prepare(source, tmp_path / "out", "--workers", "8", *memory, cgroup=cgroup)
     assert ending.exit_code == 0, ending.output
     assert "going on with" in ending.output
     assert ("ran out of memory: the limit of its cgroup is 2.15 GB" in ending.output) == bool(memory)
-    assert rows_of(tmp_path / "out") == list(range(160))
+    assert rows_of(tmp_path / "out") == list(range(100))
