@@ -284,6 +284,15 @@ def traced(
     return top / "disk", events
 
 
+def played(traced: tuple[Path, list[tracing.Event]]) -> Machine:
+    """The machine after all changes."""
+    top, events = traced
+    machine = Machine(top)
+    for event in events:
+        machine.play(event)
+    return machine
+
+
 def at_each(traced: tuple[Path, list[tracing.Event]]) -> Iterator[tuple[Machine, tracing.Event]]:
     """The machine before each change."""
     top, events = traced
@@ -298,11 +307,7 @@ def test_the_model_of_the_disk_is_right(
     traced: tuple[Path, list[tracing.Event]], undisturbed: dict[str, bytes]
 ) -> None:
     """Playing the recorded changes gives the files that the run has left: nothing was missed."""
-    top, events = traced
-    machine = Machine(top)
-    for event in events:
-        machine.play(event)
-    now, wanted = dict(files_now(machine.root)), with_store(undisturbed)
+    now, wanted = dict(files_now(played(traced).root)), with_store(undisturbed)
     assert {name: now.get(name) for name in wanted} == wanted
 
 
@@ -359,12 +364,7 @@ def test_what_is_done_survives_a_loss_of_power(
     traced: tuple[Path, list[tracing.Event]], undisturbed: dict[str, bytes]
 ) -> None:
     """When the command has ended, all of its files, and the directories that it has made, are on the disk."""
-    top, events = traced
-    machine = Machine(top)
-    for event in events:
-        machine.play(event)
-    sure = machine.sure()
-    wanted = with_store(undisturbed)
+    sure, wanted = played(traced).sure(), with_store(undisturbed)
     assert sorted(name for name in wanted if sure.get(name) != wanted[name]) == []
 
 

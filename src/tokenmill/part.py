@@ -114,14 +114,7 @@ def write_part(folder: Folder, summary: PartSummary, content: PartContent) -> Pa
 def write_columns(file: BinaryIO, content: PartContent, metadata: dict[str, Any]) -> None:
     """Write columns as an Arrow IPC file with one record batch."""
     tokens = pa.LargeListArray.from_arrays(pa.array(content.offsets), pa.array(content.tokens))
-    schema = pa.schema(
-        [
-            pa.field("tokens", tokens.type, nullable=False),
-            pa.field("source", pa.uint32(), nullable=False),
-            pa.field("row", pa.uint64(), nullable=False),
-        ],
-        metadata=metadata,
-    )
+    schema = _schema(tokens.type.value_type).with_metadata(metadata)
     batch = pa.record_batch([tokens, pa.array(content.source), pa.array(content.row)], schema=schema)
     with pa.ipc.new_file(file, schema) as writer:
         writer.write_batch(batch)
@@ -163,8 +156,8 @@ def check_part(folder: Folder, unit: int, job: Job | None = None) -> PartSummary
         raise _corrupt(folder, unit, f"checksum {found}, expected {summary.sha256}")
     if job is not None and summary.job != job.digest():
         raise _corrupt(folder, unit, "it belongs to another job")
-    if job is not None and content.tokens.dtype != np.dtype(job.tokenizer.dtype):
-        raise _corrupt(folder, unit, f"its tokens are {content.tokens.dtype}, those of the store {job.tokenizer.dtype}")
+    if job is not None:
+        _check_type(folder, unit, content, job.tokenizer.dtype)
     largest = int(content.tokens.max(initial=0))
     if job is not None and largest >= job.tokenizer.vocabulary_size:
         raise _corrupt(folder, unit, f"it holds token {largest}, of {job.tokenizer.vocabulary_size}")
@@ -173,22 +166,27 @@ def check_part(folder: Folder, unit: int, job: Job | None = None) -> PartSummary
 
 def check_fits(folder: Folder, unit: int, content: PartContent, dtype: str, sources: int) -> None:
     """Refuse a part of another token type than its store's, or one that names a source that there is not."""
-    if content.tokens.dtype != np.dtype(dtype):
-        raise _corrupt(folder, unit, f"its tokens are {content.tokens.dtype}, those of the store {dtype}")
+    _check_type(folder, unit, content, dtype)
     if len(content.source) and int(content.source.max()) >= sources:
         raise _corrupt(folder, unit, f"it names source {content.source.max()}, of {sources}")
 
 
-_SCHEMAS = [
-    pa.schema(
+def _check_type(folder: Folder, unit: int, content: PartContent, dtype: str) -> None:
+    if content.tokens.dtype != np.dtype(dtype):
+        raise _corrupt(folder, unit, f"its tokens are {content.tokens.dtype}, those of the store {dtype}")
+
+
+def _schema(token: pa.DataType) -> pa.Schema:
+    return pa.schema(
         [
-            pa.field("tokens", pa.large_list(tokens), nullable=False),
+            pa.field("tokens", pa.large_list(token), nullable=False),
             pa.field("source", pa.uint32(), nullable=False),
             pa.field("row", pa.uint64(), nullable=False),
         ]
     )
-    for tokens in (pa.uint16(), pa.uint32())
-]
+
+
+_SCHEMAS = [_schema(pa.uint16()), _schema(pa.uint32())]
 
 
 def _content(batch: pa.RecordBatch) -> PartContent:

@@ -116,6 +116,6 @@ def _death(death: Died[Files]) -> SourceError:
         "reading the footer of a source kills its reader",
         f"file         {death.item[0].path}",
         f"reason       worker {death.worker.pid} {death.how}",
-        *([f"it said      {death.last_words.splitlines()[-1][:200]}"] if death.last_words else []),
+        *([f"it said      {death.said}"] if death.said else []),
         "It is damaged: compare it with its origin.",
     )

@@ -11,7 +11,7 @@ import numpy as np
 from tokenmill import layout, machine, planning
 from tokenmill.api.cutting import cut
 from tokenmill.api.request import Means, Request, Words, choose_means, find_sources, make_request
-from tokenmill.api.trouble import span, work_failed
+from tokenmill.api.trouble import raised_again, span, work_failed
 from tokenmill.errors import SourceError
 from tokenmill.executors.local import LocalExecutor
 from tokenmill.executors.outcomes import Done, Failed, Terms
@@ -122,7 +122,7 @@ def _measure(request: Request, units: pa.Table, means: Means, executor: Executor
             if isinstance(outcome, Done):
                 sample = sample.plus(outcome.value)
             elif isinstance(outcome, Failed) and outcome.explained:
-                raise SourceError(*(line.strip() for line in outcome.message.splitlines()))
+                raise raised_again(outcome, SourceError)
             elif isinstance(outcome, Failed) or outcome.final:
                 raise work_failed([outcome], span)
     return sample

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tokenmill import layout
-from tokenmill.api.trouble import obituary
+from tokenmill.api.trouble import obituary, raised_again
 from tokenmill.errors import CorruptStore, RunFailed, StoreError
 from tokenmill.executors.outcomes import Done, Failed
 from tokenmill.part import NULL, PartSummary, part_name
@@ -61,8 +61,7 @@ class ManifestBuilder:
                 for summary in outcome.value:
                     self.add(summary)
             elif isinstance(outcome, Failed):
-                kind = CorruptStore if outcome.kind == CorruptStore.__name__ else StoreError
-                raise kind(*(line.strip() for line in outcome.message.splitlines()))
+                raise raised_again(outcome, CorruptStore if outcome.kind == CorruptStore.__name__ else StoreError)
             elif outcome.final:
                 raise RunFailed("parts of the store could not be read", obituary(outcome, "parts of the store"))
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from tokenmill import layout, quarantine
-from tokenmill.errors import BadDocument, RunFailed
+from tokenmill.errors import BadDocument, RunFailed, TokenmillError
 from tokenmill.executors.outcomes import Died, Failed, Item, Worker
 from tokenmill.places import STAGES, place_in
 from tokenmill.wording import count, size
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from tokenmill.sources.documents import SourceFile
     from tokenmill.storage import Folder
 
+Error = TypeVar("Error", bound=TokenmillError)
 NAMED_FAILURES = 5
 MEASURES = {"parquet": "row groups", "arrow": "record batches"}
 """What a slice of a source is counted in, where rows have numbers; elsewhere it is bytes."""
@@ -28,9 +29,14 @@ COMMITTED_STAYS = "What is committed stays. When the cause is gone, run the same
 
 def obituary(death: Died[Any], what: str) -> str:
     """Who died, how, of what, and with how much memory."""
-    words = f"; it said: {death.last_words.splitlines()[-1][:200]}" if death.last_words else ""
+    words = f"; it said: {death.said}" if death.said else ""
     memory = f"peak memory {size(death.worker.peak_bytes)}"
     return f"worker {death.worker.pid} {death.how} on {what} after {death.seconds:.1f} s, {memory}{words}"
+
+
+def raised_again(failure: Failed[Any], kind: type[Error]) -> Error:
+    """An error that explained itself in a worker, to be raised here."""
+    return kind(*(line.strip() for line in failure.message.splitlines()))
 
 
 def fewer_workers(workers: int) -> str:

@@ -101,6 +101,11 @@ class Died(Generic[Item]):
         return str(self.end)
 
     @property
+    def said(self) -> str:
+        """The last line that it printed, if it printed any."""
+        return self.last_words.rpartition("\n")[2][:200]
+
+    @property
     def exit_code(self) -> int:
         """The code it exited with; negative: the signal that killed it."""
         return self.end.exit_code
