@@ -50,7 +50,7 @@ import pyarrow.parquet as pq
 from tokenmill import layout, planning
 from tokenmill.api.freeze import FrozenRun, freeze
 from tokenmill.api.request import Words, choose_means, find_sources, make_request, versions
-from tokenmill.storage import Folder
+from tokenmill.storage import folder_at
 from tokenmill.tokenizers import engine_modules
 from tokenmill.tokenizers.vocabulary import resolve
 from tokenmill.work import Tokenize
@@ -483,7 +483,7 @@ def freeze_run(sources: list[str], tokenizer: str, directory: str) -> FrozenRun:
     """A run that is ready to be worked on."""
     words = Words(sources, tokenizer)
     request = make_request(words, find_sources(words))
-    folder = Folder(directory)
+    folder = folder_at(directory)
     folder.create()
     return freeze(folder, request)
 

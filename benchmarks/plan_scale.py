@@ -40,9 +40,10 @@ from memory import Measured, measure
 from tokenmill import layout
 from tokenmill.api.freeze import freeze
 from tokenmill.api.request import Words, find_sources, make_request
+from tokenmill.executors.local import LocalExecutor
 from tokenmill.job import Job
 from tokenmill.part import PartContent, PartSummary, write_part
-from tokenmill.storage import Folder
+from tokenmill.storage import folder_at
 
 MOST_SECONDS = 30.0
 MOST_BYTES = 600e6
@@ -93,9 +94,10 @@ def make_store(kind: str, sources: str, directory: str, missing: set[int], optio
     """Freeze the run and make its parts, those of some units left out, as an interrupted run would have left them."""
     words = Words(sources, options.tokenizer, unit_bytes=1)
     request = make_request(words, find_sources(words))
-    folder = Folder(directory)
+    folder = folder_at(directory)
     folder.create()
-    frozen = freeze(folder, request)
+    with LocalExecutor() as executor:
+        frozen = freeze(folder, request, executor.start(options.workers))
     if frozen.run.units != options.units:
         raise SystemExit(f"the plan has {frozen.run.units} units, not {options.units}")
     units = [unit for unit in range(options.units) if unit not in missing]
@@ -118,7 +120,7 @@ def make_parts(kind: str, directory: str, encoded_job: bytes, units: list[int]) 
     import tiktoken  # noqa: PLC0415 - not needed by the process that measures
 
     job = msgspec.json.decode(encoded_job, type=Job)
-    encoding, digest, folder = tiktoken.get_encoding(job.tokenizer.name), job.digest(), Folder(directory)
+    encoding, digest, folder = tiktoken.get_encoding(job.tokenizer.name), job.digest(), folder_at(directory)
     lines = []
     for unit in units:
         text = text_of(unit)

@@ -13,7 +13,7 @@ import pyarrow as pa
 from tokenmill import layout
 from tokenmill.job import Job, TokenizerSpec
 from tokenmill.part import PartContent, PartSummary, write_part
-from tokenmill.storage import Folder
+from tokenmill.storage import folder_at
 
 END = 50256
 PART_TOKENS = 4_000_000
@@ -27,7 +27,7 @@ def make_store(directory: str, tokens: int, vocabulary_size: int = END + 1) -> i
     sources = -(-parts // PARTS_IN_SOURCE)
     spec = TokenizerSpec("synthetic", "tiktoken", "none", "0" * 64, vocabulary_size, {"<|end|>": END}, end_of_text=END)
     job = Job(spec, "text", None, None, END, PART_TOKENS * 4)
-    folder = Folder(directory)
+    folder = folder_at(directory)
     folder.create(layout.PARTS)
     with ProcessPoolExecutor(os.cpu_count(), multiprocessing.get_context("spawn")) as pool:
         encoded = msgspec.json.encode(job)
@@ -76,4 +76,4 @@ def make_part(directory: str, encoded_job: bytes, part: int) -> bytes:
         row=np.arange(documents, dtype=np.uint64) + np.uint64(part % PARTS_IN_SOURCE * PART_TOKENS),
     )
     summary = PartSummary(part, job.digest(), documents, len(tokens), len(tokens) * 4)
-    return msgspec.json.encode(write_part(Folder(directory), summary, content))
+    return msgspec.json.encode(write_part(folder_at(directory), summary, content))

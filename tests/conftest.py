@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 import os
+import secrets
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
@@ -15,6 +18,10 @@ DATA = Path(__file__).parent / "data"
 sys.path.insert(0, str(DATA))
 
 from documents import DOCUMENTS  # noqa: E402
+
+from servers.azure import AzureServer, find_azurite, start_azurite  # noqa: E402
+from servers.hub import Hub  # noqa: E402
+from servers.seaweed import S3Server, start_seaweed  # noqa: E402
 
 SMALL_TIKTOKEN = f"{DATA / 'small.tiktoken'}:gpt2"
 SMALL_JSON = str(DATA / "small.json")
@@ -69,3 +76,64 @@ def part_bytes(directory: str | Path) -> dict[str, bytes]:
 
 
 Prepare = Callable[..., object]
+
+
+@pytest.fixture(scope="session")
+def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    """SeaweedFS, with keys of its own, for all tests of the session. Who kills it has to start it again."""
+    server = start_seaweed(tmp_path_factory.mktemp("seaweed"), f"ACCESS{secrets.token_hex(8)}", secrets.token_hex(20))
+    yield server
+    server.stop()
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """A fresh bucket: its URL, and the server it is on."""
+
+    server: S3Server
+    url: str
+
+
+@pytest.fixture
+def s3(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> Bucket:
+    """A fresh bucket, with the environment that clients need. To go through a proxy, set AWS_ENDPOINT_URL to it."""
+    _set_environment(monkeypatch, s3_server.environment(), clear="AWS_")
+    return Bucket(s3_server, s3_server.bucket(f"bucket-{secrets.token_hex(6)}"))
+
+
+@pytest.fixture(scope="session")
+def azure_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AzureServer]:
+    """Azurite, with an account of its own, for all tests of the session; they are skipped where it is not installed."""
+    if not find_azurite():
+        pytest.skip("azurite-blob is not on PATH, and AZURITE does not name it (npm install azurite)")
+    key = base64.b64encode(secrets.token_bytes(32)).decode()
+    server = start_azurite(tmp_path_factory.mktemp("azurite"), f"account{secrets.token_hex(4)}", key)
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def azure(azure_server: AzureServer, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The URL of a fresh container, with the environment that clients need."""
+    _set_environment(monkeypatch, azure_server.environment(), clear="AZURE_")
+    return azure_server.container(f"container-{secrets.token_hex(6)}")
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
+    """A hub without repositories (`hub.add` one), with the environment that clients need.
+
+    huggingface_hub reads that environment when it is imported, which may have happened: run tokenmill as a process, or
+    give the endpoint, as in `HfApi(endpoint=hub.endpoint)`.
+    """
+    with Hub() as served:
+        _set_environment(monkeypatch, served.environment(tmp_path / "hf_home"), clear="HF_")
+        yield served
+
+
+def _set_environment(monkeypatch: pytest.MonkeyPatch, wanted: dict[str, str], clear: str) -> None:
+    """Set variables, without those of the same family that the machine happens to have: they might name other keys."""
+    for name in [name for name in os.environ if name.startswith(clear)]:
+        monkeypatch.delenv(name)
+    for name, value in wanted.items():
+        monkeypatch.setenv(name, value)

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 
 import tokenmill
 from tokenmill.formats import find_format
-from tokenmill.storage import Folder
+from tokenmill.storage import folder_at
 
 END = 1199
 MASK = (1 << 64) - 1
@@ -50,7 +50,7 @@ def model(store: tokenmill.Store, val: float | None, seed: int | None, end: str)
 
 def read_back(out: Path, name: str) -> dict[str, list[tuple[np.ndarray, np.ndarray | None]]]:
     """What the format's reader gives for each shard of each split."""
-    folder = Folder(str(out))
+    folder = folder_at(str(out))
     manifest = pq.read_table(out / ".tokenmill/manifest.parquet").to_pylist()
     dtype = json.loads((out / ".tokenmill/export.json").read_text())["job"]["dtype"]
     found: dict[str, list] = {}

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import zstandard
 
 from tokenmill import sources, storage
-from tokenmill.sources.documents import BadRow, ReadOptions, SourceFile
+from tokenmill.sources.documents import BadRow, ReadOptions, Slice, SourceFile
 
 SEPARATOR = "<|end|>"
 Stream = list[tuple[int, str | None]]
@@ -33,7 +33,7 @@ def read_slice_and_bad(file: SourceFile, start: int, stop: int, options: ReadOpt
     """The rows and texts of one slice, and its rows that are no documents."""
     stream: Stream = []
     bad: list[BadRow] = []
-    for documents in sources.read_documents(file, start, stop, options):
+    for documents in sources.read_documents(file, Slice(start, stop), options):
         assert documents.text.type == pa.large_string()
         assert len(documents.text) == len(documents.rows)
         assert len(documents.rows) + len(documents.bad) > 0

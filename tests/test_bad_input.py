@@ -26,7 +26,7 @@ from tokenmill.errors import SourceError
 from tokenmill.executors.local import LocalExecutor
 from tokenmill.executors.outcomes import Cause, Died, Done, Terms
 from tokenmill.planning import SplitFiles
-from tokenmill.sources.documents import BadRow, ReadOptions
+from tokenmill.sources.documents import BadRow, ReadOptions, Slice
 
 CASES = int(os.environ.get("TOKENMILL_DAMAGE_CASES", "330"))
 SEED = int(os.environ.get("TOKENMILL_DAMAGE_SEED", "20251"))
@@ -219,7 +219,7 @@ def test_a_file_that_shrinks_or_grows_in_mid_read_is_refused(kind: Kind, tmp_pat
         kind.write(path, documents, 100)
         file = source(path)
         stop = int(sources.split_file(file, options, 1 << 30).stop[-1])
-        stream = sources.read_documents(file, 0, stop, options)
+        stream = sources.read_documents(file, Slice(0, stop), options)
         next(stream)
         if change == "is gone":
             os.unlink(path)
@@ -292,7 +292,7 @@ def count_rows(path: str) -> int:
     """The rows of a file, none of them kept. Run by a worker."""
     file = source(path)
     stop = int(sources.split_file(file, ReadOptions(), 1 << 40).stop[-1])
-    return sum(len(documents.rows) for documents in sources.read_documents(file, 0, stop, ReadOptions()))
+    return sum(len(documents.rows) for documents in sources.read_documents(file, Slice(0, stop), ReadOptions()))
 
 
 @pytest.mark.parametrize("name", ["x.parquet", "x.arrow"])

@@ -14,7 +14,7 @@ import pytest
 from conftest import SMALL_TIKTOKEN, write_parquet
 from tokenmill.cli import cli
 from tokenmill.part import open_part, write_part
-from tokenmill.storage import Folder
+from tokenmill.storage import folder_at
 
 ENGINE = ("--engine", "tiktoken")
 TOKENS = ("--tokenizer", SMALL_TIKTOKEN, "--eot", "1199", *ENGINE)
@@ -106,14 +106,16 @@ def test_usage_errors_exit_with_2(tmp_path: Path, parquet: str) -> None:
     assert "Missing option" in run("prepare", parquet, "--out", out, code=2).stderr
     assert "is not a size" in run("prepare", parquet, *TOKENS, "--memory", "lots", "--out", out, code=2).stderr
     assert "ids go from 0 to 1199" in run("prepare", parquet, *TOKENS[:2], "--eot", "1200", "--out", out, code=2).stderr
-    assert "cannot be at s3:// yet" in run("prepare", parquet, *TOKENS, "--out", "s3://bucket/x", code=2).stderr
+    assert "written to the Hub" in run("prepare", parquet, *TOKENS, "--out", "hf://datasets/a/b", code=2).stderr
+    assert "ftp:// is not known" in run("prepare", parquet, *TOKENS, "--out", "ftp://host/x", code=2).stderr
+    assert "names no bucket" in run("prepare", parquet, *TOKENS, "--out", "s3:///x", code=2).stderr
     assert not (out / "run.json").exists()
 
 
 def test_failures_exit_with_1_and_say_what_to_do(tmp_path: Path, parquet: str, store: Path) -> None:
     """What cannot be found, read or mixed is told in sentences, with the way out."""
     out = tmp_path / "other"
-    assert "cannot be read yet" in run("prepare", "hf://datasets/x", *TOKENS, "--out", out, code=1).stderr
+    assert "ftp:// is not known" in run("prepare", "ftp://host/x.parquet", *TOKENS, "--out", out, code=1).stderr
     assert "no such file" in run("prepare", tmp_path / "no.parquet", *TOKENS, "--out", out, code=1).stderr
     message = run("prepare", parquet, *TOKENS, "--column", "body", "--out", out, code=1).stderr
     assert "body" in message
@@ -144,7 +146,7 @@ def test_verify_exits_with_3_on_damage(store: Path) -> None:
 
 def test_verify_all_finds_wrong_tokens(tmp_path: Path, store: Path) -> None:
     """Tokens that are not what the sources give are found by --all even if their checksum is right."""
-    folder = Folder(str(store))
+    folder = folder_at(str(store))
     summary, content = open_part(folder, 0)
     tokens = content.tokens.copy()
     tokens[5] += 1

@@ -563,10 +563,11 @@ def test_a_mark_is_of_one_item_only(make: Make) -> None:
     assert death.note == b""
 
 
-def test_a_worker_that_answers_too_late_is_not_used_again(make: Make) -> None:
+@pytest.mark.parametrize("ahead", [0, 2])
+def test_a_worker_that_answers_too_late_is_not_used_again(make: Make, ahead: int) -> None:
     """A worker that was told to stop while its answer was on its way takes no other item into its death."""
     outcomes = []
-    for outcome in make(2).run(mark_or_not, [(0.9, 0.5)] * 6, Terms(deaths=1)):
+    for outcome in make(2).run(mark_or_not, [(0.9, 0.5)] * 6, Terms(deaths=1, ahead=ahead)):
         outcomes.append(outcome)
         wait_until(lambda: False, 1.2)  # whoever takes the outcomes is busy with something else
     assert all(isinstance(outcome, Done) for outcome in outcomes), outcomes

@@ -27,7 +27,7 @@ from tokenmill.errors import CorruptStore, JobChanged, UsageError
 from tokenmill.executors.local import LocalExecutor
 from tokenmill.exports import PRELOAD, records, shards
 from tokenmill.formats import FORMATS, find_format
-from tokenmill.storage import Folder
+from tokenmill.storage import folder_at
 
 POOL: list[LocalExecutor] = []
 
@@ -365,7 +365,7 @@ def test_an_empty_store_has_an_empty_export(tmp_path: Path) -> None:
 def test_records_name_the_origin_of_every_document(store: tokenmill.Store, tmp_path: Path) -> None:
     """The records of the shards tell, in order, where each document or piece of one is from."""
     export(store.directory, to="llmc", out=str(tmp_path), shard_tokens=5_000, shuffle=5)
-    folder = Folder(str(tmp_path))
+    folder = folder_at(str(tmp_path))
     manifest = pq.read_table(tmp_path / ".tokenmill/manifest.parquet")
     assert sum(manifest["begun"].to_pylist()) == len(store)
     for shard in range(len(manifest)):

@@ -25,7 +25,7 @@ from hypothesis import strategies as st
 from tokenmill.errors import CorruptStore, StoreError, UsageError
 from tokenmill.formats import FORMATS, find_format, litdata, llmc, mds, parquet
 from tokenmill.formats.format import Content, Finished, Format, Read, Shard, ShardRecord, Written
-from tokenmill.storage import Folder
+from tokenmill.storage import Folder, folder_at
 
 GOLDEN = Path(__file__).parent / "golden"
 APPENDED = [[1, 2, 3, 50256], [4, 5, 50256], [6, 7, 8, 9, 10, 50256]]
@@ -99,7 +99,7 @@ def test_golden_bytes(tmp_path: Path, name: str, dtype: str, golden: str, words:
     documents = APPENDED if each.TRAITS.end == "appended" else PREPENDED
     if name == "mds":
         documents = [*documents[:2], documents[2][:-1]]
-    paths = sorted(export(Folder(str(tmp_path)), each, make_shard(dtype=dtype, **words), documents))
+    paths = sorted(export(folder_at(str(tmp_path)), each, make_shard(dtype=dtype, **words), documents))
     expected = sorted(GOLDEN.glob(golden))
     assert [path.read_bytes() for path in paths] == [path.read_bytes() for path in expected]
     if name != "megatron":
@@ -108,7 +108,7 @@ def test_golden_bytes(tmp_path: Path, name: str, dtype: str, golden: str, words:
 
 def test_golden_olmo(tmp_path: Path) -> None:
     """OLMo's tokens and the places of its documents are those of dolma's writer; ids and paths are our own."""
-    paths = export(Folder(str(tmp_path)), FORMATS["olmo"], make_shard(), APPENDED)
+    paths = export(folder_at(str(tmp_path)), FORMATS["olmo"], make_shard(), APPENDED)
     tokens, rows = (GOLDEN / "dolma" / path.name for path in paths)
     assert paths[0].read_bytes() == tokens.read_bytes()
     assert paths[1].read_bytes()[:8] == rows.read_bytes()[:8]  # then comes how hard the compressor tried
@@ -128,8 +128,8 @@ def test_documents_come_back(name: str, dtype: str, data: st.DataObject) -> None
     cuts = data.draw(st.lists(st.integers(0, sum(map(len, documents))), max_size=5))
     shard = make_shard(dtype=dtype)
     with tempfile.TemporaryDirectory() as directory:
-        export(Folder(directory), FORMATS[name], shard, documents, cuts)
-        found = FORMATS[name].read(Folder(directory), FORMATS[name].files(shard), dtype)
+        export(folder_at(directory), FORMATS[name], shard, documents, cuts)
+        found = FORMATS[name].read(folder_at(directory), FORMATS[name].files(shard), dtype)
         assert found.tokens.dtype == dtype
         assert found.lengths is None or found.lengths.dtype == np.int64
         assert same(found, name, documents)
@@ -140,7 +140,7 @@ def test_bytes_do_not_depend_on_batches(tmp_path: Path, name: str) -> None:
     """One batch, or one for each token with empty ones between, give the same files."""
     for place, cuts in enumerate([(), [*range(14), *range(14)]]):
         (tmp_path / str(place)).mkdir()
-        export(Folder(str(tmp_path / str(place))), FORMATS[name], make_shard(), APPENDED, cuts)
+        export(folder_at(str(tmp_path / str(place))), FORMATS[name], make_shard(), APPENDED, cuts)
     first, second = ([p.read_bytes() for p in sorted((tmp_path / place).iterdir())] for place in "01")
     assert first == second
 
@@ -151,7 +151,7 @@ def test_tokens_that_are_not_the_documents_are_refused(tmp_path: Path, name: str
     """A stream that ends early or late is an error, and no file appears."""
     content = dataclasses.replace(make_content(APPENDED, "uint16"), batches=iter([np.zeros(tokens, np.uint16)]))
     with pytest.raises(StoreError, match="do not have its tokens"):
-        FORMATS[name].write(Folder(str(tmp_path)), make_shard(), content)
+        FORMATS[name].write(folder_at(str(tmp_path)), make_shard(), content)
     assert not list(tmp_path.iterdir())
 
 
@@ -167,7 +167,7 @@ def test_pieces_make_the_whole(name: str, data: st.DataObject) -> None:
     lengths = [np.array([len(document) for document in documents], np.int64) for documents in pieces]
     tokens = [int(some.sum()) for some in lengths]
     with tempfile.TemporaryDirectory() as directory, tempfile.TemporaryDirectory() as other:
-        folder, records = Folder(directory), {}
+        folder, records = folder_at(directory), {}
         for place in data.draw(st.permutations(range(len(pieces)))):
             start = sum(tokens[:place])
             shard = make_shard(number=place, piece=True, position=start, file_tokens=sum(tokens))
@@ -176,13 +176,13 @@ def test_pieces_make_the_whole(name: str, data: st.DataObject) -> None:
         names = each.files(make_shard(piece=True))
         folder.seal(names[0], sum(tokens) * 2)
         each.finish(folder, Finished("", "uint16", list(records.values()), lambda: iter(lengths), file=names[0]))
-        whole = export(Folder(other), each, make_shard(), list(itertools.chain(*pieces)), ())
+        whole = export(folder_at(other), each, make_shard(), list(itertools.chain(*pieces)), ())
         assert [Path(folder.path(name)).read_bytes() for name in names] == [path.read_bytes() for path in whole]
 
 
 def exported(tmp_path: Path, name: str, documents: Documents = APPENDED) -> tuple[Folder, Format, tuple[str, ...]]:
     """A shard's folder, format and files, to be damaged."""
-    folder, each = Folder(str(tmp_path)), FORMATS[name]
+    folder, each = folder_at(str(tmp_path)), FORMATS[name]
     export(folder, each, make_shard(), documents)
     return folder, each, each.files(make_shard())
 
@@ -297,7 +297,7 @@ def test_formats_are_found_by_name() -> None:
 def test_numpy_reads_build_nanogpt(tmp_path: Path) -> None:
     """The shards of build-nanogpt are NumPy files, whatever their type."""
     for dtype in ("uint16", "uint32"):
-        path = export(Folder(str(tmp_path)), FORMATS["build-nanogpt"], make_shard(dtype=dtype), PREPENDED)[0]
+        path = export(folder_at(str(tmp_path)), FORMATS["build-nanogpt"], make_shard(dtype=dtype), PREPENDED)[0]
         assert np.load(path).dtype == dtype
         assert np.load(path).tolist() == list(itertools.chain(*PREPENDED))
 
@@ -310,14 +310,14 @@ def test_olmo_rows_are_those_of_csv(tmp_path: Path) -> None:
     rows = np.arange(count, dtype=np.uint64) * 3
     content = Content(np.ones(count, np.int64), source, rows, iter([np.zeros(count, np.uint16)]))
     each, shard = FORMATS["olmo"], make_shard(paths=pa.array(paths))
-    each.write(Folder(str(tmp_path)), shard, content)
+    each.write(folder_at(str(tmp_path)), shard, content)
     text = io.StringIO(newline="")
     csv.writer(text).writerows(
         (n, n + 1, f"{s}-{row}", paths[s], row + 1)
         for n, (s, row) in enumerate(zip(source.tolist(), rows.tolist(), strict=True))
     )
     assert gzip.decompress((tmp_path / "part-0-00000.csv.gz").read_bytes()) == text.getvalue().encode()
-    assert len(each.read(Folder(str(tmp_path)), each.files(shard), "uint16").tokens) == count
+    assert len(each.read(folder_at(str(tmp_path)), each.files(shard), "uint16").tokens) == count
 
 
 def test_datatrove_metadata_can_be_taken_apart(tmp_path: Path) -> None:
@@ -327,7 +327,7 @@ def test_datatrove_metadata_can_be_taken_apart(tmp_path: Path) -> None:
         ("", 1000, "unknown|2\n1000\n1.00 kT"),
         ("o/gpt", 1_234_567, "o/gpt|2\n1234567\n1.23 MT"),
     ]:
-        export(Folder(str(tmp_path)), FORMATS["datatrove"], make_shard(tokenizer=tokenizer), [[0] * tokens])
+        export(folder_at(str(tmp_path)), FORMATS["datatrove"], make_shard(tokenizer=tokenizer), [[0] * tokens])
         assert (tmp_path / "00000_00000_shuffled.ds.metadata").read_text() == text
 
 
@@ -338,18 +338,18 @@ def test_files_too_large_for_their_offsets_are_refused(
     """A shard that the format cannot address is an error, not a file with offsets that wrapped around."""
     monkeypatch.setattr(module, "MOST_BYTES", 40)
     with pytest.raises(StoreError, match="larger than its format allows"):
-        export(Folder(str(tmp_path)), module, make_shard(), APPENDED)
+        export(folder_at(str(tmp_path)), module, make_shard(), APPENDED)
     assert not list(tmp_path.iterdir())
 
 
 def test_mds_keeps_a_rest_and_raises_its_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A rest is a last, shorter sample; a shard larger than the usual limit tells one that holds it."""
     monkeypatch.setattr(mds, "LIMITS", (64, 512, 1024))
-    path, index = export(Folder(str(tmp_path)), mds, make_shard(), APPENDED)
+    path, index = export(folder_at(str(tmp_path)), mds, make_shard(), APPENDED)
     told = json.loads(index.read_text())["shards"][0]
     assert (told["samples"], told["size_limit"], told["raw_data"]["bytes"]) == (4, 512, path.stat().st_size)
     assert b'"size_limit": 512' in path.read_bytes()
-    assert mds.read(Folder(str(tmp_path)), [path.name], "uint16").lengths.tolist() == [4, 4, 4, 1]
+    assert mds.read(folder_at(str(tmp_path)), [path.name], "uint16").lengths.tolist() == [4, 4, 4, 1]
 
 
 def test_parquet_row_groups_hold_whole_documents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -357,11 +357,11 @@ def test_parquet_row_groups_hold_whole_documents(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(parquet, "GROUP_TOKENS", 4)
     monkeypatch.setattr(parquet, "GROUP_ROWS", 3)
     documents = [[1, 2], [3, 4], [], [], [5] * 9, [], [], [], [6], [7, 8, 9, 10]]
-    path = export(Folder(str(tmp_path)), parquet, make_shard(), documents, (1, 6, 11))[0]
+    path = export(folder_at(str(tmp_path)), parquet, make_shard(), documents, (1, 6, 11))[0]
     file = pq.ParquetFile(path)
     groups = [file.read_row_group(group)["tokens"].to_pylist() for group in range(file.num_row_groups)]
     assert groups == [[[1, 2], [3, 4], []], [[]], [[5] * 9], [[], [], []], [[6]], [[7, 8, 9, 10]]]
-    assert parquet.read(Folder(str(tmp_path)), [path.name], "uint16").tokens.tolist() == list(
+    assert parquet.read(folder_at(str(tmp_path)), [path.name], "uint16").tokens.tolist() == list(
         itertools.chain(*documents)
     )
 
@@ -369,7 +369,7 @@ def test_parquet_row_groups_hold_whole_documents(tmp_path: Path, monkeypatch: py
 def test_datasets_loads_parquet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`load_dataset` finds both splits, with the tokens, the source and the row of each document."""
     monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
-    folder = Folder(str(tmp_path / "export"))
+    folder = folder_at(str(tmp_path / "export"))
     folder.create()
     for split in ("train", "val"):
         parquet.write(folder, make_shard(split=split, count=1), make_content(APPENDED, "uint16"))

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from source_files import KINDS, SEPARATOR, Kind, read_all, read_slice, source
 from tokenmill import sources
 from tokenmill.errors import SourceError
-from tokenmill.sources.documents import ReadOptions
+from tokenmill.sources.documents import ReadOptions, Slice
 
 DOCUMENTS = [
     *[
@@ -111,7 +111,7 @@ def test_batches_are_of_the_size_asked_for(kind, tmp_path):
     options = ReadOptions(separator=kind.separator, batch_bytes=20_000)
     slices = sources.split_file(file, options, 1 << 30)
     assert len(slices.start) == 1
-    sizes = [d.text.nbytes for d in sources.read_documents(file, 0, int(slices.stop[0]), options)]
+    sizes = [d.text.nbytes for d in sources.read_documents(file, Slice(0, int(slices.stop[0])), options)]
     assert max(sizes) <= 60_000
     assert len(sizes) >= 10
 
@@ -151,7 +151,7 @@ def test_a_file_that_changes_while_it_is_read_is_refused(kind, tmp_path):
     path = f"{tmp_path}/file{kind.ending}"
     kind.write(path, ["one", "two"], 1)
     file = source(path)
-    stream = sources.read_documents(file, 0, 1, ReadOptions(separator=kind.separator))
+    stream = sources.read_documents(file, Slice(0, 1), ReadOptions(separator=kind.separator))
     next(stream)
     os.utime(path, ns=(0, 0))
     with pytest.raises(SourceError, match="changed"):

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from source_files import read_all, read_all_and_bad, source
 from tokenmill import sources
 from tokenmill.errors import BadDocument
-from tokenmill.sources.documents import ReadOptions
+from tokenmill.sources.documents import ReadOptions, Slice
 
 LINES: dict[bytes, str | None] = {
     b'{"text": "plain"}': "plain",
@@ -197,5 +197,5 @@ def test_a_huge_line_costs_each_range_its_own_bytes_only(tmp_path):
     with open(path, "wb") as file:
         file.truncate(1 << 40)  # a hole: no disk is used, and reading all of it would take hours
     options = ReadOptions(on_bad="quarantine", document_bytes=1000)
-    assert list(sources.read_documents(source(path), 1 << 30, (1 << 30) + (1 << 20), options)) == []
+    assert list(sources.read_documents(source(path), Slice(1 << 30, (1 << 30) + (1 << 20)), options)) == []
     os.truncate(path, 0)

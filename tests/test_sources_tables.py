@@ -15,7 +15,7 @@ from source_files import batches, read_all, read_slice, source, texts, write_par
 from tokenmill import sources
 from tokenmill.errors import BadDocument, SourceError
 from tokenmill.sources import parquet
-from tokenmill.sources.documents import ReadOptions
+from tokenmill.sources.documents import ReadOptions, Slice
 from tokenmill.sources.tables import pack
 
 TYPES = [
@@ -219,7 +219,7 @@ def test_one_value_repeated_by_a_dictionary_does_not_fill_the_memory(tmp_path):
     path = f"{tmp_path}/x.parquet"
     write_parquet(path, ["word " * 2000] * 20_000, 20_000)
     options = ReadOptions(batch_bytes=1 << 20)
-    sizes = [len(documents.rows) for documents in sources.read_documents(source(path), 0, 1, options)]
+    sizes = [len(documents.rows) for documents in sources.read_documents(source(path), Slice(0, 1), options)]
     assert sum(sizes) == 20_000
     assert max(sizes) <= 210
 

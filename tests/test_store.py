@@ -34,7 +34,7 @@ from tokenmill.part import PartContent, PartSummary, Skipped, open_part, write_p
 from tokenmill.planning import default_unit_bytes
 from tokenmill.sources import discover
 from tokenmill.sources.documents import ReadOptions
-from tokenmill.storage import Folder
+from tokenmill.storage import folder_at
 from tokenmill.tokenizers.engine import Encoded
 from tokenmill.tokenizers.gigatoken_engine import GigatokenEngine
 
@@ -153,7 +153,7 @@ def test_a_limited_run_holds_the_first_units(tmp_path: Path, corpus: list[str]) 
 
 def test_two_runs_do_not_share_a_directory(tmp_path: Path, corpus: list[str]) -> None:
     """While a run holds the directory, another one is refused with the process that holds it."""
-    folder = Folder(str(tmp_path / "out"))
+    folder = folder_at(str(tmp_path / "out"))
     folder.create()
     with folder.lock(".lock"), pytest.raises(errors.UsageError, match=str(os.getpid())):
         prepare(corpus, tmp_path / "out")
@@ -245,7 +245,7 @@ def test_parts_open_elsewhere(tmp_path: Path, corpus: list[str]) -> None:
 
 def test_a_part_has_these_bytes(tmp_path: Path) -> None:
     """The file of a part is the same everywhere: its content hash is written down here."""
-    folder = Folder(str(tmp_path))
+    folder = folder_at(str(tmp_path))
     folder.create("parts")
     content = PartContent(
         np.array([1, 2, 3, 50256, 4, 5, 50256], np.uint16),
@@ -297,7 +297,7 @@ def test_a_run_gives_up_an_engine_that_fails_an_audit(
 
     monkeypatch.setattr(GigatokenEngine, "encode", wrong_from_the_fourth_batch)
     request = make_request(Words(corpus, SMALL_TIKTOKEN, eot=END, unit_bytes=500), discover(corpus))
-    folder = Folder(str(tmp_path / "out"))
+    folder = folder_at(str(tmp_path / "out"))
     folder.create()
     means = Means(1, 1 << 40, 1 << 40, 1 << 40)
     mill = Mill(folder, freeze(folder, request, InlineExecutor()), "gigatoken", means, means.limits(), 0.0, Silent())

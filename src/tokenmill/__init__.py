@@ -14,6 +14,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from tokenmill.errors import TokenmillError
+from tokenmill.settings import using
 
 if TYPE_CHECKING:
     from tokenmill.api import (
@@ -39,6 +40,7 @@ __all__ = [
     "prepare",
     "status",
     "tokenize_fn",
+    "using",
     "verify",
 ]
 

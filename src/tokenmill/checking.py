@@ -16,7 +16,7 @@ from tokenmill.part import NULL, PartContent, PartSummary, Skipped, check_part, 
 from tokenmill.planning import UnitTask
 from tokenmill.sources.documents import Documents, SourceFile
 from tokenmill.sources.validity import TOO_LONG
-from tokenmill.storage import Folder
+from tokenmill.storage import folder_at
 from tokenmill.work import Limits, loaded_tokenizer, unit_documents
 
 SAMPLE_KEY = 1
@@ -41,7 +41,7 @@ class Verify:
 
     def __call__(self, task: UnitTask) -> Verified:
         """Raise an error that names the part or the document that is wrong."""
-        folder = Folder(self.directory)
+        folder = folder_at(self.directory)
         summary = check_part(folder, task.unit, self.job)
         if self.share <= 0:
             return Verified(summary)

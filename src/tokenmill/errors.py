@@ -10,6 +10,7 @@ TokenmillError                something tokenmill can explain; everything it rai
 │   ├── JobChanged            the directory belongs to another job
 │   ├── IncompleteStore       some units have not been committed yet
 │   └── CorruptStore          bytes are not what their checksum says: exit code 3
+├── StorageError              an object store or the Hub does not answer, or does not let us in
 └── RunFailed                 units failed or the run was given up
 
 A message is a first sentence that says what is wrong, then indented lines: where, what was expected, what was
@@ -74,6 +75,10 @@ class CorruptStore(StoreError):
     """A file of the store is damaged."""
 
     exit_code = 3
+
+
+class StorageError(TokenmillError):
+    """A place behind a network does not answer, or does not let us in. What is committed stays."""
 
 
 class RunFailed(TokenmillError):

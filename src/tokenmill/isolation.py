@@ -22,7 +22,7 @@ from tokenmill.places import Place
 from tokenmill.planning import UnitTask
 from tokenmill.sources.documents import BadRow, Documents
 from tokenmill.sources.validity import bad_row
-from tokenmill.storage import Folder
+from tokenmill.storage import folder_at
 from tokenmill.tokenizers.tokenizer import Tokenizer
 from tokenmill.work import Committed, Limits, commit, document_tokens, loaded_tokenizer, unit_documents, vocabulary_path
 
@@ -73,7 +73,7 @@ class Isolate:
         if patient.suspect is not None:
             self._try_alone(patient.task, patient.suspect)
             return None
-        folder = Folder(self.directory)
+        folder = folder_at(self.directory)
         if folder.exists(part_name(patient.task.unit)):
             return Committed(read_summary(folder, patient.task.unit), self.engine)
         tokenizer = loaded_tokenizer(self.directory, self.job, self.engine)

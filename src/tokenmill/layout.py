@@ -40,8 +40,8 @@ PARTS = "parts"
 TOKENIZER = "tokenizer"
 RUN_BYTES = 64 << 20
 """More than any `run.json` has."""
-FORMAT = 3
-"""2 since sources have an identity, 3 since the manifest counts rows in quarantine."""
+FORMAT = 4
+"""2 since sources have an identity, 3 since the manifest counts rows in quarantine, 4 since the plan keeps footers."""
 
 MANIFEST_SCHEMA = pa.schema(
     [
@@ -64,6 +64,7 @@ PLAN_SCHEMA = pa.schema(
         ("stop", pa.int64()),
         ("text_bytes", pa.int64()),  # as near as can be told without reading
         ("rows", pa.int64()),  # null where only reading tells
+        ("detail", pa.large_binary()),  # what reading the slice needs of the file's footer, so that it is read once
     ]
 )
 
@@ -80,7 +81,7 @@ _SCHEMAS = {
     ),
     MANIFEST: MANIFEST_SCHEMA,
 }
-_OPTIONAL = ("start", "stop", "rows")
+_OPTIONAL = ("start", "stop", "rows", "detail")
 """The columns that may be null: a unit of whole sources has no slice, and rows are not always known."""
 
 
@@ -99,20 +100,29 @@ class Run(msgspec.Struct, frozen=True):
     format: int = FORMAT
 
 
+def json_bytes(record: Any) -> bytes:
+    """A record as indented JSON."""
+    return msgspec.json.format(msgspec.json.encode(record), indent=2) + b"\n"
+
+
 def publish_json(folder: Folder, name: str, record: Any) -> None:
     """Publish a record as indented JSON."""
     with folder.publish(name) as file:
-        file.write(msgspec.json.format(msgspec.json.encode(record), indent=2) + b"\n")
+        file.write(json_bytes(record))
 
 
-def publish_table(folder: Folder, name: str, table: pa.Table) -> str:
-    """Publish a table as Parquet; returns the SHA-256 of the file."""
+def table_bytes(table: pa.Table) -> bytes:
+    """A table as Parquet."""
     sink = pa.BufferOutputStream()
     pq.write_table(table, sink, compression="zstd")
-    data = sink.getvalue()
+    data: bytes = sink.getvalue().to_pybytes()
+    return data
+
+
+def publish_table(folder: Folder, name: str, table: pa.Table) -> None:
+    """Publish a table as Parquet."""
     with folder.publish(name) as file:
-        file.write(data)
-    return hashlib.sha256(data).hexdigest()
+        file.write(table_bytes(table))
 
 
 def read_table(folder: Folder, name: str, sha256: str | None = None, schema: pa.Schema | None = None) -> pa.Table:

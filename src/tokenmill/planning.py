@@ -10,11 +10,11 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from tokenmill.errors import SourceError
+from tokenmill.errors import TokenmillError
 from tokenmill.layout import PLAN_SCHEMA
 from tokenmill.places import Place
 from tokenmill.sources import files_between, split_file
-from tokenmill.sources.documents import ReadOptions, Slices, SourceFile
+from tokenmill.sources.documents import ReadOptions, Slice, Slices, SourceFile
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -26,13 +26,12 @@ MOST_SOURCES_IN_UNIT = 4096
 
 
 class UnitTask(msgspec.Struct, frozen=True):
-    """One unit as it is sent to a worker: a slice of one file, or several whole files (no start and stop)."""
+    """One unit as it is sent to a worker: a slice (`piece`) of one file, or several whole files."""
 
     unit: int
     files: tuple[SourceFile, ...]
     text_bytes: int
-    start: int | None = None
-    stop: int | None = None
+    piece: Slice | None = None
     rows: int | None = None
 
     def file(self, source: int) -> SourceFile:
@@ -57,13 +56,13 @@ class SplitFiles:
     options: ReadOptions
     unit_bytes: int
 
-    def __call__(self, files: tuple[SourceFile, ...]) -> list[Slices] | SourceError:
+    def __call__(self, files: tuple[SourceFile, ...]) -> list[Slices] | TokenmillError:
         """The slices of each file, in the order of the files."""
         Place("cut").mark()
         with ThreadPoolExecutor(min(len(files), 8)) as pool:  # footers are read: waiting, more than work
             try:
                 return list(pool.map(self._split, files))
-            except SourceError as error:
+            except TokenmillError as error:
                 return error
 
     def _split(self, file: SourceFile) -> Slices:
@@ -101,6 +100,7 @@ def _pack(pieces: list[Slices], unit_bytes: int) -> pa.Table:
             pa.array(stop[first], mask=whole),
             pa.array(np.add.reduceat(text_bytes, first)),
             pa.array(np.add.reduceat(rows, first), mask=some_unknown),
+            _details(pieces, counts).take(pa.array(np.where(whole, -1, first), mask=whole)),
         ],
         schema=PLAN_SCHEMA,
     )
@@ -118,6 +118,15 @@ def _unit_starts(small: np.ndarray, text_bytes: np.ndarray, unit_bytes: int) -> 
     return np.flatnonzero(np.concatenate([[True], changed]))
 
 
+def _details(pieces: list[Slices], counts: np.ndarray) -> pa.BinaryArray:
+    """What each slice needs to be read; null where that is nothing."""
+    chunks = [
+        pa.array(piece.details, pa.large_binary()) if piece.details is not None else pa.nulls(count, pa.large_binary())
+        for piece, count in zip(pieces, counts.tolist(), strict=True)
+    ]
+    return pa.concat_arrays(chunks)
+
+
 def _rows(piece: Slices) -> np.ndarray:
     return piece.rows if piece.rows is not None else np.zeros(len(piece.start), np.int64)
 
@@ -126,14 +135,15 @@ def tasks(plan: pa.Table, sources: pa.Table, units: Iterable[int]) -> Iterator[U
     """The tasks of some units, made one by one as they are asked for."""
     first, count = plan["source"].to_numpy(), plan["sources"].to_numpy()
     text_bytes = plan["text_bytes"].to_numpy()
-    start, stop, rows = (plan[name].combine_chunks() for name in ("start", "stop", "rows"))
+    rows = plan["rows"].combine_chunks()
+    slices = [plan[name].combine_chunks() for name in ("start", "stop", "detail")]
+    stop = slices[1]
     for unit in units:
         source = int(first[unit])
         yield UnitTask(
             unit=int(unit),
             files=tuple(files_between(sources, source, source + int(count[unit]))),
             text_bytes=int(text_bytes[unit]),
-            start=start[unit].as_py(),
-            stop=stop[unit].as_py(),
+            piece=None if stop[unit].as_py() is None else Slice(*(column[unit].as_py() for column in slices)),
             rows=rows[unit].as_py(),
         )

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from tokenmill import layout
 from tokenmill.errors import CorruptStore
+from tokenmill.part import read_summary
 from tokenmill.storage.damage import Damage, decode
 
 if TYPE_CHECKING:
@@ -53,9 +54,8 @@ def record(unit: int, file: SourceFile, bad: BadRow, *, with_text: bool) -> Quar
 
 
 def publish_piece(folder: Folder, unit: int, entries: list[Quarantined]) -> None:
-    """Publish the rows of one unit, or see to it that there are none."""
+    """Publish the rows of one unit. What an attempt that came to nothing has left is not looked at: see `gather`."""
     if not entries:
-        folder.discard(_piece(unit))
         return
     folder.create(PIECES)
     with folder.publish(_piece(unit)) as file:
@@ -63,14 +63,15 @@ def publish_piece(folder: Folder, unit: int, entries: list[Quarantined]) -> None
 
 
 def gather(folder: Folder, committed: npt.NDArray[np.bool_]) -> int:
-    """Publish the rows of all committed units in one file; how many units have some."""
-    units = np.flatnonzero(layout.numbered_files(folder, PIECES, "jsonl", len(committed)) & committed)
-    if not len(units):
+    """Publish the rows of all committed units in one file; how many units have some: those whose part says so."""
+    there = np.flatnonzero(layout.numbered_files(folder, PIECES, "jsonl", len(committed)) & committed).tolist()
+    units = [unit for unit in there if read_summary(folder, unit).quarantined_rows]
+    if not units:
         folder.discard(TOGETHER)
         return 0
     with folder.publish(TOGETHER) as file:
         for unit in units:
-            file.writelines(folder.lines(_piece(int(unit))))
+            file.writelines(folder.lines(_piece(unit)))
     return len(units)
 
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 from tokenmill.drop_in import token_columns
 from tokenmill.job import Job
 from tokenmill.planning import UnitTask
-from tokenmill.storage import Folder
+from tokenmill.storage import folder_at
 from tokenmill.tokenizers.tokenizer import Tokenizer
 from tokenmill.work import Limits, loaded_tokenizer, unit_tokens
 
@@ -54,7 +54,7 @@ class MapRows:
         schema = rows_schema(self.job)
         tokens = text_bytes = 0
         with (
-            Folder(self.directory).publish(rows_name(task.unit), settled=False) as file,
+            folder_at(self.directory).publish(rows_name(task.unit), settled=False) as file,
             pa.ipc.new_stream(file, schema) as writer,
         ):
             for _, documents, encoded in unit_tokens(task, self.job, tokenizer, self.limits):

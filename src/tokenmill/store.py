@@ -12,7 +12,7 @@ import pyarrow as pa
 from tokenmill import layout
 from tokenmill.job import Job
 from tokenmill.part import PartContent, Skipped, TokenArray, check_fits, open_part, part_name, read_summary
-from tokenmill.storage import Folder
+from tokenmill.storage import folder_at
 
 OPEN_PARTS = 64
 
@@ -30,7 +30,7 @@ class Store:
     """A complete token store. `store[i]` is document i, `store.tokens(a, b)` any stretch of the token stream."""
 
     def __init__(self, directory: str) -> None:
-        self._folder = Folder(directory)
+        self._folder = folder_at(directory)
         self.run = layout.require_run(self._folder)
         self.manifest = layout.require_manifest(self._folder, self.run)
         self._document_ends = np.cumsum(self.manifest["documents"].to_numpy())

@@ -6,7 +6,9 @@ A worker marks where it is, so that its death can be told with the rows it had (
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 
 import msgspec
 
@@ -19,11 +21,13 @@ from tokenmill.layout import TOKENIZER
 from tokenmill.part import PartSummary, part_name, read_summary
 from tokenmill.places import USUAL_SECONDS, Place
 from tokenmill.planning import UnitTask
-from tokenmill.sources import read_documents, split_file
+from tokenmill.sources import foresee, read_documents, split_file
 from tokenmill.sources.documents import Documents, ReadOptions, SourceFile
-from tokenmill.storage import Folder
+from tokenmill.storage import Folder, folder_at, in_background, in_turn
+from tokenmill.tokenizers import shelf
 from tokenmill.tokenizers.engine import Encoded
 from tokenmill.tokenizers.tokenizer import MismatchAt, Tokenizer
+from tokenmill.tokenizers.vocabulary import Vocabulary
 
 WHOLE_FILE_BYTES = 1 << 62
 MOST_BATCH_BYTES = 4 << 20
@@ -32,6 +36,12 @@ SPARING_BATCH_BYTES = 64 << 10
 BATCHES_IN_WORKER = 128
 """How many times the text of a batch a worker has in memory, with all that is made of it, and much to spare."""
 
+
+FILES_AHEAD = 8
+"""How many files of a unit are on their way while one is read."""
+
+HEADERS_AHEAD = 16
+"""How many headers of parts are."""
 
 SLOW_BYTES = 250_000
 """What an engine encodes in a second at the least: the longer a batch of many documents, the longer it may take."""
@@ -70,18 +80,28 @@ class Tokenize:
     engine: str
     limits: Limits
 
-    def __call__(self, task: UnitTask) -> Committed:
+    def foresee(self, task: UnitTask) -> None:
+        """Begin to find out whether a unit is done, and to fetch what it reads, while another one is done."""
+        _looking.begin(self.directory, task.unit)
+        _foresee_files(task, 0, self.limits.read_options(self.job))
+
+    def __call__(self, task: UnitTask) -> Committed | Future[Committed]:
         """Read, encode and publish one unit; a failed audit starts it again with the reference engine.
 
-        A unit that has its part already is left alone: whoever published it died before telling.
+        A unit that has its part already is left alone: whoever published it died before telling, or is another machine.
+        Where publishing takes a network, it goes on in the background.
         """
         Place("begin").mark()
-        folder = Folder(self.directory)
-        if folder.exists(part_name(task.unit)):
+        folder = folder_at(self.directory)
+        if _looking.is_done(folder, task.unit):
             return Committed(read_summary(folder, task.unit), self.engine)
         tokenizer = loaded_tokenizer(self.directory, self.job, self.engine)
         builder = tokenizer.give_up_if_wrong(lambda: self._encode(task, tokenizer))
-        return commit(folder, builder, tokenizer)
+        if not folder.is_remote:
+            return commit(folder, builder, tokenizer)
+        Place("write").mark()
+        engine, notices = tokenizer.engine, tokenizer.take_notices()
+        return in_background().submit(lambda: Committed(builder.publish(folder), engine, notices))
 
     def _encode(self, task: UnitTask, tokenizer: Tokenizer) -> PartBuilder:
         builder = PartBuilder(self.job, task, self.limits.with_text)
@@ -99,8 +119,8 @@ class Summarise:
 
     def __call__(self, units: tuple[int, ...]) -> list[PartSummary]:
         """The summaries, in the order asked for."""
-        folder = Folder(self.directory)
-        return [read_summary(folder, unit) for unit in units]
+        folder = folder_at(self.directory)
+        return list(in_turn(folder, partial(read_summary, folder), units, HEADERS_AHEAD))
 
 
 def commit(folder: Folder, builder: PartBuilder, tokenizer: Tokenizer) -> Committed:
@@ -111,20 +131,45 @@ def commit(folder: Folder, builder: PartBuilder, tokenizer: Tokenizer) -> Commit
 
 def unit_documents(task: UnitTask, options: ReadOptions) -> Iterator[tuple[SourceFile, Documents]]:
     """The documents of a unit, nulls included, in order."""
-    for file in task.files:
+    for place, file in enumerate(task.files):
         Place("read", file.index).mark()
-        if task.start is not None and task.stop is not None:
-            start, stop = task.start, task.stop
-        else:
+        _foresee_files(task, place + 1, options)
+        piece = task.piece
+        if piece is None:
             slices = split_file(file, options, WHOLE_FILE_BYTES)
             if not len(slices.start):
                 continue
-            start, stop = int(slices.start[0]), int(slices.stop[-1])
-        for documents in read_documents(file, start, stop, options):
+            piece = slices.whole()
+        for documents in read_documents(file, piece, options):
             yield file, documents
             if len(documents.rows):
                 rows = documents.rows
                 Place("read", file.index, int(rows[0]), int(rows[-1])).mark()
+
+
+def _foresee_files(task: UnitTask, first: int, options: ReadOptions) -> None:
+    """Begin to fetch the files of a unit that come next: there may be thousands of small ones."""
+    for file in task.files[first : first + FILES_AHEAD]:
+        foresee(file, task.piece, options)
+
+
+class _Looking:
+    """Whether units are done, asked before it is their turn: the answer may take a while to come."""
+
+    def __init__(self) -> None:
+        self._answers: dict[tuple[str, int], Future[bool]] = {}
+
+    def begin(self, directory: str, unit: int) -> None:
+        folder = folder_at(directory)
+        if folder.is_remote:
+            self._answers[directory, unit] = in_background().submit(folder.exists, part_name(unit))
+
+    def is_done(self, folder: Folder, unit: int) -> bool:
+        answer = self._answers.pop((folder.root, unit), None)
+        return answer.result() if answer is not None else folder.exists(part_name(unit))
+
+
+_looking = _Looking()
 
 
 def unit_tokens(
@@ -151,20 +196,23 @@ def document_tokens(file: SourceFile, present: Documents, job: Job, tokenizer: T
     return framed(encoded, job.begin, job.end)
 
 
-_loaded: dict[tuple[str, str], Tokenizer] = {}
+_loaded: dict[tuple[str, str, str], Tokenizer] = {}
 
 
 def loaded_tokenizer(directory: str, job: Job, engine: str) -> Tokenizer:
     """This worker's tokenizer: built on first use, from the run's own copy of the vocabulary."""
-    path = vocabulary_path(directory, job)
-    if (path, engine) not in _loaded:
+    key = (directory, job.tokenizer.sha256, engine)
+    if key not in _loaded:
         Place("load").mark()
-        layout.read_vocabulary(Folder(directory), job.tokenizer)  # native code reads it next: only if its hash is right
         _loaded.clear()
-        _loaded[path, engine] = Tokenizer(job.tokenizer, path, engine).ready()
-    return _loaded[path, engine]
+        _loaded[key] = Tokenizer(job.tokenizer, vocabulary_path(directory, job), engine).ready()
+    return _loaded[key]
 
 
 def vocabulary_path(directory: str, job: Job) -> str:
-    """Where the run's own copy of the vocabulary is."""
-    return Folder(directory).path(f"{TOKENIZER}/{job.tokenizer.file}")
+    """Where the run's own copy of the vocabulary is, checked; or a copy of that if it is not on this machine."""
+    folder = folder_at(directory)
+    content = layout.read_vocabulary(folder, job.tokenizer)  # native code reads it next: only if its hash is right
+    if folder.is_remote:
+        return shelf.keep(Vocabulary(job.tokenizer, content))
+    return folder.path(f"{TOKENIZER}/{job.tokenizer.file}")

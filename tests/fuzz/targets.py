@@ -24,7 +24,7 @@ from tokenmill.executors.local import LocalExecutor
 from tokenmill.exports import PRELOAD, checking, job, records, runs, shards
 from tokenmill.formats import FORMATS
 from tokenmill.formats.format import ShardRecord
-from tokenmill.storage import Folder
+from tokenmill.storage import folder_at
 from tokenmill.tokenizers.gigatoken_support import unsupported
 from tokenmill.tokenizers.pieces import piece_lookup
 from tokenmill.tokenizers.vocabulary import resolve
@@ -60,9 +60,9 @@ def make_base(base: Path, vocabulary: Path) -> None:
         for name in FORMATS:
             more = {"sequence_tokens": SEQUENCE_TOKENS} if name == "mds" else {}
             tokenmill.export(str(base / "store"), to=name, val="none", workers=1, executor=executor, **more)
-    folder = Folder(str(base / "store/nanogpt"))
+    folder = folder_at(str(base / "store/nanogpt"))
     folder.create(job.RUNS)
-    _, content = part.open_part(Folder(str(base / "store")), 0)
+    _, content = part.open_part(folder_at(str(base / "store")), 0)
     runs.publish_run(folder, 0, content, np.zeros(len(content.row), np.int64), 2)
     row = quarantine.Quarantined(0, sources[0], 7, "utf-8", "byte 3", "0" * 64, "text", b"\xff")
     (base / "store" / quarantine.TOGETHER).write_bytes(msgspec.json.Encoder().encode_lines([row, row]))
@@ -81,7 +81,7 @@ def _shorten(vocabulary: Path, base: Path) -> None:
 
 
 def _read_part(base: Path) -> None:
-    folder = Folder(str(base / "store"))
+    folder = folder_at(str(base / "store"))
     part.read_summary(folder, 0)
     _, content = part.open_part(folder, 0)
     _touch(content.tokens, content.offsets, content.source, content.row)
@@ -90,7 +90,7 @@ def _read_part(base: Path) -> None:
     for document in range(len(content.row)):
         content.document(document)
     part.check_part(folder, 0)
-    expected = part.open_part(Folder(str(base / "sound")), 0)[1]
+    expected = part.open_part(folder_at(str(base / "sound")), 0)[1]
     if not np.array_equal(content.tokens, expected.tokens) or not np.array_equal(content.offsets, expected.offsets):
         raise WrongResultError("another part has the same checksum")
 
@@ -128,15 +128,15 @@ def _rehashed(base: Path) -> str:
 
 
 def _read_log(base: Path) -> None:
-    state._Log(Folder(str(base / "store")))
+    state._Log(folder_at(str(base / "store")))
 
 
 def _read_quarantine(base: Path) -> None:
-    list(quarantine.read(Folder(str(base / "store"))))
+    list(quarantine.read(folder_at(str(base / "store"))))
 
 
 def _read_export_job(base: Path) -> None:
-    frozen = job.read_frozen(Folder(str(base / "store/nanogpt")))
+    frozen = job.read_frozen(folder_at(str(base / "store/nanogpt")))
     if frozen is None:
         return
     frozen.job.digest()
@@ -147,7 +147,7 @@ def _read_export_job(base: Path) -> None:
 
 
 def _read_export_plan(base: Path) -> None:
-    folder = Folder(str(base / "store/nanogpt"))
+    folder = folder_at(str(base / "store/nanogpt"))
     plan = shards.read_plan(folder, job.PLAN, tokens=1000, blocks=4)
     for task in shards.tasks(plan, np.arange(len(plan))):
         if task.split not in ("train", "val") or not 0 <= task.tokens <= 1000 or not 0 <= task.file_tokens <= 1000:
@@ -156,7 +156,7 @@ def _read_export_plan(base: Path) -> None:
 
 
 def _read_record(base: Path) -> None:
-    folder = Folder(str(base / "store/nanogpt"))
+    folder = folder_at(str(base / "store/nanogpt"))
     record = records.read(folder, 0)
     if not isinstance(record, ShardRecord) or record.tokens < 0:
         raise WrongResultError(f"{record}")
@@ -165,13 +165,13 @@ def _read_record(base: Path) -> None:
 
 
 def _read_export_manifest(base: Path) -> None:
-    folder = Folder(str(base / "store/nanogpt"))
+    folder = folder_at(str(base / "store/nanogpt"))
     for stretch in checking.stretches(folder):
         checking.CheckStretch(folder.root)(stretch)
 
 
 def _read_run(base: Path) -> None:
-    folder = Folder(str(base / "store/nanogpt"))
+    folder = folder_at(str(base / "store/nanogpt"))
     documents, tokens = runs.counts(folder, 0)
     _touch(documents, tokens)
     stretch = runs.read_stretch(folder, 0, 0, 2)
@@ -181,7 +181,7 @@ def _read_run(base: Path) -> None:
 
 def _read_shard(name: str, *files: str) -> Callable[[Path], None]:
     def read(base: Path) -> None:
-        found = FORMATS[name].read(Folder(str(base / "store" / name)), files, "uint16")
+        found = FORMATS[name].read(folder_at(str(base / "store" / name)), files, "uint16")
         _touch(found.tokens)
         if found.lengths is not None and int(found.lengths.sum()) != len(found.tokens):
             raise WrongResultError("the lengths are not those of the tokens")

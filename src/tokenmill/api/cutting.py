@@ -13,12 +13,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tokenmill import planning
-from tokenmill.errors import SourceError
+from tokenmill.errors import SourceError, TokenmillError
 from tokenmill.executors.outcomes import Died, Done, Failed, Terms
 from tokenmill.sources import NATIVE_KINDS, files_between, split_file
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from tokenmill.executors.outcomes import Executor
     from tokenmill.sources.documents import ReadOptions, Slices, SourceFile
@@ -34,16 +34,27 @@ TOGETHER = Terms(deaths=1, kills=10)
 ALONE = Terms(deaths=2, kills=10)
 
 
-def cut(
-    sources: pa.Table, options: ReadOptions, unit_bytes: int, limit_units: int | None, executor: Executor
+def cut(  # noqa: PLR0913 - what is cut, how, by whom, and who looks at it
+    sources: pa.Table,
+    options: ReadOptions,
+    unit_bytes: int,
+    limit_units: int | None,
+    executor: Executor,
+    *,
+    check: Callable[[pa.Table, list[Slices]], None] = lambda *_: None,
 ) -> pa.Table:
-    """The plan: the sources as units of about `unit_bytes` of text, in order."""
+    """The plan: the sources as units of about `unit_bytes` of text, in order.
+
+    All slices of all sources are shown to `check`, also where only some units are wanted.
+    """
     pieces: dict[int, Slices] = {}
     for file in _files(sources, native=False):
         pieces[file.index] = split_file(file, options, unit_bytes)
     splitting = _Splitting(planning.SplitFiles(options, unit_bytes), executor, pieces)
     splitting.run(_chunks(sources))
-    return planning.joined([pieces[index] for index in range(len(sources))], unit_bytes, limit_units)
+    ordered = [pieces[index] for index in range(len(sources))]
+    check(sources, ordered)
+    return planning.joined(ordered, unit_bytes, limit_units)
 
 
 class _Splitting:
@@ -53,7 +64,7 @@ class _Splitting:
         self._function = function
         self._executor = executor
         self._pieces = pieces
-        self._errors: dict[int, SourceError] = {}
+        self._errors: dict[int, TokenmillError] = {}
         self._deadly: list[Files] = []
 
     def run(self, chunks: Iterable[Files]) -> None:
@@ -77,8 +88,8 @@ class _Splitting:
             elif outcome.final:
                 self._errors[files[0].index] = _death(outcome)
 
-    def _take(self, files: Files, answer: list[Slices] | SourceError) -> None:
-        if isinstance(answer, SourceError):
+    def _take(self, files: Files, answer: list[Slices] | TokenmillError) -> None:
+        if isinstance(answer, TokenmillError):
             self._errors[files[0].index] = answer
         else:
             self._pieces.update(zip((file.index for file in files), answer, strict=True))

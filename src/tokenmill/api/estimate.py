@@ -10,13 +10,14 @@ import numpy as np
 
 from tokenmill import layout, machine, planning
 from tokenmill.api.cutting import cut
+from tokenmill.api.naming import name_sources
 from tokenmill.api.request import Means, Request, Words, choose_means, find_sources, make_request
 from tokenmill.api.trouble import raised_again, span, work_failed
 from tokenmill.errors import SourceError
 from tokenmill.executors.local import LocalExecutor
 from tokenmill.executors.outcomes import Done, Failed, Terms
 from tokenmill.sampling import Measure, Sample
-from tokenmill.storage import Folder
+from tokenmill.storage import folder_at
 from tokenmill.tokenizers import engine_modules
 
 if TYPE_CHECKING:
@@ -55,13 +56,15 @@ class Estimate(msgspec.Struct, frozen=True):
     workers: int
     seconds: float
     ignored: list[str]
+    notices: list[str]
 
 
 def plan(  # noqa: PLR0913 - the options of the command, by their names
     sources: str | Sequence[str],
     *,
     tokenizer: str,
-    column: str = "text",
+    version: str | None = None,
+    column: str | None = None,
     separator: str | None = None,
     engine: str = "auto",
     eot: str | int | None = None,
@@ -72,12 +75,13 @@ def plan(  # noqa: PLR0913 - the options of the command, by their names
     limit_units: int | None = None,
 ) -> Estimate:
     """Say what `prepare` would do with the same arguments, without doing it."""
-    words = Words(sources, tokenizer, column, separator, engine, eot, bos, unit_bytes, limit_units)
+    named = name_sources(sources, version, column, limited=limit_units is not None)
+    words = Words(named.sources, tokenizer, named.column, separator, engine, eot, bos, unit_bytes, limit_units)
     with LocalExecutor((*engine_modules(engine), "tokenmill.sampling")) as pool:  # loads while sources are looked for
         discovery = find_sources(words)
-        request = make_request(words, discovery)
+        request = make_request(words, discovery, named=named)
         pool.start(min(machine.cores(), MOST_WORKERS))
-        units = cut(discovery.table, request.options, request.job.unit_bytes, limit_units, pool)
+        units = cut(discovery.table, request.options, request.job.unit_bytes, limit_units, pool, check=named.check_plan)
         means = choose_means(workers, memory, most_workers=len(units))
         sample = _measure(request, units, means, pool)
     text_bytes = int(units["text_bytes"].to_numpy().sum())
@@ -103,6 +107,7 @@ def plan(  # noqa: PLR0913 - the options of the command, by their names
         workers=means.workers,
         seconds=round(START_SECONDS + text_bytes * sample.seconds / sampled_bytes / means.workers, 1),
         ignored=discovery.ignored,
+        notices=named.notes,
     )
 
 
@@ -112,7 +117,7 @@ def _measure(request: Request, units: pa.Table, means: Means, executor: Executor
     tasks = planning.tasks(units, request.discovery.table, chosen)
     options = msgspec.structs.replace(means.limits().read_options(request.job), on_bad="quarantine")
     with tempfile.TemporaryDirectory() as directory:
-        folder = Folder(directory)
+        folder = folder_at(directory)
         folder.create(layout.TOKENIZER)
         with folder.publish(f"{layout.TOKENIZER}/{request.job.tokenizer.file}") as file:
             file.write(request.vocabulary.content)

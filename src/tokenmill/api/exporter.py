@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
+import os
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 import msgspec
@@ -52,6 +54,7 @@ class Exported(msgspec.Struct, frozen=True):
     notices: list[str]
 
 
+LOOKS_AT_ONCE = 16
 SHORT_TOKENS = 1 << 20
 """A shard of less may be too short for a trainer: a batch of GPT-2's size is half of it."""
 
@@ -122,9 +125,11 @@ class Exporter:
         """While no shard is committed, a file that has the name of one is somebody else's."""
         if records.committed(self.folder, len(plan)).any():
             return
+        folders = {split_folder(self.job, split) for split in ("train", "val")}
+        there = {os.path.join(folder, name) for folder in folders for name in self.folder.names(folder or ".")}
         for task in shards.tasks(plan, np.arange(len(plan))):
             for name in self.format.files(shard_of(self.site, task)):
-                if self.folder.exists(name):
+                if name in there:
                     raise UsageError(
                         f"{self.folder.path(name)} is there, and not from this export",
                         "Remove it, or choose another --out.",
@@ -147,13 +152,22 @@ class Exporter:
 
     def _intact(self, plan: pa.Table, earlier: list[ShardRecord]) -> list[ShardRecord]:
         """The shards whose files are there; what has become of others is told, and they are written again."""
-        file_bytes = plan["file_tokens"].to_numpy() * np.dtype(self.job.dtype).itemsize
+        places, sizes = (
+            plan[name].to_numpy() * np.dtype(self.job.dtype).itemsize for name in ("position", "file_tokens")
+        )
+        piece = self.job.shard_tokens is None
+
+        def is_there(record: ShardRecord) -> bool:
+            size, start = (int(sizes[record.shard]), int(places[record.shard])) if piece else (None, 0)
+            files = record.files
+            return all(self.folder.filled(file.name, size or file.bytes, start, file.bytes) for file in files)
+
         intact = []
-        for record in earlier:
-            piece = self.job.shard_tokens is None
-            sizes = [int(file_bytes[record.shard])] if piece else [file.bytes for file in record.files]
-            found = [self.folder.filled_bytes(file.name) for file in record.files]
-            if record.export == self.job.digest() and found == sizes:
+        with ThreadPoolExecutor(LOOKS_AT_ONCE) as pool:  # waiting, more than work
+            there = pool.map(is_there, earlier)
+        digest = self.job.digest()
+        for record, found in zip(earlier, there, strict=True):
+            if record.export == digest and found:
                 intact.append(record)
             else:
                 self._note(f"{record.files[0].name} is not as it was written; it is written again")

@@ -21,7 +21,7 @@ from tokenmill.exports import job as names
 from tokenmill.exports.job import ExportJob, FrozenExport, freeze
 from tokenmill.exports.streams import Shuffle
 from tokenmill.exports.work import Site, split_folder
-from tokenmill.storage import Folder
+from tokenmill.storage import Folder, folder_at
 from tokenmill.wording import size
 
 TOKENS_PER_WORKER = 4_000_000
@@ -63,7 +63,7 @@ def export(  # noqa: PLR0913 - the options of the command, by their names
     Call it again after any interruption: only the shards that are missing are written.
     """
     words = ExportWords(val, shuffle, shard_tokens, tail, end_token, dtype, sequence_tokens, name)
-    request = make_export_request(to, words, layout.require_run(Folder(directory)).job.tokenizer)
+    request = make_export_request(to, words, layout.require_run(folder_at(directory)).job.tokenizer)
     with (
         nullcontext(executor) if executor is not None else LocalExecutor(PRELOAD) as pool,
         reporter if reporter is not None else progress.for_python() as report,
@@ -89,7 +89,7 @@ def export_store(  # noqa: PLR0913, PLR0917 - what, where to, how, by whom
 ) -> Exported:
     """Export a store as asked."""
     started = time.monotonic()
-    store = Folder(directory)
+    store = folder_at(directory)
     run = layout.require_run(store)
     manifest = layout.require_manifest(store, run)
     job, notices = make_job(request, run, manifest)
@@ -97,7 +97,7 @@ def export_store(  # noqa: PLR0913, PLR0917 - what, where to, how, by whom
     means = choose_means(limits.workers, limits.memory, tokens // TOKENS_PER_WORKER + 1, SMALLEST_WORKER_BYTES)
     if means.notice is not None:
         notices.append(means.notice)
-    folder = Folder(out if out is not None else store.path(job.format))
+    folder = folder_at(out if out is not None else store.path(job.format))
     if folder.root == store.root:
         raise UsageError("--out is the store itself", f"Leave it out, and the files go to {store.path(job.format)}.")
     directories = {".", names.STATE, names.RECORDS, *(split_folder(job, split) for split in ("train", "val"))}
@@ -123,7 +123,7 @@ def export_store(  # noqa: PLR0913, PLR0917 - what, where to, how, by whom
 def _lack_of_space(folder: Folder, export_bytes: int, job: ExportJob) -> list[str]:
     """A word of warning if the disk does not hold the export, and the runs of its shuffle."""
     needed, free = export_bytes * (1 if job.shuffle is None else 2), folder.free_bytes()
-    if needed <= free:
+    if free is None or needed <= free:
         return []
     return [f"about {size(needed)} are needed{' for a while' * (job.shuffle is not None)}, and {size(free)} are free"]
 

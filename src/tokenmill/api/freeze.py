@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     from tokenmill.executors.outcomes import Executor
     from tokenmill.storage import Folder
 
+FREEZING_SECONDS = 20
 NAMED_SOURCES = 3
 """How many changed sources a message names."""
 
@@ -39,24 +42,62 @@ def freeze(folder: Folder, request: Request, executor: Executor) -> FrozenRun:
     if run is not None:
         return _reopen(folder, run, request)
     sources = with_identities(request.discovery.table)
-    units = cut(sources, request.options, request.job.unit_bytes, request.job.limit_units, executor)
+    job, check = request.job, request.named.check_plan
+    units = cut(sources, request.options, job.unit_bytes, job.limit_units, executor, check=check)
     folder.create(layout.PARTS)
     folder.create(layout.TOKENIZER)
-    with folder.publish(f"{layout.TOKENIZER}/{request.job.tokenizer.file}") as file:
-        file.write(request.vocabulary.content)
+    tables = {layout.SOURCES: layout.table_bytes(sources), layout.PLAN: layout.table_bytes(units)}
+    hashes = {name: hashlib.sha256(data).hexdigest() for name, data in tables.items()}
     run = layout.Run(
         job=request.job,
         units=len(units),
         sources=len(sources),
         source_bytes=request.source_bytes,
         text_bytes=int(units["text_bytes"].to_numpy().sum()),
-        sources_sha256=layout.publish_table(folder, layout.SOURCES, sources),
-        plan_sha256=layout.publish_table(folder, layout.PLAN, units),
+        sources_sha256=hashes[layout.SOURCES],
+        plan_sha256=hashes[layout.PLAN],
         engine=request.choice.engine,
         versions=versions(),
     )
-    layout.publish_json(folder, layout.RUN, run)
+    vocabulary = {f"{layout.TOKENIZER}/{request.job.tokenizer.file}": request.vocabulary.content}
+    if not _lay_down(folder, {**vocabulary, **tables}, layout.json_bytes(run)):
+        return _reopen(folder, layout.require_run(folder), request)
     return FrozenRun(run, sources, units)
+
+
+def _lay_down(folder: Folder, files: dict[str, bytes], run: bytes) -> bool:
+    """Publish the files of a run, and `run.json` last; False if somebody else has frozen another one meanwhile.
+
+    On a disk there is nobody else, because of the lock. In an object store whoever publishes `run.json` first has won,
+    and sees to it that the other files are his.
+    """
+    if not folder.is_remote:
+        for name, data in {**files, layout.RUN: run}.items():
+            _publish(folder, name, data)
+        return True
+    for name, data in files.items():
+        if not folder.publish_new(name, data) and not _is_frozen_soon(folder):
+            _publish(folder, name, data)  # somebody was stopped before he came to the end
+    if not folder.publish_new(layout.RUN, run):
+        return False
+    for name, data in files.items():
+        if folder.read(name) != data:
+            _publish(folder, name, data)
+    return True
+
+
+def _publish(folder: Folder, name: str, data: bytes) -> None:
+    with folder.publish(name) as file:
+        file.write(data)
+
+
+def _is_frozen_soon(folder: Folder) -> bool:
+    """Whether somebody else comes to the end of freezing a run here; it takes him seconds."""
+    for _ in range(FREEZING_SECONDS):
+        if folder.exists(layout.RUN):
+            return True
+        time.sleep(1)
+    return False
 
 
 def load(folder: Folder, run: layout.Run) -> FrozenRun:

@@ -28,7 +28,7 @@ from tokenmill.job import digest_of
 from tokenmill.rows import ROWS, MapRows, rows_name, rows_schema
 from tokenmill.sources import discover, files_between, split_file
 from tokenmill.sources.documents import ReadOptions
-from tokenmill.storage import Folder
+from tokenmill.storage import Folder, folder_at
 from tokenmill.tokenizers import engine_modules, shelf
 from tokenmill.tokenizers.vocabulary import Vocabulary, boundary_token, end_token, resolve
 
@@ -168,7 +168,7 @@ class _Mapping:
         spec, words = self.vocabulary.spec, self.words
         frame = boundary_token(spec, "--bos", words.bos, None), end_token(spec, words.eot)
         identity = [layout.FORMAT, sources, words.column, shelf.digest_of(self.vocabulary), frame]
-        return Folder(os.path.join(self.cache, digest_of(identity)[:32]))
+        return folder_at(os.path.join(self.cache, digest_of(identity)[:32]))
 
     def _tokenize(self, dataset: Dataset, place: Place) -> None:
         folder = place.folder

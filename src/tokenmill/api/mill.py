@@ -7,6 +7,7 @@ document by document (see isolation) until the documents that are to blame are k
 from __future__ import annotations
 
 import itertools
+import secrets
 import time
 from collections import Counter
 from dataclasses import dataclass, field, replace
@@ -25,7 +26,7 @@ from tokenmill.isolation import Isolate, Patient
 from tokenmill.work import Committed, Tokenize
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     import numpy.typing as npt
 
@@ -41,9 +42,13 @@ MOST_FAILURES = 100
 MOST_ASIDE = 100
 """How many units may wait to be done document by document before that is done."""
 
-ENDING_ERRORS = ("StoreError", "BadDocument")
-"""Errors after which no other unit is begun: a store that cannot be written, a document when none may be bad."""
+ENDING_ERRORS = ("StoreError", "StorageError", "BadDocument")
+"""Errors after which no other unit is begun: a store that cannot be written, a network, a bad document."""
 
+UNITS_AHEAD = 2
+"""How many units a worker holds beyond the one it is at, where a network is in between: one comes, one goes."""
+
+LISTING_SECONDS = 30.0
 TOGETHER = Terms(deaths=2, kills=10)
 APART = Terms(deaths=1, kills=10)
 EARLY = 2
@@ -67,6 +72,7 @@ class Mill:
     failures: list[Failed[UnitTask] | Died[UnitTask]] = field(default_factory=list)
     seconds: float = 0.0
     _aside: dict[int, Patient] = field(default_factory=dict)
+    _given: set[int] = field(default_factory=set)
     _hungry: bool = False
     _planned_bytes_done: int = 0
 
@@ -74,6 +80,9 @@ class Mill:
         self.manifest = ManifestBuilder(self.folder, self.frozen.run)
         self.committed = layout.committed_units(self.folder, self.frozen.run.units)
         self.earlier = np.flatnonzero(self.committed)
+        self._listed = time.monotonic()
+        far = self.folder.is_remote or bool(pc.any(pc.match_substring(self.frozen.sources["path"], "://")).as_py())
+        self._together = replace(TOGETHER, ahead=UNITS_AHEAD if far else 0)
         self.chronicle = Chronicle(self.folder, self.report, self.means.workers)
         self._planned_bytes = int(self.frozen.plan["text_bytes"].to_numpy().sum())
         self._planned_rows = pc.sum(self.frozen.plan["rows"]).as_py() or 0
@@ -105,8 +114,10 @@ class Mill:
 
     def _give_out(self, executor: Executor, engine: str) -> None:
         """Give out the missing units until they are done, too many are in trouble, or the engine is given up."""
-        function = Tokenize(self.folder.root, self.frozen.run.job, engine, self.limits)
-        for outcome in executor.run(function, self._tasks(engine), TOGETHER):
+        function: Callable[[UnitTask], Any] = Tokenize(self.folder.root, self.frozen.run.job, engine, self.limits)
+        for outcome in executor.run(function, self._tasks(engine), self._together):
+            if not isinstance(outcome, Died) or outcome.final:
+                self._given.discard(outcome.item.unit)
             if isinstance(outcome, Done):
                 self._take(outcome.item, outcome.value, outcome, engine)
             elif self._is_for_isolation(outcome.item, outcome, "its documents will be tried one by one"):
@@ -174,11 +185,36 @@ class Mill:
         return np.setdiff1d(np.flatnonzero(~self.committed), [*tried, *self._aside])
 
     def _tasks(self, engine: str) -> Iterator[UnitTask]:
-        for task in planning.tasks(self.frozen.plan, self.frozen.sources, self._untried()):
+        for task in planning.tasks(self.frozen.plan, self.frozen.sources, self._in_turn(self._untried())):
             stuck = len(self._aside) >= (MOST_ASIDE if self.chronicle.step.units else FAILURES_WITHOUT_SUCCESS)
             if self.engine != engine or stuck or self._hopeless():
                 return
+            self._given.add(task.unit)
             yield task
+
+    def _in_turn(self, units: npt.NDArray[np.int64]) -> Iterator[int]:
+        """Units in their order. Where other machines may be at the same store, each begins somewhere else.
+
+        What they have committed is left out: their parts are looked for now and then.
+        """
+        if self.folder.is_remote:
+            units = np.roll(units, -secrets.randbelow(max(len(units), 1)))
+        for unit in units.tolist():
+            if self.folder.is_remote and time.monotonic() - self._listed > LISTING_SECONDS:
+                self._take_from_others()
+            if not self.committed[unit]:
+                yield unit
+
+    def _take_from_others(self) -> None:
+        """Note which units have got their parts from another machine since the parts were last listed."""
+        there = layout.committed_units(self.folder, self.frozen.run.units)
+        new = np.setdiff1d(np.flatnonzero(there & ~self.committed), list(self._given))
+        self.committed[new] = True
+        self.earlier = np.append(self.earlier, new)
+        text_bytes = int(self.frozen.plan["text_bytes"].to_numpy()[new].sum())
+        self._planned_bytes_done += text_bytes
+        self.report.advance(text_bytes, self.chronicle.step)
+        self._listed = time.monotonic()
 
     def _hopeless(self) -> bool:
         failed = len(self.failures)

@@ -14,7 +14,7 @@ from tokenmill.exports import runs
 from tokenmill.exports.job import RUNS
 from tokenmill.exports.shards import Blocks, Counts
 from tokenmill.exports.work import Resolve, Site, Sort, Survey
-from tokenmill.storage import Folder
+from tokenmill.storage import folder_at
 
 ITEMS_AT_ONCE = 64
 T = TypeVar("T")
@@ -63,7 +63,7 @@ class Ordering:
         """Sort the documents into runs, if there is a shuffle: those runs that are not there yet."""
         if self.site.frozen.job.shuffle is None:
             return
-        folder, spans = Folder(self.site.out), self._spans()
+        folder, spans = folder_at(self.site.out), self._spans()
         folder.create(RUNS)
         folder.remove_temporaries(RUNS)
         there = runs.committed(folder, len(spans))
@@ -78,7 +78,7 @@ class Ordering:
 
     def _binned(self) -> Blocks:
         """Ranges of keys as blocks, counted in the runs."""
-        folder, frozen = Folder(self.site.out), self.site.frozen
+        folder, frozen = folder_at(self.site.out), self.site.frozen
         documents, counted = np.zeros((2, frozen.job.streams, frozen.bins), np.int64)
         for run, _, _ in self._spans():
             more_documents, more_tokens = runs.counts(folder, run)

@@ -16,11 +16,12 @@ from tokenmill.api.exporter import Exported
 from tokenmill.api.exporting import Limits, export_store
 from tokenmill.api.freeze import freeze
 from tokenmill.api.mill import Mill
+from tokenmill.api.naming import name_sources
 from tokenmill.api.request import BadWords, Request, Words, choose_means, find_sources, make_request, total_bytes
 from tokenmill.errors import StoreError
 from tokenmill.executors.local import LocalExecutor
 from tokenmill.places import USUAL_SECONDS
-from tokenmill.storage import Folder
+from tokenmill.storage import folder_at
 from tokenmill.tokenizers import engine_modules
 from tokenmill.wording import count, size
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from tokenmill.api.naming import Named
     from tokenmill.job import TokenizerSpec
 
 
@@ -56,6 +58,8 @@ class Prepared(msgspec.Struct, frozen=True):
     peak_worker_bytes: int
     notices: list[str]
     exports: list[Exported]
+    datasets: list[str]
+    expected_rows: int | None
 
 
 def prepare(  # noqa: PLR0913 - the options of the command, by their names
@@ -63,7 +67,8 @@ def prepare(  # noqa: PLR0913 - the options of the command, by their names
     *,
     tokenizer: str,
     out: str,
-    column: str = "text",
+    version: str | None = None,
+    column: str | None = None,
     separator: str | None = None,
     engine: str = "auto",
     eot: str | int | None = None,
@@ -93,15 +98,16 @@ def prepare(  # noqa: PLR0913 - the options of the command, by their names
     refuse_unused(export_words, formats)
     bad = BadWords(on_bad, max_bad, document_timeout, quarantine_text)
     bad.check()
-    words = Words(sources, tokenizer, column, separator, engine, eot, bos, unit_bytes, limit_units)
+    named = name_sources(sources, version, column, limited=limit_units is not None)
+    words = Words(named.sources, tokenizer, named.column, separator, engine, eot, bos, unit_bytes, limit_units)
     started = time.monotonic()
     # Workers take over a second to load their libraries; meanwhile, what is to be done is found out.
     with nullcontext(executor) if executor is not None else LocalExecutor(engine_modules(engine)) as pool:
         discovery = find_sources(words)
         means = choose_means(workers, memory, most_workers=total_bytes(discovery) // planning.SMALLEST_UNIT_BYTES + 1)
-        request = make_request(words, discovery)
+        request = make_request(words, discovery, named=named)
         exports = [make_export_request(each, export_words, request.job.tokenizer) for each in formats]
-        folder = Folder(out)
+        folder = folder_at(out)
         folder.create()
         with folder.lock(layout.LOCK), reporter if reporter is not None else progress.for_python() as report:
             for directory in (".", layout.TOKENIZER, layout.PARTS, quarantine.PIECES):
@@ -110,18 +116,19 @@ def prepare(  # noqa: PLR0913 - the options of the command, by their names
             frozen = freeze(folder, request, pool)
             mill = Mill(folder, frozen, request.choice.engine, means, means.limits(bad), bad.share(), report)
             _announce(report, mill, request)
-            manifest = _mill(mill, pool)
+            manifest = _mill(mill, pool, named)
             seconds = time.monotonic() - started
             exported = [export_store(out, None, each, Limits(workers, memory), report, pool) for each in exports]
-            return _prepared(mill, manifest, seconds, exported)
+            return _prepared(mill, manifest, seconds, exported, named)
 
 
-def _mill(mill: Mill, pool: LocalExecutor) -> pa.Table:
+def _mill(mill: Mill, pool: LocalExecutor, named: Named) -> pa.Table:
     """Do what is missing and publish the manifest. What is in quarantine is told in any case."""
     try:
         mill.run(pool)
         mill.manifest.add_from_parts(pool, mill.earlier)
         mill.check_bad()
+        named.check_end(mill.manifest.rows)
     except BaseException:
         with suppress(StoreError):  # there is something more important to tell
             quarantine.gather(mill.folder, mill.committed)
@@ -137,6 +144,10 @@ def _announce(report: progress.Reporter, mill: Mill, request: Request) -> None:
     report.say(f"sources      {count(run.sources, 'file')}, {size(run.source_bytes)}, {count(run.units, 'unit')}")
     if ignored:
         report.say(f"ignored      {count(len(ignored), 'file')} with other endings, such as {ignored[0]}")
+    for dataset in request.named.datasets:
+        report.say(f"dataset      {dataset.title}, {dataset.address}")
+    for note in request.named.notes:
+        report.say(f"note: {note}")
     report.say(f"tokenizer    {spec.name} ({spec.vocabulary_size:,} ids, {spec.dtype}), engine {mill.engine}")
     if request.choice.reason:
         report.say(f"note: {request.choice.reason}")
@@ -156,7 +167,7 @@ def _spelled(spec: TokenizerSpec, token: int | None) -> str:
     return f"{token} {spelling}".rstrip()
 
 
-def _prepared(mill: Mill, manifest: pa.Table, seconds: float, exports: list[Exported]) -> Prepared:
+def _prepared(mill: Mill, manifest: pa.Table, seconds: float, exports: list[Exported], named: Named) -> Prepared:
     run, step = mill.frozen.run, mill.chronicle.step
     totals = {name: int(np.sum(manifest[name].to_numpy())) for name in ("documents", "tokens", "text_bytes", "skipped")}
     worked = max(mill.seconds, 1e-9)
@@ -180,6 +191,8 @@ def _prepared(mill: Mill, manifest: pa.Table, seconds: float, exports: list[Expo
         tokens_per_second=round(step.tokens / worked),
         bytes_per_second=round(step.text_bytes / worked),
         peak_worker_bytes=mill.chronicle.peak_worker_bytes,
-        notices=mill.chronicle.notices,
+        notices=[*named.notes, *mill.chronicle.notices],
         exports=exports,
+        datasets=[dataset.title for dataset in named.datasets],
+        expected_rows=named.expected_rows(),
     )

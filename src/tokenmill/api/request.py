@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tokenmill import machine, planning
+from tokenmill.api.naming import Named
 from tokenmill.errors import UsageError
 from tokenmill.job import Job, parse_size
 from tokenmill.places import USUAL_SECONDS
@@ -100,6 +101,7 @@ class Request:
     vocabulary: Vocabulary
     discovery: Discovery
     choice: Choice
+    named: Named
 
     @property
     def options(self) -> ReadOptions:
@@ -122,7 +124,9 @@ def find_sources(words: Words) -> Discovery:
     return discover([words.sources] if isinstance(words.sources, str | os.PathLike) else list(words.sources))
 
 
-def make_request(words: Words, discovery: Discovery, vocabulary: Vocabulary | None = None) -> Request:
+def make_request(
+    words: Words, discovery: Discovery, vocabulary: Vocabulary | None = None, named: Named | None = None
+) -> Request:
     """Resolve the tokenizer, if that was not done before, and fill in what was not said."""
     vocabulary = vocabulary or resolve(words.tokenizer)
     spec = vocabulary.spec
@@ -142,7 +146,7 @@ def make_request(words: Words, discovery: Discovery, vocabulary: Vocabulary | No
         unit_bytes=unit_bytes or planning.default_unit_bytes(total_bytes(discovery)),
         limit_units=words.limit_units,
     )
-    return Request(job, vocabulary, discovery, choose_engine(vocabulary, words.engine))
+    return Request(job, vocabulary, discovery, choose_engine(vocabulary, words.engine), named or Named([]))
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from tokenmill import layout
 from tokenmill.exports import records
 from tokenmill.exports.job import MANIFEST, PLAN, exports_in
 from tokenmill.exports.shards import SCHEMA
-from tokenmill.storage import Folder
+from tokenmill.storage import Folder, folder_at
 from tokenmill.storage.damage import Damage, decode
 
 RECENT_SECONDS = 60.0
@@ -23,11 +23,11 @@ LOG_TAIL_BYTES = 1 << 20
 
 
 class Status(msgspec.Struct, frozen=True):
-    """A run's state. `process` is the one that writes to the store now, if any."""
+    """A run's state. `process` is the one that writes to the store now, if any, or its machine."""
 
     directory: str
     state: str
-    process: int | None
+    process: str | None
     tokenizer: str
     begin_token: int | None
     end_token: int | None
@@ -50,12 +50,12 @@ class Status(msgspec.Struct, frozen=True):
 
 def status(directory: str) -> Status:
     """Look at a run without disturbing it."""
-    folder = Folder(directory)
+    folder = folder_at(directory)
     run = layout.require_run(folder)
     text_bytes = layout.read_plan(folder, run)["text_bytes"].to_numpy()
     committed = layout.committed_units(folder, run.units)
     complete = folder.exists(layout.MANIFEST)
-    process = folder.locked_by(layout.LOCK)
+    process = folder.at_work(layout.LOCK, layout.LOG)
     done = int(text_bytes[committed].sum())
     log = _Log(folder)
     totals = _totals(folder, run) if complete else {}
@@ -82,7 +82,7 @@ def status(directory: str) -> Status:
         seconds_left=(int(text_bytes.sum()) - done) / rate if rate else None,
         deaths=log.deaths,
         failures=log.failures,
-        exports={name: _export_state(Folder(folder.path(name))) for name in exports_in(folder)},
+        exports={name: _export_state(folder_at(folder.path(name))) for name in exports_in(folder)},
     )
 
 
@@ -135,8 +135,6 @@ def _events(folder: Folder) -> Iterator[_Event]:
 
 def _tail(folder: Folder) -> list[bytes]:
     """The last whole lines of the log."""
-    if not folder.exists(layout.LOG):
-        return []
-    data = folder.read_end(layout.LOG, LOG_TAIL_BYTES)
+    data = folder.appended(layout.LOG, LOG_TAIL_BYTES)
     lines = data.split(b"\n")
     return [line for line in lines[0 if len(data) < LOG_TAIL_BYTES else 1 : -1] if line]

@@ -79,9 +79,9 @@ def span(task: UnitTask) -> str:
     first = task.files[0]
     if len(task.files) > 1:
         return f"{first.path} and {len(task.files) - 1} more files"
-    if task.start is None or task.stop is None:
+    if task.piece is None:
         return first.path
-    return f"{first.path}, {MEASURES.get(first.kind, 'bytes')} {task.start:,} to {task.stop:,}"
+    return f"{first.path}, {MEASURES.get(first.kind, 'bytes')} {task.piece.start:,} to {task.piece.stop:,}"
 
 
 def unit_span(failure: Failed[UnitTask] | Died[UnitTask]) -> str:

@@ -19,7 +19,7 @@ from tokenmill.executors.outcomes import Done, Executor, Failed, Item, Value
 from tokenmill.exports import PRELOAD
 from tokenmill.exports.checking import CheckStretch, stretches
 from tokenmill.exports.job import MANIFEST, exports_in, read_frozen
-from tokenmill.storage import Folder
+from tokenmill.storage import Folder, folder_at
 from tokenmill.tokenizers import engine_modules
 from tokenmill.tokenizers.tokenizer import REFERENCES
 
@@ -61,7 +61,7 @@ def verify(
         raise UsageError("--sample is a share of the documents, between 0 and 1")
     share = 1.0 if all else sample
     started = time.monotonic()
-    folder = Folder(directory)
+    folder = folder_at(directory)
     if layout.read_run(folder) is None and (export := read_frozen(folder)) is not None:
         return _verify_export(folder, export.job.format, workers, reporter)
     run = layout.require_run(folder)
@@ -87,7 +87,7 @@ def verify(
             report.advance(done.item.text_bytes, step)
         complete = [name for name in exports_in(folder) if folder.exists(f"{name}/{MANIFEST}")]
         exports = {
-            name: _check_export(Folder(folder.path(name)), executor, report, means, problems) for name in complete
+            name: _check_export(folder_at(folder.path(name)), executor, report, means, problems) for name in complete
         }
     if problems:
         raise _report(folder, problems)

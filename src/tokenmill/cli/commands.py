@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tokenmill.cli import options
+from tokenmill.cli.datasets import datasets
 from tokenmill.cli.doctor import doctor
 
 if TYPE_CHECKING:
@@ -34,12 +35,15 @@ def _example(command: str) -> str:
     help="Also export, to DIR/FORMAT; can be given several times. `tokenmill export` has more options.",
 )
 @options.exports
+@options.storage
+@options.cache
 @options.everywhere
 def prepare(sources: tuple[str, ...], as_json: bool, **words: Any) -> None:
     """Tokenize sources into a store, and export it if asked.
 
-    A SOURCE is a file, a directory or a glob: Parquet, Arrow (as datasets saves it), JSON Lines (also .gz, .zst) or
-    text. Run the same command again after any interruption: only what is missing is done.
+    A SOURCE is a file, a directory or a glob, here or at s3://, gs://, az:// or hf://datasets/: Parquet, Arrow (as
+    datasets saves it), JSON Lines (also .gz, .zst) or text; or the name of a dataset, with --version. DIR may be at
+    s3://, gs:// or az://, too. Run the same command again after any interruption: only what is missing is done.
     """
     from tokenmill.executors.local import LocalExecutor  # noqa: PLC0415 - after the options are known to be right
     from tokenmill.tokenizers import engine_modules  # noqa: PLC0415
@@ -60,6 +64,8 @@ def prepare(sources: tuple[str, ...], as_json: bool, **words: Any) -> None:
 @options.what
 @options.limits
 @options.how
+@options.storage
+@options.cache
 @options.everywhere
 def plan(sources: tuple[str, ...], as_json: bool, **words: Any) -> None:
     """Say what `prepare` would do, without doing it: units, bytes, tokens, disk and time."""
@@ -77,6 +83,7 @@ def plan(sources: tuple[str, ...], as_json: bool, **words: Any) -> None:
 @options.exports
 @options.export_details
 @options.limits
+@options.storage
 @options.everywhere
 def export(directory: str, as_json: bool, **words: Any) -> None:
     """Write a store's tokens as the files a trainer reads.
@@ -108,6 +115,7 @@ def formats(as_json: bool) -> None:
 @click.command(epilog=_example("tokenmill status tokens"))
 @click.argument("directory", metavar="DIR")
 @click.option("--watch", is_flag=True, help="Look again every second until the run is complete or stops.")
+@options.storage
 @options.everywhere
 def status(directory: str, watch: bool, as_json: bool) -> None:
     """Say how far a run is, also while it goes on elsewhere."""
@@ -142,6 +150,7 @@ def _one_line(state: Status) -> str:
 )
 @click.option("--all", "every", is_flag=True, help="Also encode every document again and compare.")
 @click.option("--workers", type=click.IntRange(1), metavar="N", help="Processes. [default: one per core]")
+@options.storage
 @options.everywhere
 def verify(directory: str, sample: float, every: bool, workers: int | None, as_json: bool) -> None:
     """Check a store: every checksum, and with --sample or --all its tokens against the sources.
@@ -161,6 +170,7 @@ def verify(directory: str, sample: float, every: bool, workers: int | None, as_j
 @click.argument("directory", metavar="DIR")
 @click.option("--doc", type=int, metavar="N", help="Show document N: its tokens as text, its source and row.")
 @click.option("--skipped", is_flag=True, help="List the rows that are not in the store, with the reason.")
+@options.storage
 @options.everywhere
 def inspect(directory: str, doc: int | None, skipped: bool, as_json: bool) -> None:
     """Look into a store: what it holds, one document token by token, or what was skipped."""
@@ -176,4 +186,4 @@ def inspect(directory: str, doc: int | None, skipped: bool, as_json: bool) -> No
         show.overview(store, as_json)
 
 
-COMMANDS = (prepare, plan, status, export, verify, inspect, formats, doctor)
+COMMANDS = (prepare, plan, status, export, verify, inspect, formats, datasets, doctor)

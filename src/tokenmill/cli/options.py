@@ -7,6 +7,8 @@ from typing import Any, TypeVar
 
 import click
 
+from tokenmill import settings
+
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 _WHAT = [
@@ -17,7 +19,8 @@ _WHAT = [
         metavar="T",
         help="gpt2, cl100k_base, ...; a .tiktoken file; a tokenizer.json or its directory.",
     ),
-    click.option("--column", default="text", show_default=True, metavar="NAME", help="Where the text is."),
+    click.option("--version", metavar="V", help="Which version of a dataset: `tokenmill datasets` lists them."),
+    click.option("--column", metavar="NAME", help="Where the text is. [default: text, or where the dataset has it]"),
     click.option(
         "--separator",
         metavar="TEXT",
@@ -99,6 +102,39 @@ _LIMITS = [
     click.option("--memory", metavar="SIZE", help="Budget, such as 8GB. [default: 70 % of what there is]"),
 ]
 
+
+def _apply(_context: click.Context, parameter: click.Parameter, value: str | None) -> None:
+    """Let this process and those that it starts know; at once, because they start early."""
+    settings.apply(**{parameter.name or "": value})
+
+
+_STORAGE = [
+    click.option(
+        "--endpoint",
+        metavar="URL",
+        expose_value=False,
+        callback=_apply,
+        help="Where an S3-compatible store is. [default: AWS_ENDPOINT_URL, or Amazon]",
+    ),
+    click.option(
+        "--region",
+        metavar="NAME",
+        expose_value=False,
+        callback=_apply,
+        help="The region of the bucket. [default: AWS_REGION, or the profile's]",
+    ),
+]
+
+_CACHE = [
+    click.option(
+        "--cache",
+        metavar="DIR",
+        expose_value=False,
+        callback=_apply,
+        help="Keep whole files of the Hub here, checked by their hash. [default: only what is needed is fetched]",
+    ),
+]
+
 _QUIET = "tokenmill.quiet"
 
 
@@ -133,6 +169,8 @@ bad = _all_of(_BAD)
 exports = _all_of(_EXPORTS)
 export_details = _all_of(_EXPORT_DETAILS)
 limits = _all_of(_LIMITS)
+storage = _all_of(_STORAGE)
+cache = _all_of(_CACHE)
 everywhere = _all_of(_EVERYWHERE)
 
 

@@ -18,7 +18,7 @@ from tokenmill.errors import UsageError
 from tokenmill.formats import FORMATS
 from tokenmill.part import NULL
 from tokenmill.quarantine import TOGETHER
-from tokenmill.storage import Folder
+from tokenmill.storage import folder_at
 from tokenmill.tokenizers.pieces import piece_lookup
 from tokenmill.wording import count, duration, number, plain, size
 
@@ -48,6 +48,8 @@ def prepared(done: Prepared) -> Iterable[tuple[str, str]]:
     """The end of a run."""
     yield "store", done.directory
     yield "documents", f"{done.documents:,}"
+    if done.expected_rows is not None:
+        yield "rows", f"{done.expected_rows:,}, as the Hub reports"
     yield "tokens", f"{done.tokens:,}"
     yield "text", size(done.text_bytes)
     nulls = done.skipped_reasons.get(NULL, 0)
@@ -108,6 +110,8 @@ def estimate(planned: Estimate) -> Iterable[tuple[str, str]]:
     yield "sources", f"{count(planned.sources, 'file')}, {size(planned.source_bytes)}"
     if planned.ignored:
         yield "ignored", f"{count(len(planned.ignored), 'file')} with other endings, such as {planned.ignored[0]}"
+    for notice in planned.notices:
+        yield "note", notice
     yield (
         "text",
         f"about {size(planned.text_bytes)}" + (f" in {count(planned.rows, 'row')}" if planned.rows is not None else ""),
@@ -204,7 +208,7 @@ def document(store: Store, position: int, as_json: bool) -> None:
     except IndexError:
         raise UsageError(f"there is no document {position}", f"The store holds {len(store):,}, from 0.") from None
     spec = store.job.tokenizer
-    lookup = piece_lookup(spec, Folder(store.directory).read(f"{layout.TOKENIZER}/{spec.file}"))
+    lookup = piece_lookup(spec, folder_at(store.directory).read(f"{layout.TOKENIZER}/{spec.file}"))
     tokens = found.tokens.tolist()
     if as_json:
         text = b"".join(map(lookup, tokens)).decode(errors="replace")

@@ -1,23 +1,24 @@
 """Worker processes on this machine, started clean, reused and supervised.
 
 Workers come from a nursery (see there), never from the calling process: nothing is forked from a process that may run
-threads, and the user's main module is never imported again. One item is in flight per worker, so a death costs that
-item's retry and nothing else. A worker that gets stuck is stopped, and so is the largest one when all of them together
-hold more memory than they may; after a death for lack of memory, the work goes on with one worker less.
+threads, and the user's main module is never imported again. A death costs a retry of the item that the worker was at,
+and nothing else: what it had been given ahead goes back to the queue. A worker that gets stuck is stopped, and so is
+the largest one when all of them together hold more memory than they may; after a death for lack of memory, the work
+goes on with one worker less.
 """
 
 from __future__ import annotations
 
+import select
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from multiprocessing.connection import Connection, wait
 from typing import Any, Self
 
 from tokenmill import machine
 from tokenmill.executors.outcomes import USUAL, Cause, Died, Done, End, Failed, Item, Outcome, Terms, Value, Worker
 from tokenmill.executors.processes import Nursery, WorkerProcess
+from tokenmill.executors.tries import Queue, Try
 
 LOOK_SECONDS = 0.2
 """How often busy workers are looked at."""
@@ -27,20 +28,13 @@ MOST_LOOK_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class _Try:
-    """An item that was given out: how many attempts came to an end in its workers' own deaths, and by other hands."""
+class _Run:
+    """What is being done: a function, on which terms, with which items, by which workers."""
 
-    item: Any
-    deaths: int = 0
-    kills: int = 0
-
-    def after(self, cause: Cause) -> _Try:
-        if cause is Cause.KILLED:
-            return replace(self, kills=self.kills + 1)
-        return replace(self, deaths=self.deaths + 1)
-
-    def is_hopeless(self, terms: Terms) -> bool:
-        return self.deaths >= terms.deaths or self.kills >= terms.kills
+    function: Any
+    terms: Terms
+    queue: Queue
+    team: list[WorkerProcess]
 
 
 class LocalExecutor:
@@ -86,35 +80,49 @@ class LocalExecutor:
         self, function: Callable[[Item], Value], items: Iterable[Item], terms: Terms = USUAL
     ) -> Iterator[Outcome[Item, Value]]:
         """Yield outcomes as they come; an item whose worker dies is tried again, as often as the terms say."""
-        waiting = iter(items)
-        again: deque[_Try] = deque()
-        busy: dict[Connection, WorkerProcess] = {}
+        run = _Run(function, terms, Queue(items), self._team(function, terms))
         self._looked = time.monotonic()
-        for worker in self._workers[terms.workers :] if terms.workers else []:
-            self._refreshed(worker, function, anew=worker.resident_bytes > 0)  # what it holds, the others may need
-        idle = [self._refreshed(worker, function) for worker in reversed(self._workers[: terms.workers])]
-        for worker in idle:
-            worker.send_function(function)
         while True:
-            while idle and (job := _next_job(again, waiting)) is not None:
-                worker = idle.pop()
-                worker.start_item(job, job.item)
-                busy[worker.connection] = worker
+            while (free := self._freest(run)) and (tried := run.queue.next()) is not None:
+                free.give(tried)
+            busy = {worker.connection.fileno(): worker for worker in run.team if worker.items}
             if not busy:
                 return
-            ready = wait(list(busy), LOOK_SECONDS)
+            ready = _readable(busy)
             self._look(busy.values())
-            ready += [connection for connection, worker in busy.items() if worker.lost and connection not in ready]
-            for connection in ready:
-                worker = busy.pop(connection)  # type: ignore[call-overload]
-                outcome = self._collect(worker, terms, alone=not busy and not idle)
-                if isinstance(outcome, Died) and not outcome.final:
-                    again.append(worker.item.after(outcome.end.cause))
-                if isinstance(outcome, Died) and outcome.workers < len(self._workers):
-                    self._dismiss(worker)
-                else:
-                    idle.append(self._refreshed(worker, function))
-                yield outcome
+            for descriptor, worker in busy.items():
+                if descriptor in ready or worker.lost:
+                    yield self._settled(worker, run)
+
+    def _team(self, function: Any, terms: Terms) -> list[WorkerProcess]:
+        """The workers of a run, which know the function."""
+        for worker in self._workers[terms.workers :] if terms.workers else []:
+            self._refreshed(worker, function, terms, anew=worker.resident_bytes > 0)  # what it holds, others may need
+        team = [self._refreshed(worker, function, terms) for worker in self._workers[: terms.workers]]
+        for worker in team:
+            worker.send_function(function, terms.ahead)
+        return team
+
+    def _freest(self, run: _Run) -> WorkerProcess | None:
+        """The worker that has fewest items, of those that may have one more."""
+        room = [worker for worker in run.team if len(worker.items) <= run.terms.ahead]
+        fit = [worker for worker in room if worker.fit and not self._is_over(worker)]
+        return min(fit, key=lambda worker: len(worker.items)) if fit else None
+
+    def _settled(self, worker: WorkerProcess, run: _Run) -> Outcome[Any, Any]:
+        """What came of one of the worker's items, after what follows from it for the others and for the worker."""
+        tried, outcome = self._collect(worker, run.terms, alone=len(run.team) == 1)
+        if isinstance(outcome, Died) and not outcome.final:
+            run.queue.try_again(tried.after(outcome.end.cause))
+        if worker.finished:
+            run.queue.take_back(worker.items.values())
+            worker.items = {}
+        if isinstance(outcome, Died) and outcome.workers < len(self._workers):
+            self._dismiss(worker)
+            run.team.remove(worker)
+        elif not worker.items:
+            run.team[run.team.index(worker)] = self._refreshed(worker, run.function, run.terms)
+        return outcome
 
     def _new_worker(self) -> WorkerProcess:
         if not self._nursery.alive:
@@ -132,43 +140,46 @@ class LocalExecutor:
         if self._memory_bytes is not None and sum(held.values()) > self._memory_bytes:
             max(held, key=held.__getitem__).stop(Cause.MEMORY, self._memory_bytes)
 
-    def _collect(self, worker: WorkerProcess, terms: Terms, *, alone: bool) -> Outcome[Any, Any]:
+    def _collect(self, worker: WorkerProcess, terms: Terms, *, alone: bool) -> tuple[Try, Outcome[Any, Any]]:
+        """What came of one of the items that the worker has, which it now has no more."""
         answer = worker.receive()
-        item = worker.item.item
         if answer is None:
             return self._death(worker, terms, alone=alone)
-        seconds, peak, worker.resident_bytes, kind, *rest = answer
-        who = Worker(worker.pid, peak)
+        number, seconds, peak, worker.resident_bytes, kind, *rest = answer
+        tried, who = worker.take(number), Worker(worker.pid, peak)
         if kind == "done":
-            return Done(item, rest[0], who, seconds)
-        error, message, explained, trace = rest
-        return Failed(item, error, message, explained, trace, who, worker.note())
+            return tried, Done(tried.item, rest[0], who, seconds)
+        error, message, explained, trace, note = rest
+        return tried, Failed(tried.item, error, message, explained, trace, who, note)
 
-    def _death(self, worker: WorkerProcess, terms: Terms, *, alone: bool) -> Died[Any]:
+    def _death(self, worker: WorkerProcess, terms: Terms, *, alone: bool) -> tuple[Try, Died[Any]]:
         end, peak = worker.reap()
         end = self._oom.blamed(end)
-        tried: _Try = worker.item
+        blamed = worker.blamed()
+        tried = worker.take(blamed.number)
         fewer = end.cause is Cause.MEMORY and not alone
-        return Died(
+        return tried, Died(
             item=tried.item,
             end=end,
             worker=Worker(worker.pid, peak),
-            seconds=time.monotonic() - worker.started,
-            attempt=tried.deaths + tried.kills + 1,
+            seconds=blamed.seconds,
+            attempt=tried.attempt,
             final=tried.after(end.cause).is_hopeless(terms),
             last_words=worker.last_words(),
-            note=worker.note(),
+            note=blamed.note,
             workers=len(self._workers) - fewer,
         )
 
-    def _refreshed(self, worker: WorkerProcess, function: Any, *, anew: bool = False) -> WorkerProcess:
+    def _is_over(self, worker: WorkerProcess) -> bool:
+        return self._worker_bytes is not None and worker.resident_bytes > self._worker_bytes
+
+    def _refreshed(self, worker: WorkerProcess, function: Any, terms: Terms, *, anew: bool = False) -> WorkerProcess:
         """The worker itself, or a new one if it is dead, over its share of memory, or busy for a run that was left."""
-        over = self._worker_bytes is not None and worker.resident_bytes > self._worker_bytes
-        if worker.usable and not over and not anew:
+        if worker.fit and not worker.items and not self._is_over(worker) and not anew:
             return worker
         worker.close()
         fresh = self._new_worker()
-        fresh.send_function(function)
+        fresh.send_function(function, terms.ahead)
         self._workers[self._workers.index(worker)] = fresh
         return fresh
 
@@ -195,9 +206,9 @@ class _OomKills:
         return replace(end, cause=Cause.MEMORY, by_kernel=True, limit=machine.memory_limit_bytes())
 
 
-def _next_job(again: deque[_Try], waiting: Iterator[Any]) -> _Try | None:
-    if again:
-        return again.popleft()
-    for item in waiting:
-        return _Try(item)
-    return None
+def _readable(descriptors: Iterable[int]) -> set[int]:
+    """Those from which something can be read, or nothing any more; waits a while for the first."""
+    poll = select.poll()
+    for descriptor in descriptors:
+        poll.register(descriptor, select.POLLIN)
+    return {descriptor for descriptor, _ in poll.poll(1000 * LOOK_SECONDS)}

@@ -35,7 +35,7 @@ class Done(Generic[Item, Value]):
 class Failed(Generic[Item]):
     """The function raised. `explained` tells that the message was made for people and says all there is to say.
 
-    `note` is what the worker had last marked.
+    `note` is what the worker had last marked of the item; nothing, if it failed in the background.
     """
 
     item: Item
@@ -118,12 +118,14 @@ Outcome = Done[Item, Value] | Failed[Item] | Died[Item]
 class Terms:
     """How work is given out: how many deaths an item may cost, and how many workers are used at most.
 
-    Deaths by somebody else's hand are counted apart: they are no fault of the item.
+    Deaths by somebody else's hand are counted apart: they are no fault of the item. `ahead` is how many more items a
+    worker is given beyond the one it is at, so that it can foresee them.
     """
 
     deaths: int = 3
     kills: int = 3
     workers: int | None = None
+    ahead: int = 0
 
 
 USUAL = Terms()
@@ -135,5 +137,11 @@ class Executor(Protocol):
     def run(
         self, function: Callable[[Item], Value], items: Iterable[Item], terms: Terms = USUAL
     ) -> Iterator[Done[Item, Value] | Failed[Item] | Died[Item]]:
-        """Yield outcomes as they come. Items are taken one by one, when a worker is free for them."""
+        """Yield outcomes as they come. Items are taken one by one, when a worker is free for them.
+
+        If the terms let workers have items ahead, and the function has a method `foresee`, that may be called with an
+        item before the function is, on another thread, while the function is at an earlier item. It should return
+        soon; what it raises is ignored. A function may return a future: its result is the value of the item, and the
+        worker goes on with its next item until then.
+        """
         ...

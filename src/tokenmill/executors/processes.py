@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pickle
 import signal
 import socket
 import subprocess
 import threading
 import time
+from collections import deque
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
 from tokenmill import machine, marks
 from tokenmill.executors.nursery import ENVIRONMENT, REQUEST, interpreter
 from tokenmill.executors.outcomes import Cause, End
+from tokenmill.executors.tries import Try
 
 LAST_WORDS_BYTES = 2000
 MOST_WORDS_BYTES = 1 << 20
@@ -22,6 +26,9 @@ MOST_WORDS_BYTES = 1 << 20
 
 END_SECONDS = 5.0
 """How long a process that should end may take before it is killed."""
+
+PIPE_BYTES = 1 << 16
+"""How much can be sent to a worker that does not read: less than what a pipe takes in."""
 
 BY_SOMEBODY = (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT)
 """Signals that no process gets by its own doing."""
@@ -116,8 +123,17 @@ class Nursery:
             self._process.wait()
 
 
+@dataclass(frozen=True, slots=True)
+class Blamed:
+    """The item, by its number, that is to blame if a worker ends now; how long it took, and what was marked of it."""
+
+    number: int
+    seconds: float
+    note: bytes
+
+
 class WorkerProcess:
-    """One worker: its pipe, the item it has, what it marks, and how it ended."""
+    """One worker: its pipe, the items it has, by number, in order, what it marks, and how it ended."""
 
     def __init__(self, nursery: Nursery) -> None:
         ours, theirs = socket.socketpair()
@@ -131,15 +147,17 @@ class WorkerProcess:
         self._pid: int | None = None
         self._seen_bytes = 0
         self._seen_mark = 0
-        self._marks_before = 0
         self._first_bytes: int | None = None
         self._silent_seconds = 0.0
         self._stopped: End | None = None
+        self._stopped_for: Blamed | None = None
         self._stopped_seconds = 0.0
         self.alive = True
-        self.busy = False
-        self.item: Any = None
-        self.started = 0.0
+        self.items: dict[int, Try] = {}
+        self._unsent: deque[bytes] = deque()
+        self._reads_ahead = False
+        self._given = 0
+        self._busy_since = 0.0
         self.resident_bytes = 0
 
     @property
@@ -149,28 +167,46 @@ class WorkerProcess:
             self._pid = self._nursery.pid_of(self._number) or 0
         return self._pid
 
-    def send_function(self, function: Any) -> None:
+    def send_function(self, function: Any, ahead: int) -> None:
         """Tell the worker what to do with the items that follow. If the worker is gone, the next receive tells."""
+        self._reads_ahead = ahead > 0 and hasattr(function, "foresee")
         with contextlib.suppress(OSError):
-            self.connection.send(("function", function))
+            self.connection.send(("function", function, ahead))
 
-    def start_item(self, item: Any, to_send: Any) -> None:
+    def give(self, tried: Try) -> None:
         """Hand over an item. If the worker is gone, the next receive tells."""
-        self.item, self.started, self.busy = item, time.monotonic(), True
-        self._marks_before, self._silent_seconds = self._slate.number(), 0.0  # earlier marks are of other items
-        with contextlib.suppress(OSError):
-            self.connection.send(("item", to_send))
+        self._given += 1
+        self._unsent.append(pickle.dumps(("item", self._given, tried.item)))
+        if not self.items:
+            self._busy_since, self._silent_seconds = time.monotonic(), 0.0
+        self.items[self._given] = tried
+        self._send_items()
+
+    def _send_items(self) -> None:
+        """Send what it was given, as far as that cannot block: it may itself be waiting for its answer to be read."""
+        while self._unsent and (
+            self._reads_ahead
+            or len(self._unsent) == len(self.items)  # it has nothing else to do than to read
+            or len(self._unsent[0]) * len(self.items) <= PIPE_BYTES
+        ):
+            with contextlib.suppress(OSError):
+                self.connection.send_bytes(self._unsent.popleft())
+
+    def take(self, number: int) -> Try:
+        """Take back an item that it has answered for, or that it died of."""
+        tried = self.items.pop(number)
+        if self._unsent and self.alive:
+            self._send_items()
+        return tried
 
     def receive(self) -> Any:
-        """The worker's answer, or None if it died."""
+        """The worker's answer for one of its items, which begins with the item's number, or None if it died."""
+        self._silent_seconds = 0.0
         try:
             answer = None if self.lost else self.connection.recv()
         except (EOFError, OSError):
             answer = None
-        if answer is None:
-            self.alive = False
-            return None
-        self.busy = False
+        self.alive = answer is not None
         return answer
 
     def look(self, seconds: float) -> int:
@@ -186,24 +222,30 @@ class WorkerProcess:
         return max(held - self._first_bytes, 0)
 
     def _watch(self, seconds: float) -> None:
-        number = self._slate.number()
-        self._silent_seconds = self._silent_seconds + seconds if number == self._seen_mark else 0.0
-        self._seen_mark = number
+        mark = self._slate.read()
+        self._silent_seconds = self._silent_seconds + seconds if mark.number == self._seen_mark else 0.0
+        self._seen_mark = mark.number
         if self._stopped is not None:
             self._stopped_seconds += seconds
-        elif number > self._marks_before and self._silent_seconds > (limit := self._slate.read().seconds):
-            self.stop(Cause.SILENCE, limit)
+        elif mark.number and self._silent_seconds > mark.seconds:
+            self.stop(Cause.SILENCE, mark.seconds)
 
     def stop(self, cause: Cause, limit: float) -> None:
         """Kill the worker for a reason; its death is told with it."""
         if self._stopped is None:
+            self._stopped_for = self.blamed()
             self._stopped = End(-signal.SIGKILL, cause, limit)
             self._nursery.kill(self.pid)
 
     @property
-    def usable(self) -> bool:
-        """Whether it can be given another item: it lives, has none, and was not told to stop."""
-        return self.alive and not self.busy and self._stopped is None
+    def fit(self) -> bool:
+        """Whether it can be given another item: it lives, and was not told to stop."""
+        return self.alive and self._stopped is None
+
+    @property
+    def finished(self) -> bool:
+        """Whether no more is to be had from it: it died, or was told to stop for an item it has answered for since."""
+        return not self.alive or (self._stopped_for is not None and self._stopped_for.number not in self.items)
 
     @property
     def lost(self) -> bool:
@@ -218,10 +260,15 @@ class WorkerProcess:
         cause = Cause.KILLED if -exit_code in BY_SOMEBODY else Cause.CRASH
         return self._stopped or End(exit_code, cause), peak or self._seen_bytes
 
-    def note(self) -> bytes:
-        """What the worker marked last."""
+    def blamed(self) -> Blamed:
+        """The item it was stopped for; or the one it is at; or, if it is at none, the oldest it has."""
+        if self._stopped_for is not None:
+            return self._stopped_for
         mark = self._slate.read()
-        return mark.note if mark.number > self._marks_before else b""
+        seconds = time.monotonic() - max(mark.begun, self._busy_since)
+        if mark.item in self.items:
+            return Blamed(mark.item, seconds, mark.note)
+        return Blamed(next(iter(self.items)), seconds, b"")
 
     def last_words(self) -> str:
         """The end of what the worker printed: a native crash often says there what it was."""

@@ -10,7 +10,7 @@ import xxhash
 
 from tokenmill.errors import CorruptStore
 from tokenmill.exports import records
-from tokenmill.storage import Folder
+from tokenmill.storage import Folder, folder_at
 
 
 class Stretch(msgspec.Struct, frozen=True):
@@ -47,7 +47,7 @@ class CheckStretch:
 
     def __call__(self, stretch: Stretch) -> int:
         """Raise an error that names the file if it is not as it was written; returns the bytes read."""
-        folder = Folder(self.out)
+        folder = folder_at(self.out)
         path = folder.path(stretch.name)
         if not folder.exists(stretch.name):
             raise CorruptStore("a file of an export is gone", f"file         {path}", _ANEW)

@@ -6,6 +6,7 @@ bounded size. Documents are moved by copies of whole stretches of memory, never 
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -20,7 +21,10 @@ from tokenmill.exports import runs
 from tokenmill.exports.order import Order
 from tokenmill.exports.shards import Counts
 from tokenmill.part import PartContent, TokenArray, check_fits, open_part
-from tokenmill.storage import Folder
+from tokenmill.storage import Folder, in_turn
+
+RUNS_AHEAD = 16
+"""How many runs are read at a time where that takes a network: a shard needs something of each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +105,7 @@ class PartExtent:
 
     def __post_init__(self) -> None:
         pieces = []
-        for part in self.parts:
-            content, kept = self._open(part)
+        for content, kept in in_turn(self.store, self._open, self.parts):
             origins = Origins(np.diff(content.offsets), content.source, content.row)
             if kept is not None:
                 origins = Origins(origins.lengths[kept], origins.source[kept], origins.row[kept])
@@ -112,13 +115,12 @@ class PartExtent:
 
     def batches(self, start: int, stop: int, batch_bytes: int) -> Iterator[TokenArray]:
         """The tokens of documents [start, stop): views of the store where nothing was left out."""
-        before = 0
-        for part, count in zip(self.parts, self._counts, strict=True):
-            first, last = max(start - before, 0), min(stop - before, count)
-            before += count
-            if first >= last:
-                continue
-            content, kept = self._open(part)
+        ends = np.cumsum(self._counts)
+        firsts, lasts = np.maximum(start - ends + self._counts, 0), np.minimum(stop - ends + self._counts, self._counts)
+        wanted = np.flatnonzero(firsts < lasts).tolist()
+        contents = in_turn(self.store, self._open, [self.parts[number] for number in wanted])
+        for number, (content, kept) in zip(wanted, contents, strict=True):
+            first, last = int(firsts[number]), int(lasts[number])
             if kept is not None:
                 yield gathered([(content.tokens, content.offsets)], kept[first:last])
             else:
@@ -158,7 +160,8 @@ class RunExtent:
     def __post_init__(self) -> None:
         """Read where the documents of each run are from, and sort them; equal keys stay in the order of the store."""
         low, high = (self.stream * self.shuffle.bins + edge for edge in (self.blocks.start, self.blocks.stop))
-        found = [runs.read_stretch(self.folder, run, low, high) for run in range(self.shuffle.runs)]
+        read = functools.partial(runs.read_stretch, self.folder, low=low, high=high)
+        found = in_turn(self.folder, read, range(self.shuffle.runs), RUNS_AHEAD)
         self._stretches = [stretch for stretch in found if len(stretch.ends)]
         pieces = [Origins(np.diff(each.ends, prepend=0), each.source, each.row) for each in self._stretches]
         origins = Origins.joined(pieces)
@@ -191,10 +194,10 @@ class RunExtent:
         present = np.flatnonzero(counts)
         first = np.zeros_like(counts)
         first[present] = place[np.argsort(run, kind="stable")[before[present]]]
-        pieces = [
-            self._stretches[number].tokens(
-                self.folder, self.shuffle.dtype, int(first[number]), int(first[number] + counts[number])
-            )
-            for number in present
-        ]
+
+        def read(number: int) -> tuple[TokenArray, Counts]:
+            start, stop = int(first[number]), int(first[number] + counts[number])
+            return self._stretches[number].tokens(self.folder, self.shuffle.dtype, start, stop)
+
+        pieces = list(in_turn(self.folder, read, present.tolist(), RUNS_AHEAD))
         return gathered(pieces, place - first[run] + before[run])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,7 +21,7 @@ from tokenmill.exports.streams import Extent, Origins, PartExtent, RunExtent, Sh
 from tokenmill.formats import find_format
 from tokenmill.formats.format import Content, Shard, ShardRecord, Tokens
 from tokenmill.part import PartContent, TokenArray
-from tokenmill.storage import Folder
+from tokenmill.storage import folder_at, in_turn
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,22 +39,23 @@ class Site:
         """The split and the shuffle."""
         return Order.of(self.frozen.job, source_columns(self.store)[1])
 
-    def part(self, part: int) -> PartContent:
-        """One part of the store."""
-        return open_fitting(Folder(self.store), part, self.order, self.shuffle.dtype)
+    def parts(self, parts: Iterable[int]) -> Iterator[PartContent]:
+        """Some parts of the store, one after the other."""
+        folder, order = folder_at(self.store), self.order
+        return in_turn(folder, lambda part: open_fitting(folder, part, order, self.shuffle.dtype), parts)
 
     def extent(self, stream: int, first_block: int, last_block: int) -> Extent:
         """The documents of some blocks."""
         blocks = range(first_block, last_block + 1)
         if self.frozen.job.shuffle is None:
-            return PartExtent(Folder(self.store), self.order, self.shuffle.dtype, stream, blocks)
-        return RunExtent(Folder(self.out), self.order, self.shuffle, stream, blocks)
+            return PartExtent(folder_at(self.store), self.order, self.shuffle.dtype, stream, blocks)
+        return RunExtent(folder_at(self.out), self.order, self.shuffle, stream, blocks)
 
 
 @functools.lru_cache(maxsize=1)
 def source_columns(store: str) -> tuple[pa.Array, npt.NDArray[np.uint64]]:
     """The paths and the identities of a store's sources."""
-    folder = Folder(store)
+    folder = folder_at(store)
     table = layout.read_sources(folder, layout.require_run(folder))
     return table["path"].combine_chunks(), table["identity"].to_numpy()
 
@@ -69,8 +70,7 @@ class Survey:
         """Documents and tokens: a row for each stream, a column for each part."""
         order, streams = self.site.order, self.site.frozen.job.streams
         documents, tokens = np.zeros((2, streams, len(parts)), np.int64)
-        for place, part in enumerate(parts):
-            content = self.site.part(part)
+        for place, content in enumerate(self.site.parts(parts)):
             found = order.streams(content.source, content.row)
             found = np.zeros(len(content.row), np.uint8) if found is None else found
             documents[:, place] = np.bincount(found, minlength=streams)
@@ -88,7 +88,7 @@ class Sort:
         """Run number, first part, last part + 1; returns the tokens sorted."""
         run, start, stop = task
         job, bins, order = self.site.frozen.job, self.site.frozen.bins, self.site.order
-        contents = [self.site.part(part) for part in range(start, stop)]
+        contents = list(self.site.parts(range(start, stop)))
         origins = Origins.joined([Origins(np.diff(each.offsets), each.source, each.row) for each in contents])
         keys = order.keys(origins.source, origins.row)
         stream = order.streams(origins.source, origins.row)
@@ -103,7 +103,7 @@ class Sort:
             origins.source[sorting],
             origins.row[sorting],
         )
-        runs.publish_run(Folder(self.site.out), run, content, place[sorting], bins * job.streams)
+        runs.publish_run(folder_at(self.site.out), run, content, place[sorting], bins * job.streams)
         return len(content.tokens)
 
 
@@ -132,7 +132,7 @@ class WriteShard:
 
     def __call__(self, task: ShardTask) -> ShardRecord:
         """A shard that has its record already is left alone: whoever published it died before telling."""
-        folder, job = Folder(self.site.out), self.site.frozen.job
+        folder, job = folder_at(self.site.out), self.site.frozen.job
         if records.exists(folder, task.shard):
             return records.read(folder, task.shard)
         format_ = find_format(job.format)
@@ -241,4 +241,5 @@ class Collect:
 
     def __call__(self, shards: tuple[int, ...]) -> list[ShardRecord]:
         """The records, in the order asked for."""
-        return [records.read(Folder(self.out), shard) for shard in shards]
+        folder = folder_at(self.out)
+        return list(in_turn(folder, functools.partial(records.read, folder), shards))

@@ -12,7 +12,7 @@ from tokenmill import storage
 from tokenmill.errors import SourceError
 from tokenmill.sources import arrow, jsonl, parquet, text
 from tokenmill.sources.discovery import Discovery, discover, file_at, files_between, kind_of, with_identities
-from tokenmill.sources.documents import Documents, ReadOptions, Slices, SourceFile, SourceKind
+from tokenmill.sources.documents import Documents, ReadOptions, Slice, Slices, SourceFile, SourceKind
 from tokenmill.storage.damage import Damage
 
 __all__ = [
@@ -22,6 +22,7 @@ __all__ = [
     "discover",
     "file_at",
     "files_between",
+    "foresee",
     "kind_of",
     "read_documents",
     "split_file",
@@ -46,34 +47,27 @@ def split_file(file: SourceFile, options: ReadOptions, unit_bytes: int) -> Slice
         raise _unreadable(file, None, error) from error
 
 
-def read_documents(file: SourceFile, start: int, stop: int, options: ReadOptions) -> Iterator[Documents]:
+def read_documents(file: SourceFile, piece: Slice, options: ReadOptions) -> Iterator[Documents]:
     """The documents of one slice, of a file that is, before and after, what it was when the run was planned."""
-    check_unchanged(file)
+    storage.check_unchanged(file.info)
     try:
-        yield from KINDS[file.kind].read(file, start, stop, options)
+        yield from KINDS[file.kind].read(file, piece, options)
     except UNREADABLE as error:
-        check_unchanged(file)
-        raise _unreadable(file, (start, stop), error) from error
-    check_unchanged(file)
+        storage.check_unchanged(file.info)
+        raise _unreadable(file, piece, error) from error
+    storage.check_unchanged(file.info)
 
 
-def check_unchanged(file: SourceFile) -> None:
-    """Raise if the file is not the one that was planned."""
-    found = storage.stat(file.path)
-    if found.fingerprint != file.fingerprint:
-        raise SourceError(
-            "a source changed since the run was planned",
-            f"file         {file.path}",
-            f"expected     {file.size} bytes (fingerprint {file.fingerprint})",
-            f"found        {found.size} bytes (fingerprint {found.fingerprint})",
-            "Restore the file, or start a new run with another --out.",
-        )
+def foresee(file: SourceFile, piece: Slice | None, options: ReadOptions) -> None:
+    """Begin to fetch what reading a slice, or all of a file, will take, if it is behind a network."""
+    if storage.scheme(file.path):
+        storage.foresee(file.info, KINDS[file.kind].reach(file, piece, options))
 
 
-def _unreadable(file: SourceFile, span: tuple[int, int] | None, error: Exception) -> Exception:
+def _unreadable(file: SourceFile, piece: Slice | None, error: Exception) -> Exception:
     if isinstance(error, MemoryError) and not _is_absurd(file, error):  # says nothing about the source
         return error
-    where = [f"slice        {span[0]} to {span[1]}"] if span else []
+    where = [f"slice        {piece.start} to {piece.stop}"] if piece else []
     return SourceError(
         f"a source of kind {file.kind} cannot be read",
         f"file         {file.path}",

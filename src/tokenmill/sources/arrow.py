@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from tokenmill import storage
 from tokenmill.errors import SourceError
-from tokenmill.sources.documents import Documents, Int64Array, ReadOptions, Slices, SourceFile
+from tokenmill.sources.documents import Documents, Int64Array, ReadOptions, Slice, Slices, SourceFile, Span
 from tokenmill.sources.messages import RECORD_BATCH, SCHEMA, Excerpt, Message, check_footer, walk
 from tokenmill.sources.tables import figures, number_rows, pack, sums, text_column
 
@@ -37,9 +37,15 @@ def split(file: SourceFile, options: ReadOptions, unit_bytes: int) -> Slices:
     return Slices(edges[:-1], edges[1:], sums(layout.text_bytes, edges), sums(layout.rows, edges))
 
 
-def read(file: SourceFile, start: int, stop: int, options: ReadOptions) -> Iterator[Documents]:
-    """The rows of the record batches [start, stop)."""
+def reach(file: SourceFile, piece: Slice | None, options: ReadOptions) -> list[Span]:  # noqa: ARG001 - the protocol's signature
+    """Nothing that is known before the file's headers have been walked over."""
+    return []
+
+
+def read(file: SourceFile, piece: Slice, options: ReadOptions) -> Iterator[Documents]:
+    """The rows of the record batches of the slice."""
     layout = _layout(file, options.column)
+    start, stop = piece.start, piece.stop
     first = int(layout.rows[:start].sum())
     rows = range(first, first + int(layout.rows[start:stop].sum()))
     yield from number_rows(file, _columns(file, layout, start, stop), rows, options)
@@ -47,8 +53,9 @@ def read(file: SourceFile, start: int, stop: int, options: ReadOptions) -> Itera
 
 def _columns(file: SourceFile, layout: _Layout, start: int, stop: int) -> Iterator[pa.Array]:
     projection = pa.ipc.IpcReadOptions(included_fields=[layout.column], use_threads=False)
-    with storage.open_input(file.path) as stream:
-        excerpt = Excerpt(stream, _needed(layout.messages, start, stop))
+    needed = list(_needed(layout.messages, start, stop))
+    with storage.open_input(file.info, [(message.start, message.stop) for message in needed]) as stream:
+        excerpt = Excerpt(stream, needed)
         with pa.ipc.open_stream(excerpt, options=projection) as reader:
             for batch in reader:
                 yield batch.column(0)
@@ -69,7 +76,7 @@ def _needed(messages: list[Message], start: int, stop: int) -> Iterator[Message]
 # Units of one file follow each other: keep the last walks.
 @functools.lru_cache(maxsize=2)
 def _layout(file: SourceFile, column: str) -> _Layout:
-    with storage.open_input(file.path) as stream:
+    with storage.open_input(file.info) as stream:
         messages = _messages(file, stream)
         if [place for place, message in enumerate(messages) if message.kind == SCHEMA] != [0]:
             raise SourceError("a source is neither an Arrow file nor an Arrow stream", f"file         {file.path}")

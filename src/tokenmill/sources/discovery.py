@@ -78,12 +78,14 @@ def with_identities(table: pa.Table) -> pa.Table:
     when sources are added, moved or named in another way.
     """
     with ThreadPoolExecutor(8) as pool:  # waiting, more than work
-        identities = list(pool.map(_identity, table["path"].to_pylist(), table["size"].to_pylist()))
+        columns = (table[name].to_pylist() for name in ("path", "size", "fingerprint"))
+        identities = list(pool.map(_identity, *columns))
     return table.append_column("identity", pa.array(identities, pa.uint64()))
 
 
-def _identity(path: str, size: int) -> int:
-    digest = hashlib.sha256(size.to_bytes(8, "little") + storage.read_start(path, IDENTITY_BYTES))
+def _identity(path: str, size: int, fingerprint: str) -> int:
+    start = storage.read_start(storage.FileInfo(path, size, fingerprint), IDENTITY_BYTES)
+    digest = hashlib.sha256(size.to_bytes(8, "little") + start)
     return int.from_bytes(digest.digest()[:8], "little")
 
 

@@ -12,6 +12,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tokenmill.storage import FileInfo
+
+Span = tuple[int, int]
 Int64Array = npt.NDArray[np.int64]
 RowArray = npt.NDArray[np.uint64]
 
@@ -24,6 +27,22 @@ class SourceFile(msgspec.Struct, frozen=True):
     kind: str
     size: int
     fingerprint: str
+
+    @property
+    def info(self) -> FileInfo:
+        """The file as storage knows it."""
+        return FileInfo(self.path, self.size, self.fingerprint)
+
+
+class Slice(msgspec.Struct, frozen=True):
+    """Some of a file: [start, stop) in its kind's own measure.
+
+    `detail` is what the kind found out about the slice when the file was cut, and needs to read it, if anything.
+    """
+
+    start: int
+    stop: int
+    detail: bytes | None = None
 
 
 class ReadOptions(msgspec.Struct, frozen=True):
@@ -50,6 +69,11 @@ class Slices:
     stop: Int64Array
     text_bytes: Int64Array
     rows: Int64Array | None
+    details: list[bytes] | None = None
+
+    def whole(self) -> Slice:
+        """All of them as one."""
+        return Slice(int(self.start[0]), int(self.stop[-1]))
 
 
 class BadRow(msgspec.Struct, frozen=True):
@@ -109,7 +133,11 @@ class SourceKind(Protocol):
         """Cut a file into slices of about `unit_bytes` of text without reading its documents."""
         ...
 
-    def read(self, file: SourceFile, start: int, stop: int, options: ReadOptions) -> Iterator[Documents]:
+    def reach(self, file: SourceFile, piece: Slice | None, options: ReadOptions) -> list[Span]:
+        """The bytes of a file that reading a slice, or all of it, takes; as far as they are known before."""
+        ...
+
+    def read(self, file: SourceFile, piece: Slice, options: ReadOptions) -> Iterator[Documents]:
         """The documents of one slice, in file order."""
         ...
 

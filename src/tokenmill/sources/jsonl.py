@@ -16,11 +16,22 @@ import pyarrow as pa
 import pyarrow.json
 
 from tokenmill.errors import SourceError
-from tokenmill.sources.documents import BadRow, Documents, ReadOptions, RowArray, Slices, SourceFile, as_text
-from tokenmill.sources.pieces import Block, read_pieces, split_bytes
+from tokenmill.sources.documents import (
+    BadRow,
+    Documents,
+    ReadOptions,
+    RowArray,
+    Slice,
+    Slices,
+    SourceFile,
+    Span,
+    as_text,
+)
+from tokenmill.sources.pieces import Block, reach_of, read_pieces, split_bytes
 from tokenmill.sources.validity import NOT_AN_OBJECT, NOT_TEXT, bad_row, checked
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+SEPARATOR = b"\n"
 WHITE_SPACE = b" \t\r\n"  # what JSON calls so
 LONGEST_BLOCK = 2**31 - 2  # pyarrow counts the bytes of a block in 32 bits
 
@@ -30,10 +41,15 @@ def split(file: SourceFile, options: ReadOptions, unit_bytes: int) -> Slices:  #
     return split_bytes(file, unit_bytes)
 
 
-def read(file: SourceFile, start: int, stop: int, options: ReadOptions) -> Iterator[Documents]:
-    """The documents of the lines that start in the bytes [start, stop)."""
-    blocks = read_pieces(file, start, stop, b"\n", options)
-    search = _ColumnSearch(options.column, is_over=start > 0)
+def reach(file: SourceFile, piece: Slice | None, options: ReadOptions) -> list[Span]:  # noqa: ARG001 - the protocol
+    """The range itself, and some of the line that goes on after it."""
+    return reach_of(file, piece, SEPARATOR)
+
+
+def read(file: SourceFile, piece: Slice, options: ReadOptions) -> Iterator[Documents]:
+    """The documents of the lines that start in the bytes of the slice."""
+    blocks = read_pieces(file, piece, SEPARATOR, options)
+    search = _ColumnSearch(options.column, is_over=piece.start > 0)
     documents_of = functools.partial(_documents, file, options, search)
     for documents in map(documents_of, blocks):  # a name for the block would keep its memory
         if len(documents.rows) or documents.bad:

@@ -3,25 +3,38 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tokenmill import storage
-from tokenmill.sources.documents import Documents, Int64Array, ReadOptions, Slices, SourceFile
+from tokenmill.sources.documents import Documents, Int64Array, ReadOptions, Slice, Slices, SourceFile, Span
+from tokenmill.sources.footers import cut_down, read_footer, spans
 from tokenmill.sources.tables import figures, number_rows, pack, sums, text_column
 
 # The compressed pages of a column chunk are read in pieces of this size, so a huge row group does not fill the memory.
 BUFFER_BYTES = 1 << 20
 # A dictionary page may repeat a value in every row, which the size of the column chunk does not show.
 MOST_ROWS_AT_ONCE = 2048
+TAIL_BYTES = 64 << 10
+"""What is read first of a file behind a network: most footers are shorter."""
+
+
+SMALL_GAP = 0.02
+"""How much more is fetched, at most, so that two row groups come with one request: what lies between them."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Footer:
+    """What is known of some row groups, the first of which begins with row `first`; all of a file, or a slice."""
+
     metadata: pq.FileMetaData
+    leaf: int
+    first: int
     rows: Int64Array
     text_bytes: Int64Array
 
@@ -30,22 +43,45 @@ def split(file: SourceFile, options: ReadOptions, unit_bytes: int) -> Slices:
     """Runs of row groups that hold about `unit_bytes` in the column of text."""
     footer = _footer(file, options.column)
     edges = pack(footer.text_bytes, unit_bytes)
-    return Slices(edges[:-1], edges[1:], sums(footer.text_bytes, edges), sums(footer.rows, edges))
+    before = np.concatenate([[0], np.cumsum(footer.rows)])
+    details = [
+        _detail(footer, range(start, stop), int(before[start])) for start, stop in itertools.pairwise(edges.tolist())
+    ]
+    known = [detail for detail in details if detail is not None]
+    return Slices(
+        edges[:-1],
+        edges[1:],
+        sums(footer.text_bytes, edges),
+        sums(footer.rows, edges),
+        known if len(known) == len(details) else None,
+    )
 
 
-def read(file: SourceFile, start: int, stop: int, options: ReadOptions) -> Iterator[Documents]:
-    """The rows of the row groups [start, stop)."""
-    footer = _footer(file, options.column)
-    first = int(footer.rows[:start].sum())
-    rows = range(first, first + int(footer.rows[start:stop].sum()))
-    yield from number_rows(file, _columns(file, footer, range(start, stop), options), rows, options)
+def reach(file: SourceFile, piece: Slice | None, options: ReadOptions) -> list[Span]:
+    """The column's pages, where the plan has kept where they are; else what is read first, the end of the file."""
+    if piece is None or piece.detail is None:
+        return _tail(file)
+    footer = _kept(file, piece, options.column)
+    return _joined(spans(footer.metadata, footer.leaf))
+
+
+def read(file: SourceFile, piece: Slice, options: ReadOptions) -> Iterator[Documents]:
+    """The rows of the row groups of the slice."""
+    if piece.detail is not None:
+        footer, groups = _kept(file, piece, options.column), range(piece.stop - piece.start)
+    else:
+        footer, groups = _footer(file, options.column), range(piece.start, piece.stop)
+    first = footer.first + int(footer.rows[: groups.start].sum())
+    rows = range(first, first + int(footer.rows[groups.start : groups.stop].sum()))
+    yield from number_rows(file, _columns(file, footer, groups, options), rows, options)
 
 
 def _columns(file: SourceFile, footer: _Footer, groups: range, options: ReadOptions) -> Iterator[pa.Array]:
     text_bytes = int(footer.text_bytes[groups.start : groups.stop].sum())
     rows = int(footer.rows[groups.start : groups.stop].sum())
     batch_rows = options.batch_bytes * rows // max(text_bytes, 1)
-    with storage.open_input(file.path) as stream:
+    expected = _joined(spans(footer.metadata, footer.leaf)[groups.start : groups.stop])
+    with storage.open_input(file.info, expected) as stream:
         reader = pq.ParquetFile(
             stream,
             metadata=footer.metadata,
@@ -62,11 +98,44 @@ def _columns(file: SourceFile, footer: _Footer, groups: range, options: ReadOpti
             yield batch.column(0)
 
 
+def _joined(found: list[Span]) -> list[Span]:
+    """Spans that follow each other nearly without a gap as one, so that one request gets them."""
+    joined: list[Span] = []
+    for start, stop in sorted(found):
+        if joined and 0 <= start - joined[-1][1] <= SMALL_GAP * (stop - joined[-1][0]):
+            joined[-1] = (joined[-1][0], stop)
+        else:
+            joined.append((start, stop))
+    return joined
+
+
+def _detail(footer: _Footer, groups: range, first: int) -> bytes | None:
+    """What the plan keeps: the number of the first row, then the footer of these row groups."""
+    kept = cut_down(footer.metadata, footer.leaf, groups)
+    return None if kept is None else first.to_bytes(8, "little") + kept
+
+
+def _kept(file: SourceFile, piece: Slice, column: str) -> _Footer:
+    """What the plan has kept of a file's footer."""
+    detail = piece.detail or b""
+    footer = _described(file, read_footer(detail[8:]), column, int.from_bytes(detail[:8], "little"))
+    if len(footer.rows) != piece.stop - piece.start:
+        raise EOFError(f"the plan has kept {len(footer.rows)} of its {piece.stop - piece.start} row groups")
+    return footer
+
+
 # Units of one file follow each other, and a footer may take megabytes: keep the last ones.
 @functools.lru_cache(maxsize=2)
 def _footer(file: SourceFile, column: str) -> _Footer:
-    with storage.open_input(file.path) as stream:
-        metadata = pq.read_metadata(stream)
+    with storage.open_input(file.info, _tail(file)) as stream:
+        return _described(file, pq.read_metadata(stream), column, 0)
+
+
+def _tail(file: SourceFile) -> list[Span]:
+    return [(max(file.size - TAIL_BYTES, 0), file.size)]
+
+
+def _described(file: SourceFile, metadata: pq.FileMetaData, column: str, first: int) -> _Footer:
     text_column(file, metadata.schema.to_arrow_schema(), column)
     leaf = next(i for i in range(metadata.num_columns) if metadata.schema.column(i).path == column)
     groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
@@ -75,4 +144,4 @@ def _footer(file: SourceFile, column: str) -> _Footer:
     text_bytes = figures("sizes of its column chunks", sizes)
     if rows.sum() != metadata.num_rows:
         raise EOFError(f"its row groups have {rows.sum():,} rows, and its footer says {metadata.num_rows:,}")
-    return _Footer(metadata, rows, text_bytes)
+    return _Footer(metadata, leaf, first, rows, text_bytes)

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from tokenmill import storage
 from tokenmill.errors import SourceError
-from tokenmill.sources.documents import BadRow, Int64Array, ReadOptions, Slices, SourceFile
+from tokenmill.sources.documents import BadRow, Int64Array, ReadOptions, Slice, Slices, SourceFile, Span
 from tokenmill.sources.validity import LongRow
 
 CODECS = {".gz": "gzip", ".zst": "zstd"}
@@ -60,20 +60,28 @@ def codec_of(path: str) -> str | None:
     return next((codec for ending, codec in CODECS.items() if path.lower().endswith(ending)), None)
 
 
-def open_stream(file: SourceFile) -> pa.NativeFile:
+def reach_of(file: SourceFile, piece: Slice | None, separator: bytes) -> list[Span]:
+    """The bytes that reading the pieces of a slice takes, unless the last one goes on for long."""
+    if piece is None or codec_of(file.path):
+        return [(0, file.size)]
+    return [(max(piece.start - 2 * len(separator), 0), min(piece.stop + SCAN_BYTES, file.size))]
+
+
+def open_stream(file: SourceFile, expected: list[Span]) -> pa.NativeFile:
     """The file's content, decompressed; a stream that breaks off or is damaged raises OSError when it is read."""
     codec = codec_of(file.path)
     if codec and file.size == 0:
         raise SourceError(
             "a compressed source is empty", f"file         {file.path}", "It was never written, or cut off."
         )
-    stream = storage.open_input(file.path)
+    stream = storage.open_input(file.info, expected)
     return pa.CompressedInputStream(stream, codec) if codec else stream
 
 
-def read_pieces(file: SourceFile, start: int, stop: int, separator: bytes, options: ReadOptions) -> Iterator[Block]:
-    """The pieces that start in [start, stop), in blocks of about `batch_bytes`, or of one longer piece."""
-    with open_stream(file) as stream:
+def read_pieces(file: SourceFile, piece: Slice, separator: bytes, options: ReadOptions) -> Iterator[Block]:
+    """The pieces that start in the slice, in blocks of about `batch_bytes`, or of one longer piece."""
+    start, stop = piece.start, piece.stop
+    with open_stream(file, reach_of(file, piece, separator)) as stream:
         if codec_of(file.path):
             yield from _blocks(stream, 0, None, separator, options)
             return

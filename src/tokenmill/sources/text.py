@@ -12,8 +12,8 @@ from collections.abc import Iterator
 import numpy as np
 import pyarrow as pa
 
-from tokenmill.sources.documents import Documents, ReadOptions, Slices, SourceFile
-from tokenmill.sources.pieces import Block, one_slice, open_stream, read_pieces, read_whole, split_bytes
+from tokenmill.sources.documents import Documents, ReadOptions, Slice, Slices, SourceFile, Span
+from tokenmill.sources.pieces import Block, one_slice, open_stream, reach_of, read_pieces, read_whole, split_bytes
 from tokenmill.sources.validity import checked
 
 
@@ -22,12 +22,17 @@ def split(file: SourceFile, options: ReadOptions, unit_bytes: int) -> Slices:
     return split_bytes(file, unit_bytes) if options.separator else one_slice(file)
 
 
-def read(file: SourceFile, start: int, stop: int, options: ReadOptions) -> Iterator[Documents]:
-    """The documents that start in the bytes [start, stop)."""
+def reach(file: SourceFile, piece: Slice | None, options: ReadOptions) -> list[Span]:
+    """The range itself, and some of the document that goes on after it; all of a file that is one document."""
+    return reach_of(file, piece, options.separator.encode()) if options.separator else [(0, file.size)]
+
+
+def read(file: SourceFile, piece: Slice, options: ReadOptions) -> Iterator[Documents]:
+    """The documents that start in the bytes of the slice."""
     if not options.separator:
         yield _whole(file, options)
         return
-    blocks = read_pieces(file, start, stop, options.separator.encode(), options)
+    blocks = read_pieces(file, piece, options.separator.encode(), options)
     documents_of = functools.partial(_documents, file, options)
     for documents in map(documents_of, blocks):  # a name for the block would keep its memory
         if len(documents.rows) or documents.bad:
@@ -35,7 +40,7 @@ def read(file: SourceFile, start: int, stop: int, options: ReadOptions) -> Itera
 
 
 def _whole(file: SourceFile, options: ReadOptions) -> Documents:
-    with open_stream(file) as stream:
+    with open_stream(file, [(0, file.size)]) as stream:
         data, bad = read_whole(stream, options)
     offsets = np.array([0] if bad else [0, len(data)], dtype=np.int64)
     rows = np.zeros(len(offsets) - 1, dtype=np.uint64)

@@ -1,6 +1,22 @@
-"""Files: list, open, publish. The only place that knows file systems. Paths are plain strings."""
+"""Files: list, open, publish. The only place that knows file systems and object stores. Addresses are plain strings."""
 
-from tokenmill.storage.folder import Folder
-from tokenmill.storage.inputs import FileInfo, absolute, find, open_input, read_start, stat
+from tokenmill.storage.addresses import FileInfo, absolute, scheme
+from tokenmill.storage.folder import Folder, folder_at
+from tokenmill.storage.inputs import check_unchanged, find, foresee, open_input, read_start, stat
+from tokenmill.storage.ranges import in_background, in_turn
 
-__all__ = ["FileInfo", "Folder", "absolute", "find", "open_input", "read_start", "stat"]
+__all__ = [
+    "FileInfo",
+    "Folder",
+    "absolute",
+    "check_unchanged",
+    "find",
+    "folder_at",
+    "foresee",
+    "in_background",
+    "in_turn",
+    "open_input",
+    "read_start",
+    "scheme",
+    "stat",
+]

@@ -1,342 +1,116 @@
-"""A directory of ours. A file appears in it whole or not at all: written under a temporary name, synced, renamed.
-
-It may come from somebody else, as an archive does. So nothing is read or written through a symbolic link that leaves
-it, only regular files are read, and what is written in place is a file of its own.
-"""
+"""A directory of ours, on a disk or in an object store. A file appears in it whole or not at all."""
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
-import io
-import os
-import re
-import secrets
-import shutil
 from collections.abc import Callable, Iterator
-from typing import Any, BinaryIO
+from contextlib import AbstractContextManager
+from typing import BinaryIO, Protocol
 
 import pyarrow as pa
 
-from tokenmill import machine
-from tokenmill.errors import CorruptStore, StoreError, UsageError
-from tokenmill.storage.guards import inside, own, regular, unreadable
-from tokenmill.storage.inputs import absolute
-from tokenmill.storage.writing import EagerFile, sync_directory, write_error
-
-TEMPORARY_SUFFIX = ".tmp"
-MOST_BYTES = 1 << 30
-"""A file that is larger is never read whole."""
-
-_TEMPORARY = re.compile(r"\..+\.[0-9a-f]{12}\.tmp")
-"""What `publish` calls a file before it is whole. Other people's files may end alike."""
+from tokenmill.errors import UsageError
+from tokenmill.storage.addresses import HUB, OBJECT_STORES, scheme
+from tokenmill.storage.bucket import BucketFolder
+from tokenmill.storage.disk import DiskFolder
 
 
-class Folder:
-    """A directory of published files, addressed by names relative to it."""
+class Folder(Protocol):
+    """Published files, addressed by names relative to the folder's root."""
 
-    def __init__(self, root: str) -> None:
-        if "://" in root:
-            raise UsageError(f"stores cannot be at {root.partition('://')[0]}:// yet", "Use a local directory.")
-        self.root = absolute(root)
+    root: str
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether it is behind a network, so that waiting for it should be done in the background."""
 
     def path(self, name: str) -> str:
-        """The full path of a name, which must stay inside the folder, also where it leads over symbolic links."""
-        path = os.path.normpath(os.path.join(self.root, name))
-        if "\0" in name or os.path.isabs(name) or not inside(self.root, path):
-            raise CorruptStore(f"the name {name!r} points outside {self.root}")
-        if self._has_link(path) and not inside(os.path.realpath(self.root), os.path.realpath(path)):
-            raise CorruptStore(
-                f"a symbolic link leads outside {self.root}",
-                f"file         {path}",
-                f"leads to     {os.path.realpath(path)}",
-                "Nothing is read or written there. Replace the link by what it leads to.",
-            )
-        return path
+        """The full path or URL of a name, which must stay inside the folder."""
 
     def create(self, name: str = ".") -> None:
-        """Make the folder, or one inside it, with its parents."""
-        path = self.path(name)
-        made = []
-        while not os.path.isdir(path):
-            made.append(path)
-            path = os.path.dirname(path)
-        try:
-            os.makedirs(self.path(name), exist_ok=True)
-            for each in made:  # what is in a directory survives a loss of power only if its own name does
-                sync_directory(os.path.dirname(each))
-        except OSError as error:
-            raise write_error(self.path(name), error) from error
+        """Make the folder, or one inside it, where folders have to be made."""
 
     def exists(self, name: str) -> bool:
         """Whether a file of that name has been published."""
-        return os.path.exists(self.path(name))
 
     def names(self, directory: str) -> list[str]:
         """The names of the published files directly inside a directory, unordered; none if it does not exist."""
-        try:
-            with os.scandir(self.path(directory)) as entries:
-                return [entry.name for entry in entries if not entry.name.endswith(TEMPORARY_SUFFIX)]
-        except FileNotFoundError:
-            return []
-        except OSError as error:
-            raise unreadable(self.path(directory), error) from error
 
     def size(self, name: str) -> int:
         """The size of a file in bytes."""
-        return regular(self.path(name)).st_size
 
     def read(self, name: str, limit_bytes: int | None = None) -> bytes:
         """The content of a file, or its first bytes."""
-        with self._open(name) as file:
-            return bytes(file.read(self._all_of(name) if limit_bytes is None else limit_bytes))
 
     def lines(self, name: str) -> Iterator[bytes]:
         """The lines of a file, one after the other."""
-        with self._open(name) as file:
-            yield from file
 
     def chunks(self, name: str, start: int, count: int) -> Iterator[bytes]:
-        """A stretch of a file, a mebibyte at a time."""
-        self._require(name, start, count)
-        with self._open(name) as file:
-            file.seek(start)
-            for place in range(0, count, 1 << 20):
-                yield file.read(min(1 << 20, count - place))
+        """A stretch of a file, some of it at a time."""
 
     def read_at(self, name: str, start: int, count: int) -> bytes:
         """Exactly these bytes of a file."""
-        self._require(name, start, count)
-        with self._open(name, buffering=0) as file:
-            file.seek(start)
-            data = _exactly(file, count)
-        if len(data) < count:
-            raise _early(self.path(name), start + count)
-        return data
-
-    def read_end(self, name: str, limit_bytes: int) -> bytes:
-        """The last bytes of a file, all of them if it is short."""
-        with self._open(name) as file:
-            file.seek(max(0, os.path.getsize(file.fileno()) - limit_bytes))
-            return bytes(file.read(limit_bytes))
 
     def map(self, name: str) -> pa.NativeFile:
-        """A published, and therefore immutable, file as a memory map."""
-        regular(self.path(name))
-        try:
-            return pa.memory_map(self.path(name), "rb")
-        except OSError as error:
-            raise StoreError(f"cannot open {self.path(name)}", str(error)) from error
+        """A published, and therefore immutable, file for reading, without a copy where that can be."""
 
     def buffer(self, name: str) -> pa.Buffer:
-        """All bytes of such a file, none of them in memory before they are looked at."""
-        return self.map(name).read_buffer() if self.size(name) else pa.py_buffer(b"")
+        """All bytes of such a file."""
 
-    @contextlib.contextmanager
-    def publish(self, name: str, *, settled: bool = True) -> Iterator[BinaryIO]:
+    def publish(self, name: str, *, settled: bool = True) -> AbstractContextManager[BinaryIO]:
         """Write a file that appears under its name when the block ends, complete, or never.
 
         If `settled`, the name survives a loss of power from then on; if not, from the next `settle` on.
         """
-        path = self.path(name)
-        temporary = f"{os.path.dirname(path)}/.{os.path.basename(path)}.{secrets.token_hex(6)}{TEMPORARY_SUFFIX}"
-        try:
-            with io.BufferedWriter(EagerFile(temporary, "xb")) as file:
-                yield file
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, path)
-            if settled:
-                sync_directory(os.path.dirname(path))
-        except OSError as error:
-            raise write_error(path, error) from error
-        finally:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(temporary)
 
-    @contextlib.contextmanager
-    def fill(self, name: str, size: int, start: int) -> Iterator[BinaryIO]:
-        """Write a stretch of a file that several writers fill; it appears under its name when it is sealed.
+    def publish_new(self, name: str, data: bytes) -> bool:
+        """Publish a file unless there is one; False if there is one with another content."""
 
-        One that was sealed before is opened up again.
-        """
-        path = self.path(_unsealed(name))
-        try:
-            if not os.path.exists(path):
-                with contextlib.suppress(FileNotFoundError):
-                    os.rename(self.path(name), path)
-            path = own(self.path(_unsealed(name)))
-            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o644)
-            with io.BufferedWriter(EagerFile(descriptor, "wb")) as file:
-                if os.path.getsize(descriptor) != size:
-                    os.ftruncate(descriptor, size)
-                file.seek(start)
-                yield file
-                file.flush()
-                os.fsync(descriptor)
-        except OSError as error:
-            raise write_error(path, error) from error
+    def fill(self, name: str, size: int, start: int) -> AbstractContextManager[BinaryIO]:
+        """Write a stretch of a file that several writers fill; it appears under its name when it is sealed."""
 
-    def filled_bytes(self, name: str) -> int | None:
-        """The size of a file, be it sealed or not; None if there is none."""
-        for path in (self.path(_unsealed(name)), self.path(name)):
-            with contextlib.suppress(OSError):
-                return os.path.getsize(path)
-        return None
+    def filled(self, name: str, size: int, start: int, count: int) -> bool:
+        """Whether a stretch that was filled is there, be the file of that size sealed or not."""
 
     def seal(self, name: str, size: int) -> None:
         """Publish a file whose stretches have all been filled; nothing happens if that was done before."""
-        if self.filled_bytes(name) != size:
-            raise StoreError(f"{self.path(name)} has gone while it was written", "Run the same command again.")
-        try:
-            if os.path.exists(self.path(_unsealed(name))):
-                os.replace(self.path(_unsealed(name)), self.path(name))
-            sync_directory(os.path.dirname(self.path(name)))
-        except OSError as error:
-            raise write_error(self.path(name), error) from error
 
     def settle(self, directory: str) -> None:
         """Make the names of the files in a directory survive a loss of power."""
-        try:
-            sync_directory(self.path(directory))
-        except OSError as error:
-            raise write_error(self.path(directory), error) from error
 
     def append(self, name: str, data: bytes) -> None:
-        """Add bytes to the end of a file in one write, so that lines of several writers do not mix."""
-        try:
-            descriptor = os.open(own(self.path(name)), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-            try:
-                os.write(descriptor, data)
-            finally:
-                os.close(descriptor)
-        except OSError as error:
-            raise write_error(self.path(name), error) from error
+        """Add lines to a journal, which several writers may keep at a time."""
+
+    def appended(self, name: str, limit_bytes: int) -> bytes:
+        """The last lines of a journal, the first of which may be cut."""
 
     def discard(self, name: str) -> None:
         """Remove a file, if it is there."""
-        try:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(self.path(name))
-        except OSError as error:
-            raise write_error(self.path(name), error) from error
 
     def remove(self, directory: str) -> None:
         """Remove a directory of files, if it is there."""
-        try:
-            shutil.rmtree(self.path(directory))
-        except FileNotFoundError:
-            pass
-        except OSError as error:
-            raise write_error(self.path(directory), error) from error
 
     def remove_temporaries(self, directory: str) -> int:
         """Remove what an interrupted writer left behind; call it only while holding the lock."""
-        removed = 0
-        try:
-            with contextlib.suppress(FileNotFoundError), os.scandir(self.path(directory)) as entries:
-                for entry in entries:
-                    if _TEMPORARY.fullmatch(entry.name) and not entry.is_dir(follow_symlinks=False):
-                        os.unlink(entry.path)
-                        removed += 1
-        except OSError as error:
-            raise write_error(self.path(directory), error) from error
-        return removed
 
-    @contextlib.contextmanager
-    def lock(self, name: str, waiting: Callable[[str], None] | None = None) -> Iterator[None]:
-        """Hold the folder for this process; the system releases it however the process ends.
+    def lock(self, name: str, waiting: Callable[[str], None] | None = None) -> AbstractContextManager[None]:
+        """Hold the folder for this process, where only one may write to it at a time."""
 
-        If another one holds it, that is an error; or, if `waiting` is given, it is told who, and this one waits.
-        """
-        try:
-            file = open(own(self.path(name)), "a+b")  # noqa: SIM115 - closed below, after the lock is taken
-        except OSError as error:
-            raise write_error(self.path(name), error) from error
-        with file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                owner = str(_owner(file) or "unknown")
-                if waiting is None:
-                    raise UsageError(
-                        f"another run is writing to {self.root}",
-                        f"process      {owner}",
-                        "Wait for it to end, stop it, or use another --out.",
-                    ) from None
-                waiting(owner)
-                fcntl.flock(file, fcntl.LOCK_EX)
-            try:
-                file.truncate(0)
-                os.write(file.fileno(), b"%d\n" % os.getpid())
-            except OSError as error:
-                raise write_error(self.path(name), error) from error
-            yield
+    def at_work(self, name: str, journal: str) -> str | None:
+        """Who writes to the folder now, if that can be told."""
 
-    def locked_by(self, name: str) -> int | None:
-        """The process that holds the lock now, if any."""
-        if not self.exists(name):
-            return None
-        with self._open(name) as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return _owner(file)
-        return None
-
-    def free_bytes(self) -> int:
-        """The space left on the folder's file system (of its nearest existing parent)."""
-        return machine.free_disk_bytes(self.root)
-
-    def _has_link(self, path: str) -> bool:
-        """Whether a path goes over a symbolic link on its way from the root, which may be one itself."""
-        while path != self.root:
-            if os.path.islink(path):
-                return True
-            path = os.path.dirname(path)
-        return False
-
-    @contextlib.contextmanager
-    def _open(self, name: str, buffering: int = -1) -> Iterator[Any]:
-        """A regular file for reading; what goes wrong is told with its path."""
-        path = self.path(name)
-        regular(path)
-        try:
-            with open(path, "rb", buffering) as file:
-                yield file
-        except OSError as error:
-            raise unreadable(path, error) from error
-
-    def _all_of(self, name: str) -> int:
-        size = self.size(name)
-        if size > MOST_BYTES:
-            raise CorruptStore(f"{self.path(name)} is too large", f"expected     at most {MOST_BYTES:,} bytes")
-        return size
-
-    def _require(self, name: str, start: int, count: int) -> None:
-        """Refuse bytes that a file does not have, before there is memory for them."""
-        if min(start, count) < 0 or start + count > self.size(name):
-            raise _early(self.path(name), start + count)
+    def free_bytes(self) -> int | None:
+        """The space left for it; None where there is no end to it."""
 
 
-def _owner(file: BinaryIO) -> int:
-    """The process that wrote its number into a lock; 0 if that is not what is in it."""
-    file.seek(0)
-    text = file.read(16).strip()
-    return int(text) if text.isdigit() else 0
-
-
-def _early(path: str, expected_bytes: int) -> CorruptStore:
-    return CorruptStore(f"{path} ends early", f"expected     {expected_bytes:,} bytes")
-
-
-def _exactly(file: io.FileIO, count: int) -> bytes:
-    """Some bytes from where a file stands, in as many reads as that takes; fewer if it ends."""
-    data = file.read(count) or b""
-    while len(data) < count and (more := file.read(count - len(data))):
-        data += more
-    return data
-
-
-def _unsealed(name: str) -> str:
-    return os.path.join(os.path.dirname(name), f".{os.path.basename(name)}.unsealed")
+def folder_at(root: str) -> Folder:
+    """The folder at a path or URL."""
+    kind = scheme(root)
+    if not kind:
+        return DiskFolder(root)
+    if kind in OBJECT_STORES:
+        return BucketFolder(root)
+    known = ", ".join(f"{name}://" for name in OBJECT_STORES)
+    advice = f"Use a local directory, or {known}."
+    if kind == HUB:
+        raise UsageError("nothing can be written to the Hub", f"given        {root}", advice)
+    raise UsageError(f"{kind}:// is not known", f"given        {root}", advice)

@@ -1,35 +1,46 @@
-"""Sources: found by path, directory or glob, and opened for reading."""
+"""Sources: found by path, directory or glob, and opened for reading, wherever they are."""
 
 from __future__ import annotations
 
+import functools
 import glob
 import os
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from stat import S_ISREG
+from types import ModuleType
 
 import pyarrow as pa
 
+from tokenmill import settings
 from tokenmill.errors import SourceError
+from tokenmill.storage import ranges
+from tokenmill.storage.addresses import HUB, OBJECT_STORES, FileInfo, absolute, scheme
+from tokenmill.storage.ranges import Fetch, RangeFile, Span
 
 
-@dataclass(frozen=True, slots=True)
-class FileInfo:
-    """A file as it stands now. The fingerprint changes when the content does."""
+def _remote(address: str) -> ModuleType | None:
+    """The module that reads what is at an address, or None for a disk."""
+    kind = scheme(address)
+    if not kind:
+        return None
+    if kind in OBJECT_STORES:
+        from tokenmill.storage import objects  # noqa: PLC0415 - loads the client
 
-    path: str
-    size: int
-    fingerprint: str
+        return objects
+    if kind == HUB:
+        from tokenmill.storage import hub  # noqa: PLC0415 - loads the client
 
-
-def absolute(path: str) -> str:
-    """The path in the form that is stored: absolute, with `~` and `..` resolved."""
-    path = os.path.abspath(os.path.expanduser(path))
-    return path[1:] if path.startswith("//") else path  # which POSIX lets mean something else, and no system does
+        return hub
+    known = " ".join(f"{name}://" for name in (*OBJECT_STORES, HUB))
+    raise SourceError(f"{kind}:// is not known", f"given        {address}", f"known        {known}")
 
 
 def stat(path: str) -> FileInfo:
     """Size and fingerprint of one file."""
+    remote = _remote(path)
+    if remote is not None:
+        found: FileInfo = remote.stat(path)
+        return found
     try:
         status = os.stat(path)
     except OSError as error:
@@ -46,9 +57,10 @@ def find(pattern: str) -> tuple[bool, list[FileInfo]]:
 
     The first value tells whether the files were named one by one (a path or a glob) or found by walking a directory.
     """
-    if "://" in pattern:
-        scheme = pattern.partition("://")[0]
-        raise SourceError(f"{scheme}:// sources cannot be read yet", "Copy the files to a local disk first.")
+    remote = _remote(pattern)
+    if remote is not None:
+        found: tuple[bool, list[FileInfo]] = remote.find(pattern)
+        return found
     path = absolute(pattern)
     if os.path.isdir(path):
         return False, list(_walk(path))
@@ -81,12 +93,15 @@ def _walk(directory: str) -> Iterator[FileInfo]:
             raise SourceError(f"cannot list {error.filename}", os.strerror(error.errno or 0)) from error
 
 
-def open_input(path: str) -> pa.NativeFile:
-    """A file opened for random access.
+def open_input(file: FileInfo, expected: Sequence[Span] = ()) -> pa.NativeFile:
+    """A file opened for random access; what is expected to be read is fetched ahead where that takes a network.
 
-    Plain reads rather than a memory map: a source that shrinks under a map kills the process with SIGBUS, a short read
-    is an error that can be told.
+    Plain reads of a disk rather than a memory map: a source that shrinks under a map kills the process with SIGBUS, a
+    short read is an error that can be told.
     """
+    path = _local(file)
+    if path is None:
+        return pa.PythonFile(RangeFile(file, _fetch(file), expected), mode="r")
     stat(path)
     try:
         return pa.OSFile(path, "rb")
@@ -95,11 +110,53 @@ def open_input(path: str) -> pa.NativeFile:
         raise SourceError(f"cannot open {path}", reason) from error
 
 
-def read_start(path: str, limit_bytes: int) -> bytes:
+def foresee(file: FileInfo, expected: Sequence[Span]) -> None:
+    """Begin to fetch what will be read of a file soon, if that takes a network and no whole copy of it is kept."""
+    kept = scheme(file.path) == HUB and settings.cache() is not None
+    if scheme(file.path) and not kept:
+        ranges.foresee(file, _fetch(file), expected)
+
+
+def read_start(file: FileInfo, limit_bytes: int) -> bytes:
     """The first bytes of a file, all of them if it is short."""
     try:
-        with open_input(path) as file:
-            return bytes(file.read(limit_bytes))
+        with open_input(file, [(0, min(limit_bytes, file.size))]) as stream:
+            return bytes(stream.read(limit_bytes))
     except OSError as error:
         reason = os.strerror(error.errno) if error.errno else str(error)
-        raise SourceError(f"cannot read {path}", reason) from error
+        raise SourceError(f"cannot read {file.path}", reason) from error
+
+
+def check_unchanged(file: FileInfo) -> None:
+    """Raise if a file is not what it was. One behind a network is only ever read in the version that is asked for."""
+    if scheme(file.path):
+        return
+    found = stat(file.path)
+    if found.fingerprint != file.fingerprint:
+        raise SourceError(
+            "a source changed since the run was planned",
+            f"file         {file.path}",
+            f"expected     {file.size} bytes (fingerprint {file.fingerprint})",
+            f"found        {found.size} bytes (fingerprint {found.fingerprint})",
+            "Restore the file, or start a new run with another --out.",
+        )
+
+
+def _local(file: FileInfo) -> str | None:
+    """The path of a file that can be opened: its own, or that of a copy which is kept of it."""
+    if not scheme(file.path):
+        return file.path
+    directory = settings.cache()
+    if directory is None or scheme(file.path) != HUB:
+        return None
+    from tokenmill.storage.hub import local_copy  # noqa: PLC0415 - loads the client
+
+    return local_copy(file.path, file.fingerprint, file.size, directory)
+
+
+def _fetch(file: FileInfo) -> Fetch:
+    remote = _remote(file.path)
+    if remote is None:
+        raise SourceError(f"{file.path} is not behind a network")
+    fetch: Fetch = functools.partial(remote.fetch, file.path, file.fingerprint)
+    return fetch

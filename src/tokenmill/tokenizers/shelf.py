@@ -15,7 +15,7 @@ import msgspec
 from tokenmill import job
 from tokenmill.errors import StoreError, TokenizerError
 from tokenmill.job import TokenizerSpec
-from tokenmill.storage import Folder
+from tokenmill.storage import Folder, folder_at
 from tokenmill.tokenizers.vocabulary import Vocabulary, resolve
 
 
@@ -60,8 +60,8 @@ def _shelves() -> list[Folder]:
     """Where vocabularies are kept; the second place is for machines whose home cannot be written to."""
     home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     return [
-        Folder(os.path.join(home, "tokenmill", "tokenizers")),
-        Folder(os.path.join(tempfile.gettempdir(), f"tokenmill-{os.getuid()}", "tokenizers")),
+        folder_at(os.path.join(home, "tokenmill", "tokenizers")),
+        folder_at(os.path.join(tempfile.gettempdir(), f"tokenmill-{os.getuid()}", "tokenizers")),
     ]
 
 

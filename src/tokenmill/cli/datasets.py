@@ -1,0 +1,130 @@
+"""The command that lists datasets, and how they look: a table that fits 80 columns, and what its figures mean."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from tokenmill.cli import options
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from rich.table import Table
+
+    from tokenmill.api.offer import Offer, OfferedVersion
+
+UNKNOWN = "-"
+LEAST_COLUMNS = 80
+
+
+@click.command(epilog="\b\nExample:\n  tokenmill datasets fineweb-edu --tokenizer gpt2")
+@click.argument("name", required=False, metavar="[NAME]")
+@click.option(
+    "--tokenizer",
+    "-t",
+    default="gpt2",
+    show_default=True,
+    metavar="T",
+    help="What disk and time are told for, as for `prepare`.",
+)
+@options.everywhere
+def datasets(name: str | None, tokenizer: str, as_json: bool) -> None:
+    """List the datasets that have a name: rows, tokens, download, disk and the time they take here.
+
+    With NAME, one of them: its versions, licence, revision and the command to type. The environment variable
+    TOKENMILL_DATASETS names a file with more datasets.
+    """
+    from tokenmill.api import offer  # noqa: PLC0415 - after the options are known to be right
+    from tokenmill.cli import show  # noqa: PLC0415
+
+    offered = offer.datasets(name, tokenizer=tokenizer)
+    if as_json:
+        show.result(offered, as_json, _footnotes)
+        return
+    if name is not None:
+        show.result(offered, as_json, _facts)
+        click.echo()
+    _print(_table(offered, one=name is not None))
+    click.echo()
+    show.result(offered, as_json, _footnotes)
+    click.echo(f"\n{_command(offered, name)}")
+
+
+def _facts(offered: Offer) -> Iterable[tuple[str, str]]:
+    dataset = offered.datasets[0]
+    yield "dataset", dataset.name
+    if dataset.about:
+        yield "about", dataset.about
+    yield "repository", dataset.repository
+    yield "revision", dataset.revision + ("" if len(dataset.revision) == 40 else ", pinned when a run is planned")
+    yield "licence", dataset.licence
+    yield "column", dataset.column
+
+
+def _table(offered: Offer, *, one: bool) -> Table:
+    from rich.table import Table  # noqa: PLC0415 - heavy
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in ["version"] if one else ["dataset", "version"]:
+        table.add_column(heading, no_wrap=True)
+    for heading in _headings(offered):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for dataset in offered.datasets:
+        for place, version in enumerate(dataset.versions):
+            names = [version.version] if one else [dataset.name if place == 0 else "", version.version]
+            table.add_row(*names, *_figures(version, offered))
+    return table
+
+
+def _headings(offered: Offer) -> list[str]:
+    disk = ["disk"] if offered.token_bytes is not None else []
+    return ["files", "rows", "tokens", "download", *disk, *(["time"] if offered.bytes_per_second is not None else [])]
+
+
+def _figures(version: OfferedVersion, offered: Offer) -> list[str]:
+    from tokenmill.wording import duration, number, size  # noqa: PLC0415
+
+    files, rows = (UNKNOWN if value is None else f"{value:,}" for value in (version.files, version.rows))
+    tokens = UNKNOWN if version.tokens is None else number(version.tokens).replace("G", "B")  # as versions are named
+    download, disk = (UNKNOWN if value is None else size(value) for value in (version.bytes, version.disk_bytes))
+    seconds = UNKNOWN if version.seconds is None else duration(version.seconds)
+    figures = [files, rows, tokens, download, *([disk] if offered.token_bytes is not None else [])]
+    return [*figures, *([seconds] if offered.bytes_per_second is not None else [])]
+
+
+def _print(table: Table) -> None:
+    from rich.console import Console  # noqa: PLC0415 - heavy
+
+    console = Console(highlight=False, markup=False)
+    console.width = max(console.width, LEAST_COLUMNS)  # a narrow terminal breaks lines; it does not cut them off
+    console.print(table)
+
+
+def _footnotes(offered: Offer) -> Iterable[tuple[str, str]]:
+    from tokenmill.wording import count, size  # noqa: PLC0415
+
+    known = (version for dataset in offered.datasets for version in dataset.versions)
+    examples = {version.version: version.example for version in known if version.example}
+    for pattern, example in examples.items():
+        yield pattern, f"many versions, such as {example}"
+    if offered.token_bytes is not None:
+        yield (
+            "disk",
+            f"of the store, {offered.token_bytes} bytes a token ({offered.tokenizer}); exports come on top",
+        )
+    if offered.bytes_per_second is not None:
+        speed = f"{size(offered.bytes_per_second)}/s of text"
+        yield "time", f"on {count(offered.cores, 'core')} at {speed}, as measured; network not counted"
+    for notice in offered.notices:
+        yield "note", notice
+
+
+def _command(offered: Offer, name: str | None) -> str:
+    first = offered.datasets[0].versions[0]
+    version, tokenizer = first.example or first.version, offered.tokenizer
+    if name is None:
+        return f"`tokenmill datasets {offered.datasets[0].name}` tells more of one."
+    to = " --to nanogpt" if offered.token_bytes == 2 else ""  # which takes no larger tokens
+    return f"tokenmill prepare {name} --version {version} --tokenizer {tokenizer}{to} \\\n  --out {name}-{version}"

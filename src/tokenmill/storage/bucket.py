@@ -1,0 +1,293 @@
+"""A folder in an object store. An object appears whole or not at all, by one request: there is nothing to rename.
+
+Several machines may write to it at a time. What they write is the same wherever two of them write one object, so that
+it does not matter who comes last; where it would, `publish_new` lets the first one win.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import posixpath
+from collections.abc import Callable, Iterator
+from typing import Any, BinaryIO
+
+import pyarrow as pa
+
+from tokenmill.errors import CorruptStore, SourceError, StoreError, TokenmillError
+from tokenmill.storage import clients, objects
+from tokenmill.storage.addresses import absolute
+from tokenmill.storage.journal import Journal
+from tokenmill.storage.ranges import RangeFile
+from tokenmill.storage.upload import Upload, part_bytes
+
+MOST_BYTES = 1 << 30
+"""An object that is larger is never read whole where it might be anybody's."""
+
+DELETE_AT_ONCE = 1000
+CREATE_ATTEMPTS = 3
+
+
+class BucketFolder:
+    """The objects below a URL."""
+
+    is_remote = True
+
+    def __init__(self, root: str) -> None:
+        self.root = absolute(root)
+        self._store, self._prefix = clients.client(self.root)
+        self._journals: dict[str, Journal] = {}
+
+    def path(self, name: str) -> str:
+        """The URL of a name, which must stay inside the folder."""
+        inside = posixpath.normpath(name)
+        if "\0" in name or name.startswith("/") or inside.startswith(".."):
+            raise CorruptStore(f"the name {name!r} points outside {self.root}")
+        return self.root if inside == "." else f"{self.root}/{inside}"
+
+    def create(self, name: str = ".") -> None:
+        """Nothing: a folder is there as soon as an object is in it."""
+
+    def exists(self, name: str) -> bool:
+        """Whether there is an object of that name."""
+        return self._meta(name) is not None
+
+    def names(self, directory: str) -> list[str]:
+        """The names of the objects directly inside a directory, unordered."""
+        root = self.path(directory)
+        found = (file.path[len(root) + 1 :] for file in objects.below(root))
+        return [name for name in found if "/" not in name]
+
+    def size(self, name: str) -> int:
+        """The size of an object in bytes."""
+        meta = self._meta(name)
+        if meta is None:
+            raise StoreError(f"cannot read {self.path(name)}", "reason       there is no such object")
+        return int(meta["size"])
+
+    def read(self, name: str, limit_bytes: int | None = None) -> bytes:
+        """The content of an object, or its first bytes."""
+        if limit_bytes is None:
+            return bytes(self._whole(name, MOST_BYTES))
+        size = min(limit_bytes, self.size(name)) if limit_bytes > MOST_BYTES else limit_bytes
+        return bytes(self._range(name, {"range": (0, size)}))
+
+    def lines(self, name: str) -> Iterator[bytes]:
+        """The lines of an object, one after the other."""
+        with pa.input_stream(self._file(name)) as stream:
+            rest = b""
+            while data := stream.read(1 << 20):
+                *whole, rest = (rest + data).split(b"\n")
+                yield from (line + b"\n" for line in whole)
+        if rest:
+            yield rest
+
+    def chunks(self, name: str, start: int, count: int) -> Iterator[bytes]:
+        """A stretch of an object, some of it at a time; the next ones are fetched meanwhile."""
+        with self._file(name, start, count) as file:
+            file.seek(start)
+            for place in range(0, count, 1 << 20):
+                yield file.read(min(1 << 20, count - place))
+
+    def read_at(self, name: str, start: int, count: int) -> bytes:
+        """Exactly these bytes of an object."""
+        if not count:
+            return b""
+        if min(start, count) < 0:
+            raise _early(self.path(name), start + count)
+        with self._file(name, start, count) if count > MOST_BYTES else contextlib.nullcontext() as file:
+            if file is not None:
+                file.seek(start)
+                return file.read(count)
+        data = self._range(name, {"range": (start, start + count)})
+        if data.size < count:
+            raise _early(self.path(name), start + count)
+        return bytes(data)
+
+    def map(self, name: str) -> pa.NativeFile:
+        """An object as a file in memory."""
+        return pa.BufferReader(self.buffer(name))
+
+    def buffer(self, name: str) -> pa.Buffer:
+        """All bytes of an object."""
+        return self._whole(name, None)
+
+    @contextlib.contextmanager
+    def publish(self, name: str, *, settled: bool = True) -> Iterator[BinaryIO]:  # noqa: ARG002 - an object is durable
+        """Write an object that appears when the block ends."""
+        with self._telling(name, "write"), Upload(self._store, self._key(name)) as upload:
+            yield upload  # type: ignore[misc]
+
+    def publish_new(self, name: str, data: bytes) -> bool:
+        """Write an object unless there is one; False if there is one with another content.
+
+        If an answer is lost, nobody knows who has written what is there: so it is compared. If there is nothing, the
+        request was lost, which the client does not make again by itself.
+        """
+        import obstore  # noqa: PLC0415 - not for local runs
+        from obstore.exceptions import AlreadyExistsError, GenericError  # noqa: PLC0415
+
+        with self._telling(name, "write"):
+            for left in reversed(range(CREATE_ATTEMPTS)):
+                try:
+                    obstore.put(self._store, self._key(name), data, mode="create")
+                except (AlreadyExistsError, GenericError):
+                    if self.exists(name):
+                        return self.read(name) == data
+                    if not left:
+                        raise
+                else:
+                    return True
+        return False
+
+    @contextlib.contextmanager
+    def fill(self, name: str, size: int, start: int) -> Iterator[BinaryIO]:  # noqa: ARG002 - the face of a folder
+        """Write a stretch as an object of its own; sealing joins them."""
+        with self.publish(f"{_pieces(name)}/{start:020d}") as file:
+            yield file
+
+    def filled(self, name: str, size: int, start: int, count: int) -> bool:
+        """Whether the stretch is there, on its own or in the sealed object."""
+        if (whole := self._meta(name)) is not None:
+            return bool(whole["size"] == size)
+        piece = self._meta(f"{_pieces(name)}/{start:020d}")
+        return piece is not None and bool(piece["size"] == count)
+
+    def seal(self, name: str, size: int) -> None:
+        """Join the stretches: they are read one after the other while the object is written."""
+        if not self._is_sealed(name, size):
+            try:
+                self._join(name, size)
+            except (StoreError, SourceError):
+                if not self._is_sealed(name, size):  # by another machine, which has removed the stretches
+                    raise
+        self.remove(_pieces(name))
+
+    def _is_sealed(self, name: str, size: int) -> bool:
+        whole = self._meta(name)
+        return whole is not None and bool(whole["size"] == size)
+
+    def _join(self, name: str, size: int) -> None:
+        names = sorted(self.names(_pieces(name)))
+        with self._telling(name, "write"), Upload(self._store, self._key(name), part_bytes(size)) as upload:
+            place = 0
+            for piece in names:
+                if int(piece) != place:
+                    break
+                count = self.size(f"{_pieces(name)}/{piece}")
+                for data in self.chunks(f"{_pieces(name)}/{piece}", 0, count):
+                    upload.write(data)
+                place += count
+            if place != size:
+                raise StoreError(f"a stretch of {self.path(name)} has gone", "Run the same command again.")
+
+    def settle(self, directory: str) -> None:
+        """Nothing: an object is durable when the store has answered."""
+
+    def append(self, name: str, data: bytes) -> None:
+        """Add lines to this process's share of a journal; they are written every few seconds."""
+        if name not in self._journals:
+            self._journals[name] = Journal(self, name)
+        self._journals[name].append(data)
+
+    def appended(self, name: str, limit_bytes: int) -> bytes:
+        """The last lines of a journal, of all that keep it."""
+        return Journal(self, name).tail(limit_bytes)
+
+    def discard(self, name: str) -> None:
+        """Remove an object, if it is there."""
+        self._delete([self._key(name)])
+
+    def remove(self, directory: str) -> None:
+        """Remove the objects below a directory."""
+        keys = [file.path[len(self.root) - len(self._prefix) :] for file in objects.below(self.path(directory))]
+        for start in range(0, len(keys), DELETE_AT_ONCE):
+            self._delete(keys[start : start + DELETE_AT_ONCE])
+
+    def remove_temporaries(self, directory: str) -> int:  # noqa: ARG002 - the face of a folder
+        """Nothing: what was not written whole was never there."""
+        return 0
+
+    @contextlib.contextmanager
+    def lock(self, name: str, waiting: Callable[[str], None] | None = None) -> Iterator[None]:  # noqa: ARG002
+        """Let anybody write, and see to it that the journals are written at the end."""
+        try:
+            yield
+        finally:
+            for journal in self._journals.values():
+                with contextlib.suppress(TokenmillError):  # there is something more important to tell
+                    journal.flush()
+
+    def at_work(self, name: str, journal: str) -> str | None:  # noqa: ARG002 - the face of a folder
+        """Who has written to the journal in the last moments."""
+        return Journal(self, journal).writer()
+
+    def free_bytes(self) -> int | None:
+        """No end to it."""
+        return None
+
+    def _key(self, name: str) -> str:
+        return self.path(name)[len(self.root) - len(self._prefix) :]
+
+    def _meta(self, name: str) -> Any:
+        import obstore  # noqa: PLC0415 - not for local runs
+
+        with self._telling(name, "read"):
+            try:
+                return obstore.head(self._store, self._key(name))
+            except FileNotFoundError:
+                return None
+
+    def _whole(self, name: str, most_bytes: int | None) -> pa.Buffer:
+        import obstore  # noqa: PLC0415 - not for local runs
+
+        with self._telling(name, "read"):
+            result = obstore.get(self._store, self._key(name))
+            if most_bytes is not None and result.meta["size"] > most_bytes:
+                raise CorruptStore(f"{self.path(name)} is too large", f"expected     at most {most_bytes:,} bytes")
+            return pa.py_buffer(result.bytes())
+
+    def _range(self, name: str, options: Any) -> pa.Buffer:
+        import obstore  # noqa: PLC0415 - not for local runs
+
+        with self._telling(name, "read"):
+            try:
+                return pa.py_buffer(obstore.get(self._store, self._key(name), options=options).bytes())
+            except obstore.exceptions.GenericError as error:
+                if "416" in clients.reason(error):  # it starts after the end
+                    return pa.py_buffer(b"")
+                raise
+
+    def _file(self, name: str, start: int = 0, count: int | None = None) -> RangeFile:
+        file = objects.stat(self.path(name))
+        stop = file.size if count is None else start + count
+        if stop > file.size:
+            raise _early(file.path, stop)
+        return RangeFile(file, lambda a, b: objects.fetch(file.path, file.fingerprint, a, b), [(start, stop)])
+
+    def _delete(self, keys: list[str]) -> None:
+        import obstore  # noqa: PLC0415 - not for local runs
+
+        with self._telling(".", "delete from"), contextlib.suppress(FileNotFoundError):
+            obstore.delete(self._store, keys)
+
+    @contextlib.contextmanager
+    def _telling(self, name: str, doing: str) -> Iterator[None]:
+        """Tell what goes wrong with the URL it happened at."""
+        try:
+            yield
+        except TokenmillError:
+            raise
+        except FileNotFoundError as error:
+            raise StoreError(f"cannot {doing} {self.path(name)}", "reason       there is no such object") from error
+        except Exception as error:
+            if type(error).__module__.startswith("obstore"):
+                raise clients.failed(self.path(name), doing, error) from None
+            raise
+
+
+def _early(path: str, expected_bytes: int) -> CorruptStore:
+    return CorruptStore(f"{path} ends early", f"expected     {expected_bytes:,} bytes")
+
+
+def _pieces(name: str) -> str:
+    return posixpath.join(posixpath.dirname(name), f".{posixpath.basename(name)}.pieces")

@@ -1,0 +1,138 @@
+"""Objects as sources: found by key, directory or glob, and read in ranges of one version of them."""
+
+from __future__ import annotations
+
+import glob
+import itertools
+import re
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+
+from tokenmill.errors import SourceError
+from tokenmill.storage import clients
+from tokenmill.storage.addresses import FileInfo, absolute, split_url
+from tokenmill.storage.globs import fixed_prefix, matches
+
+LIST_AT_ONCE = 1000
+BREAKS = 5
+BREAKING_SECONDS = 60.0
+"""How often a page may break off, and for how long: a client that has waited for minutes is not sent again."""
+
+
+def find(url: str) -> tuple[bool, list[FileInfo]]:
+    """The objects that a URL names: one, those below it, or those that match it; and whether it named them."""
+    url = absolute(url)
+    scheme, bucket, key = split_url(url)
+    if glob.has_magic(key):
+        listed = below(f"{scheme}://{bucket}/{fixed_prefix(key)}")
+        matching = [file for file in listed if matches(split_url(file.path)[2], key)]
+        files = [file for file in matching if file.size or _stat(file.path)]  # else it is an empty directory
+        if not files:
+            raise SourceError(f"no object matches {url}")
+        return True, files
+    if key and (file := _stat(url)) is not None:
+        return True, [file]
+    files = [file for file in below(url) if not re.search(r"(^|/)\.", file.path[len(url) :])]
+    if not files:
+        raise SourceError(f"there is no object {url}, and none below it")
+    return False, files
+
+
+def below(url: str) -> Iterator[FileInfo]:
+    """Every object below a URL, page after page; not the empty ones that stand for directories.
+
+    Those end with a slash, which the client does not tell. Keys come in order: what is in a directory follows it.
+    """
+    store, prefix = clients.client(url)
+    root = url[: len(url) - len(prefix)].rstrip("/")
+    metas = (meta for page in _pages(url, store, prefix) for meta in page)
+    files = (FileInfo(f"{root}/{meta['path']}", meta["size"], _fingerprint(meta)) for meta in metas)
+    for file, following in itertools.pairwise(itertools.chain(files, [FileInfo("", 0, "")])):
+        is_directory = file.path == url or following.path.startswith(f"{file.path}/")
+        if file.size or not is_directory:
+            yield file
+
+
+def _pages(url: str, store: Any, prefix: str) -> Iterator[Any]:
+    """The pages of a listing. One that breaks off is asked for again, which the client does not do by itself."""
+    import obstore  # noqa: PLC0415 - not for local runs
+    from obstore.exceptions import BaseError, GenericError  # noqa: PLC0415
+
+    last, broken, since = None, 0, time.monotonic()
+    while True:
+        try:
+            for page in obstore.list(store, prefix or None, offset=last, chunk_size=LIST_AT_ONCE):
+                yield page
+                last, broken, since = page[-1]["path"], 0, time.monotonic()
+        except GenericError as error:
+            broken += 1
+            answered = "status code" in clients.reason(error)
+            if answered or broken > BREAKS or time.monotonic() - since > BREAKING_SECONDS:
+                raise clients.failed(url, "list", error) from None
+            time.sleep(0.2 * broken)
+        except (BaseError, FileNotFoundError) as error:
+            raise clients.failed(url, "list", error) from None
+        else:
+            return
+
+
+def stat(url: str) -> FileInfo:
+    """Size and fingerprint of one object."""
+    file = _stat(url)
+    if file is None:
+        raise SourceError(f"there is no {url}")
+    return file
+
+
+def _stat(url: str) -> FileInfo | None:
+    import obstore  # noqa: PLC0415 - not for local runs
+
+    store, key = clients.client(url)
+    try:
+        meta = obstore.head(store, key)
+    except FileNotFoundError:
+        return None
+    except obstore.exceptions.BaseError as error:
+        raise clients.failed(url, "read", error) from None
+    return FileInfo(url, meta["size"], _fingerprint(meta))
+
+
+def fetch(url: str, fingerprint: str, start: int, stop: int) -> pa.Buffer:
+    """Exactly these bytes of an object, of the version that has this fingerprint."""
+    import obstore  # noqa: PLC0415 - not for local runs
+    from obstore.exceptions import BaseError, PreconditionError  # noqa: PLC0415
+
+    store, key = clients.client(url)
+    try:
+        version = {"if_match": fingerprint} if fingerprint.startswith(('"', "W/")) else {}
+        options: Any = {"range": (start, stop), **version}
+        data = obstore.get(store, key, options=options).bytes()
+    except (PreconditionError, FileNotFoundError):
+        raise changed(url, fingerprint, _stat(url)) from None
+    except BaseError as error:
+        raise clients.failed(url, "read", error) from None
+    if len(data) != stop - start:
+        raise EOFError(f"bytes {start} to {stop} were asked for, and {len(data)} came")
+    return pa.py_buffer(data)
+
+
+def changed(url: str, expected: str, found: FileInfo | None) -> SourceError:
+    """The error for a source that is not the one that was planned."""
+    return SourceError(
+        "a source changed since the run was planned",
+        f"file         {url}",
+        f"expected     fingerprint {expected}",
+        f"found        {f'fingerprint {found.fingerprint}, {found.size} bytes' if found else 'nothing'}",
+        "Restore the file, or start a new run with another --out.",
+    )
+
+
+def _fingerprint(meta: Any) -> str:
+    """The etag, in quotes, which Azure leaves out in listings; or what is nearest to it."""
+    etag: str | None = meta["e_tag"]
+    if not etag:
+        return f"{meta['size']}-{meta['last_modified'].timestamp():.6f}"
+    return etag if etag.startswith(('"', "W/")) else f'"{etag}"'
