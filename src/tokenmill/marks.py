@@ -122,6 +122,11 @@ def doing(note: bytes, seconds: float) -> None:
         _own.write(note, seconds)
 
 
+def is_supervised() -> bool:
+    """Whether this process works for another one, which looks after it."""
+    return _own is not None
+
+
 def noted() -> bytes:
     """What this process marked last of the item that it is at."""
     return b"" if _own is None else _own.read().note

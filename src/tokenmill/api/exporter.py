@@ -122,8 +122,8 @@ class Exporter:
         return plan
 
     def _refuse_to_overwrite(self, plan: pa.Table) -> None:
-        """While no shard is committed, a file that has the name of one is somebody else's."""
-        if records.committed(self.folder, len(plan)).any():
+        """While there is no plan and no shard is committed, a file that has the name of one is somebody else's."""
+        if records.committed(self.folder, len(plan)).any() or self.folder.exists(names.PLAN):
             return
         folders = {split_folder(self.job, split) for split in ("train", "val")}
         there = {os.path.join(folder, name) for folder in folders for name in self.folder.names(folder or ".")}

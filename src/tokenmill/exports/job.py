@@ -143,6 +143,10 @@ def freeze(folder: Folder, export: FrozenExport) -> FrozenExport:
     One that never came to a plan has written no shard, and gives way.
     """
     before = read_frozen(folder)
+    if before is None and folder.is_remote:
+        if folder.publish_new(EXPORT, layout.json_bytes(export)):
+            return export
+        before = read_frozen(folder)  # somebody else was first
     if before is None or (before.job != export.job and not folder.exists(PLAN)):
         for file in (MANIFEST, PLAN):
             folder.discard(file)

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tokenmill import layout
-from tokenmill.errors import CorruptStore
+from tokenmill.errors import CorruptStore, StoreError
 from tokenmill.exports import records, runs
 from tokenmill.exports.job import ExportJob, FrozenExport
 from tokenmill.exports.order import Order
@@ -21,7 +21,7 @@ from tokenmill.exports.streams import Extent, Origins, PartExtent, RunExtent, Sh
 from tokenmill.formats import find_format
 from tokenmill.formats.format import Content, Shard, ShardRecord, Tokens
 from tokenmill.part import PartContent, TokenArray
-from tokenmill.storage import folder_at, in_turn
+from tokenmill.storage import Folder, folder_at, in_turn
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,10 +131,22 @@ class WriteShard:
     site: Site
 
     def __call__(self, task: ShardTask) -> ShardRecord:
-        """A shard that has its record already is left alone: whoever published it died before telling."""
-        folder, job = folder_at(self.site.out), self.site.frozen.job
+        """A shard that has its record already is left alone: whoever published it died before telling.
+
+        It may also be another machine, which may have come to the end, and have removed what is read here.
+        """
+        folder = folder_at(self.site.out)
         if records.exists(folder, task.shard):
             return records.read(folder, task.shard)
+        try:
+            return self._write(folder, task)
+        except StoreError:
+            if not records.exists(folder, task.shard):
+                raise
+            return records.read(folder, task.shard)
+
+    def _write(self, folder: Folder, task: ShardTask) -> ShardRecord:
+        job = self.site.frozen.job
         format_ = find_format(job.format)
         extent = self.site.extent(task.stream, task.first_block, task.last_block)
         origins, tokens, cut = self._content(task, extent)

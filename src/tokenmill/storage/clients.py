@@ -14,6 +14,7 @@ import threading
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from tokenmill import marks
 from tokenmill.errors import SourceError, StorageError, TokenmillError, UsageError
 from tokenmill.storage.addresses import split_url
 
@@ -73,7 +74,8 @@ _one_at_a_time = threading.Lock()
 @functools.lru_cache(maxsize=64)
 def _client(_process: int, scheme: str, bucket: str) -> ObjectStore:
     """A client belongs to the process that made it: its threads do not survive a fork."""
-    _greet(scheme, bucket)
+    if not marks.is_supervised():  # the one it works for has done it, and a server may be restarted now
+        _greet(scheme, bucket)
     return _new_client(scheme, bucket, OPTIONS, RETRIES)
 
 
