@@ -11,7 +11,7 @@ from pathlib import Path
 
 import click
 
-from tokenmill.cli import cli
+from tokenmill.cli import CONTEXT, cli
 
 PAGE = Path(__file__).parent.parent / "docs" / "commands.md"
 HEAD = """# Commands
@@ -40,7 +40,7 @@ def main() -> int:
 
 def section(name: str, command: click.Command) -> str:
     """One command: its help, as the command prints it in 100 columns."""
-    context = click.Context(command, info_name=f"tokenmill {name}", max_content_width=100, terminal_width=100)
+    context = click.Context(command, info_name=f"tokenmill {name}", terminal_width=100, **CONTEXT)
     return f"\n## tokenmill {name}\n\n```text\n{command.get_help(context)}\n```\n"
 
 

@@ -127,7 +127,8 @@ def put_directory(server: S3Server, url: str) -> None:
 
 def results(files: Mapping[str, bytes]) -> dict[str, bytes]:
     """What a run gives: the same, wherever sources and store are. Only the sources' addresses and etags are theirs."""
-    found = {name: data for name, data in files.items() if not NOT_COMPARED.fullmatch(name)}
+    named = {re.sub(r"^(plan|sources)-[0-9a-f]{16}\.", r"\1.", name): data for name, data in files.items()}
+    found = {name: data for name, data in named.items() if not NOT_COMPARED.fullmatch(name)}
     found.pop("sources.parquet")
     frozen = {**json.loads(found["run.json"]), "sources_sha256": "", "engine": ""}
     return {**found, "run.json": json.dumps(frozen).encode()}

@@ -133,12 +133,15 @@ def test_a_name_and_a_version_mean_files(name: str, version: str, path: str, row
     [
         (None, ("which version of fineweb-edu?", "--version 10B")),
         ("11B", ("no version '11B'", "did you mean 10B?")),
+        (10, ("no version '10'", "did you mean 10B?")),
         ("cc-main-2024-10", ("did you mean CC-MAIN-2024-10?",)),
         ("CC-MAIN-/../x", ("no version",)),
         ("CC-MAIN-*", ("no version",)),
     ],
 )
-def test_a_version_that_is_none_is_refused_with_those_there_are(version: str | None, said: tuple[str, ...]) -> None:
+def test_a_version_that_is_none_is_refused_with_those_there_are(
+    version: str | int | None, said: tuple[str, ...]
+) -> None:
     """The message lists the versions, and guesses."""
     with pytest.raises(UsageError) as raised:
         name_sources("fineweb-edu", version)
@@ -279,7 +282,8 @@ def test_a_dump_is_a_version(fineweb: Hub, tmp_path: Path) -> None:
     assert sources_of(tmp_path / "out") == [f"{folder}/000_{number:05}.parquet" for number in range(2)]
     assert "expected" not in done.stderr
     message = run("prepare", "fineweb-edu", "--version", "CC-MAIN-2024-99", *TOKENS, "--out", tmp_path / "x", code=1)
-    assert "no file matches" in message.stderr
+    assert f"HuggingFaceFW/fineweb-edu has no data/CC-MAIN-2024-99 at its commit {EDU}" in message.stderr
+    assert f"/datasets/HuggingFaceFW/fineweb-edu/tree/{EDU}/data\n" in message.stderr
 
 
 def test_a_whole_run_counts_its_rows(fineweb: Hub, tmp_path: Path, own) -> None:
@@ -350,6 +354,17 @@ def test_datasets_are_listed_in_80_columns() -> None:
     assert line.split()[:9] == ["fineweb-edu", "10B", "14", "9,672,101", "10.0B", "28.5", "GB", "20.2", "GB"]
     assert re.search(r"[0-9.]+ (s|min|h|days)$", line)
     assert "network not counted" in shown
+    assert f"tokens       as GPT-2 makes them; {SMALL_TIKTOKEN} makes more or fewer" in shown
+
+
+def test_a_narrow_terminal_gets_fewer_columns() -> None:
+    """At 60 columns the table has what fits, each line is one, and what is left out is named."""
+    shown = run("datasets", "--tokenizer", SMALL_TIKTOKEN, COLUMNS="60").stdout
+    table = shown.partition("\n\n")[0].splitlines()
+    assert max(map(len, table)) <= 60
+    assert table[0].split() == ["dataset", "version", "tokens", "download", "disk", "time"]
+    assert len(table) == 12
+    assert "left out     files, rows" in shown
 
 
 def test_one_dataset_is_shown_with_its_command() -> None:

@@ -12,7 +12,10 @@ import click
 import pytest
 
 from conftest import SMALL_TIKTOKEN, write_parquet
+from tokenmill import settings
+from tokenmill.api.naming import name_sources
 from tokenmill.cli import cli
+from tokenmill.errors import UsageError
 from tokenmill.part import open_part, write_part
 from tokenmill.storage import folder_at
 
@@ -106,21 +109,75 @@ def test_usage_errors_exit_with_2(tmp_path: Path, parquet: str) -> None:
     assert "Missing option" in run("prepare", parquet, "--out", out, code=2).stderr
     assert "is not a size" in run("prepare", parquet, *TOKENS, "--memory", "lots", "--out", out, code=2).stderr
     assert "ids go from 0 to 1199" in run("prepare", parquet, *TOKENS[:2], "--eot", "1200", "--out", out, code=2).stderr
-    assert "written to the Hub" in run("prepare", parquet, *TOKENS, "--out", "hf://datasets/a/b", code=2).stderr
+    assert "no stores on the Hub" in run("prepare", parquet, *TOKENS, "--out", "hf://datasets/a/b", code=2).stderr
     assert "ftp:// is not known" in run("prepare", parquet, *TOKENS, "--out", "ftp://host/x", code=2).stderr
-    assert "names no bucket" in run("prepare", parquet, *TOKENS, "--out", "s3:///x", code=2).stderr
+    assert "s3:// names no bucket" in run("prepare", parquet, *TOKENS, "--out", "s3://", code=2).stderr
+    assert "--endpoint needs http://" in run("status", "s3://b/x", "--endpoint", "127.0.0.1:9000", code=2).stderr
+    assert "not a directory" in run("plan", parquet, *TOKENS, "--cache", "s3://bucket/kept", code=2).stderr
     assert not (out / "run.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("address", "said"),
+    [
+        ("s3:/bucket/run", "Write s3://bucket/run"),
+        ("s3://bucket/a/../b", "a part that is '..'"),
+        ("s3://bucket//run", "an empty part"),
+        ("s3://bucket/./web", "a part that is '.'"),
+        ("S3:///x", "Write s3://BUCKET/FOLDER"),
+        ("s3://key:hidden@bucket/run", "Set AWS_ACCESS_KEY_ID"),
+        ("az://hidden@container/run", "Set AZURE_STORAGE_ACCOUNT_NAME"),
+        ("s3://bucket/run?X-Amz-Signature=hidden", "nothing belongs after a ?"),
+        ("https://key:hidden@host/x.parquet", "https:// is not known"),
+        ("https://host/x.parquet?token=hidden", "https:// is not known"),
+    ],
+)
+def test_odd_addresses_are_refused(address: str, said: str) -> None:
+    """As a store or as a source, an address that cannot be meant is a usage error, and no secret in it is repeated."""
+    for use in (folder_at, name_sources):
+        with pytest.raises(UsageError) as raised:
+            use(address)
+        assert said in str(raised.value)
+        assert "hidden" not in str(raised.value)
+
+
+def test_addresses_of_the_web_are_told_how_to_be_read() -> None:
+    """A page of the Hub has an address that can be read; anything else has to be downloaded first."""
+    with pytest.raises(UsageError, match=r"Write hf://datasets/org/name@main/data/a\.parquet"):
+        name_sources("https://huggingface.co/datasets/org/name/resolve/main/data/a.parquet?download=true")
+    with pytest.raises(UsageError, match="Download it first"):
+        name_sources("http://host/a.parquet")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ({"cache": ""}, "given        nothing"),
+        ({"cache": "s3:/kept"}, "--cache is not a directory of this machine"),
+        ({"endpoint": "http://key:hidden@host:9000"}, "given        ...@host:9000"),
+        ({"endpoint": "https://host/?token=hidden"}, "without a user name or password"),
+    ],
+)
+def test_settings_that_cannot_be_meant_are_refused(words: dict[str, str], said: str) -> None:
+    """What is no directory and no server changes nothing, and is shown without what may be secret."""
+    before = dict(os.environ)
+    with pytest.raises(UsageError) as raised, settings.using(**words):
+        pass
+    assert said in str(raised.value)
+    assert "hidden" not in str(raised.value)
+    assert dict(os.environ) == before
 
 
 def test_failures_exit_with_1_and_say_what_to_do(tmp_path: Path, parquet: str, store: Path) -> None:
     """What cannot be found, read or mixed is told in sentences, with the way out."""
     out = tmp_path / "other"
-    assert "ftp:// is not known" in run("prepare", "ftp://host/x.parquet", *TOKENS, "--out", out, code=1).stderr
     assert "no such file" in run("prepare", tmp_path / "no.parquet", *TOKENS, "--out", out, code=1).stderr
     message = run("prepare", parquet, *TOKENS, "--column", "body", "--out", out, code=1).stderr
     assert "body" in message
     assert "text" in message
-    assert "another --out" in run("prepare", parquet, *TOKENS, "--bos", "1", "--out", store, code=1).stderr
+    changed = run("prepare", parquet, *TOKENS, "--limit-units", "1", "--out", store, code=1).stderr
+    assert "another --out" in changed
+    assert f"  run           {store}\n  --limit-units was none, is now 1\n" in changed
     assert "not a tokenmill store" in run("status", tmp_path, code=1).stderr
 
 

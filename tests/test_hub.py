@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 import glob
 import hashlib
 import os
 import random
+import re
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import huggingface_hub.constants
@@ -22,7 +26,7 @@ from servers.hub import Hub
 from servers.hub_log import API, CDN, RESOLVE
 from servers.proxy import Proxy
 from servers.repositories import File
-from tokenmill.errors import SourceError, StorageError, StoreError, TokenmillError
+from tokenmill.errors import SourceError, StorageError, StoreError, TokenmillError, UsageError
 from tokenmill.storage import FileInfo
 from tokenmill.storage import hub as datasets
 from tokenmill.storage.hub import client as hub_client
@@ -105,6 +109,13 @@ def test_only_datasets(url):
     """An address of anything but a dataset is refused, and the right form is shown."""
     with pytest.raises(SourceError, match=r"hf://datasets/ORG/NAME@REVISION/PATH"):
         datasets.find(url)
+
+
+def test_an_address_without_datasets():
+    """Who forgets what kind of thing it is gets the address that was meant; the scheme may be in capitals."""
+    with pytest.raises(SourceError, match=r"Did you mean hf://datasets/lab/notes@v1/a\.parquet\?"):
+        datasets.find("hf://lab/notes@v1/a.parquet")
+    assert parse("HF://datasets/lab/notes") == parse("hf://datasets/lab/notes")
 
 
 def test_revisions_may_hold_slashes():
@@ -207,7 +218,9 @@ def test_a_commit_is_not_looked_up(served):
     ("url", "words"),
     [
         (f"{DATASET}/nothing.parquet", "no such file or directory"),
-        (f"{DATASET}/nothing/*.parquet", "no file matches"),
+        (f"{DATASET}/nothing/*.parquet", "has no nothing at its commit"),
+        (f"{DATASET}/sample/{{10BT,100BT}}/*.parquet", "{ } is no pattern here"),
+        (f"{DATASET}/sample/{{10BT,100BT}}", "{ } is no pattern here"),
         (f"{DATASET}@other/{LARGE}", "no revision other"),
         (f"{DATASET}@{'0' * 40}", f"no revision {'0' * 40}"),
         ("hf://datasets/org/other", "hf auth login"),
@@ -217,7 +230,7 @@ def test_what_is_not_there(served, url, words):
     """A path, revision or dataset that does not exist is named."""
     with pytest.raises(TokenmillError, match=words) as raised:
         datasets.find(url)
-    assert url.partition("@")[0] in str(raised.value)
+    assert url.partition("@")[0] in re.sub("@[0-9a-f]{40}", "", str(raised.value))
 
 
 def test_ranges_come_from_the_cdn(served, folder):
@@ -405,6 +418,8 @@ def test_no_token_in_messages(served, monkeypatch, token):
     with pytest.raises(StorageError, match="hf auth login") as raised:
         datasets.find(f"{DATASET}/sample")
     assert "HF_TOKEN" in str(raised.value)
+    if token in ("", "hf_wrong"):
+        assert ("one was sent, and it was not accepted" if token else "none was sent") in str(raised.value)
     chain: BaseException | None = raised.value
     while chain is not None:
         assert "hf_" not in repr(chain).replace("hf_hub", "")
@@ -434,6 +449,28 @@ def test_not_a_hub(served, monkeypatch):
     """A server that is something else is not believed."""
     monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", served.cdn_endpoint)
     with pytest.raises(TokenmillError):
+        datasets.find(DATASET)
+
+
+@pytest.mark.parametrize("path", ["", LARGE, "sample/*"])
+def test_a_web_server_is_not_a_hub(tmp_path, monkeypatch, path):
+    """A page that is not found says nothing of a dataset: not the revision is missing, but the Hub."""
+    handler = functools.partial(SimpleHTTPRequestHandler, directory=str(tmp_path))
+    handler.log_message = lambda *_: None
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", f"http://127.0.0.1:{server.server_port}")
+        with pytest.raises(SourceError, match="this is no answer of a Hub") as raised:
+            datasets.find(f"{DATASET}/{path}")
+        server.shutdown()
+    assert "Check HF_ENDPOINT" in str(raised.value)
+    assert "revision" not in str(raised.value)
+
+
+def test_an_endpoint_without_a_scheme(monkeypatch):
+    """It is refused at once, and what is missing is said."""
+    monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", "127.0.0.1:43455")
+    with pytest.raises(UsageError, match="HF_ENDPOINT needs http:// or https://"):
         datasets.find(DATASET)
 
 
@@ -542,8 +579,9 @@ def test_no_room_for_a_copy(served, tmp_path):
     assert "--cache" in done.stderr
     assert not os.listdir(tmp_path / "cache")
     (tmp_path / "file").touch()
-    with pytest.raises(StoreError, match="--cache"):
+    with pytest.raises(StoreError, match="Name another directory with --cache") as raised:
         datasets.local_copy(file.path, file.fingerprint, file.size, str(tmp_path / "file"))
+    assert "space" not in str(raised.value)
 
 
 FORK = """

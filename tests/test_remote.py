@@ -6,8 +6,10 @@ import os
 import random
 import re
 import signal
+import socket
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
@@ -36,6 +38,7 @@ from servers.faults import Fault
 from servers.proxy import Proxy
 from source_files import KINDS, SEPARATOR
 from tokenmill import storage
+from tokenmill.errors import StorageError
 from tokenmill.formats import FORMATS
 
 pytestmark = pytest.mark.timeout(120)
@@ -121,7 +124,7 @@ def test_sources_in_object_storage_give_the_same_bytes(
         prepared(remote, *SMALL_UNITS, "--out", out, *EXPORTS, *SHUFFLED)
     far, near, expected = s3.server.objects(f"{s3.url}/run"), local_files(tmp_path / "run"), local_exports[SHUFFLED]
     assert differences(far, near) == []
-    assert far["sources.parquet"] == near["sources.parquet"]
+    assert [data for name, data in far.items() if name.startswith("sources-")] == [near["sources.parquet"]]
     assert differences(anonymous(far), anonymous(expected)) == []
     for name in (name for name in expected if re.fullmatch(r"parquet/[^.].*", name)):
         there, here = (pq.read_table(pa.BufferReader(files[name])) for files in (far, expected))
@@ -254,9 +257,9 @@ def test_a_run_killed_while_it_starts_leaves_nothing_to_stumble_over(
     remote: str, s3: Bucket, proxy: Proxy, local: dict[str, bytes]
 ) -> None:
     """After a kill before `run.json` is there, with some files laid down, the next run freezes its own."""
-    proxy.inject(Fault(stall_seconds=60), method="PUT", path="/run/sources.parquet")
+    proxy.inject(Fault(stall_seconds=60), method="PUT", path="/run/sources-")
     with running("prepare", remote, *SMALL_UNITS, "--out", f"{s3.url}/run") as run:
-        assert wait_until(lambda: any("/run/sources.parquet" in exchange.path for exchange in list(proxy.exchanges)))
+        assert wait_until(lambda: any("/run/sources-" in exchange.path for exchange in list(proxy.exchanges)))
         kill(run)
     assert [name.split("/")[0] for name in s3.server.objects(f"{s3.url}/run")] == ["tokenizer"]
     prepared(remote, *SMALL_UNITS, "--out", f"{s3.url}/run")
@@ -439,10 +442,103 @@ def test_a_server_that_is_not_there_or_says_no_is_told_at_once(s3: Bucket, tmp_p
     assert time.monotonic() - started < 20
 
 
+PROSE = re.compile(r"Generic|Error performing|retries|greeting|169\.254|https?://\S+/|committed")
+"""What clients say to their developers, and what no reader of a store wants to know."""
+
+
+@pytest.mark.parametrize(
+    ("url", "environment", "said"),
+    [
+        ("s3://tls/run", {"AWS_ENDPOINT_URL": "https://127.0.0.1:PORT"}, "no TLS at 127.0.0.1:PORT: is it http://?"),
+        ("s3://name/run", {"AWS_ENDPOINT_URL": "http://no-such-host.invalid:90"}, "the name no-such-host.invalid can"),
+        ("s3://signed/run", {"AWS_SECRET_ACCESS_KEY": "no"}, "reason       403 Forbidden: SignatureDoesNotMatch"),
+        ("s3://half/run", {"AWS_ACCESS_KEY_ID": None}, "no access key\n  Set AWS_ACCESS_KEY_ID."),
+        (
+            "s3://keys/run",
+            {"AWS_ACCESS_KEY_ID": None, "AWS_SECRET_ACCESS_KEY": None, "AWS_METADATA_ENDPOINT": "http://127.0.0.1:9"},
+            "reason       no keys in the environment or ~/.aws, and no role of an instance\n",
+        ),
+        ("az://account/run", {"AZURE_STORAGE_ACCOUNT_NAME": None}, "Set AZURE_STORAGE_ACCOUNT_NAME."),
+    ],
+)
+def test_reasons_are_short(
+    s3: Bucket,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    url: str,
+    environment: dict[str, str | None],
+    said: str,
+) -> None:
+    """What is wrong with an address or with credentials is told at once, in one line, in the system's words."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    port = str(s3.server.port)
+    for name, value in environment.items():
+        if value is None:
+            monkeypatch.delenv(name, raising=False)
+        else:
+            monkeypatch.setenv(name, value.replace("PORT", port))
+    started = time.monotonic()
+    with pytest.raises(StorageError) as raised:
+        storage.folder_at(url).exists("run.json")
+    assert said.replace("PORT", port) in str(raised.value)
+    assert not PROSE.search(str(raised.value))
+    assert len(raised.value.details) <= 3
+    assert time.monotonic() - started < 5
+
+
+@dataclass(frozen=True)
+class Elsewhere(Fault):
+    """The answer of S3 for a bucket in another region."""
+
+    told: str = ""
+
+    def answer(self, method: str) -> bytes:
+        """The answer, with the region in it if it is told."""
+        body = f'<?xml version="1.0"?><Error><Code>AuthorizationHeaderMalformed</Code>{self.told}</Error>'
+        head = f"HTTP/1.1 {self.status} Sorry\r\nContent-Type: application/xml\r\nContent-Length: {len(body)}\r\n\r\n"
+        return (head + ("" if method == "HEAD" else body)).encode()
+
+
+@pytest.mark.parametrize(
+    ("status", "told", "region"),
+    [
+        (400, "<Region>eu-west-9</Region>", "eu-west-9"),
+        (400, "<Message>the region 'us-east-1' is wrong; expecting 'eu-west-9'</Message>", "eu-west-9"),
+        (301, "", "NAME"),
+    ],
+)
+def test_another_region_is_told(s3: Bucket, proxy: Proxy, status: int, told: str, region: str) -> None:
+    """A bucket that is in another region is not said to be out of reach: the option to give is named."""
+    proxy.inject(Elsewhere(status=status, told=told), times=100)
+    with pytest.raises(StorageError, match="is in another region") as raised:
+        storage.folder_at(f"{s3.url}/run")
+    assert raised.value.details[-1] == f"Give --region {region}."
+    assert proxy.orders.left == 99
+
+
+def test_a_first_contact_can_be_interrupted() -> None:
+    """Ctrl-C while a server keeps silent ends the command at once."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        silent.settimeout(30)
+        endpoint = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        keys = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret"}
+        with running("status", "s3://bucket/run", "--endpoint", endpoint, **keys) as run:
+            connection, _ = silent.accept()
+            started = time.monotonic()
+            run.send_signal(signal.SIGINT)
+            assert end(run).code == 130
+            assert time.monotonic() - started < 2
+            connection.close()
+
+
 def test_missing_buckets_stores_and_sources_are_told(s3: Bucket) -> None:
     """A bucket, a store or a source that is not there is named."""
     absent = tokenmill("prepare", "s3://no-such-bucket/corpus", *TOKENIZER, "--out", f"{s3.url}/run")
-    assert (absent.code, "there is no bucket for s3://no-such-bucket/corpus" in absent.err) == (1, True)
+    assert (absent.code, "there is no bucket no-such-bucket\n" in absent.err) == (1, True)
+    absent = tokenmill("status", "s3://no-such-bucket/run")
+    assert (absent.code, absent.err.startswith("error: there is no bucket no-such-bucket\n")) == (1, True)
+    absent = tokenmill("prepare", f"{s3.url.upper()[:5]}{s3.url[5:]}/{{a,b}}.txt", *TOKENIZER, "--out", f"{s3.url}/run")
+    assert (absent.code, "{ } is no pattern here" in absent.err) == (1, True)
     absent = tokenmill("prepare", f"{s3.url}/corpus", *TOKENIZER, "--out", f"{s3.url}/run")
     assert (absent.code, f"there is no object {s3.url}/corpus, and none below it" in absent.err) == (1, True)
     absent = tokenmill("status", f"{s3.url}/run")

@@ -101,9 +101,10 @@ def test_an_answer_that_never_comes_is_asked_for_again(
 ) -> None:
     """After its time a request that hangs is made again: a read, a write, a first contact."""
     monkeypatch.setattr(clients, "OPTIONS", {**clients.OPTIONS, "timeout": "1s"})
+    monkeypatch.setattr(clients, "WRITING_OPTIONS", {**clients.OPTIONS, "timeout": "1s"})
     monkeypatch.setattr(clients, "FIRST_OPTIONS", {**clients.FIRST_OPTIONS, "timeout": "1s"})
-    for method in ("HEAD", "PUT", "GET"):
-        proxy.inject(Fault(stall_seconds=60), method=method)
+    for method, path in (("GET", "greeting"), ("PUT", ""), ("GET", "folder")):
+        proxy.inject(Fault(stall_seconds=60), method=method, path=path)
     folder = folder_at(f"{s3.url}/folder")
     with folder.publish("name") as file:
         file.write(b"content")
@@ -114,7 +115,7 @@ def test_an_answer_that_never_comes_is_asked_for_again(
 
 def test_lost_answers_do_no_harm(job: list[str], s3: Bucket, proxy: Proxy, local: dict[str, bytes]) -> None:
     """Parts, tables, `run.json` (which is written only if there is none) and shards are there, whoever hears of it."""
-    names = ["/parts/", "/run/run.json", "/run/plan.parquet", "/run/tokenizer/", "/run/manifest.parquet", "export.json"]
+    names = ["/parts/", "/run/run.json", "/run/plan-", "/run/tokenizer/", "/run/manifest.parquet", "export.json"]
     for path in [*names, ".bin"]:
         proxy.inject(Fault(lose=True), method="PUT", path=path, times=5 if path == "/parts/" else 1)
     ended = tokenmill(*job)
@@ -141,6 +142,7 @@ def test_a_request_to_create_that_did_not_arrive_is_made_again(
 ) -> None:
     """If an object that must be new was not written when the client gave up, it is written then."""
     monkeypatch.setattr(clients, "OPTIONS", {**clients.OPTIONS, "timeout": "1s"})
+    monkeypatch.setattr(clients, "WRITING_OPTIONS", {**clients.OPTIONS, "timeout": "1s"})
     proxy.inject(Fault(stall_seconds=60), method="PUT")
     assert folder_at(f"{s3.url}/folder").publish_new("ours", b"ours")
     assert s3.server.objects(f"{s3.url}/folder") == {"ours": b"ours"}

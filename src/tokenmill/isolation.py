@@ -17,14 +17,23 @@ import pyarrow as pa
 from tokenmill.building import PartBuilder
 from tokenmill.errors import SourceError
 from tokenmill.job import Job
-from tokenmill.part import part_name, read_summary
+from tokenmill.part import part_name
 from tokenmill.places import Place
 from tokenmill.planning import UnitTask
 from tokenmill.sources.documents import BadRow, Documents
 from tokenmill.sources.validity import bad_row
 from tokenmill.storage import folder_at
 from tokenmill.tokenizers.tokenizer import Tokenizer
-from tokenmill.work import Committed, Limits, commit, document_tokens, loaded_tokenizer, unit_documents, vocabulary_path
+from tokenmill.work import (
+    Committed,
+    Limits,
+    commit,
+    document_tokens,
+    found,
+    loaded_tokenizer,
+    unit_documents,
+    vocabulary_path,
+)
 
 REFERENCE = "reference"
 
@@ -75,10 +84,11 @@ class Isolate:
             return None
         folder = folder_at(self.directory)
         if folder.exists(part_name(patient.task.unit)):
-            return Committed(read_summary(folder, patient.task.unit), self.engine)
+            return found(folder, patient.task.unit, self.engine)
         tokenizer = loaded_tokenizer(self.directory, self.job, self.engine)
         builder = tokenizer.give_up_if_wrong(lambda: self._encode(patient, tokenizer))
-        return commit(folder, builder, tokenizer)
+        Place("write").mark()
+        return commit(folder, builder, tokenizer.engine, tokenizer.take_notices())
 
     def _try_alone(self, task: UnitTask, suspect: Row) -> None:
         tokenizer = loaded_tokenizer(self.directory, self.job, REFERENCE)

@@ -139,9 +139,14 @@ def read_table(folder: Folder, name: str, sha256: str | None = None, schema: pa.
         raise damaged(folder, name, str(damage)) from damage
 
 
+def table_name(folder: Folder, name: str, sha256: str) -> str:
+    """What a table of a frozen run is called: by its hash, too, where nobody can be kept from freezing another run."""
+    return f"{name.removesuffix('.parquet')}-{sha256[:16]}.parquet" if folder.is_remote else name
+
+
 def read_plan(folder: Folder, run: Run) -> pa.Table:
     """The plan of a run, whose units are slices of sources that there are."""
-    plan = read_table(folder, PLAN, run.plan_sha256)
+    plan = read_table(folder, table_name(folder, PLAN, run.plan_sha256), run.plan_sha256, PLAN_SCHEMA)
     source, sources = (plan[name].to_numpy().astype(np.int64) for name in ("source", "sources"))
     slices = [plan[name].fill_null(0).to_numpy() for name in ("start", "stop", "text_bytes", "rows")]
     if bool((source + sources > run.sources).any()) or bool((sources < 1).any()):
@@ -153,7 +158,7 @@ def read_plan(folder: Folder, run: Run) -> pa.Table:
 
 def read_sources(folder: Folder, run: Run) -> pa.Table:
     """The sources of a run."""
-    sources = read_table(folder, SOURCES, run.sources_sha256)
+    sources = read_table(folder, table_name(folder, SOURCES, run.sources_sha256), run.sources_sha256, _SCHEMAS[SOURCES])
     kinds = set(sources["kind"].unique().to_pylist())
     if not kinds <= set(KINDS):
         raise damaged(folder, SOURCES, f"a source is of kind {min(kinds - set(KINDS))[:20]!r}")
@@ -183,8 +188,8 @@ def read_run(folder: Folder) -> Run | None:
         _check_tokenizer(run.job)
     except Damage as damage:
         raise damaged(folder, RUN, str(damage)) from damage
-    for name, rows in ((PLAN, run.units), (SOURCES, run.sources)):
-        _check_rows(folder, name, rows)
+    _check_rows(folder, table_name(folder, PLAN, run.plan_sha256), run.units)
+    _check_rows(folder, table_name(folder, SOURCES, run.sources_sha256), run.sources)
     return run
 
 
@@ -298,6 +303,11 @@ def manifest_columns(rows: Sequence[tuple[int | str, ...]]) -> pa.Table:
     columns = list(zip(*rows, strict=True)) if rows else [()] * len(MANIFEST_SCHEMA)
     arrays = [pa.array(column, field.type) for column, field in zip(columns, MANIFEST_SCHEMA, strict=True)]
     return pa.table(arrays, schema=MANIFEST_SCHEMA)
+
+
+def log_path(folder: Folder) -> str:
+    """Where people find the log."""
+    return folder.path(LOG.partition(".")[0] if folder.is_remote else LOG)
 
 
 def append_log(folder: Folder, event: str, **fields: Any) -> None:

@@ -27,7 +27,7 @@ FORMAT = "1"
 NULL = "null"
 """Why a row is skipped that has no text. Rows that are skipped for any other reason are in quarantine."""
 
-HEADER_BYTES = 64 << 10
+HEADER_BYTES = 8 << 10
 """Enough of a file's start to hold the schema of nearly every part; longer ones are read again, whole."""
 
 OFFSETS_AT_ONCE = 1 << 20
@@ -101,12 +101,23 @@ def part_name(unit: int) -> str:
     return f"parts/{unit:08d}.arrow"
 
 
+class Overtaken(Exception):
+    """Another machine has published the part of a unit meanwhile: that one counts."""
+
+
 def write_part(folder: Folder, summary: PartSummary, content: PartContent) -> PartSummary:
-    """Publish a part, its checksum filled in; once it exists, its unit is committed."""
+    """Publish a part, its checksum filled in; once it exists, its unit is committed, and nobody writes it again."""
     summary = msgspec.structs.replace(summary, sha256=checksum(content, summary))
     metadata = {"tokenmill.format": FORMAT, "tokenmill.part": msgspec.json.encode(summary)}
+    name = part_name(summary.unit)
+    if folder.is_remote:
+        sink = pa.BufferOutputStream()
+        write_columns(sink, content, metadata)
+        if not folder.publish_first(name, sink.getvalue()):
+            raise Overtaken(name)
+        return summary
     # A part whose name a loss of power takes away is done again; they are settled together, before the manifest.
-    with folder.publish(part_name(summary.unit), settled=False) as file:
+    with folder.publish(name, settled=False) as file:
         write_columns(file, content, metadata)
     return summary
 

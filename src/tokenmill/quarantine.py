@@ -7,6 +7,7 @@ A unit's rows are published as `quarantine/NNNNNNNN.jsonl` before its part is, s
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -16,6 +17,7 @@ import numpy.typing as npt
 from tokenmill import layout
 from tokenmill.errors import CorruptStore
 from tokenmill.part import read_summary
+from tokenmill.storage import in_turn
 from tokenmill.storage.damage import Damage, decode
 
 if TYPE_CHECKING:
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 
 TOGETHER = "quarantine.jsonl"
 PIECES = "quarantine"
+HEADERS_AHEAD = 16
 
 
 class Quarantined(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -65,13 +68,14 @@ def publish_piece(folder: Folder, unit: int, entries: list[Quarantined]) -> None
 def gather(folder: Folder, committed: npt.NDArray[np.bool_]) -> int:
     """Publish the rows of all committed units in one file; how many units have some: those whose part says so."""
     there = np.flatnonzero(layout.numbered_files(folder, PIECES, "jsonl", len(committed)) & committed).tolist()
-    units = [unit for unit in there if read_summary(folder, unit).quarantined_rows]
+    summaries = in_turn(folder, partial(read_summary, folder), there, HEADERS_AHEAD)
+    units = [summary.unit for summary in summaries if summary.quarantined_rows]
     if not units:
         folder.discard(TOGETHER)
         return 0
     with folder.publish(TOGETHER) as file:
-        for unit in units:
-            file.writelines(folder.lines(_piece(unit)))
+        for lines in in_turn(folder, lambda unit: list(folder.lines(_piece(unit))), units):
+            file.writelines(lines)
     return len(units)
 
 

@@ -18,7 +18,7 @@ from tokenmill.errors import EngineMismatch
 from tokenmill.framing import framed
 from tokenmill.job import Job
 from tokenmill.layout import TOKENIZER
-from tokenmill.part import PartSummary, part_name, read_summary
+from tokenmill.part import Overtaken, PartSummary, part_name, read_summary
 from tokenmill.places import USUAL_SECONDS, Place
 from tokenmill.planning import UnitTask
 from tokenmill.sources import foresee, read_documents, split_file
@@ -64,11 +64,12 @@ class Limits(msgspec.Struct, frozen=True):
 
 
 class Committed(msgspec.Struct, frozen=True):
-    """What a worker tells of a unit it has committed."""
+    """What a worker tells of a unit that is committed: by it, or by somebody else, whose part was `found`."""
 
     summary: PartSummary
     engine: str
     notices: tuple[str, ...] = ()
+    found: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,14 +95,12 @@ class Tokenize:
         Place("begin").mark()
         folder = folder_at(self.directory)
         if _looking.is_done(folder, task.unit):
-            return Committed(read_summary(folder, task.unit), self.engine)
+            return found(folder, task.unit, self.engine)
         tokenizer = loaded_tokenizer(self.directory, self.job, self.engine)
         builder = tokenizer.give_up_if_wrong(lambda: self._encode(task, tokenizer))
-        if not folder.is_remote:
-            return commit(folder, builder, tokenizer)
         Place("write").mark()
-        engine, notices = tokenizer.engine, tokenizer.take_notices()
-        return in_background().submit(lambda: Committed(builder.publish(folder), engine, notices))
+        told = (folder, builder, tokenizer.engine, tokenizer.take_notices())
+        return in_background().submit(commit, *told) if folder.is_remote else commit(*told)
 
     def _encode(self, task: UnitTask, tokenizer: Tokenizer) -> PartBuilder:
         builder = PartBuilder(self.job, task, self.limits.with_text)
@@ -123,10 +122,17 @@ class Summarise:
         return list(in_turn(folder, partial(read_summary, folder), units, HEADERS_AHEAD))
 
 
-def commit(folder: Folder, builder: PartBuilder, tokenizer: Tokenizer) -> Committed:
-    """Publish a part and tell of it."""
-    Place("write").mark()
-    return Committed(builder.publish(folder), tokenizer.engine, tokenizer.take_notices())
+def found(folder: Folder, unit: int, engine: str) -> Committed:
+    """Tell of a part that is there already."""
+    return Committed(read_summary(folder, unit), engine, found=True)
+
+
+def commit(folder: Folder, builder: PartBuilder, engine: str, notices: tuple[str, ...]) -> Committed:
+    """Publish a part and tell of it, or of the one that another machine has published meanwhile."""
+    try:
+        return Committed(builder.publish(folder), engine, notices)
+    except Overtaken:
+        return found(folder, builder.task.unit, engine)
 
 
 def unit_documents(task: UnitTask, options: ReadOptions) -> Iterator[tuple[SourceFile, Documents]]:

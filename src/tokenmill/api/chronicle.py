@@ -38,8 +38,11 @@ class Chronicle:
         layout.append_log(self.folder, event, **fields)
 
     def committed(self, task: UnitTask, committed: Committed, done: Done[Any, Any]) -> None:
-        """A unit has its part."""
+        """A unit has its part. One that was found is not this call's work."""
         summary, worker = committed.summary, done.worker
+        if committed.found:
+            self.report.advance(task.text_bytes, self.step)
+            return
         self.log(
             "unit",
             unit=task.unit,
@@ -102,7 +105,7 @@ class Chronicle:
         if self._said <= MOST_SAID:
             self.report.say(trouble)
         elif self._said == MOST_SAID + 1:
-            self.report.say(f"and so on: {self.folder.path(layout.LOG)} has the rest")
+            self.report.say(f"and so on: {layout.log_path(self.folder)} has the rest")
 
     def _warn(self, notice: str) -> None:
         if notice not in self.notices:

@@ -42,15 +42,17 @@ def cut(  # noqa: PLR0913 - what is cut, how, by whom, and who looks at it
     executor: Executor,
     *,
     check: Callable[[pa.Table, list[Slices]], None] = lambda *_: None,
+    told: Callable[[int], None] = lambda _: None,
 ) -> pa.Table:
     """The plan: the sources as units of about `unit_bytes` of text, in order.
 
-    All slices of all sources are shown to `check`, also where only some units are wanted.
+    All slices of all sources are shown to `check`, also where only some units are wanted; how many sources are cut is
+    `told` now and then.
     """
     pieces: dict[int, Slices] = {}
     for file in _files(sources, native=False):
         pieces[file.index] = split_file(file, options, unit_bytes)
-    splitting = _Splitting(planning.SplitFiles(options, unit_bytes), executor, pieces)
+    splitting = _Splitting(planning.SplitFiles(options, unit_bytes), executor, pieces, told)
     splitting.run(_chunks(sources))
     ordered = [pieces[index] for index in range(len(sources))]
     check(sources, ordered)
@@ -60,10 +62,13 @@ def cut(  # noqa: PLR0913 - what is cut, how, by whom, and who looks at it
 class _Splitting:
     """Files on their way to slices; what is wrong with the first of those that cannot be cut."""
 
-    def __init__(self, function: planning.SplitFiles, executor: Executor, pieces: dict[int, Slices]) -> None:
+    def __init__(
+        self, function: planning.SplitFiles, executor: Executor, pieces: dict[int, Slices], told: Callable[[int], None]
+    ) -> None:
         self._function = function
         self._executor = executor
         self._pieces = pieces
+        self._told = told
         self._errors: dict[int, TokenmillError] = {}
         self._deadly: list[Files] = []
 
@@ -93,6 +98,7 @@ class _Splitting:
             self._errors[files[0].index] = answer
         else:
             self._pieces.update(zip((file.index for file in files), answer, strict=True))
+            self._told(len(self._pieces))
 
 
 def _files(sources: pa.Table, *, native: bool) -> Iterator[SourceFile]:

@@ -9,7 +9,9 @@ import msgspec
 import numpy as np
 
 from tokenmill import layout, machine, planning
+from tokenmill.api import progress
 from tokenmill.api.cutting import cut
+from tokenmill.api.freeze import plan_step
 from tokenmill.api.naming import name_sources
 from tokenmill.api.request import Means, Request, Words, choose_means, find_sources, make_request
 from tokenmill.api.trouble import raised_again, span, work_failed
@@ -73,15 +75,27 @@ def plan(  # noqa: PLR0913 - the options of the command, by their names
     memory: str | int | None = None,
     unit_bytes: str | int | None = None,
     limit_units: int | None = None,
+    reporter: progress.Reporter | None = None,
 ) -> Estimate:
     """Say what `prepare` would do with the same arguments, without doing it."""
     named = name_sources(sources, version, column, limited=limit_units is not None)
     words = Words(named.sources, tokenizer, named.column, separator, engine, eot, bos, unit_bytes, limit_units)
-    with LocalExecutor((*engine_modules(engine), "tokenmill.sampling")) as pool:  # loads while sources are looked for
-        discovery = find_sources(words)
+    with (
+        LocalExecutor((*engine_modules(engine), "tokenmill.sampling")) as pool,  # loads while sources are looked for
+        reporter if reporter is not None else progress.for_python() as report,
+    ):
+        discovery = find_sources(words, report.pending)
         request = make_request(words, discovery, named=named)
         pool.start(min(machine.cores(), MOST_WORKERS))
-        units = cut(discovery.table, request.options, request.job.unit_bytes, limit_units, pool, check=named.check_plan)
+        units = cut(
+            discovery.table,
+            request.options,
+            request.job.unit_bytes,
+            limit_units,
+            pool,
+            check=named.check_plan,
+            told=plan_step(discovery.table, "planned", report.pending),
+        )
         means = choose_means(workers, memory, most_workers=len(units))
         sample = _measure(request, units, means, pool)
     text_bytes = int(units["text_bytes"].to_numpy().sum())

@@ -16,14 +16,14 @@ import pyarrow as pa
 from tokenmill import layout
 from tokenmill.api.errands import Crew
 from tokenmill.api.ordering import Ordering, chunks
-from tokenmill.errors import UsageError
+from tokenmill.errors import CorruptStore, UsageError
 from tokenmill.exports import job as names
 from tokenmill.exports import records, shards
 from tokenmill.exports.shards import Counts, ShardTask
 from tokenmill.exports.work import Collect, Site, WriteShard, shard_of, split_folder
 from tokenmill.formats import find_format
 from tokenmill.formats.format import Finished, ShardRecord, Written
-from tokenmill.storage import Folder
+from tokenmill.storage import Folder, in_turn
 
 
 class ExportedSplit(msgspec.Struct, frozen=True):
@@ -107,7 +107,9 @@ class Exporter:
         if self.folder.exists(names.MANIFEST):
             self.others = records.read_others(records.read_manifest(self.folder))
         else:
+            started = time.monotonic()
             self._finish()
+            self.seconds += (time.monotonic() - started) if self.written else 0.0
         self.folder.remove(names.RUNS)
 
     def _plan(self, ordering: Ordering) -> pa.Table:
@@ -116,6 +118,15 @@ class Exporter:
             count = len(self.manifest) if self.job.shuffle is None else self.site.frozen.bins
             return shards.read_plan(self.folder, names.PLAN, tokens, count)
         blocks = ordering.blocks()
+        found, expected = int(blocks.tokens.sum()), int(self.manifest["tokens"].to_numpy().sum())
+        if found != expected:
+            raise CorruptStore(
+                "the documents of an export are not those of its store",
+                f"export       {self.folder.root}",
+                f"expected     {expected:,} tokens",
+                f"found        {found:,}",
+                "Remove the directory and export again, from one machine at a time.",
+            )
         plan = shards.plan(self.job, self.traits, blocks, functools.partial(ordering.resolve, blocks))
         self._refuse_to_overwrite(plan)
         layout.publish_table(self.folder, names.PLAN, plan)
@@ -205,7 +216,7 @@ class Exporter:
         for split, found in self._splits().items():
             file = found[0].files[0].name if self.job.shard_tokens is None else None
             if file is not None:
-                self.folder.seal(file, sum(record.files[0].bytes for record in found))
+                self._seal(file, sum(record.files[0].bytes for record in found))
             folder = split_folder(self.job, split)
             length = self.job.sequence_tokens
             finished = Finished(folder, self.job.dtype, found, self._lengths(found), length, file)
@@ -213,8 +224,16 @@ class Exporter:
             self.folder.settle(folder)
         layout.publish_table(self.folder, names.MANIFEST, records.manifest(self.records, self.others))
 
+    def _seal(self, file: str, size: int) -> None:
+        """Make one file of the stretches; in an object store they have to be joined, which takes a while."""
+        item = np.dtype(self.job.dtype).itemsize
+        if self.folder.is_remote:
+            self.crew.begin(f"join {file}", size // item)
+        self.folder.seal(file, size, lambda joined: self.crew.advance(joined // item))
+
     def _lengths(self, found: Sequence[ShardRecord]) -> Callable[[], Iterator[Counts]]:
-        return lambda: (records.read_lengths(self.folder, record.shard) for record in found)
+        read = functools.partial(records.read_lengths, self.folder)
+        return lambda: in_turn(self.folder, read, [record.shard for record in found])
 
     def _splits(self) -> dict[str, list[ShardRecord]]:
         found: dict[str, list[ShardRecord]] = {}

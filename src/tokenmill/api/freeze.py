@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -14,12 +13,14 @@ from tokenmill.api.cutting import cut
 from tokenmill.api.request import Request, versions
 from tokenmill.errors import JobChanged
 from tokenmill.sources import with_identities
+from tokenmill.wording import count
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tokenmill.executors.outcomes import Executor
     from tokenmill.storage import Folder
 
-FREEZING_SECONDS = 20
 NAMED_SOURCES = 3
 """How many changed sources a message names."""
 
@@ -33,17 +34,20 @@ class FrozenRun:
     plan: pa.Table
 
 
-def freeze(folder: Folder, request: Request, executor: Executor) -> FrozenRun:
+def freeze(
+    folder: Folder, request: Request, executor: Executor, pending: Callable[[str], None] = lambda _: None
+) -> FrozenRun:
     """The run of this request in this directory: the one that is there, if it is the same, or a new one.
 
-    A new one is planned by the workers of the executor.
+    A new one is planned by the workers of the executor; what that is at is told to whoever is `pending`.
     """
     run = layout.read_run(folder)
     if run is not None:
         return _reopen(folder, run, request)
-    sources = with_identities(request.discovery.table)
+    sources = with_identities(request.discovery.table, plan_step(request.discovery.table, "looked at", pending))
     job, check = request.job, request.named.check_plan
-    units = cut(sources, request.options, job.unit_bytes, job.limit_units, executor, check=check)
+    told = plan_step(sources, "planned", pending)
+    units = cut(sources, request.options, job.unit_bytes, job.limit_units, executor, check=check, told=told)
     folder.create(layout.PARTS)
     folder.create(layout.TOKENIZER)
     tables = {layout.SOURCES: layout.table_bytes(sources), layout.PLAN: layout.table_bytes(units)}
@@ -60,44 +64,27 @@ def freeze(folder: Folder, request: Request, executor: Executor) -> FrozenRun:
         versions=versions(),
     )
     vocabulary = {f"{layout.TOKENIZER}/{request.job.tokenizer.file}": request.vocabulary.content}
-    if not _lay_down(folder, {**vocabulary, **tables}, layout.json_bytes(run)):
+    named = {layout.table_name(folder, name, hashes[name]): data for name, data in tables.items()}
+    if not _lay_down(folder, {**vocabulary, **named}, layout.json_bytes(run)):
         return _reopen(folder, layout.require_run(folder), request)
     return FrozenRun(run, sources, units)
+
+
+def plan_step(sources: pa.Table, what: str, pending: Callable[[str], None]) -> Callable[[int], None]:
+    """Tells how many of the sources a step of planning has come to."""
+    return lambda done: pending(f"plan         {done:,} of {count(len(sources), 'file')} {what}")
 
 
 def _lay_down(folder: Folder, files: dict[str, bytes], run: bytes) -> bool:
     """Publish the files of a run, and `run.json` last; False if somebody else has frozen another one meanwhile.
 
-    On a disk there is nobody else, because of the lock. In an object store whoever publishes `run.json` first has won,
-    and sees to it that the other files are his.
+    On a disk there is nobody else, because of the lock. In an object store whoever publishes `run.json` first has won;
+    the other files are called by their hashes there, so that nobody writes over somebody else's.
     """
-    if not folder.is_remote:
-        for name, data in {**files, layout.RUN: run}.items():
-            _publish(folder, name, data)
-        return True
     for name, data in files.items():
-        if not folder.publish_new(name, data) and not _is_frozen_soon(folder):
-            _publish(folder, name, data)  # somebody was stopped before he came to the end
-    if not folder.publish_new(layout.RUN, run):
-        return False
-    for name, data in files.items():
-        if folder.read(name) != data:
-            _publish(folder, name, data)
-    return True
-
-
-def _publish(folder: Folder, name: str, data: bytes) -> None:
-    with folder.publish(name) as file:
-        file.write(data)
-
-
-def _is_frozen_soon(folder: Folder) -> bool:
-    """Whether somebody else comes to the end of freezing a run here; it takes him seconds."""
-    for _ in range(FREEZING_SECONDS):
-        if folder.exists(layout.RUN):
-            return True
-        time.sleep(1)
-    return False
+        with folder.publish(name) as file:
+            file.write(data)
+    return folder.publish_new(layout.RUN, run)
 
 
 def load(folder: Folder, run: layout.Run) -> FrozenRun:
@@ -124,10 +111,11 @@ def _refuse_other_job(folder: Folder, run: layout.Run, request: Request) -> None
             f"now          {new.name}   (sha256 {new.sha256[:8]}...)",
             "Use the original tokenizer, or another --out.",
         )
+    lines = [("run", folder.root), *((name, f"was {before}, is now {now}") for name, before, now in changes)]
+    width = max(12, *(len(name) for name, _ in lines))
     raise JobChanged(
         f"this directory holds a run with another {changes[0][0]}",
-        f"run          {folder.root}",
-        *(f"{name:<16} was {before}, is now {now}" for name, before, now in changes),
+        *(f"{name:<{width}} {value}" for name, value in lines),
         "Use the original options, or another --out.",
     )
 

@@ -49,6 +49,12 @@ UNITS_AHEAD = 2
 """How many units a worker holds beyond the one it is at, where a network is in between: one comes, one goes."""
 
 LISTING_SECONDS = 30.0
+MEETING_SECONDS = 1.0
+"""How often the parts are listed: now and then, and more often when another machine is at the same place."""
+
+LISTING_SHARE = 20
+"""No more than so small a share of the time is spent on that."""
+
 TOGETHER = Terms(deaths=2, kills=10)
 APART = Terms(deaths=1, kills=10)
 EARLY = 2
@@ -73,6 +79,8 @@ class Mill:
     seconds: float = 0.0
     _aside: dict[int, Patient] = field(default_factory=dict)
     _given: set[int] = field(default_factory=set)
+    _met: bool = False
+    _listing_seconds: float = 0.0
     _hungry: bool = False
     _planned_bytes_done: int = 0
 
@@ -103,7 +111,7 @@ class Mill:
         self.seconds = time.monotonic() - started
         left = int((~self.committed).sum())
         if self.failures:
-            raise run_failed(self.failures, left, len(self.committed), self.folder.path(layout.LOG))
+            raise run_failed(self.failures, left, len(self.committed), layout.log_path(self.folder))
         if left:
             raise too_many_bad(self.folder, self._bad_reasons(), round(self._most_rows()), self.max_bad)
 
@@ -173,6 +181,7 @@ class Mill:
     def _take(self, task: UnitTask, committed: Committed, done: Done[Any, Any], engine: str) -> None:
         self._aside.pop(task.unit, None)
         self.committed[task.unit] = True
+        self._met |= committed.found
         self.manifest.add(committed.summary)
         self._planned_bytes_done += task.text_bytes
         if committed.engine != engine:
@@ -195,18 +204,30 @@ class Mill:
     def _in_turn(self, units: npt.NDArray[np.int64]) -> Iterator[int]:
         """Units in their order. Where other machines may be at the same store, each begins somewhere else.
 
-        What they have committed is left out: their parts are looked for now and then.
+        What they have committed is left out: their parts are looked for now and then. Whoever comes upon a unit that
+        another one has just done would go on beside him: he goes somewhere else.
         """
-        if self.folder.is_remote:
-            units = np.roll(units, -secrets.randbelow(max(len(units), 1)))
-        for unit in units.tolist():
-            if self.folder.is_remote and time.monotonic() - self._listed > LISTING_SECONDS:
+        if not self.folder.is_remote:
+            yield from units.tolist()
+            return
+        self._met = True
+        while len(units):
+            waited = time.monotonic() - self._listed
+            if waited > max(MEETING_SECONDS if self._met else LISTING_SECONDS, LISTING_SHARE * self._listing_seconds):
                 self._take_from_others()
-            if not self.committed[unit]:
-                yield unit
+            if self._met:
+                units = units[~self.committed[units]]
+                units = np.roll(units, -secrets.randbelow(max(len(units), 1)))
+                self._met = False
+            elif self.committed[units[0]]:
+                units = units[1:]
+            else:
+                yield int(units[0])
+                units = units[1:]
 
     def _take_from_others(self) -> None:
         """Note which units have got their parts from another machine since the parts were last listed."""
+        started = time.monotonic()
         there = layout.committed_units(self.folder, self.frozen.run.units)
         new = np.setdiff1d(np.flatnonzero(there & ~self.committed), list(self._given))
         self.committed[new] = True
@@ -215,6 +236,7 @@ class Mill:
         self._planned_bytes_done += text_bytes
         self.report.advance(text_bytes, self.chronicle.step)
         self._listed = time.monotonic()
+        self._listing_seconds = self._listed - started
 
     def _hopeless(self) -> bool:
         failed = len(self.failures)

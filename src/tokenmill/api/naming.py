@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from tokenmill import catalogue
 from tokenmill.errors import RunFailed, SourceError, UsageError
-from tokenmill.storage.addresses import HUB, scheme
+from tokenmill.storage.addresses import HUB, OBJECT_STORES, check, scheme, shown
 from tokenmill.storage.globs import matches
 from tokenmill.storage.hub.address import HubAddress, parse
 from tokenmill.wording import count
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 COLUMN = "text"
 PLAIN = re.compile(r"[\w-]+(/[\w.-]+)?")
 """What may be a dataset: its name, or by mistake its repository."""
+PAGE = re.compile(r"https?://[^/]+/datasets/([^/]+/[^/]+)/(?:resolve|blob|raw|tree)/([^/]+)/?([^?]*)(\?.*)?")
+"""How the Hub's own pages call a file or a folder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +74,7 @@ class Named:
 
 def name_sources(
     sources: str | os.PathLike[str] | Sequence[str],
-    version: str | None = None,
+    version: str | int | None = None,
     column: str | None = None,
     *,
     limited: bool = False,
@@ -85,7 +87,9 @@ def name_sources(
     found: list[str] = []
     datasets: list[Chosen] = []
     notes: list[str] = []
+    version = None if version is None else str(version)
     for word in words:
+        _refuse_addresses(word)
         known = catalogue.load() if PLAIN.fullmatch(word) else catalogue.Catalogue({})
         if os.path.exists(word):
             notes += [f"{word} is a path here; the dataset of that name is not read"] * (word in known.entries)
@@ -127,6 +131,20 @@ def _column(datasets: list[Chosen]) -> str:
             "Prepare them one by one, or say --column.",
         )
     return columns.pop() if columns else COLUMN
+
+
+def _refuse_addresses(word: str) -> None:
+    """Refuse what is no address that can be read from, before anything is looked at."""
+    check(word)
+    kind = scheme(word)
+    if kind in ("", HUB, *OBJECT_STORES):
+        return
+    page = PAGE.fullmatch(word)
+    advice = "Download it first, and name the file."
+    if page and "@" not in word:
+        advice = f"Write hf://datasets/{page[1]}@{page[2]}/{page[3]}"
+    known = " ".join(f"{name}://" for name in (*OBJECT_STORES, HUB))
+    raise UsageError(f"{kind}:// is not known", f"given        {shown(word)}", f"known        {known}", advice)
 
 
 def _refuse_mistyped(known: Catalogue, word: str) -> None:

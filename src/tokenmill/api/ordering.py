@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -14,7 +15,7 @@ from tokenmill.exports import runs
 from tokenmill.exports.job import RUNS
 from tokenmill.exports.shards import Blocks, Counts
 from tokenmill.exports.work import Resolve, Site, Sort, Survey
-from tokenmill.storage import folder_at
+from tokenmill.storage import folder_at, in_turn
 
 ITEMS_AT_ONCE = 64
 T = TypeVar("T")
@@ -80,8 +81,8 @@ class Ordering:
         """Ranges of keys as blocks, counted in the runs."""
         folder, frozen = folder_at(self.site.out), self.site.frozen
         documents, counted = np.zeros((2, frozen.job.streams, frozen.bins), np.int64)
-        for run, _, _ in self._spans():
-            more_documents, more_tokens = runs.counts(folder, run)
+        numbers = [run for run, _, _ in self._spans()]
+        for more_documents, more_tokens in in_turn(folder, functools.partial(runs.counts, folder), numbers):
             documents += more_documents.reshape(documents.shape)
             counted += more_tokens.reshape(documents.shape)
         return Blocks(documents, counted)

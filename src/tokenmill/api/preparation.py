@@ -18,7 +18,7 @@ from tokenmill.api.freeze import freeze
 from tokenmill.api.mill import Mill
 from tokenmill.api.naming import name_sources
 from tokenmill.api.request import BadWords, Request, Words, choose_means, find_sources, make_request, total_bytes
-from tokenmill.errors import StoreError
+from tokenmill.errors import StorageError, StoreError
 from tokenmill.executors.local import LocalExecutor
 from tokenmill.places import USUAL_SECONDS
 from tokenmill.storage import folder_at
@@ -102,18 +102,21 @@ def prepare(  # noqa: PLR0913 - the options of the command, by their names
     words = Words(named.sources, tokenizer, named.column, separator, engine, eot, bos, unit_bytes, limit_units)
     started = time.monotonic()
     # Workers take over a second to load their libraries; meanwhile, what is to be done is found out.
-    with nullcontext(executor) if executor is not None else LocalExecutor(engine_modules(engine)) as pool:
-        discovery = find_sources(words)
+    with (
+        nullcontext(executor) if executor is not None else LocalExecutor(engine_modules(engine)) as pool,
+        reporter if reporter is not None else progress.for_python() as report,
+    ):
+        discovery = find_sources(words, report.pending)
         means = choose_means(workers, memory, most_workers=total_bytes(discovery) // planning.SMALLEST_UNIT_BYTES + 1)
         request = make_request(words, discovery, named=named)
         exports = [make_export_request(each, export_words, request.job.tokenizer) for each in formats]
         folder = folder_at(out)
         folder.create()
-        with folder.lock(layout.LOCK), reporter if reporter is not None else progress.for_python() as report:
+        with folder.lock(layout.LOCK):
             for directory in (".", layout.TOKENIZER, layout.PARTS, quarantine.PIECES):
                 folder.remove_temporaries(directory)
             pool.start(means.workers, means.worker_bytes, means.crew_bytes)
-            frozen = freeze(folder, request, pool)
+            frozen = freeze(folder, request, pool, report.pending)
             mill = Mill(folder, frozen, request.choice.engine, means, means.limits(bad), bad.share(), report)
             _announce(report, mill, request)
             manifest = _mill(mill, pool, named)
@@ -130,8 +133,9 @@ def _mill(mill: Mill, pool: LocalExecutor, named: Named) -> pa.Table:
         mill.check_bad()
         named.check_end(mill.manifest.rows)
     except BaseException:
-        with suppress(StoreError):  # there is something more important to tell
-            quarantine.gather(mill.folder, mill.committed)
+        with suppress(StoreError, StorageError):  # there is something more important to tell
+            if not mill.folder.exists(layout.MANIFEST):  # else another machine has come to the end, and has seen all
+                quarantine.gather(mill.folder, layout.committed_units(mill.folder, mill.frozen.run.units))
         raise
     quarantine.gather(mill.folder, mill.committed)
     return mill.manifest.publish()

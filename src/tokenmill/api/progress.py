@@ -12,6 +12,7 @@ from tokenmill.wording import count, duration, number
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress, Task
+    from rich.status import Status
 
 LINE_SECONDS = 10.0
 
@@ -29,6 +30,10 @@ class Step:
 
 class Reporter(Protocol):
     """Told of a run's course."""
+
+    def pending(self, what: str) -> None:
+        """Something is being found out, before there is a step with a known end."""
+        ...
 
     def begin(self, title: str, total_bytes: int, done_bytes: int, workers: int) -> None:
         """A long step starts; `done_bytes` of it were done before."""
@@ -50,6 +55,9 @@ class Reporter(Protocol):
 class Silent:
     """Shows nothing."""
 
+    def pending(self, what: str) -> None:
+        """Nothing to show."""
+
     def begin(self, title: str, total_bytes: int, done_bytes: int, workers: int) -> None:
         """Nothing to show."""
 
@@ -68,6 +76,15 @@ class Silent:
 
 class Lines(Silent):
     """Plain lines on stderr, one every ten seconds."""
+
+    def __init__(self) -> None:
+        self._last = time.monotonic()
+
+    def pending(self, what: str) -> None:
+        """Print it if the last line is old enough."""
+        if time.monotonic() - self._last >= LINE_SECONDS:
+            self._last = time.monotonic()
+            self.say(what)
 
     def begin(self, title: str, total_bytes: int, done_bytes: int, workers: int) -> None:
         """Remember the start, to tell rates from it."""
@@ -100,6 +117,14 @@ class Bar(Silent):
 
         self._console: Console = Console(stderr=True)
         self._progress: Progress | None = None
+        self._status: Status | None = None
+
+    def pending(self, what: str) -> None:
+        """Show it beside a spinner, until there is a bar."""
+        if self._status is None:
+            self._status = self._console.status(what)
+            self._status.start()
+        self._status.update(what)
 
     def begin(self, title: str, total_bytes: int, done_bytes: int, workers: int) -> None:
         """Draw the bar."""
@@ -118,8 +143,7 @@ class Bar(Silent):
                 left = duration(((task.total or 0) - task.completed) * elapsed / done) if done else "..."
                 return Text(f"{rates(task.fields['step'], elapsed)}  {left} left", style="cyan")
 
-        if self._progress is not None:
-            self._progress.stop()
+        self.__exit__()
         whole = Column(no_wrap=True)
         self._progress = Progress(
             TextColumn("{task.description}", table_column=whole),
@@ -150,6 +174,9 @@ class Bar(Silent):
     def __exit__(self, *_: object) -> None:
         if self._progress is not None:
             self._progress.stop()
+        if self._status is not None:
+            self._status.stop()
+            self._status = None
 
 
 def for_python() -> Reporter:

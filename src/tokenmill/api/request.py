@@ -15,12 +15,13 @@ from tokenmill.job import Job, parse_size
 from tokenmill.places import USUAL_SECONDS
 from tokenmill.sources import Discovery, discover
 from tokenmill.sources.documents import ReadOptions
+from tokenmill.storage import scheme
 from tokenmill.tokenizers.tokenizer import Choice, choose_engine
 from tokenmill.tokenizers.vocabulary import Vocabulary, boundary_token, end_token, resolve
 from tokenmill.work import Limits
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 OWN_BYTES = 300 << 20
 """What the calling process and the nursery need for themselves."""
@@ -119,9 +120,13 @@ def total_bytes(discovery: Discovery) -> int:
     return int(discovery.table["size"].to_numpy().sum())
 
 
-def find_sources(words: Words) -> Discovery:
-    """The sources a call names."""
-    return discover([words.sources] if isinstance(words.sources, str | os.PathLike) else list(words.sources))
+def find_sources(words: Words, pending: Callable[[str], None] = lambda _: None) -> Discovery:
+    """The sources a call names; where that takes a network, it is told."""
+    patterns = [words.sources] if isinstance(words.sources, str | os.PathLike) else list(words.sources)
+    for address in patterns:
+        if scheme(str(address)):
+            pending(f"looking at   {address}")
+    return discover(patterns)
 
 
 def make_request(

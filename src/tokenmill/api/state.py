@@ -27,12 +27,13 @@ class Status(msgspec.Struct, frozen=True):
 
     directory: str
     state: str
-    process: str | None
+    process: int | str | None
     tokenizer: str
     begin_token: int | None
     end_token: int | None
     sources: int
     units: int
+    limit_units: int | None
     units_done: int
     planned_bytes: int
     planned_bytes_done: int
@@ -64,12 +65,13 @@ def status(directory: str) -> Status:
     return Status(
         directory=folder.root,
         state="complete" if complete else "running" if running else "stopped",
-        process=process,
+        process=int(process) if process is not None and process.isdigit() else process,
         tokenizer=run.job.tokenizer.name,
         begin_token=run.job.begin,
         end_token=run.job.end,
         sources=run.sources,
         units=run.units,
+        limit_units=run.job.limit_units,
         units_done=int(committed.sum()),
         planned_bytes=int(text_bytes.sum()),
         planned_bytes_done=done,

@@ -106,7 +106,7 @@ def too_many_bad(folder: Folder, reasons: Counter[str], rows: int, max_bad: floa
         f"{count(bad, 'document')} of {rows:,} cannot be tokenized: {share:.2%}, more than --max-bad {max_bad:g}",
         *(f"{number:>11,}  {reason}" for reason, number in reasons.most_common(NAMED_FAILURES)),
         f"named in     {folder.path(quarantine.TOGETHER)}",
-        f"             and {folder.path(layout.LOG)}, if their unit is not done",
+        f"             and {layout.log_path(folder)}, if their unit is not done",
         "What is committed stays. Repair the sources and use another --out, or run it again and allow more:",
         "--max-bad 1%" if max_bad else "--on-bad quarantine --max-bad 0.1%",
     )

@@ -17,11 +17,16 @@ if TYPE_CHECKING:
 WATCH_SECONDS = 1.0
 
 
-def _example(command: str) -> str:
-    return f"\b\nExample:\n  {command}"
+def _example(*commands: str) -> str:
+    return "\n  ".join(["\b\nExample:", *commands])
 
 
-@click.command(epilog=_example("tokenmill prepare data/*.parquet --tokenizer gpt2 --out tokens"))
+@click.command(
+    epilog=_example(
+        "tokenmill prepare data/*.parquet --tokenizer gpt2 --out tokens",
+        "tokenmill prepare fineweb-edu --version 10B --tokenizer gpt2 --to nanogpt --out s3://bucket/run",
+    )
+)
 @click.argument("sources", nargs=-1, required=True, metavar="SOURCE...")
 @options.what
 @click.option("--out", "-o", required=True, metavar="DIR", help="The store: made, or resumed if it is there.")
@@ -70,10 +75,12 @@ def prepare(sources: tuple[str, ...], as_json: bool, **words: Any) -> None:
 def plan(sources: tuple[str, ...], as_json: bool, **words: Any) -> None:
     """Say what `prepare` would do, without doing it: units, bytes, tokens, disk and time."""
     from tokenmill import api  # noqa: PLC0415
+    from tokenmill.api import progress  # noqa: PLC0415
     from tokenmill.cli import show  # noqa: PLC0415
 
     words["separator"] = options.written(words["separator"])
-    show.result(api.plan(sources, **words), as_json, show.estimate)
+    reporter = progress.for_command(options.quiet())
+    show.result(api.plan(sources, **words, reporter=reporter), as_json, show.estimate)
 
 
 @click.command(epilog=_example("tokenmill export tokens --to nanogpt --val 0.0005 --shuffle 1337"))
@@ -112,7 +119,9 @@ def formats(as_json: bool) -> None:
     show.formats(as_json)
 
 
-@click.command(epilog=_example("tokenmill status tokens"))
+@click.command(
+    epilog=_example("tokenmill status tokens", "tokenmill status s3://bucket/run --endpoint https://host:9000")
+)
 @click.argument("directory", metavar="DIR")
 @click.option("--watch", is_flag=True, help="Look again every second until the run is complete or stops.")
 @options.storage
@@ -123,10 +132,13 @@ def status(directory: str, watch: bool, as_json: bool) -> None:
     from tokenmill.cli import show  # noqa: PLC0415
 
     state = api.status(directory)
+    watched = watch and state.state == "running"
     while watch and state.state == "running":
         show.line(_one_line(state))
         time.sleep(WATCH_SECONDS)
         state = api.status(directory)
+    if watched:
+        show.end_lines()
     show.result(state, as_json, show.status)
 
 

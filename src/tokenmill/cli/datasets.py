@@ -1,4 +1,4 @@
-"""The command that lists datasets, and how they look: a table that fits 80 columns, and what its figures mean."""
+"""The command that lists datasets, and how they look: a table that fits the terminal, and what its figures mean."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from tokenmill.api.offer import Offer, OfferedVersion
 
 UNKNOWN = "-"
-LEAST_COLUMNS = 80
+LEAST_COLUMNS = 40
+DISPENSABLE = ("files", "rows", "download", "disk")
+"""What is left out of the table where a terminal is narrow, in this order."""
 
 
 @click.command(epilog="\b\nExample:\n  tokenmill datasets fineweb-edu --tokenizer gpt2")
@@ -46,9 +48,13 @@ def datasets(name: str | None, tokenizer: str, as_json: bool) -> None:
     if name is not None:
         show.result(offered, as_json, _facts)
         click.echo()
-    _print(_table(offered, one=name is not None))
+    left_out = _print_table(offered, one=name is not None)
     click.echo()
     show.result(offered, as_json, _footnotes)
+    if left_out:
+        show.result(
+            left_out, as_json, lambda names: [("left out", f"{', '.join(names)}: for a wider terminal, or --json")]
+        )
     click.echo(f"\n{_command(offered, name)}")
 
 
@@ -63,18 +69,34 @@ def _facts(offered: Offer) -> Iterable[tuple[str, str]]:
     yield "column", dataset.column
 
 
-def _table(offered: Offer, *, one: bool) -> Table:
+def _print_table(offered: Offer, *, one: bool) -> tuple[str, ...]:
+    """Print the table with as many columns as there is room for, and tell which are left out."""
+    from rich.console import Console  # noqa: PLC0415 - heavy
+
+    console = Console(highlight=False, markup=False)
+    console.width = max(console.width, LEAST_COLUMNS)  # a narrow terminal breaks lines; it does not cut them off
+    for count in range(len(DISPENSABLE) + 1):
+        table = _table(offered, DISPENSABLE[:count], one=one)
+        if console.measure(table, options=console.options.update(width=10_000)).maximum <= console.width:
+            break
+    console.print(table)
+    return DISPENSABLE[:count]
+
+
+def _table(offered: Offer, left_out: tuple[str, ...], *, one: bool) -> Table:
     from rich.table import Table  # noqa: PLC0415 - heavy
 
     table = Table(box=None, pad_edge=False, header_style="bold")
     for heading in ["version"] if one else ["dataset", "version"]:
         table.add_column(heading, no_wrap=True)
-    for heading in _headings(offered):
-        table.add_column(heading, justify="right", no_wrap=True)
+    shown = [place for place, heading in enumerate(_headings(offered)) if heading not in left_out]
+    for place in shown:
+        table.add_column(_headings(offered)[place], justify="right", no_wrap=True)
     for dataset in offered.datasets:
         for place, version in enumerate(dataset.versions):
             names = [version.version] if one else [dataset.name if place == 0 else "", version.version]
-            table.add_row(*names, *_figures(version, offered))
+            figures = _figures(version, offered)
+            table.add_row(*names, *(figures[place] for place in shown))
     return table
 
 
@@ -94,14 +116,6 @@ def _figures(version: OfferedVersion, offered: Offer) -> list[str]:
     return [*figures, *([seconds] if offered.bytes_per_second is not None else [])]
 
 
-def _print(table: Table) -> None:
-    from rich.console import Console  # noqa: PLC0415 - heavy
-
-    console = Console(highlight=False, markup=False)
-    console.width = max(console.width, LEAST_COLUMNS)  # a narrow terminal breaks lines; it does not cut them off
-    console.print(table)
-
-
 def _footnotes(offered: Offer) -> Iterable[tuple[str, str]]:
     from tokenmill.wording import count, size  # noqa: PLC0415
 
@@ -109,6 +123,8 @@ def _footnotes(offered: Offer) -> Iterable[tuple[str, str]]:
     examples = {version.version: version.example for version in known if version.example}
     for pattern, example in examples.items():
         yield pattern, f"many versions, such as {example}"
+    others = f"; {offered.tokenizer} makes more or fewer" if offered.tokenizer != "gpt2" else ""
+    yield "tokens", f"as GPT-2 makes them{others}"
     if offered.token_bytes is not None:
         yield (
             "disk",

@@ -44,6 +44,12 @@ def line(text: str) -> None:
     click.echo(f"\r\x1b[K{text}" if sys.stderr.isatty() else text, err=True, nl=not sys.stderr.isatty())
 
 
+def end_lines() -> None:
+    """Leave the last of such lines, and go on below it."""
+    if sys.stderr.isatty():
+        click.echo(err=True)
+
+
 def prepared(done: Prepared) -> Iterable[tuple[str, str]]:
     """The end of a run."""
     yield "store", done.directory
@@ -129,8 +135,10 @@ def status(state: Status) -> Iterable[tuple[str, str]]:
     """How far a run is."""
     share = state.planned_bytes_done / state.planned_bytes if state.planned_bytes else 1.0
     yield "store", state.directory
-    yield "state", state.state + (f" (process {state.process})" if state.state == "running" else "")
-    yield "units", f"{state.units_done:,} of {state.units:,} committed ({share:.1%} of the bytes)"
+    who = f"process {state.process}" if isinstance(state.process, int) else f"on {state.process}"
+    yield "state", state.state + (f" ({who})" if state.state == "running" else "")
+    limited = f", all that --limit-units {state.limit_units:,} left" if state.limit_units is not None else ""
+    yield "units", f"{state.units_done:,} of {state.units:,} committed ({share:.1%} of the bytes){limited}"
     yield (
         "tokenizer",
         f"{state.tokenizer}, begin token {_token(state.begin_token)}, end token {_token(state.end_token)}",

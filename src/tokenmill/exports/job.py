@@ -147,7 +147,7 @@ def freeze(folder: Folder, export: FrozenExport) -> FrozenExport:
         if folder.publish_new(EXPORT, layout.json_bytes(export)):
             return export
         before = read_frozen(folder)  # somebody else was first
-    if before is None or (before.job != export.job and not folder.exists(PLAN)):
+    if before is None or (before.job != export.job and not folder.exists(PLAN) and not folder.is_remote):
         for file in (MANIFEST, PLAN):
             folder.discard(file)
         for directory in (RUNS, RECORDS):

@@ -54,7 +54,7 @@ def read(file: SourceFile, piece: Slice, options: ReadOptions) -> Iterator[Docum
 def _columns(file: SourceFile, layout: _Layout, start: int, stop: int) -> Iterator[pa.Array]:
     projection = pa.ipc.IpcReadOptions(included_fields=[layout.column], use_threads=False)
     needed = list(_needed(layout.messages, start, stop))
-    with storage.open_input(file.info, [(message.start, message.stop) for message in needed]) as stream:
+    with storage.open_input(file.info, [(message.start, message.stop) for message in needed], keep=True) as stream:
         excerpt = Excerpt(stream, needed)
         with pa.ipc.open_stream(excerpt, options=projection) as reader:
             for batch in reader:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -71,15 +71,18 @@ def discover(patterns: Sequence[str], kind: str | None = None) -> Discovery:
     return Discovery(_table(files, kinds), ignored)
 
 
-def with_identities(table: pa.Table) -> pa.Table:
+def with_identities(table: pa.Table, told: Callable[[int], None] = lambda _: None) -> pa.Table:
     """The table with one more column: a number for each file that is the same wherever the file lies.
 
     It is a hash of the size and the first bytes, and decides which documents are held out for validation: the same ones
-    when sources are added, moved or named in another way.
+    when sources are added, moved or named in another way. How many are known is `told` as they come.
     """
     with ThreadPoolExecutor(8) as pool:  # waiting, more than work
         columns = (table[name].to_pylist() for name in ("path", "size", "fingerprint"))
-        identities = list(pool.map(_identity, *columns))
+        identities = []
+        for identity in pool.map(_identity, *columns):
+            identities.append(identity)
+            told(len(identities))
     return table.append_column("identity", pa.array(identities, pa.uint64()))
 
 

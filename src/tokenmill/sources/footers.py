@@ -58,15 +58,18 @@ def read_footer(data: bytes) -> pq.FileMetaData:
     return pq.read_metadata(pa.BufferReader(MAGIC + data))
 
 
-def spans(metadata: pq.FileMetaData, leaf: int) -> list[tuple[int, int]]:
-    """Where the pages of a column are in the file: one span for each row group."""
+def spans(metadata: pq.FileMetaData, leaf: int, file_bytes: int) -> list[tuple[int, int]]:
+    """Where the pages of a column are in a file of this size: one span for each row group."""
     found = []
     for group in range(metadata.num_row_groups):
         chunk = metadata.row_group(group).column(leaf)
         start = chunk.data_page_offset
         if chunk.has_dictionary_page and 0 < chunk.dictionary_page_offset < start:
             start = chunk.dictionary_page_offset
-        found.append((start, start + chunk.total_compressed_size))
+        stop = start + chunk.total_compressed_size
+        if not 0 <= start <= stop <= file_bytes:
+            raise EOFError(f"the pages of row group {group} are said to be at bytes {start:,} to {stop:,}")
+        found.append((start, stop))
     return found
 
 

@@ -62,7 +62,7 @@ def reach(file: SourceFile, piece: Slice | None, options: ReadOptions) -> list[S
     if piece is None or piece.detail is None:
         return _tail(file)
     footer = _kept(file, piece, options.column)
-    return _joined(spans(footer.metadata, footer.leaf))
+    return _joined(spans(footer.metadata, footer.leaf, file.size))
 
 
 def read(file: SourceFile, piece: Slice, options: ReadOptions) -> Iterator[Documents]:
@@ -80,8 +80,8 @@ def _columns(file: SourceFile, footer: _Footer, groups: range, options: ReadOpti
     text_bytes = int(footer.text_bytes[groups.start : groups.stop].sum())
     rows = int(footer.rows[groups.start : groups.stop].sum())
     batch_rows = options.batch_bytes * rows // max(text_bytes, 1)
-    expected = _joined(spans(footer.metadata, footer.leaf)[groups.start : groups.stop])
-    with storage.open_input(file.info, expected) as stream:
+    expected = _joined(spans(footer.metadata, footer.leaf, file.size)[groups.start : groups.stop])
+    with storage.open_input(file.info, expected, keep=True) as stream:
         reader = pq.ParquetFile(
             stream,
             metadata=footer.metadata,

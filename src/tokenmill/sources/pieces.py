@@ -74,7 +74,7 @@ def open_stream(file: SourceFile, expected: list[Span]) -> pa.NativeFile:
         raise SourceError(
             "a compressed source is empty", f"file         {file.path}", "It was never written, or cut off."
         )
-    stream = storage.open_input(file.info, expected)
+    stream = storage.open_input(file.info, expected, keep=True)
     return pa.CompressedInputStream(stream, codec) if codec else stream
 
 

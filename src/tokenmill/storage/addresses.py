@@ -6,10 +6,21 @@ import os
 import re
 from dataclasses import dataclass
 
+from tokenmill.errors import UsageError
+
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
+_QUERY = re.compile(r"\?[\w.-]+=")
+"""What comes after an object's name in URLs of the web. A mere ? is a wildcard, or a part of a name."""
 
 OBJECT_STORES = ("s3", "gs", "az")
 HUB = "hf"
+_NEARLY = re.compile(f"({'|'.join((*OBJECT_STORES, HUB))}):/?(?!/)", re.IGNORECASE)
+CREDENTIALS = {
+    "s3": "Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE; AWS_SKIP_SIGNATURE=true if it is public.",
+    "gs": "Set GOOGLE_APPLICATION_CREDENTIALS, or run `gcloud auth application-default login`.",
+    "az": "Set AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY, or AZURE_STORAGE_SAS_TOKEN.",
+    HUB: "Set HF_TOKEN, or run `hf auth login`.",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,9 +39,13 @@ def scheme(address: str) -> str:
 
 
 def absolute(address: str) -> str:
-    """The address in the form that is stored: absolute, `~` and `..` resolved; a URL without a slash at its end."""
-    if scheme(address):
-        return address.rstrip("/")
+    """The address in the form that is stored: absolute, `~` and `..` resolved; a URL with its scheme in lower case.
+
+    It has no slash at its end.
+    """
+    kind = scheme(address)
+    if kind:
+        return f"{kind}://{address[len(kind) + 3 :].rstrip('/')}"
     path = os.path.abspath(os.path.expanduser(address))
     return path[1:] if path.startswith("//") else path  # which POSIX lets mean something else, and no system does
 
@@ -40,3 +55,40 @@ def split_url(url: str) -> tuple[str, str, str]:
     rest = url[len(scheme(url)) + 3 :]
     bucket, _, key = rest.partition("/")
     return scheme(url), bucket, key
+
+
+def check(address: str) -> None:
+    """Raise UsageError for an address that cannot be meant as it is written; nothing secret in it is repeated."""
+    nearly = _NEARLY.match(address)
+    meant = f"{nearly[1].lower()}://{address[nearly.end() :]}" if nearly else address
+    _refuse_secrets(meant)
+    if nearly:
+        raise UsageError(f"{address} is neither a URL nor a path", f"Write {meant}, or ./{address} for a path.")
+    if scheme(address) in OBJECT_STORES:
+        _refuse_odd_keys(address)
+
+
+def shown(url: str) -> str:
+    """A URL that is not ours without what may be secret in it: a password, a signature."""
+    return f"{scheme(url)}://..." if "@" in url else url.partition("?")[0]
+
+
+def _refuse_secrets(address: str) -> None:
+    """Refuse keys and signatures where they would be written down with every source and every store."""
+    kind = scheme(address)
+    if kind not in CREDENTIALS:
+        return
+    if re.search("[:@]", address[len(kind) + 3 :].partition("/")[0]):
+        raise UsageError(f"no keys and no user names belong into an address ({kind}://...)", CREDENTIALS[kind])
+    if _QUERY.search(address):
+        raise UsageError(f"nothing belongs after a ? in an address ({shown(address)}?...)", "Leave it out.")
+
+
+def _refuse_odd_keys(url: str) -> None:
+    kind, bucket, key = split_url(absolute(url))
+    if not bucket:
+        raise UsageError(f"{url} names no bucket", f"Write {kind}://BUCKET/FOLDER.")
+    odd = [name for name in key.split("/") if name in ("", ".", "..")] if key else []
+    if odd:
+        part = f"a part that is {odd[0]!r}" if odd[0] else "an empty part"
+        raise UsageError(f"{url} has {part}", "Write it without: object stores know no empty names, no . and no ..")

@@ -7,6 +7,7 @@ it does not matter who comes last; where it would, `publish_new` lets the first 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import posixpath
 from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO
@@ -17,13 +18,16 @@ from tokenmill.errors import CorruptStore, SourceError, StoreError, TokenmillErr
 from tokenmill.storage import clients, objects
 from tokenmill.storage.addresses import absolute
 from tokenmill.storage.journal import Journal
-from tokenmill.storage.ranges import RangeFile
+from tokenmill.storage.ranges import PIECE_BYTES, RangeFile, in_turn
 from tokenmill.storage.upload import Upload, part_bytes
+from tokenmill.storage.waiting import heard
 
 MOST_BYTES = 1 << 30
 """An object that is larger is never read whole where it might be anybody's."""
 
 DELETE_AT_ONCE = 1000
+PIECES_AHEAD = 6
+"""How many pieces of a file are on their way while it is joined."""
 CREATE_ATTEMPTS = 3
 
 
@@ -35,6 +39,7 @@ class BucketFolder:
     def __init__(self, root: str) -> None:
         self.root = absolute(root)
         self._store, self._prefix = clients.client(self.root)
+        self._writer = clients.writer(self.root)
         self._journals: dict[str, Journal] = {}
 
     def path(self, name: str) -> str:
@@ -114,14 +119,14 @@ class BucketFolder:
     @contextlib.contextmanager
     def publish(self, name: str, *, settled: bool = True) -> Iterator[BinaryIO]:  # noqa: ARG002 - an object is durable
         """Write an object that appears when the block ends."""
-        with self._telling(name, "write"), Upload(self._store, self._key(name)) as upload:
+        with self._telling(name, "write"), Upload(self._writer, self._key(name)) as upload:
             yield upload  # type: ignore[misc]
 
-    def publish_new(self, name: str, data: bytes) -> bool:
-        """Write an object unless there is one; False if there is one with another content.
+    def publish_first(self, name: str, data: pa.Buffer) -> bool:
+        """Write an object unless there is one; whether it was, as far as is known.
 
-        If an answer is lost, nobody knows who has written what is there: so it is compared. If there is nothing, the
-        request was lost, which the client does not make again by itself.
+        If an answer is lost, nobody knows who has written what is there. If there is nothing, the request was lost,
+        which the client does not make again by itself.
         """
         import obstore  # noqa: PLC0415 - not for local runs
         from obstore.exceptions import AlreadyExistsError, GenericError  # noqa: PLC0415
@@ -129,15 +134,21 @@ class BucketFolder:
         with self._telling(name, "write"):
             for left in reversed(range(CREATE_ATTEMPTS)):
                 try:
-                    obstore.put(self._store, self._key(name), data, mode="create")
-                except (AlreadyExistsError, GenericError):
+                    heard(obstore.put, self._writer, self._key(name), bytes(data), mode="create", use_multipart=False)
+                except AlreadyExistsError:
+                    return False
+                except GenericError:
                     if self.exists(name):
-                        return self.read(name) == data
+                        return False
                     if not left:
                         raise
                 else:
                     return True
         return False
+
+    def publish_new(self, name: str, data: bytes) -> bool:
+        """The same; False only if there is one with another content."""
+        return self.publish_first(name, pa.py_buffer(data)) or self.read(name) == data
 
     @contextlib.contextmanager
     def fill(self, name: str, size: int, start: int) -> Iterator[BinaryIO]:  # noqa: ARG002 - the face of a folder
@@ -152,11 +163,11 @@ class BucketFolder:
         piece = self._meta(f"{_pieces(name)}/{start:020d}")
         return piece is not None and bool(piece["size"] == count)
 
-    def seal(self, name: str, size: int) -> None:
+    def seal(self, name: str, size: int, told: Callable[[int], None] = lambda _: None) -> None:
         """Join the stretches: they are read one after the other while the object is written."""
         if not self._is_sealed(name, size):
             try:
-                self._join(name, size)
+                self._join(name, size, told)
             except (StoreError, SourceError):
                 if not self._is_sealed(name, size):  # by another machine, which has removed the stretches
                     raise
@@ -166,19 +177,23 @@ class BucketFolder:
         whole = self._meta(name)
         return whole is not None and bool(whole["size"] == size)
 
-    def _join(self, name: str, size: int) -> None:
-        names = sorted(self.names(_pieces(name)))
-        with self._telling(name, "write"), Upload(self._store, self._key(name), part_bytes(size)) as upload:
-            place = 0
-            for piece in names:
-                if int(piece) != place:
-                    break
-                count = self.size(f"{_pieces(name)}/{piece}")
-                for data in self.chunks(f"{_pieces(name)}/{piece}", 0, count):
-                    upload.write(data)
-                place += count
-            if place != size:
-                raise StoreError(f"a stretch of {self.path(name)} has gone", "Run the same command again.")
+    def _join(self, name: str, size: int, told: Callable[[int], None]) -> None:
+        root = self.path(_pieces(name))
+        pieces = sorted(objects.below(root), key=lambda piece: piece.path)
+        ends = list(itertools.accumulate(piece.size for piece in pieces))
+        starts = [int(piece.path[len(root) + 1 :]) for piece in pieces]
+        if [0, *ends] != [*starts, size]:
+            raise StoreError(f"a stretch of {self.path(name)} has gone", "Run the same command again.")
+        spans = [
+            (piece, start, min(start + PIECE_BYTES, piece.size))
+            for piece in pieces
+            for start in range(0, piece.size, PIECE_BYTES)
+        ]
+        with self._telling(name, "write"), Upload(self._writer, self._key(name), part_bytes(size)) as upload:
+            fetch = lambda span: objects.fetch(span[0].path, span[0].fingerprint, *span[1:])  # noqa: E731
+            for data in in_turn(self, fetch, spans, PIECES_AHEAD):
+                upload.write(data)
+                told(data.size)
 
     def settle(self, directory: str) -> None:
         """Nothing: an object is durable when the store has answered."""
@@ -215,7 +230,7 @@ class BucketFolder:
         finally:
             for journal in self._journals.values():
                 with contextlib.suppress(TokenmillError):  # there is something more important to tell
-                    journal.flush()
+                    journal.close()
 
     def at_work(self, name: str, journal: str) -> str | None:  # noqa: ARG002 - the face of a folder
         """Who has written to the journal in the last moments."""
@@ -233,7 +248,7 @@ class BucketFolder:
 
         with self._telling(name, "read"):
             try:
-                return obstore.head(self._store, self._key(name))
+                return heard(obstore.head, self._store, self._key(name))
             except FileNotFoundError:
                 return None
 
@@ -241,19 +256,20 @@ class BucketFolder:
         import obstore  # noqa: PLC0415 - not for local runs
 
         with self._telling(name, "read"):
-            result = obstore.get(self._store, self._key(name))
+            result = heard(obstore.get, self._store, self._key(name))
             if most_bytes is not None and result.meta["size"] > most_bytes:
                 raise CorruptStore(f"{self.path(name)} is too large", f"expected     at most {most_bytes:,} bytes")
-            return pa.py_buffer(result.bytes())
+            return pa.py_buffer(heard(result.bytes))
 
     def _range(self, name: str, options: Any) -> pa.Buffer:
         import obstore  # noqa: PLC0415 - not for local runs
 
         with self._telling(name, "read"):
             try:
-                return pa.py_buffer(obstore.get(self._store, self._key(name), options=options).bytes())
+                result = heard(obstore.get, self._store, self._key(name), options=options)
+                return pa.py_buffer(heard(result.bytes))
             except obstore.exceptions.GenericError as error:
-                if "416" in clients.reason(error):  # it starts after the end
+                if "status code: 416" in str(error):  # it starts after the end
                     return pa.py_buffer(b"")
                 raise
 
@@ -268,7 +284,7 @@ class BucketFolder:
         import obstore  # noqa: PLC0415 - not for local runs
 
         with self._telling(".", "delete from"), contextlib.suppress(FileNotFoundError):
-            obstore.delete(self._store, keys)
+            heard(obstore.delete, self._store, keys)
 
     @contextlib.contextmanager
     def _telling(self, name: str, doing: str) -> Iterator[None]:

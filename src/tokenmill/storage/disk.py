@@ -177,13 +177,17 @@ class DiskFolder:
         except OSError as error:
             raise write_error(path, error) from error
 
-    def publish_new(self, name: str, data: bytes) -> bool:
-        """Publish a file unless there is one, which only whoever holds the lock may do; False if it is another one."""
+    def publish_first(self, name: str, data: pa.Buffer) -> bool:
+        """Publish a file unless there is one, which only whoever holds the lock may do; whether it was."""
         if self.exists(name):
-            return self.read(name) == data
+            return False
         with self.publish(name) as file:
             file.write(data)
         return True
+
+    def publish_new(self, name: str, data: bytes) -> bool:
+        """The same; False only if there is one with another content."""
+        return self.publish_first(name, pa.py_buffer(data)) or self.read(name) == data
 
     def filled(self, name: str, size: int, start: int, count: int) -> bool:  # noqa: ARG002 - the face of a folder
         """Whether the file has the size it should have, be it sealed or not: its stretches are in it."""
@@ -195,7 +199,7 @@ class DiskFolder:
                 return os.path.getsize(path)
         return None
 
-    def seal(self, name: str, size: int) -> None:
+    def seal(self, name: str, size: int, told: Callable[[int], None] = lambda _: None) -> None:  # noqa: ARG002 - quick
         """Publish a file whose stretches have all been filled; nothing happens if that was done before."""
         if self._filled_bytes(name) != size:
             raise StoreError(f"{self.path(name)} has gone while it was written", "Run the same command again.")

@@ -9,7 +9,7 @@ from typing import BinaryIO, Protocol
 import pyarrow as pa
 
 from tokenmill.errors import UsageError
-from tokenmill.storage.addresses import HUB, OBJECT_STORES, scheme
+from tokenmill.storage.addresses import HUB, OBJECT_STORES, check, scheme, shown
 from tokenmill.storage.bucket import BucketFolder
 from tokenmill.storage.disk import DiskFolder
 
@@ -62,6 +62,9 @@ class Folder(Protocol):
         If `settled`, the name survives a loss of power from then on; if not, from the next `settle` on.
         """
 
+    def publish_first(self, name: str, data: pa.Buffer) -> bool:
+        """Publish a file unless there is one already, whatever it holds; whether it was."""
+
     def publish_new(self, name: str, data: bytes) -> bool:
         """Publish a file unless there is one; False if there is one with another content."""
 
@@ -71,8 +74,11 @@ class Folder(Protocol):
     def filled(self, name: str, size: int, start: int, count: int) -> bool:
         """Whether a stretch that was filled is there, be the file of that size sealed or not."""
 
-    def seal(self, name: str, size: int) -> None:
-        """Publish a file whose stretches have all been filled; nothing happens if that was done before."""
+    def seal(self, name: str, size: int, told: Callable[[int], None] = lambda _: None) -> None:
+        """Publish a file whose stretches have all been filled; nothing happens if that was done before.
+
+        Where they have to be joined, it is `told` how many bytes more are done.
+        """
 
     def settle(self, directory: str) -> None:
         """Make the names of the files in a directory survive a loss of power."""
@@ -104,6 +110,7 @@ class Folder(Protocol):
 
 def folder_at(root: str) -> Folder:
     """The folder at a path or URL."""
+    check(root)
     kind = scheme(root)
     if not kind:
         return DiskFolder(root)
@@ -112,5 +119,6 @@ def folder_at(root: str) -> Folder:
     known = ", ".join(f"{name}://" for name in OBJECT_STORES)
     advice = f"Use a local directory, or {known}."
     if kind == HUB:
-        raise UsageError("nothing can be written to the Hub", f"given        {root}", advice)
-    raise UsageError(f"{kind}:// is not known", f"given        {root}", advice)
+        headline = "there are no stores on the Hub, and nothing can be written to it"
+        raise UsageError(headline, f"given        {root}", advice)
+    raise UsageError(f"{kind}:// is not known", f"given        {shown(root)}", advice)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import fnmatch
 import glob
+import re
 from collections.abc import Sequence
+
+BRACES = re.compile(r"\{[^{}/]*(,|\.\.)[^{}/]*\}")
 
 
 def fixed_prefix(pattern: str) -> str:
@@ -12,6 +15,11 @@ def fixed_prefix(pattern: str) -> str:
     names = pattern.split("/")
     fixed = next((place for place, name in enumerate(names) if glob.has_magic(name)), len(names))
     return "/".join(names[:fixed])
+
+
+def braces(pattern: str) -> list[str]:
+    """What to tell of a pattern that matches nothing and means something to a shell only: {a,b} or {0..9}."""
+    return ["{ } is no pattern here: use *, ? or [ ], or name each."] * bool(BRACES.search(pattern))
 
 
 def matches(key: str, pattern: str) -> bool:

@@ -93,13 +93,15 @@ def _walk(directory: str) -> Iterator[FileInfo]:
             raise SourceError(f"cannot list {error.filename}", os.strerror(error.errno or 0)) from error
 
 
-def open_input(file: FileInfo, expected: Sequence[Span] = ()) -> pa.NativeFile:
+def open_input(file: FileInfo, expected: Sequence[Span] = (), *, keep: bool = False) -> pa.NativeFile:
     """A file opened for random access; what is expected to be read is fetched ahead where that takes a network.
+
+    With `keep`, all of a file of the Hub is fetched and kept instead, if there is a place to keep it in.
 
     Plain reads of a disk rather than a memory map: a source that shrinks under a map kills the process with SIGBUS, a
     short read is an error that can be told.
     """
-    path = _local(file)
+    path = _local(file, keep=keep)
     if path is None:
         return pa.PythonFile(RangeFile(file, _fetch(file), expected), mode="r")
     stat(path)
@@ -142,15 +144,17 @@ def check_unchanged(file: FileInfo) -> None:
         )
 
 
-def _local(file: FileInfo) -> str | None:
-    """The path of a file that can be opened: its own, or that of a copy which is kept of it."""
+def _local(file: FileInfo, *, keep: bool) -> str | None:
+    """The path of a file that can be opened: its own, or that of a copy which is kept of it, or shall be."""
     if not scheme(file.path):
         return file.path
     directory = settings.cache()
     if directory is None or scheme(file.path) != HUB:
         return None
-    from tokenmill.storage.hub import local_copy  # noqa: PLC0415 - loads the client
+    from tokenmill.storage.hub import kept_copy, local_copy  # noqa: PLC0415 - loads the client
 
+    if not keep:
+        return kept_copy(file.fingerprint, file.size, directory)
     return local_copy(file.path, file.fingerprint, file.size, directory)
 
 

@@ -19,8 +19,8 @@ LEAST_SECONDS = 5.0
 MOST_SECONDS = 30.0
 """How long lines wait to be written: longer, the longer it goes on, so that the pieces of a week can be listed."""
 
-RECENT_SECONDS = 900
 ALIVE_SECONDS = 2 * MOST_SECONDS
+END = "end"
 
 
 class Journal:
@@ -43,9 +43,15 @@ class Journal:
 
     def flush(self) -> None:
         """Write the lines that wait."""
-        if not self._lines:
-            return
-        with self._folder.publish(f"{self._directory}/{_stamp(time.time())}-{self._writer}.{self._ending}") as file:
+        if self._lines:
+            self._publish(self._ending)
+
+    def close(self) -> None:
+        """Write the lines that wait, and that there will be no more."""
+        self._publish(f"{END}.{self._ending}")
+
+    def _publish(self, ending: str) -> None:
+        with self._folder.publish(f"{self._directory}/{_stamp(time.time())}-{self._writer}.{ending}") as file:
             file.write(self._lines)
         self._lines, self._written = b"", time.monotonic()
 
@@ -59,14 +65,14 @@ class Journal:
         return found
 
     def writer(self) -> str | None:
-        """Who wrote the latest piece, if that was a moment ago."""
-        pieces = self._pieces()
-        if not pieces or pieces[-1] < _stamp(time.time() - ALIVE_SECONDS):
-            return None
-        return pieces[-1].partition("-")[2].rpartition("-")[0]
+        """The machine of one who wrote a piece a moment ago, and no last one."""
+        recent = [piece.split(".") for piece in self._pieces() if piece >= _stamp(time.time() - ALIVE_SECONDS)]
+        writers = {name.partition("-")[2]: ending[0] == END for name, *ending in recent}  # the last piece counts
+        alive = [writer for writer, has_ended in writers.items() if not has_ended]
+        return alive[-1].rpartition("-")[0] if alive else None
 
     def _pieces(self) -> list[str]:
-        """The names of the latest pieces, in order; those of the last minutes, if there are some."""
+        """The names of the pieces, in order."""
         root = self._folder.path(self._directory)
         names = [file.path[len(root) + 1 :] for file in objects.below(root)]
         return sorted(name for name in names if name.endswith(f".{self._ending}"))

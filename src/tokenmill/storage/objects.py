@@ -13,8 +13,10 @@ import pyarrow as pa
 
 from tokenmill.errors import SourceError
 from tokenmill.storage import clients
-from tokenmill.storage.addresses import FileInfo, absolute, split_url
-from tokenmill.storage.globs import fixed_prefix, matches
+from tokenmill.storage.addresses import FileInfo, absolute, check, split_url
+from tokenmill.storage.failures import failed, is_answer
+from tokenmill.storage.globs import braces, fixed_prefix, matches
+from tokenmill.storage.waiting import heard
 
 LIST_AT_ONCE = 1000
 BREAKS = 5
@@ -24,6 +26,7 @@ BREAKING_SECONDS = 60.0
 
 def find(url: str) -> tuple[bool, list[FileInfo]]:
     """The objects that a URL names: one, those below it, or those that match it; and whether it named them."""
+    check(url)
     url = absolute(url)
     scheme, bucket, key = split_url(url)
     if glob.has_magic(key):
@@ -31,13 +34,13 @@ def find(url: str) -> tuple[bool, list[FileInfo]]:
         matching = [file for file in listed if matches(split_url(file.path)[2], key)]
         files = [file for file in matching if file.size or _stat(file.path)]  # else it is an empty directory
         if not files:
-            raise SourceError(f"no object matches {url}")
+            raise SourceError(f"no object matches {url}", *braces(key))
         return True, files
     if key and (file := _stat(url)) is not None:
         return True, [file]
     files = [file for file in below(url) if not re.search(r"(^|/)\.", file.path[len(url) :])]
     if not files:
-        raise SourceError(f"there is no object {url}, and none below it")
+        raise SourceError(f"there is no object {url}, and none below it", *braces(key))
     return False, files
 
 
@@ -64,17 +67,17 @@ def _pages(url: str, store: Any, prefix: str) -> Iterator[Any]:
     last, broken, since = None, 0, time.monotonic()
     while True:
         try:
-            for page in obstore.list(store, prefix or None, offset=last, chunk_size=LIST_AT_ONCE):
+            pages = iter(obstore.list(store, prefix or None, offset=last, chunk_size=LIST_AT_ONCE))
+            while (page := heard(next, pages, None)) is not None:
                 yield page
                 last, broken, since = page[-1]["path"], 0, time.monotonic()
         except GenericError as error:
             broken += 1
-            answered = "status code" in clients.reason(error)
-            if answered or broken > BREAKS or time.monotonic() - since > BREAKING_SECONDS:
-                raise clients.failed(url, "list", error) from None
+            if is_answer(error) or broken > BREAKS or time.monotonic() - since > BREAKING_SECONDS:
+                raise failed(url, "list", error) from None
             time.sleep(0.2 * broken)
         except (BaseError, FileNotFoundError) as error:
-            raise clients.failed(url, "list", error) from None
+            raise failed(url, "list", error) from None
         else:
             return
 
@@ -92,11 +95,11 @@ def _stat(url: str) -> FileInfo | None:
 
     store, key = clients.client(url)
     try:
-        meta = obstore.head(store, key)
+        meta = heard(obstore.head, store, key)
     except FileNotFoundError:
         return None
     except obstore.exceptions.BaseError as error:
-        raise clients.failed(url, "read", error) from None
+        raise failed(url, "read", error) from None
     return FileInfo(url, meta["size"], _fingerprint(meta))
 
 
@@ -107,13 +110,16 @@ def fetch(url: str, fingerprint: str, start: int, stop: int) -> pa.Buffer:
 
     store, key = clients.client(url)
     try:
-        version = {"if_match": fingerprint} if fingerprint.startswith(('"', "W/")) else {}
+        version = {"if_match": fingerprint} if fingerprint.startswith('"') else {}  # a weak etag matches nothing
         options: Any = {"range": (start, stop), **version}
-        data = obstore.get(store, key, options=options).bytes()
+        result = heard(obstore.get, store, key, options=options)
+        if _fingerprint(result.meta) != fingerprint:  # not every server looks at what was asked for
+            raise changed(url, fingerprint, FileInfo(url, result.meta["size"], _fingerprint(result.meta)))
+        data = heard(result.bytes)
     except (PreconditionError, FileNotFoundError):
         raise changed(url, fingerprint, _stat(url)) from None
     except BaseError as error:
-        raise clients.failed(url, "read", error) from None
+        raise failed(url, "read", error) from None
     if len(data) != stop - start:
         raise EOFError(f"bytes {start} to {stop} were asked for, and {len(data)} came")
     return pa.py_buffer(data)

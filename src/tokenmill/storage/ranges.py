@@ -7,7 +7,8 @@ import functools
 import io
 import os
 import threading
-from collections import OrderedDict, deque
+import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, TypeVar
@@ -34,7 +35,10 @@ LEAST_BYTES = 64 << 10
 """What is fetched at least where nothing was foreseen: headers are read in small bites."""
 
 FORESEEN_BYTES = 48 << 20
-"""How much may wait for files that are opened later."""
+"""How much may wait for files that are opened later. What comes then is not foreseen: the next ones matter more."""
+
+FORGOTTEN_SECONDS = 120.0
+"""After which nobody is expected to come for it any more."""
 
 FILES_AHEAD = 4
 """How many files are on their way, to be read whole, while one is read."""
@@ -73,19 +77,21 @@ class _Foreseen:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._pieces: OrderedDict[tuple[str, str, Span], Future[pa.Buffer]] = OrderedDict()
+        self._pieces: dict[tuple[str, str, Span], tuple[float, Future[pa.Buffer]]] = {}
 
     def ask(self, file: FileInfo, piece: Span, fetch: Fetch) -> None:
-        key = (file.path, file.fingerprint, piece)
+        key, now = (file.path, file.fingerprint, piece), time.monotonic()
         with self._lock:
-            if key not in self._pieces:
-                self._pieces[key] = in_background().submit(fetch, *piece)
-            while sum(stop - start for _, _, (start, stop) in self._pieces) > FORESEEN_BYTES:
-                self._pieces.popitem(last=False)[1].cancel()
+            for old in [old for old, (asked, _) in self._pieces.items() if now - asked > FORGOTTEN_SECONDS]:
+                self._pieces.pop(old)[1].cancel()
+            held = sum(stop - start for _, _, (start, stop) in self._pieces)
+            if key not in self._pieces and held + piece[1] - piece[0] <= FORESEEN_BYTES:
+                self._pieces[key] = now, in_background().submit(fetch, *piece)
 
     def take(self, file: FileInfo, piece: Span) -> Future[pa.Buffer] | None:
         with self._lock:
-            return self._pieces.pop((file.path, file.fingerprint, piece), None)
+            asked = self._pieces.pop((file.path, file.fingerprint, piece), None)
+            return None if asked is None else asked[1]
 
 
 _foreseen = _Foreseen()
@@ -169,7 +175,9 @@ class RangeFile(io.RawIOBase):
             return self._starts[number], self._coming[number].result()
         start, block = self._block
         if not start <= position < start + block.size:
-            end = min(max(stop, position + LEAST_BYTES), position + PIECE_BYTES, self._file.size)
+            goes_on = bool(block.size) and position == start + block.size
+            least = min(2 * block.size, PIECE_BYTES) if goes_on else LEAST_BYTES
+            end = min(max(stop, position + least), position + PIECE_BYTES, self._file.size)
             self._block = (position, self._fetch(position, end))
         return self._block
 

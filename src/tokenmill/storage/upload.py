@@ -9,6 +9,7 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Self
 
 from tokenmill.storage.ranges import in_background
+from tokenmill.storage.waiting import heard
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
@@ -55,11 +56,15 @@ class Upload(io.RawIOBase):
     def write(self, data: Any) -> int:
         """Take some bytes; whole parts are sent while more are written."""
         view = memoryview(data).cast("B")
-        self._held += view
         self._position += view.nbytes
-        while len(self._held) >= self._part_bytes:
-            part, self._held = bytes(self._held[: self._part_bytes]), self._held[self._part_bytes :]
+        taken = 0
+        while len(self._held) + view.nbytes - taken >= self._part_bytes:
+            more = self._part_bytes - len(self._held)
+            part = bytes(self._held) + bytes(view[taken : taken + more]) if self._held else bytes(view[taken:][:more])
+            taken += more
+            self._held.clear()
             self._send(part)
+        self._held += view[taken:]
         return view.nbytes
 
     def __enter__(self) -> Self:
@@ -71,14 +76,14 @@ class Upload(io.RawIOBase):
         if self._sending is not None:
             self._finish(given_up=kind is not None)
         elif kind is None:
-            obstore.put(self._store, self._key, self._held, use_multipart=False)
+            heard(obstore.put, self._store, self._key, self._held, use_multipart=False)
 
     def _send(self, part: bytes) -> None:
         import obstore  # noqa: PLC0415 - not for local runs
 
         if self._sending is None:
             self._sending = in_background().submit(
-                obstore.put, self._store, self._key, self._waiting(), chunk_size=self._part_bytes, max_concurrency=2
+                obstore.put, self._store, self._key, self._waiting(), chunk_size=self._part_bytes, max_concurrency=1
             )
         self._put(part)
 

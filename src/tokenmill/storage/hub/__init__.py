@@ -13,14 +13,14 @@ import msgspec
 from tokenmill.errors import SourceError, StorageError
 from tokenmill.storage.addresses import FileInfo
 from tokenmill.storage.damage import Damage, decode
-from tokenmill.storage.globs import fixed_prefix, matches
+from tokenmill.storage.globs import braces, fixed_prefix, matches
 from tokenmill.storage.hub.address import HubAddress, is_commit, parse
-from tokenmill.storage.hub.cache import local_copy
+from tokenmill.storage.hub.cache import kept_copy, local_copy
 from tokenmill.storage.hub.client import endpoint
 from tokenmill.storage.hub.files import fetch, locate
 from tokenmill.storage.hub.requests import FIRST_ATTEMPTS, Patience, Trouble, answer, check, is_missing
 
-__all__ = ["fetch", "find", "local_copy", "stat"]
+__all__ = ["fetch", "find", "kept_copy", "local_copy", "stat"]
 
 T = TypeVar("T")
 
@@ -74,11 +74,14 @@ def _matching(url: str, address: HubAddress) -> list[FileInfo]:
     """The files that match a glob, or the one that is called like it."""
     folder = fixed_prefix(address.path)
     wild = address.path[len(folder) :].strip("/")
-    listed = list(_listed(address.at(address.revision, folder), recursive="/" in wild or "**" in wild) or ())
+    files = _listed(address.at(address.revision, folder), recursive="/" in wild or "**" in wild)
+    if files is None:
+        raise _no_folder(address, folder)
+    listed = list(files)
     named = [file for file in listed if file.path == address.path]
     chosen = named or [file for file in listed if matches(file.path, address.path)]
     if not chosen:
-        raise SourceError(f"no file matches {url}", f"looked at    commit {address.revision}")
+        raise SourceError(f"no file matches {url}", f"looked at    commit {address.revision}", *braces(address.path))
     return [_info(address, file) for file in chosen]
 
 
@@ -86,9 +89,21 @@ def _below(url: str, address: HubAddress) -> list[FileInfo]:
     """The files below a directory, hidden ones left out."""
     files = _listed(address, recursive=True)
     if files is None:
-        raise SourceError(f"no such file or directory: {url}", f"looked at    commit {address.revision}")
+        details = (f"looked at    commit {address.revision}", *braces(address.path))
+        raise SourceError(f"no such file or directory: {url}", *details)
     start = len(address.path)
     return [_info(address, file) for file in files if not re.search(r"(^|/)\.", file.path[start:])]
+
+
+def _no_folder(address: HubAddress, folder: str) -> SourceError:
+    """The error for a glob in a folder that is not there: of a dataset by name, a version that it does not have."""
+    above = folder.rpartition("/")[0]
+    return SourceError(
+        f"{address.repository} has no {folder} at its commit {address.revision}",
+        f"looked for   {address.url}",
+        *braces(folder),
+        f"See {endpoint()}/datasets/{address.repository}/tree/{address.revision}/{above}".rstrip("/"),
+    )
 
 
 def _info(address: HubAddress, file: _Listed) -> FileInfo:

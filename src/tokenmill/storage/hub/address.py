@@ -10,6 +10,7 @@ from tokenmill.errors import SourceError
 
 _NAME = r"[A-Za-z0-9_][A-Za-z0-9_.-]*"
 _ADDRESS = re.compile(rf"hf://datasets/({_NAME}/{_NAME})(?:@(refs/(?:convert|pr)/[^/]+|[^/]+))?(?:/(.*))?", re.DOTALL)
+_SHORT = re.compile(rf"hf://(?!(?:datasets|models|spaces|buckets)/)({_NAME}/{_NAME}.*)", re.DOTALL)
 _COMMIT = re.compile("[0-9a-f]{40}")
 
 
@@ -38,14 +39,18 @@ class HubAddress:
 
 def parse(url: str) -> HubAddress:
     """The parts of an address."""
+    url = f"hf{url[2:]}"  # in lower case
     match = _ADDRESS.fullmatch(url)
     path = match[3] or "" if match else ""
     if match is None or ".." in path.split("/"):
+        short = _SHORT.fullmatch(url)
         raise SourceError(
             "this is not an address of a dataset on the Hub",
             f"given        {url}",
             "expected     hf://datasets/ORG/NAME/PATH or hf://datasets/ORG/NAME@REVISION/PATH",
-            "Only datasets can be read, no models and no spaces. PATH is a file, a directory or a glob.",
+            f"Did you mean hf://datasets/{short[1]}?"
+            if short
+            else "Only datasets can be read, no models and no spaces. PATH is a file, a directory or a glob.",
         )
     names = [name for name in path.split("/") if name not in ("", ".")]
     return HubAddress(match[1], unquote(match[2] or "main"), "/".join(names))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import hashlib
 import os
@@ -24,6 +25,12 @@ THREADS = 4
 """How many pieces are on their way at once."""
 
 _HASH = re.compile("[0-9a-f]{40}|[0-9a-f]{64}")
+
+
+def kept_copy(fingerprint: str, size: int, directory: str) -> str | None:
+    """The path of a copy of a file, if there is one."""
+    path = os.path.join(absolute(directory), fingerprint)
+    return path if _HASH.fullmatch(fingerprint) and _is_whole(path, size) else None
 
 
 def local_copy(url: str, fingerprint: str, size: int, directory: str) -> str:
@@ -119,5 +126,6 @@ def _pieces(url: str, fingerprint: str, size: int) -> Iterator[pa.Buffer]:
 
 def _cannot_keep(path: str, error: OSError) -> StoreError:
     reason = os.strerror(error.errno) if error.errno else str(error)
-    advice = "Free some space or name another directory with --cache, and run the same command again."
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    advice = f"{'Free some space, or name' if full else 'Name'} another directory with --cache."
     return StoreError("cannot keep a file of the Hub", f"file         {path}", f"reason       {reason}", advice)

@@ -12,6 +12,7 @@ import importlib
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+from tokenmill import settings
 from tokenmill.errors import StorageError
 
 CONNECT_SECONDS = 10.0
@@ -33,6 +34,7 @@ def endpoint() -> str:
     """Where the Hub is."""
     from huggingface_hub import constants  # noqa: PLC0415 - not for local runs
 
+    settings.check_server("HF_ENDPOINT", constants.ENDPOINT)
     return constants.ENDPOINT
 
 

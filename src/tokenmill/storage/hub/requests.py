@@ -13,7 +13,7 @@ from typing import Any
 
 from tokenmill import wording
 from tokenmill.errors import SourceError, StorageError, TokenmillError
-from tokenmill.storage.clients import RESUME
+from tokenmill.storage.failures import RESUME
 from tokenmill.storage.hub.address import HubAddress
 from tokenmill.storage.hub.client import check_online, client, endpoint, hub_token, is_hub, library
 
@@ -119,7 +119,7 @@ def answer(method: str, target: str, headers: dict[str, str] | None = None) -> I
 
 def is_missing(response: Any) -> bool:
     """Whether the dataset and its revision exist, but the path does not."""
-    return bool(response.status_code == 404 and _code(response) == NO_ENTRY)
+    return bool(response.status_code == 404 and _is_of_a_hub(response) and _code(response) == NO_ENTRY)
 
 
 def check(address: HubAddress, response: Any) -> None:
@@ -132,16 +132,29 @@ def _refused(address: HubAddress, response: Any) -> TokenmillError:
     where = (f"file         {address.url}", f"reason       {_status(response)}")
     page = f"{endpoint()}/datasets/{address.repository}"
     if response.status_code in (401, 403):
+        sent = "authorization" in response.request.headers
+        token = "one was sent, and it was not accepted" if sent else "none was sent"
+        renew = "check HF_TOKEN or run `hf auth login` again" if sent else "set HF_TOKEN or run `hf auth login`"
         return StorageError(
             "the Hub does not let us read a dataset",
             *where,
-            f"If it is gated, accept its terms at {page}. If it is private, or gated, set HF_TOKEN or run",
-            "`hf auth login`. The Hub says the same of a dataset that does not exist: check its name, too.",
+            f"token        {token}",
+            f"If it is private or gated, {renew}; if it is gated,",
+            f"accept its terms at {page}.",
+            "The Hub says the same of a dataset that does not exist: check its name, too.",
         )
+    if response.status_code == 404 and not _is_of_a_hub(response):
+        return SourceError("this is no answer of a Hub", *where, f"asked        {endpoint()}", "Check HF_ENDPOINT.")
     if response.status_code == 404:
         missing = {"RevisionNotFound": f"the dataset has no revision {address.revision}", NO_ENTRY: "no such file"}
         return SourceError(missing.get(_code(response), "no such dataset on the Hub"), *where, f"See {page}.")
     return StorageError("the Hub refuses a request", *where, RESUME)
+
+
+def _is_of_a_hub(response: Any) -> bool:
+    """Whether an error is told as the Hub tells it, or a mirror of it, and not as any server on the web does."""
+    headers = response.headers
+    return "x-error-code" in headers or "x-repo-commit" in headers or "json" in headers.get("content-type", "")
 
 
 def _code(response: Any) -> str:
