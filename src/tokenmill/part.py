@@ -111,9 +111,7 @@ def write_part(folder: Folder, summary: PartSummary, content: PartContent) -> Pa
     metadata = {"tokenmill.format": FORMAT, "tokenmill.part": msgspec.json.encode(summary)}
     name = part_name(summary.unit)
     if folder.is_remote:
-        sink = pa.BufferOutputStream()
-        write_columns(sink, content, metadata)
-        if not folder.publish_first(name, sink.getvalue()):
+        if not folder.publish_first(name, _in_memory(content, metadata)):
             raise Overtaken(name)
         return summary
     # A part whose name a loss of power takes away is done again; they are settled together, before the manifest.
@@ -122,7 +120,16 @@ def write_part(folder: Folder, summary: PartSummary, content: PartContent) -> Pa
     return summary
 
 
-def write_columns(file: BinaryIO, content: PartContent, metadata: dict[str, Any]) -> None:
+def _in_memory(content: PartContent, metadata: dict[str, Any]) -> pa.Buffer:
+    """The file of a part; measured first, because a buffer that grows is copied again and again."""
+    measure = pa.MockOutputStream()
+    write_columns(measure, content, metadata)
+    data = pa.allocate_buffer(measure.size())
+    write_columns(pa.FixedSizeBufferWriter(data), content, metadata)
+    return data
+
+
+def write_columns(file: BinaryIO | pa.NativeFile, content: PartContent, metadata: dict[str, Any]) -> None:
     """Write columns as an Arrow IPC file with one record batch."""
     tokens = pa.LargeListArray.from_arrays(pa.array(content.offsets), pa.array(content.tokens))
     schema = _schema(tokens.type.value_type).with_metadata(metadata)

@@ -121,10 +121,13 @@ class Bar(Silent):
 
     def pending(self, what: str) -> None:
         """Show it beside a spinner, until there is a bar."""
+        from rich.text import Text  # noqa: PLC0415
+
+        line = Text(what, no_wrap=True, overflow="ellipsis")
         if self._status is None:
-            self._status = self._console.status(what)
+            self._status = self._console.status(line)
             self._status.start()
-        self._status.update(what)
+        self._status.update(line)
 
     def begin(self, title: str, total_bytes: int, done_bytes: int, workers: int) -> None:
         """Draw the bar."""

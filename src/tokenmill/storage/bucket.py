@@ -131,10 +131,11 @@ class BucketFolder:
         import obstore  # noqa: PLC0415 - not for local runs
         from obstore.exceptions import AlreadyExistsError, GenericError  # noqa: PLC0415
 
+        body = memoryview(data).cast("B")
         with self._telling(name, "write"):
             for left in reversed(range(CREATE_ATTEMPTS)):
                 try:
-                    heard(obstore.put, self._writer, self._key(name), bytes(data), mode="create", use_multipart=False)
+                    heard(obstore.put, self._writer, self._key(name), body, mode="create", use_multipart=False)
                 except AlreadyExistsError:
                     return False
                 except GenericError:
