@@ -1,7 +1,7 @@
 """A folder in an object store. An object appears whole or not at all, by one request: there is nothing to rename.
 
-Several machines may write to it at a time. What they write is the same wherever two of them write one object, so that
-it does not matter who comes last; where it would, `publish_new` lets the first one win.
+Several machines may write to it at a time. Where two of them might not write the same, the first one counts
+(`publish_first`); elsewhere it does not matter who comes last.
 """
 
 from __future__ import annotations
