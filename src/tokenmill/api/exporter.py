@@ -6,7 +6,6 @@ import functools
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 import msgspec
@@ -54,7 +53,7 @@ class Exported(msgspec.Struct, frozen=True):
     notices: list[str]
 
 
-LOOKS_AT_ONCE = 16
+LOOKS_AHEAD = 16
 SHORT_TOKENS = 1 << 20
 """A shard of less may be too short for a trainer: a batch of GPT-2's size is half of it."""
 
@@ -174,8 +173,7 @@ class Exporter:
             return all(self.folder.filled(file.name, size or file.bytes, start, file.bytes) for file in files)
 
         intact = []
-        with ThreadPoolExecutor(LOOKS_AT_ONCE) as pool:  # waiting, more than work
-            there = pool.map(is_there, earlier)
+        there = in_turn(self.folder, is_there, earlier, LOOKS_AHEAD)
         digest = self.job.digest()
         for record, found in zip(earlier, there, strict=True):
             if record.export == digest and found:

@@ -146,7 +146,7 @@ class Bar(Silent):
                 left = duration(((task.total or 0) - task.completed) * elapsed / done) if done else "..."
                 return Text(f"{rates(task.fields['step'], elapsed)}  {left} left", style="cyan")
 
-        self.__exit__()
+        self._clear()
         whole = Column(no_wrap=True)
         self._progress = Progress(
             TextColumn("{task.description}", table_column=whole),
@@ -175,6 +175,10 @@ class Bar(Silent):
         self._console.print(message, highlight=False, markup=False, soft_wrap=True)
 
     def __exit__(self, *_: object) -> None:
+        self._clear()
+
+    def _clear(self) -> None:
+        """Let what is drawn stand as it is."""
         if self._progress is not None:
             self._progress.stop()
         if self._status is not None:

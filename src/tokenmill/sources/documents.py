@@ -12,9 +12,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tokenmill.storage import FileInfo
+from tokenmill import storage
 
-Span = tuple[int, int]
+Span = storage.Span
+
 Int64Array = npt.NDArray[np.int64]
 RowArray = npt.NDArray[np.uint64]
 
@@ -29,9 +30,9 @@ class SourceFile(msgspec.Struct, frozen=True):
     fingerprint: str
 
     @property
-    def info(self) -> FileInfo:
+    def info(self) -> storage.FileInfo:
         """The file as storage knows it."""
-        return FileInfo(self.path, self.size, self.fingerprint)
+        return storage.FileInfo(self.path, self.size, self.fingerprint)
 
 
 class Slice(msgspec.Struct, frozen=True):

@@ -17,13 +17,11 @@ import pyarrow as pa
 from tokenmill.errors import CorruptStore, SourceError, StoreError, TokenmillError
 from tokenmill.storage import clients, objects
 from tokenmill.storage.addresses import absolute
+from tokenmill.storage.guards import MOST_BYTES, check_size, early
 from tokenmill.storage.journal import Journal
 from tokenmill.storage.ranges import PIECE_BYTES, RangeFile, in_turn
 from tokenmill.storage.upload import Upload, part_bytes
 from tokenmill.storage.waiting import heard
-
-MOST_BYTES = 1 << 30
-"""An object that is larger is never read whole where it might be anybody's."""
 
 DELETE_AT_ONCE = 1000
 PIECES_AHEAD = 6
@@ -72,7 +70,7 @@ class BucketFolder:
     def read(self, name: str, limit_bytes: int | None = None) -> bytes:
         """The content of an object, or its first bytes."""
         if limit_bytes is None:
-            return bytes(self._whole(name, MOST_BYTES))
+            return bytes(self._whole(name, checked=True))
         size = min(limit_bytes, self.size(name)) if limit_bytes > MOST_BYTES else limit_bytes
         return bytes(self._range(name, {"range": (0, size)}))
 
@@ -98,14 +96,14 @@ class BucketFolder:
         if not count:
             return b""
         if min(start, count) < 0:
-            raise _early(self.path(name), start + count)
+            raise early(self.path(name), start + count)
         with self._file(name, start, count) if count > MOST_BYTES else contextlib.nullcontext() as file:
             if file is not None:
                 file.seek(start)
                 return file.read(count)
         data = self._range(name, {"range": (start, start + count)})
         if data.size < count:
-            raise _early(self.path(name), start + count)
+            raise early(self.path(name), start + count)
         return bytes(data)
 
     def map(self, name: str) -> pa.NativeFile:
@@ -114,7 +112,7 @@ class BucketFolder:
 
     def buffer(self, name: str) -> pa.Buffer:
         """All bytes of an object."""
-        return self._whole(name, None)
+        return self._whole(name)
 
     @contextlib.contextmanager
     def publish(self, name: str, *, settled: bool = True) -> Iterator[BinaryIO]:  # noqa: ARG002 - an object is durable
@@ -253,13 +251,13 @@ class BucketFolder:
             except FileNotFoundError:
                 return None
 
-    def _whole(self, name: str, most_bytes: int | None) -> pa.Buffer:
+    def _whole(self, name: str, *, checked: bool = False) -> pa.Buffer:
         import obstore  # noqa: PLC0415 - not for local runs
 
         with self._telling(name, "read"):
             result = heard(obstore.get, self._store, self._key(name))
-            if most_bytes is not None and result.meta["size"] > most_bytes:
-                raise CorruptStore(f"{self.path(name)} is too large", f"expected     at most {most_bytes:,} bytes")
+            if checked:
+                check_size(self.path(name), result.meta["size"])
             return pa.py_buffer(heard(result.bytes))
 
     def _range(self, name: str, options: Any) -> pa.Buffer:
@@ -278,7 +276,7 @@ class BucketFolder:
         file = objects.stat(self.path(name))
         stop = file.size if count is None else start + count
         if stop > file.size:
-            raise _early(file.path, stop)
+            raise early(file.path, stop)
         return RangeFile(file, lambda a, b: objects.fetch(file.path, file.fingerprint, a, b), [(start, stop)])
 
     def _delete(self, keys: list[str]) -> None:
@@ -300,10 +298,6 @@ class BucketFolder:
             if type(error).__module__.startswith("obstore"):
                 raise clients.failed(self.path(name), doing, error) from None
             raise
-
-
-def _early(path: str, expected_bytes: int) -> CorruptStore:
-    return CorruptStore(f"{path} ends early", f"expected     {expected_bytes:,} bytes")
 
 
 def _pieces(name: str) -> str:

@@ -21,13 +21,10 @@ import pyarrow as pa
 from tokenmill import machine
 from tokenmill.errors import CorruptStore, StoreError, UsageError
 from tokenmill.storage.addresses import absolute
-from tokenmill.storage.guards import inside, own, regular, unreadable
+from tokenmill.storage.guards import check_size, early, inside, own, regular, unreadable
 from tokenmill.storage.writing import EagerFile, sync_directory, write_error
 
 TEMPORARY_SUFFIX = ".tmp"
-MOST_BYTES = 1 << 30
-"""A file that is larger is never read whole."""
-
 _TEMPORARY = re.compile(r"\..+\.[0-9a-f]{12}\.tmp")
 """What `publish` calls a file before it is whole. Other people's files may end alike."""
 
@@ -89,7 +86,9 @@ class DiskFolder:
     def read(self, name: str, limit_bytes: int | None = None) -> bytes:
         """The content of a file, or its first bytes."""
         with self._open(name) as file:
-            return bytes(file.read(self._all_of(name) if limit_bytes is None else limit_bytes))
+            return bytes(
+                file.read(check_size(self.path(name), self.size(name)) if limit_bytes is None else limit_bytes)
+            )
 
     def lines(self, name: str) -> Iterator[bytes]:
         """The lines of a file, one after the other."""
@@ -111,14 +110,8 @@ class DiskFolder:
             file.seek(start)
             data = _exactly(file, count)
         if len(data) < count:
-            raise _early(self.path(name), start + count)
+            raise early(self.path(name), start + count)
         return data
-
-    def read_end(self, name: str, limit_bytes: int) -> bytes:
-        """The last bytes of a file, all of them if it is short."""
-        with self._open(name) as file:
-            file.seek(max(0, os.path.getsize(file.fileno()) - limit_bytes))
-            return bytes(file.read(limit_bytes))
 
     def map(self, name: str) -> pa.NativeFile:
         """A published, and therefore immutable, file as a memory map."""
@@ -230,7 +223,11 @@ class DiskFolder:
 
     def appended(self, name: str, limit_bytes: int) -> bytes:
         """The last bytes that were added; none if there is no such file."""
-        return self.read_end(name, limit_bytes) if self.exists(name) else b""
+        if not self.exists(name):
+            return b""
+        with self._open(name) as file:
+            file.seek(max(0, os.path.getsize(file.fileno()) - limit_bytes))
+            return bytes(file.read(limit_bytes))
 
     def discard(self, name: str) -> None:
         """Remove a file, if it is there."""
@@ -326,16 +323,10 @@ class DiskFolder:
         except OSError as error:
             raise unreadable(path, error) from error
 
-    def _all_of(self, name: str) -> int:
-        size = self.size(name)
-        if size > MOST_BYTES:
-            raise CorruptStore(f"{self.path(name)} is too large", f"expected     at most {MOST_BYTES:,} bytes")
-        return size
-
     def _require(self, name: str, start: int, count: int) -> None:
         """Refuse bytes that a file does not have, before there is memory for them."""
         if min(start, count) < 0 or start + count > self.size(name):
-            raise _early(self.path(name), start + count)
+            raise early(self.path(name), start + count)
 
 
 def _owner(file: BinaryIO) -> int:
@@ -343,10 +334,6 @@ def _owner(file: BinaryIO) -> int:
     file.seek(0)
     text = file.read(16).strip()
     return int(text) if text.isdigit() else 0
-
-
-def _early(path: str, expected_bytes: int) -> CorruptStore:
-    return CorruptStore(f"{path} ends early", f"expected     {expected_bytes:,} bytes")
 
 
 def _exactly(file: io.FileIO, count: int) -> bytes:

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from tokenmill import wording
 from tokenmill.errors import SourceError, StorageError, TokenmillError
-from tokenmill.storage.addresses import CREDENTIALS, split_url
+from tokenmill.storage.addresses import CREDENTIALS, FileInfo, split_url
 
 EXPIRED = ("ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired", "RequestExpired", "InvalidToken")
 REFUSED = ("SignatureDoesNotMatch", "InvalidAccessKeyId", "AuthenticationFailed", "AuthorizationFailure")
@@ -65,6 +65,23 @@ def reason(error: BaseException) -> str:
     own = re.sub(r"HTTP error: |https?://\S+", "", own.partition("<")[0])
     said = _no_name(text) or _no_tls(text) or _status(text) or _system(text) or own
     return wording.plain(" ".join(said.split()))[:MOST_CHARACTERS]
+
+
+def changed(path: str, expected: str, found: str) -> SourceError:
+    """The error for a source that is not the one that was planned."""
+    return SourceError(
+        "a source changed since the run was planned",
+        f"file         {path}",
+        f"expected     {expected}",
+        f"found        {found}",
+        "Restore the file, or start a new run with another --out.",
+    )
+
+
+def another_version(url: str, fingerprint: str, found: FileInfo | None) -> SourceError:
+    """The same for one behind a network, which is known by its fingerprint."""
+    described = f"fingerprint {found.fingerprint}, {found.size} bytes" if found else "nothing"
+    return changed(url, f"fingerprint {fingerprint}", described)
 
 
 def failed(url: str, doing: str, error: BaseException) -> TokenmillError:

@@ -8,6 +8,9 @@ import stat
 
 from tokenmill.errors import CorruptStore, StoreError
 
+MOST_BYTES = 1 << 30
+"""A file that is larger is never read whole."""
+
 
 def inside(root: str, path: str) -> bool:
     """Whether a path is below a directory, or it; both without links and dots."""
@@ -32,6 +35,18 @@ def own(path: str) -> str:
         if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
             raise CorruptStore(f"{path} is not a file of its own", "It is a link, or no regular file. Delete it.")
     return path
+
+
+def early(path: str, expected_bytes: int) -> CorruptStore:
+    """The error for a file of a store that does not have the bytes it should have."""
+    return CorruptStore(f"{path} ends early", f"expected     {expected_bytes:,} bytes")
+
+
+def check_size(path: str, size: int) -> int:
+    """The size of a file that is about to be read whole, which may be anybody's; an error if it is absurd."""
+    if size > MOST_BYTES:
+        raise CorruptStore(f"{path} is too large", f"expected     at most {MOST_BYTES:,} bytes")
+    return size
 
 
 def unreadable(path: str, error: OSError) -> StoreError:

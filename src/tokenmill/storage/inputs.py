@@ -15,6 +15,7 @@ from tokenmill import settings
 from tokenmill.errors import SourceError
 from tokenmill.storage import ranges
 from tokenmill.storage.addresses import HUB, OBJECT_STORES, FileInfo, absolute, scheme
+from tokenmill.storage.failures import changed
 from tokenmill.storage.ranges import Fetch, RangeFile, Span
 
 
@@ -135,13 +136,8 @@ def check_unchanged(file: FileInfo) -> None:
         return
     found = stat(file.path)
     if found.fingerprint != file.fingerprint:
-        raise SourceError(
-            "a source changed since the run was planned",
-            f"file         {file.path}",
-            f"expected     {file.size} bytes (fingerprint {file.fingerprint})",
-            f"found        {found.size} bytes (fingerprint {found.fingerprint})",
-            "Restore the file, or start a new run with another --out.",
-        )
+        sizes = [f"{each.size} bytes (fingerprint {each.fingerprint})" for each in (file, found)]
+        raise changed(file.path, *sizes)
 
 
 def _local(file: FileInfo, *, keep: bool) -> str | None:

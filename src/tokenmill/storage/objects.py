@@ -14,7 +14,7 @@ import pyarrow as pa
 from tokenmill.errors import SourceError
 from tokenmill.storage import clients
 from tokenmill.storage.addresses import FileInfo, absolute, check, split_url
-from tokenmill.storage.failures import failed, is_answer
+from tokenmill.storage.failures import another_version, failed, is_answer
 from tokenmill.storage.globs import braces, fixed_prefix, matches
 from tokenmill.storage.waiting import heard
 
@@ -114,26 +114,15 @@ def fetch(url: str, fingerprint: str, start: int, stop: int) -> pa.Buffer:
         options: Any = {"range": (start, stop), **version}
         result = heard(obstore.get, store, key, options=options)
         if _fingerprint(result.meta) != fingerprint:  # not every server looks at what was asked for
-            raise changed(url, fingerprint, FileInfo(url, result.meta["size"], _fingerprint(result.meta)))
+            raise another_version(url, fingerprint, FileInfo(url, result.meta["size"], _fingerprint(result.meta)))
         data = heard(result.bytes)
     except (PreconditionError, FileNotFoundError):
-        raise changed(url, fingerprint, _stat(url)) from None
+        raise another_version(url, fingerprint, _stat(url)) from None
     except BaseError as error:
         raise failed(url, "read", error) from None
     if len(data) != stop - start:
         raise EOFError(f"bytes {start} to {stop} were asked for, and {len(data)} came")
     return pa.py_buffer(data)
-
-
-def changed(url: str, expected: str, found: FileInfo | None) -> SourceError:
-    """The error for a source that is not the one that was planned."""
-    return SourceError(
-        "a source changed since the run was planned",
-        f"file         {url}",
-        f"expected     fingerprint {expected}",
-        f"found        {f'fingerprint {found.fingerprint}, {found.size} bytes' if found else 'nothing'}",
-        "Restore the file, or start a new run with another --out.",
-    )
 
 
 def _fingerprint(meta: Any) -> str:

@@ -22,10 +22,10 @@ import pyarrow as pa
 
 from tokenmill.errors import SourceError, StorageError
 from tokenmill.storage.addresses import FileInfo
+from tokenmill.storage.failures import another_version
 from tokenmill.storage.hub.address import HubAddress, is_commit, parse
 from tokenmill.storage.hub.client import endpoint, is_hub
 from tokenmill.storage.hub.requests import MOST_ATTEMPTS, Patience, Trouble, answer, check, is_missing
-from tokenmill.storage.objects import changed
 
 MOST_REMEMBERED = 1024
 USUAL_SECONDS = 900.0
@@ -139,7 +139,7 @@ def _remembered(entry: _Entry, address: HubAddress, fingerprint: str) -> Located
         if located is None or located.until < time.monotonic():
             located = entry.located = locate(address)
     if located is None or located.fingerprint != fingerprint:
-        raise changed(address.url, fingerprint, located.info if located else None)
+        raise another_version(address.url, fingerprint, located.info if located else None)
     return located
 
 
