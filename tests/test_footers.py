@@ -11,9 +11,10 @@ import pytest
 
 from conftest import write_parquet
 from source_files import source
-from tokenmill import sources
+from tokenmill import layout, planning, sources
 from tokenmill.sources import parquet
 from tokenmill.sources.documents import ReadOptions, Slice, SourceFile
+from tokenmill.storage import folder_at
 from tokenmill.storage.addresses import FileInfo
 from tokenmill.storage.ranges import RangeFile
 
@@ -129,3 +130,13 @@ def test_a_slice_of_another_plan_is_refused(tmp_path: Path) -> None:
     first = pieces(file, 1)[0]
     with pytest.raises(sources.SourceError, match="cannot be read"):
         read(file, Slice(first.start, first.stop + 1, first.detail))
+
+
+def test_the_plan_of_many_files_alike_can_be_read(tmp_path: Path) -> None:
+    """What the plan keeps of footers may be the same for hundreds of files: that is no sign of damage."""
+    file = source(write_parquet(tmp_path / "corpus.parquet", ["the same text"] * 500, row_group_size=1))
+    plan = planning.joined([sources.split_file(file, ReadOptions(), 1)] * 100, 1, None)
+    folder = folder_at(str(tmp_path / "store"))
+    folder.create()
+    layout.publish_table(folder, layout.PLAN, plan)
+    assert layout.read_table(folder, layout.PLAN).equals(plan)

@@ -56,6 +56,9 @@ MANIFEST_SCHEMA = pa.schema(
 )
 
 
+DETAIL = "detail"
+"""It is packed by a codec that cannot shrink it much: that of many files alike would look like a bomb to readers."""
+
 PLAN_SCHEMA = pa.schema(
     [
         ("source", pa.uint32()),  # the first source of the unit
@@ -64,7 +67,7 @@ PLAN_SCHEMA = pa.schema(
         ("stop", pa.int64()),
         ("text_bytes", pa.int64()),  # as near as can be told without reading
         ("rows", pa.int64()),  # null where only reading tells
-        ("detail", pa.large_binary()),  # what reading the slice needs of the file's footer, so that it is read once
+        (DETAIL, pa.large_binary()),  # what reading the slice needs of the file's footer, so that it is read once
     ]
 )
 
@@ -81,7 +84,7 @@ _SCHEMAS = {
     ),
     MANIFEST: MANIFEST_SCHEMA,
 }
-_OPTIONAL = ("start", "stop", "rows", "detail")
+_OPTIONAL = ("start", "stop", "rows", DETAIL)
 """The columns that may be null: a unit of whole sources has no slice, and rows are not always known."""
 
 
@@ -114,7 +117,12 @@ def publish_json(folder: Folder, name: str, record: Any) -> None:
 def table_bytes(table: pa.Table) -> bytes:
     """A table as Parquet."""
     sink = pa.BufferOutputStream()
-    pq.write_table(table, sink, compression="zstd")
+    if table.schema.equals(PLAN_SCHEMA):
+        names = [name for name in table.column_names if name != DETAIL]
+        codecs = {**dict.fromkeys(names, "zstd"), DETAIL: "snappy"}
+        pq.write_table(table, sink, compression=codecs, use_dictionary=names)
+    else:
+        pq.write_table(table, sink, compression="zstd")
     data: bytes = sink.getvalue().to_pybytes()
     return data
 
