@@ -68,10 +68,14 @@ def test_two_drivers_share_the_work(s3: Bucket, tmp_path: Path) -> None:
         with running(*words, **far) as one, running(*words, **far) as other:
             told = [json.loads(run.communicate(timeout=60)[0]) for run in (one, other)]
     assert [run.returncode for run in (one, other)] == [0, 0]
+    parts = [exchange for exchange in proxy.exchanges if exchange.method == "PUT" and "/parts/" in exchange.path]
     units = told[0]["units"]
-    done = sum(each["units_done_now"] for each in told)
     assert units > 100
-    assert units <= done < 1.3 * units, told
+    assert sum(each["units_done_now"] for each in told) == units, told
+    assert min(each["units_done_now"] for each in told) > units / 5, told
+    overtaken = sum(exchange.status == 412 for exchange in parts)
+    assert len(parts) - overtaken == units
+    assert overtaken < 0.3 * units, f"{overtaken} of {units} units were done by both"
 
 
 def test_a_cache_holds_only_what_was_needed(hub: Hub, tmp_path: Path) -> None:
