@@ -49,7 +49,8 @@ import pyarrow.parquet as pq
 
 from tokenmill import layout, planning
 from tokenmill.api.freeze import FrozenRun, freeze
-from tokenmill.api.request import Words, choose_means, find_sources, make_request, versions
+from tokenmill.api.means import choose_means
+from tokenmill.api.request import Words, find_sources, make_request, versions
 from tokenmill.storage import folder_at
 from tokenmill.tokenizers import engine_modules
 from tokenmill.tokenizers.vocabulary import resolve

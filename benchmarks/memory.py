@@ -47,7 +47,7 @@ import pyarrow.parquet as pq
 from engine_ratio import add_corpus_option, build_corpus, freeze_run, read_originals, tokenmill_command
 
 from tokenmill import machine, planning
-from tokenmill.api.request import choose_means
+from tokenmill.api.means import choose_means
 from tokenmill.job import parse_size
 from tokenmill.tokenizers.gigatoken_engine import GigatokenEngine
 from tokenmill.tokenizers.tokenizer import CACHE_BYTES

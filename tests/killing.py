@@ -26,8 +26,8 @@ WAIT_SECONDS = 60.0
 GONE_SECONDS = 5.0
 """How long a killed process may take to disappear."""
 
-NOT_COMPARED = {"log.jsonl", ".lock"}
-"""Files of a run directory that tell of its course, not of its result."""
+NOT_COMPARED = {"log.jsonl", ".lock", "drivers"}
+"""Files and directories of a run directory that tell of its course, not of its result."""
 
 
 def wait_until(condition: Callable[[], bool], seconds: float = WAIT_SECONDS) -> bool:
@@ -191,7 +191,7 @@ def events(out: Path) -> list[dict[str, object]]:
 
 def result_files(out: Path) -> dict[str, bytes]:
     """Everything that a run gives, by name, but for the name of the engine that it was started with."""
-    files = (path for path in out.rglob("*") if path.is_file() and path.name not in NOT_COMPARED)
+    files = (path for path in out.rglob("*") if path.is_file() and not NOT_COMPARED & {path.name, path.parent.name})
     result = {str(path.relative_to(out)): path.read_bytes() for path in files}
     if "run.json" in result:
         result["run.json"] = json.dumps({**json.loads(result["run.json"]), "engine": ""}).encode()

@@ -28,7 +28,7 @@ TOKENIZER = ("--tokenizer", SMALL_TIKTOKEN, "--eot", "1199")
 SMALL_UNITS = (*TOKENIZER, "--workers", "2", "--unit-bytes", "1")
 """A unit for each row group, so that a small corpus has many."""
 
-NOT_COMPARED = re.compile(r"log\.jsonl|\.lock|log/.*|.*\.tokenmill/lock")
+NOT_COMPARED = re.compile(r"log(-\d+)?\.jsonl|\..*lock|log/.*|drivers/.*|.*\.tokenmill/lock")
 """What tells of a run's course, not of its result."""
 
 

@@ -491,7 +491,7 @@ def test_the_largest_worker_gives_way_when_memory_runs_out(make: Make) -> None:
     assert deaths
     assert {death.end.cause for death in deaths} == {Cause.MEMORY}
     assert deaths[0].how == "was stopped: the workers held more than their 524 MB of memory"
-    assert deaths[-1].workers == len(executor.pids) == 3 - len(deaths)
+    assert deaths[-1].workers == executor.workers == 3 - len(deaths)
 
 
 def test_one_worker_is_kept_however_much_it_takes(make: Make) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import product
 from pathlib import Path
 
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -12,7 +13,7 @@ import pytest
 from conftest import write_parquet
 from source_files import source
 from tokenmill import layout, planning, sources
-from tokenmill.sources import parquet
+from tokenmill.sources import footers, parquet
 from tokenmill.sources.documents import ReadOptions, Slice, SourceFile
 from tokenmill.storage import folder_at
 from tokenmill.storage.addresses import FileInfo
@@ -140,3 +141,44 @@ def test_the_plan_of_many_files_alike_can_be_read(tmp_path: Path) -> None:
     folder.create()
     layout.publish_table(folder, layout.PLAN, plan)
     assert layout.read_table(folder, layout.PLAN).equals(plan)
+
+
+def test_what_is_kept_is_a_few_bytes_for_each_row_group(tmp_path: Path) -> None:
+    """A plan of a million units of a dozen row groups is held in memory: what they have in common is kept once."""
+    file = write(tmp_path / "corpus.parquet", pa.array(TEXTS * 60, pa.string()))
+    sizes = [len(piece.detail or b"") for piece in pieces(file, 1 << 40)]
+    assert sum(sizes) < 400 * 20
+
+
+GOOD = footers.Kept("text", 1, True, 2, "writer", ((1, False, (0, 3)),), bytes([0, 60, 200, 1, 200, 1, 8, 0]))
+
+
+@pytest.mark.parametrize(
+    "kept",
+    [
+        b"",
+        b"no record",
+        msgspec.msgpack.encode(GOOD)[:-3],
+        msgspec.msgpack.encode(["text", "1", True, 2, "writer", [], b""]),
+        msgspec.msgpack.encode(msgspec.structs.replace(GOOD, shapes=())),
+        msgspec.msgpack.encode(msgspec.structs.replace(GOOD, numbers=GOOD.numbers[:-1])),
+        msgspec.msgpack.encode(msgspec.structs.replace(GOOD, numbers=b"\xff" * 1000)),
+        msgspec.msgpack.encode(msgspec.structs.replace(GOOD, numbers=GOOD.numbers * 3)),
+        msgspec.msgpack.encode(msgspec.structs.replace(GOOD, version=1 << 63)),
+    ],
+)
+def test_what_is_kept_and_damaged_is_told(tmp_path: Path, kept: bytes) -> None:
+    """Bytes that `cut_down` would not write end in an error that names the file."""
+    file = write(tmp_path / "corpus.parquet", ARRAYS["string"])
+    with pytest.raises(sources.SourceError, match="cannot be read"):
+        read(file, Slice(0, 1, bytes(8) + kept))
+
+
+def test_what_is_kept_is_believed_as_far_as_it_is_sound(tmp_path: Path) -> None:
+    """The damages above are damages of something that is read otherwise."""
+    file = write(tmp_path / "corpus.parquet", ARRAYS["string"])
+    assert footers.read_footer(msgspec.msgpack.encode(GOOD)).row_group(0).num_rows == 30
+    piece = pieces(file, 1)[0]
+    kept = msgspec.msgpack.decode((piece.detail or b"")[8:], type=footers.Kept)
+    assert kept.name == "text"
+    assert read(file, piece) == list(enumerate(TEXTS[:30]))

@@ -18,7 +18,10 @@ HEAVY = ("numpy", "pyarrow", "gigatoken", "awkward", "tiktoken", "tokenizers", "
 
 def test_the_public_surface_is_this() -> None:
     """Adding or removing a public name is a decision."""
-    classes, functions = ["Store", "TokenmillError"], ["export", "map_dataset", "open", "plan", "prepare", "status"]
+    classes, functions = (
+        ["Store", "TokenmillError"],
+        ["export", "finish", "map_dataset", "open", "plan", "prepare", "status"],
+    )
     expected = [*classes, *functions, "tokenize_fn", "using", "verify"]
     assert sorted(tokenmill.__all__) == expected
     assert all(callable(getattr(tokenmill, name)) for name in expected)

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -37,7 +38,7 @@ from servers.azure import AzureServer
 from servers.faults import Fault
 from servers.proxy import Proxy
 from source_files import KINDS, SEPARATOR
-from tokenmill import storage
+from tokenmill import layout, storage
 from tokenmill.errors import StorageError
 from tokenmill.formats import FORMATS
 
@@ -227,6 +228,31 @@ def test_globs_and_directories_find_what_they_find_on_a_disk(s3: Bucket, tmp_pat
         storage.find(f"{s3.url}/root/*.parquet")
     with pytest.raises(package.TokenmillError, match="none below it"):
         storage.find(f"{s3.url}/roo")
+
+
+@pytest.mark.parametrize("at_once", [7, 30, 1000])
+def test_many_numbered_objects_are_listed_in_stretches(
+    s3: Bucket, monkeypatch: pytest.MonkeyPatch, at_once: int
+) -> None:
+    """Whatever stretches a listing is cut into, every number that is there is found, and no other."""
+    monkeypatch.setattr(layout, "LISTED_AT_ONCE", at_once)
+    folder = storage.folder_at(f"{s3.url}/store")
+    there = sorted(random.Random(1).sample(range(300), 90))
+    strangers = [
+        "parts.txt",
+        "parts/.hidden",
+        "parts/00000007",
+        "parts/00000014.arrow.old",
+        "parts/below/00000001.arrow",
+    ]
+    for name in (
+        [f"parts/{number:08d}.arrow" for number in there] + strangers + ["parts/zebra", "quarters/00000000.arrow"]
+    ):
+        folder.publish_new(name, b"here")
+    for count in (1, 7, 8, 210, 300, 1000):
+        found = layout.numbered_files(folder, "parts", "arrow", count)
+        assert np.flatnonzero(found).tolist() == [number for number in there if number < count]
+    assert not layout.numbered_files(folder, "nothing", "arrow", 300).any()
 
 
 def test_a_killed_run_goes_on_where_it_was(

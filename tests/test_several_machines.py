@@ -71,7 +71,7 @@ def test_two_drivers_share_the_work(s3: Bucket, tmp_path: Path) -> None:
     parts = [exchange for exchange in proxy.exchanges if exchange.method == "PUT" and "/parts/" in exchange.path]
     units = told[0]["units"]
     assert units > 100
-    assert sum(each["units_done_now"] for each in told) == units, told
+    assert units - 6 <= sum(each["units_done_now"] for each in told) <= units, told  # who leaves first hears not all
     assert min(each["units_done_now"] for each in told) > units / 5, told
     overtaken = sum(exchange.status == 412 for exchange in parts)
     assert len(parts) - overtaken == units

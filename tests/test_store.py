@@ -9,6 +9,7 @@ import random
 import re
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import datasets
@@ -23,17 +24,19 @@ from hypothesis import strategies as st
 
 import tokenmill
 from conftest import SMALL_JSON, SMALL_TIKTOKEN, part_bytes, write_parquet
-from tokenmill import errors
+from tokenmill import errors, layout, planning
 from tokenmill.api.cutting import cut
 from tokenmill.api.freeze import freeze
+from tokenmill.api.means import Means
 from tokenmill.api.mill import Mill
 from tokenmill.api.progress import Silent
-from tokenmill.api.request import Means, Words, make_request
+from tokenmill.api.request import Words, make_request
+from tokenmill.executors.local import LocalExecutor
 from tokenmill.executors.outcomes import USUAL, Done, Terms, Worker
 from tokenmill.part import PartContent, PartSummary, Skipped, open_part, write_part
 from tokenmill.planning import default_unit_bytes
-from tokenmill.sources import discover
-from tokenmill.sources.documents import ReadOptions
+from tokenmill.sources import discover, files_between, with_identities
+from tokenmill.sources.documents import ReadOptions, Slice
 from tokenmill.storage import folder_at
 from tokenmill.tokenizers.engine import Encoded
 from tokenmill.tokenizers.gigatoken_engine import GigatokenEngine
@@ -187,6 +190,34 @@ def test_the_stream_does_not_depend_on_the_unit_size(tmp_path: Path, corpus: lis
     assert streams[0] == streams[1] == streams[2]
 
 
+@pytest.mark.parametrize("group_units", [1, 3, 1000])
+def test_a_plan_is_read_as_it_was_written(
+    tmp_path: Path, corpus: list[str], monkeypatch: pytest.MonkeyPatch, group_units: int
+) -> None:
+    """However many units are read at a time, slices, whole sources and what is not known come back, in every task."""
+    monkeypatch.setattr(layout, "PLAN_GROUP_UNITS", group_units)
+    (tmp_path / "in/lines.jsonl").write_text('{"text": "one"}\n' * 100)
+    for number in range(4):
+        (tmp_path / f"in/small-{number}.txt").write_text("small")
+    sources = with_identities(discover([*corpus, str(tmp_path / "in/lines.jsonl"), f"{tmp_path}/in/*.txt"]).table)
+    with LocalExecutor() as executor:
+        plan = cut(sources, ReadOptions(), 300, None, executor.start(1))
+    data = layout.table_bytes(plan)
+    folder = folder_at(str(tmp_path))
+    folder.publish_new(layout.PLAN, data)
+    run = SimpleNamespace(sources=len(sources), plan_sha256=hashlib.sha256(data).hexdigest())
+    found = layout.read_plan(folder, run)
+    assert found.equals(plan)
+    assert np.array_equal(layout.read_planned_bytes(folder, run), plan["text_bytes"].to_numpy())
+    tasks = list(planning.tasks(found, sources, range(len(plan))))
+    assert {task.files[0].kind for task in tasks} == {"parquet", "jsonl", "text"}
+    for task, row in zip(tasks, plan.to_pylist(), strict=True):
+        files = files_between(sources, row["source"], row["source"] + row["sources"])
+        piece = None if row["stop"] is None else Slice(row["start"], row["stop"], row["detail"])
+        assert task == planning.UnitTask(task.unit, tuple(files), row["text_bytes"], piece, row["rows"])
+    assert list(planning.tasks(found, sources, [7, 2, 3])) == [tasks[7], tasks[2], tasks[3]]
+
+
 def test_unit_size_keeps_the_number_of_units_in_bounds() -> None:
     """A small corpus is shared out, a huge one has about a million units."""
     assert default_unit_bytes(10) == 1 << 20
@@ -299,7 +330,7 @@ def test_a_run_gives_up_an_engine_that_fails_an_audit(
     request = make_request(Words(corpus, SMALL_TIKTOKEN, eot=END, unit_bytes=500), discover(corpus))
     folder = folder_at(str(tmp_path / "out"))
     folder.create()
-    means = Means(1, 1 << 40, 1 << 40, 1 << 40)
+    means = Means(1, 1 << 40, 1 << 40, 1 << 40, 1 << 40, 1)
     mill = Mill(folder, freeze(folder, request, InlineExecutor()), "gigatoken", means, means.limits(), 0.0, Silent())
     mill.run(InlineExecutor())
     mill.manifest.publish()

@@ -30,8 +30,8 @@ from conftest import DATA, SMALL_TIKTOKEN  # noqa: E402
 from tokenmill import layout  # noqa: E402
 from tokenmill.errors import CorruptStore, SourceError, StoreError, TokenmillError  # noqa: E402
 from tokenmill.exports.job import read_frozen  # noqa: E402
-from tokenmill.part import MOST, PartContent, PartSummary, Skipped, open_part, write_part  # noqa: E402
-from tokenmill.storage import folder_at, stat  # noqa: E402
+from tokenmill.part import MOST, PartContent, PartSummary, Skipped, open_part, part_name, write_part  # noqa: E402
+from tokenmill.storage import Folder, folder_at, stat  # noqa: E402
 from tokenmill.storage.damage import Damage  # noqa: E402
 from tokenmill.storage.tables import read_batch, read_parquet  # noqa: E402
 
@@ -42,7 +42,6 @@ FILES = [
     "sources.parquet",
     "manifest.parquet",
     "parts/00000000.arrow",
-    "log.jsonl",
     ".lock",
 ]
 
@@ -116,7 +115,7 @@ def test_a_link_to_the_store_and_links_inside_it_are_fine(store: Path, tmp_path:
     use(tmp_path / "link")
 
 
-@pytest.mark.parametrize("name", ["parts", "log.jsonl", ".lock", "tokenizer"])
+@pytest.mark.parametrize("name", ["parts", "log.jsonl", ".lock", "tokenizer", "drivers"])
 def test_prepare_writes_nothing_through_links(base: Path, store: Path, tmp_path: Path, name: str) -> None:
     """A run that is resumed in somebody else's directory does not follow links out of it."""
     outside = tmp_path / "outside"
@@ -355,7 +354,7 @@ def test_a_part_fits_its_store(store: Path, change: dict[str, Any], reason: str)
         "source": np.zeros(2, np.uint32),
         "row": np.zeros(2, np.uint64),
     }
-    write_part(folder_at(str(store)), PartSummary(0, "", 2, 3, 9), PartContent(**{**columns, **change}))
+    write_again(folder_at(str(store)), PartSummary(0, "", 2, 3, 9), PartContent(**{**columns, **change}))
     with pytest.raises(CorruptStore, match=reason):
         use(store)
 
@@ -367,18 +366,20 @@ def test_what_a_part_skips_is_counted_with_care(store: Path, skipped: Skipped) -
     """Counts of skipped rows that cannot be are refused, not added up."""
     folder = folder_at(str(store))
     summary, content = open_part(folder, 0)
-    write_part(
+    write_again(
         folder, PartSummary(0, summary.job, summary.documents, summary.tokens, 1, "", (skipped, skipped)), content
     )
     with pytest.raises(CorruptStore, match="part 0 is damaged"):
         open_part(folder, 0)
 
 
-def test_a_log_is_for_people(store: Path) -> None:
-    """Lines of the log that are no events are left out, and the state of the run is told all the same."""
-    garbage = [b"\xff\xfe", b"[" * 100_000, b"{}", b'{"event": 5}', b'{"event": "unit", "time": "now"}', b"null", b""]
-    good = b'{"time": 1.0, "event": "death"}'
-    (store / "log.jsonl").write_bytes(b"\n".join([*garbage, good, b'{"event": "unit", "time": 1e999}', b"half a li"]))
+def test_what_drivers_tell_is_for_people(store: Path) -> None:
+    """Files of drivers that tell nothing are left out, and the state of the run is told all the same."""
+    garbage = [b"\xff\xfe", b"[" * 100_000, b"{}", b'{"driver": 5}', b'{"deaths": -1}', b"null", b"", b"x" * 3_000_000]
+    [one] = (store / "drivers").iterdir()
+    one.write_bytes(one.read_bytes().replace(b'"deaths":0', b'"deaths":1'))
+    for number, data in enumerate(garbage):
+        (store / "drivers" / f"{number}.json").write_bytes(data)
     assert tokenmill.status(str(store)).deaths == 1
 
 
@@ -392,7 +393,7 @@ def test_a_token_beyond_the_vocabulary_is_shown_by_its_number(store: Path) -> No
     summary, content = open_part(folder, 0)
     tokens = content.tokens.copy()
     tokens[0] = 60_000
-    written = write_part(folder, summary, PartContent(tokens, content.offsets, content.source, content.row))
+    written = write_again(folder, summary, PartContent(tokens, content.offsets, content.source, content.row))
     manifest = pq.read_table(store / "manifest.parquet")
     changed = pa.concat_tables(
         [layout.manifest_columns([layout.manifest_row(written)]), manifest.slice(1).cast(layout.MANIFEST_SCHEMA)]
@@ -438,11 +439,17 @@ def test_an_export_is_frozen_with_what_can_be(store: Path, field: str, value: ob
         read_frozen(folder_at(str(store / "nanogpt")))
 
 
+def write_again(folder: Folder, summary: PartSummary, content: PartContent) -> PartSummary:
+    """Write a part in the place of the one that is there, as nobody does with good intentions."""
+    folder.discard(part_name(summary.unit))
+    return write_part(folder, summary, content)
+
+
 def rewrite_part(directory: Path, change: Callable[[PartContent], PartContent]) -> None:
     """Another part 0, with the checksum and the row of the manifest that belong to it."""
     folder = folder_at(str(directory))
     summary, content = open_part(folder, 0)
-    written = write_part(folder, summary, change(content))
+    written = write_again(folder, summary, change(content))
     rest = pq.read_table(directory / "manifest.parquet").slice(1).cast(layout.MANIFEST_SCHEMA)
     layout.publish_table(
         folder, "manifest.parquet", pa.concat_tables([layout.manifest_columns([layout.manifest_row(written)]), rest])

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from tokenmill.api import (
         Store,
         export,
+        finish,
         map_dataset,
         open,  # noqa: A004 - tokenmill.open is the name
         plan,
@@ -34,6 +35,7 @@ __all__ = [
     "Store",
     "TokenmillError",
     "export",
+    "finish",
     "map_dataset",
     "open",
     "plan",

@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 import time
 from typing import TYPE_CHECKING, Any
@@ -21,11 +20,13 @@ import pyarrow.parquet as pq
 from tokenmill.errors import CorruptStore, IncompleteStore, StoreError
 from tokenmill.job import Job, TokenizerSpec
 from tokenmill.sources import KINDS
+from tokenmill.storage import in_turn, scheme
 from tokenmill.storage.damage import Damage, decode
+from tokenmill.storage.objects import names_between
 from tokenmill.storage.tables import count_rows, read_parquet
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
     from tokenmill.part import PartSummary
     from tokenmill.storage import Folder
@@ -38,10 +39,24 @@ LOG = "log.jsonl"
 LOCK = ".lock"
 PARTS = "parts"
 TOKENIZER = "tokenizer"
+QUARANTINE = "quarantine"
+DRIVERS = "drivers"
+LISTED_AT_ONCE = 9_900
+"""How many numbers a stretch of a listing has: no more than ten answers, which have a thousand names each."""
+
+LISTS_AHEAD = 15
+"""How many such stretches are listed while one is looked at."""
+
+FOOTER_BYTES = 1 << 20
+"""More than the footer of any of our tables has."""
+
 RUN_BYTES = 64 << 20
 """More than any `run.json` has."""
-FORMAT = 4
-"""2 since sources have an identity, 3 since the manifest counts rows in quarantine, 4 since the plan keeps footers."""
+
+FORMAT = 5
+"""2 since sources have an identity, 3 since the manifest counts rows in quarantine, 4 since the plan keeps footers.
+
+5 since it keeps of them only the numbers that differ, in a third of the bytes."""
 
 MANIFEST_SCHEMA = pa.schema(
     [
@@ -58,6 +73,9 @@ MANIFEST_SCHEMA = pa.schema(
 
 DETAIL = "detail"
 """It is packed by a codec that cannot shrink it much: that of many files alike would look like a bomb to readers."""
+
+PLAN_GROUP_UNITS = 1 << 15
+"""How many units are read at a time: what has been read of them is in memory twice for a moment."""
 
 PLAN_SCHEMA = pa.schema(
     [
@@ -120,7 +138,8 @@ def table_bytes(table: pa.Table) -> bytes:
     if table.schema.equals(PLAN_SCHEMA):
         names = [name for name in table.column_names if name != DETAIL]
         codecs = {**dict.fromkeys(names, "zstd"), DETAIL: "snappy"}
-        pq.write_table(table, sink, compression=codecs, use_dictionary=names)
+        options = {"use_dictionary": names, "write_statistics": names, "row_group_size": PLAN_GROUP_UNITS}
+        pq.write_table(table, sink, compression=codecs, **options)
     else:
         pq.write_table(table, sink, compression="zstd")
     data: bytes = sink.getvalue().to_pybytes()
@@ -133,16 +152,23 @@ def publish_table(folder: Folder, name: str, table: pa.Table) -> None:
         file.write(table_bytes(table))
 
 
-def read_table(folder: Folder, name: str, sha256: str | None = None, schema: pa.Schema | None = None) -> pa.Table:
+def read_table(
+    folder: Folder,
+    name: str,
+    sha256: str | None = None,
+    schema: pa.Schema | None = None,
+    wanted: Collection[str] | None = None,
+) -> pa.Table:
     """Read a table that `publish_table` wrote, checked against its hash where one is known.
 
-    Its columns are those of the schema, if there is one, by default the one that a table of this name has in a store.
+    Its columns are those of the schema, if there is one, by default the one that a table of this name has in a store;
+    if only some of them are `wanted`, the others are not read.
     """
     data = folder.buffer(name)
     if sha256 is not None and hashlib.sha256(data).hexdigest() != sha256:
         raise CorruptStore(f"{folder.path(name)} is not the file that {RUN} names")
     try:
-        return read_parquet(data, schema or _SCHEMAS.get(name), _OPTIONAL)
+        return read_parquet(data, schema or _SCHEMAS.get(name), _OPTIONAL, wanted)
     except Damage as damage:
         raise damaged(folder, name, str(damage)) from damage
 
@@ -162,6 +188,16 @@ def read_plan(folder: Folder, run: Run) -> pa.Table:
     if any(bool((column < 0).any()) for column in slices) or _too_many(plan["text_bytes"]):
         raise damaged(folder, PLAN, "a unit has a size that is none")
     return plan
+
+
+def read_planned_bytes(folder: Folder, run: Run) -> npt.NDArray[np.int64]:
+    """How much text each unit has, by the plan, of which nothing else is read."""
+    name = table_name(folder, PLAN, run.plan_sha256)
+    column = read_table(folder, name, run.plan_sha256, PLAN_SCHEMA, ["text_bytes"])["text_bytes"]
+    if _too_many(column):
+        raise damaged(folder, PLAN, "a unit has a size that is none")
+    planned: npt.NDArray[np.int64] = column.to_numpy()
+    return planned
 
 
 def read_sources(folder: Folder, run: Run) -> pa.Table:
@@ -232,8 +268,10 @@ def _check_tokenizer(job: Job) -> None:
 
 def _check_rows(folder: Folder, name: str, expected: int) -> None:
     """Compare a count of `run.json` with the table it counts, before anything is made of that size."""
+    size = folder.size(name)
+    tail = min(size, FOOTER_BYTES)  # a plan may take hundreds of megabytes, and a network may be in between
     try:
-        rows = count_rows(folder.buffer(name))
+        rows = count_rows(pa.py_buffer(folder.read_at(name, size - tail, tail)), size)
     except Damage as damage:
         raise damaged(folder, name, str(damage)) from damage
     if rows != expected:
@@ -293,12 +331,25 @@ def committed_units(folder: Folder, units: int) -> npt.NDArray[np.bool_]:
 def numbered_files(folder: Folder, directory: str, ending: str, count: int) -> npt.NDArray[np.bool_]:
     """Which of so many files are in a directory, where a file is called by its number, by listing it once."""
     pattern = re.compile(rf"([0-9]{{8,18}})\.{ending}")
-    numbers = np.array(
-        [int(match[1]) for name in folder.names(directory) if (match := pattern.fullmatch(name))], np.int64
-    )
     there = np.zeros(count, np.bool_)
-    there[numbers[numbers < count]] = True
+    for names in _listed(folder, directory, count):
+        numbers = np.array([int(match[1]) for name in names if (match := pattern.fullmatch(name))], np.int64)
+        there[numbers[numbers < count]] = True
     return there
+
+
+def _listed(folder: Folder, directory: str, count: int) -> Iterator[list[str]]:
+    """The names in a directory of so many numbered files; in S3 many at a time, a thousand come with each answer.
+
+    Other object stores cannot begin in the middle, or it was not tried.
+    """
+    url = folder.path(directory)
+    if scheme(url) != "s3" or count <= LISTED_AT_ONCE:
+        yield folder.names(directory)
+        return
+    edges = [f"{number:08d}" for number in range(LISTED_AT_ONCE, min(count, 10**8), LISTED_AT_ONCE)]
+    stretches = zip(["", *edges], [*edges, None], strict=True)
+    yield from in_turn(folder, lambda stretch: names_between(url, *stretch), stretches, LISTS_AHEAD)
 
 
 def manifest_row(s: PartSummary) -> tuple[int | str, ...]:
@@ -313,12 +364,22 @@ def manifest_columns(rows: Sequence[tuple[int | str, ...]]) -> pa.Table:
     return pa.table(arrays, schema=MANIFEST_SCHEMA)
 
 
+def remove_temporaries(folder: Folder) -> None:
+    """Remove what killed writers left behind; call it only while nobody else writes."""
+    for directory in (".", TOKENIZER, PARTS, QUARANTINE, DRIVERS):
+        folder.remove_temporaries(directory)
+
+
 def log_path(folder: Folder) -> str:
     """Where people find the log."""
     return folder.path(LOG.partition(".")[0] if folder.is_remote else LOG)
 
 
-def append_log(folder: Folder, event: str, **fields: Any) -> None:
-    """Add a line to the run's log: what happened, when, and to what."""
-    line = json.dumps({"time": round(time.time(), 3), "event": event, **fields}, ensure_ascii=False)
-    folder.append(LOG, line.encode() + b"\n")
+def append_log(folder: Folder, event: str, rank: int | None = None, **fields: Any) -> None:
+    """Add a line to the run's log: what happened, when, and to what.
+
+    Each rank has its own, because not every disk that machines share lets several of them add to one file.
+    """
+    line = msgspec.json.encode({"time": round(time.time(), 3), "event": event, **fields})
+    name = LOG if rank is None or folder.is_remote else LOG.replace(".", f"-{rank}.")
+    folder.append(name, line + b"\n")

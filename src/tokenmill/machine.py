@@ -11,18 +11,18 @@ import sys
 import threading
 from collections.abc import Iterator
 
-from tokenmill import cgroups, procfs
+from tokenmill import cgroups, procfs, slurm
 
 DEFAULT_MEMORY_SHARE = 0.7
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 def cores() -> int:
-    """How many cores may be used: the affinity mask, cut by the cgroup's CPU quota."""
+    """How many cores may be used: the affinity mask, cut by the cgroup's CPU quota and by what Slurm has given."""
     count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     for quota in _cpu_quotas():
         count = min(count, max(1, math.ceil(quota)))
-    return count
+    return min(count, slurm.processors() or count)
 
 
 def memory_bytes() -> int:
@@ -38,8 +38,9 @@ def memory_limit_bytes() -> int | None:
 
 
 def default_memory_budget() -> int:
-    """The budget when none is given: 70 % of the memory there is."""
-    return int(memory_bytes() * DEFAULT_MEMORY_SHARE)
+    """The budget when none is given: 70 % of the memory there is, or of what Slurm has given."""
+    there = memory_bytes()
+    return int(min(there, slurm.memory_bytes(cores()) or there) * DEFAULT_MEMORY_SHARE)
 
 
 def resident_bytes() -> int:

@@ -16,6 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tokenmill.errors import CorruptStore
+from tokenmill.storage import Overtaken
 from tokenmill.storage.damage import Damage, decode
 from tokenmill.storage.tables import read_batch, read_schema
 
@@ -101,10 +102,6 @@ def part_name(unit: int) -> str:
     return f"parts/{unit:08d}.arrow"
 
 
-class Overtaken(Exception):
-    """Another machine has published the part of a unit meanwhile: that one counts."""
-
-
 def write_part(folder: Folder, summary: PartSummary, content: PartContent) -> PartSummary:
     """Publish a part, its checksum filled in; once it exists, its unit is committed, and nobody writes it again."""
     summary = msgspec.structs.replace(summary, sha256=checksum(content, summary))
@@ -115,7 +112,7 @@ def write_part(folder: Folder, summary: PartSummary, content: PartContent) -> Pa
             raise Overtaken(name)
         return summary
     # A part whose name a loss of power takes away is done again; they are settled together, before the manifest.
-    with folder.publish(name, settled=False) as file:
+    with folder.publish(name, settled=False, first=True) as file:
         write_columns(file, content, metadata)
     return summary
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -11,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from tokenmill.errors import TokenmillError
-from tokenmill.layout import PLAN_SCHEMA
+from tokenmill.layout import DETAIL, PLAN_SCHEMA
 from tokenmill.places import Place
 from tokenmill.sources import files_between, split_file
 from tokenmill.sources.documents import ReadOptions, Slice, Slices, SourceFile
@@ -92,6 +93,7 @@ def _pack(pieces: list[Slices], unit_bytes: int) -> pa.Table:
     whole = last > first
     spanned = source[last] - source[first] + 1  # sources without a slice, which lie between them, included
     some_unknown = np.add.reduceat(~known, first) > 0
+    details = _details(pieces, counts)
     return pa.table(
         [
             pa.array(source[first]),
@@ -100,7 +102,7 @@ def _pack(pieces: list[Slices], unit_bytes: int) -> pa.Table:
             pa.array(stop[first], mask=whole),
             pa.array(np.add.reduceat(text_bytes, first)),
             pa.array(np.add.reduceat(rows, first), mask=some_unknown),
-            _details(pieces, counts).take(pa.array(np.where(whole, -1, first), mask=whole)),
+            details.take(pa.array(first, mask=whole)) if whole.any() else details,
         ],
         schema=PLAN_SCHEMA,
     )
@@ -118,13 +120,12 @@ def _unit_starts(small: np.ndarray, text_bytes: np.ndarray, unit_bytes: int) -> 
     return np.flatnonzero(np.concatenate([[True], changed]))
 
 
-def _details(pieces: list[Slices], counts: np.ndarray) -> pa.BinaryArray:
+def _details(pieces: list[Slices], counts: np.ndarray) -> pa.LargeBinaryArray:
     """What each slice needs to be read; null where that is nothing."""
-    chunks = [
-        pa.array(piece.details, pa.large_binary()) if piece.details is not None else pa.nulls(count, pa.large_binary())
-        for piece, count in zip(pieces, counts.tolist(), strict=True)
-    ]
-    return pa.concat_arrays(chunks)
+    found: list[bytes | None] = []
+    for piece, count in zip(pieces, counts.tolist(), strict=True):
+        found += piece.details if piece.details is not None else itertools.repeat(None, count)
+    return pa.array(found, pa.large_binary())
 
 
 def _rows(piece: Slices) -> np.ndarray:
@@ -133,17 +134,19 @@ def _rows(piece: Slices) -> np.ndarray:
 
 def tasks(plan: pa.Table, sources: pa.Table, units: Iterable[int]) -> Iterator[UnitTask]:
     """The tasks of some units, made one by one as they are asked for."""
-    first, count = plan["source"].to_numpy(), plan["sources"].to_numpy()
-    text_bytes = plan["text_bytes"].to_numpy()
-    rows = plan["rows"].combine_chunks()
-    slices = [plan[name].combine_chunks() for name in ("start", "stop", "detail")]
-    stop = slices[1]
+    first, count, text_bytes = (plan[name].to_numpy() for name in ("source", "sources", "text_bytes"))
+    start, stop, rows = (plan[name].fill_null(0).to_numpy() for name in ("start", "stop", "rows"))
+    is_slice, is_counted = (plan[name].is_valid().to_numpy() for name in ("stop", "rows"))
+    details = plan[DETAIL]
+    files: tuple[SourceFile, ...] = ()
     for unit in units:
-        source = int(first[unit])
+        source, length = int(first[unit]), int(count[unit])
+        if not files or files[0].index != source or len(files) != length:  # units of one file follow each other
+            files = tuple(files_between(sources, source, source + length))
         yield UnitTask(
             unit=int(unit),
-            files=tuple(files_between(sources, source, source + int(count[unit]))),
+            files=files,
             text_bytes=int(text_bytes[unit]),
-            piece=None if stop[unit].as_py() is None else Slice(*(column[unit].as_py() for column in slices)),
-            rows=rows[unit].as_py(),
+            piece=Slice(int(start[unit]), int(stop[unit]), details[unit].as_py()) if is_slice[unit] else None,
+            rows=int(rows[unit]) if is_counted[unit] else None,
         )

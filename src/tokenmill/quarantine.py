@@ -6,6 +6,7 @@ A unit's rows are published as `quarantine/NNNNNNNN.jsonl` before its part is, s
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from tokenmill.storage import Folder
 
 TOGETHER = "quarantine.jsonl"
-PIECES = "quarantine"
+PIECES = layout.QUARANTINE
 HEADERS_AHEAD = 16
 
 
@@ -89,6 +90,11 @@ def read(folder: Folder) -> Iterator[Quarantined]:
         except Damage as damage:
             reason = f"reason       {damage}"
             raise CorruptStore(f"line {number} of {folder.path(TOGETHER)} is damaged", reason) from damage
+
+
+def reasons(folder: Folder) -> Counter[str]:
+    """How many rows are in quarantine, for each reason."""
+    return Counter(entry.reason for entry in read(folder))
 
 
 def _piece(unit: int) -> str:

@@ -15,6 +15,7 @@ from tokenmill.errors import UsageError
 ENDPOINT = "AWS_ENDPOINT_URL"
 REGION = "AWS_REGION"
 CACHE = "TOKENMILL_CACHE"
+SHARED = (ENDPOINT, REGION, CACHE, "AWS_DEFAULT_REGION", "HF_ENDPOINT")
 
 
 def apply(*, endpoint: str | None = None, region: str | None = None, cache: str | None = None) -> None:
@@ -23,6 +24,16 @@ def apply(*, endpoint: str | None = None, region: str | None = None, cache: str 
         check_server("--endpoint", endpoint)
     said = {ENDPOINT: endpoint, REGION: region, CACHE: None if cache is None else _directory("--cache", cache)}
     os.environ.update({name: value for name, value in said.items() if value is not None})
+
+
+def shared() -> dict[str, str]:
+    """What other machines that work for this one have to know. Keys and tokens are not in it: they have their own."""
+    return {name: os.environ[name] for name in SHARED if os.environ.get(name)}
+
+
+def adopt(settings: dict[str, str]) -> None:
+    """Use the settings of another machine."""
+    os.environ.update({name: value for name, value in settings.items() if name in SHARED})
 
 
 @contextlib.contextmanager

@@ -18,12 +18,12 @@ from tokenmill.errors import EngineMismatch
 from tokenmill.framing import framed
 from tokenmill.job import Job
 from tokenmill.layout import TOKENIZER
-from tokenmill.part import Overtaken, PartSummary, part_name, read_summary
+from tokenmill.part import PartSummary, part_name, read_summary
 from tokenmill.places import USUAL_SECONDS, Place
 from tokenmill.planning import UnitTask
 from tokenmill.sources import foresee, read_documents, split_file
 from tokenmill.sources.documents import Documents, ReadOptions, SourceFile
-from tokenmill.storage import Folder, folder_at, in_background, in_turn
+from tokenmill.storage import Folder, Overtaken, folder_at, in_background, in_turn
 from tokenmill.tokenizers import shelf
 from tokenmill.tokenizers.engine import Encoded
 from tokenmill.tokenizers.tokenizer import MismatchAt, Tokenizer
@@ -40,7 +40,7 @@ BATCHES_IN_WORKER = 128
 FILES_AHEAD = 8
 """How many files of a unit are on their way while one is read."""
 
-HEADERS_AHEAD = 16
+HEADERS_AHEAD = 32
 """How many headers of parts are."""
 
 SLOW_BYTES = 250_000

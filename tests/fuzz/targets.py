@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 
 import tokenmill
-from tokenmill import layout, part, quarantine
+from tokenmill import layout, part, pulse, quarantine
 from tokenmill.api import state
 from tokenmill.errors import TokenmillError
 from tokenmill.executors.local import LocalExecutor
@@ -66,6 +66,7 @@ def make_base(base: Path, vocabulary: Path) -> None:
     runs.publish_run(folder, 0, content, np.zeros(len(content.row), np.int64), 2)
     row = quarantine.Quarantined(0, sources[0], 7, "utf-8", "byte 3", "0" * 64, "text", b"\xff")
     (base / "store" / quarantine.TOGETHER).write_bytes(msgspec.json.Encoder().encode_lines([row, row]))
+    next((base / "store/drivers").iterdir()).rename(base / "store/drivers/one.json")
     _shorten(vocabulary, base)
     shutil.copytree(base / "store", base / "sound")
 
@@ -127,8 +128,8 @@ def _rehashed(base: Path) -> str:
     return str(directory)
 
 
-def _read_log(base: Path) -> None:
-    state._Log(folder_at(str(base / "store")))
+def _read_pulse(base: Path) -> None:
+    pulse.read(folder_at(str(base / "store")))
 
 
 def _read_quarantine(base: Path) -> None:
@@ -237,7 +238,7 @@ TARGETS: dict[str, Target] = {
     "sources": Target("store/sources.parquet", "parquet", _read_store),
     "run": Target("store/run.json", "json", _read_store),
     "run-unfinished": Target("store/run.json", "json", _read_unfinished),
-    "log": Target("store/log.jsonl", "json", _read_log),
+    "pulse": Target("store/drivers/one.json", "json", _read_pulse),
     "quarantine": Target(f"store/{quarantine.TOGETHER}", "json", _read_quarantine),
     "export-job": Target("store/nanogpt/.tokenmill/export.json", "json", _read_export_job),
     "export-plan": Target("store/nanogpt/.tokenmill/plan.parquet", "parquet", _read_export_plan),

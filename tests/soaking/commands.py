@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -19,7 +20,7 @@ from soaking.models import SMALL
 
 HANG_SECONDS = 120.0
 GONE_SECONDS = 5.0
-NOT_COMPARED = {"log.jsonl", ".lock", ".tokenmill/lock"}
+NOT_COMPARED = r"(log\.jsonl|\.lock|\.tokenmill/lock)$|^drivers/"
 """Files that tell of a run's course, not of its result."""
 
 FORMATS = ("nanogpt", "build-nanogpt", "llmc", "megatron", "datatrove", "olmo", "litdata", "mds", "parquet")
@@ -186,7 +187,7 @@ def _processes() -> Iterator[tuple[int, int, int]]:
 def result_files(out: Path) -> dict[str, bytes]:
     """Everything that a run gives, by name."""
     names = {str(path.relative_to(out)): path for path in out.rglob("*") if path.is_file()}
-    kept = {name: path for name, path in names.items() if not any(name.endswith(each) for each in NOT_COMPARED)}
+    kept = {name: path for name, path in names.items() if not re.search(NOT_COMPARED, name)}
     return {name: path.read_bytes() for name, path in kept.items()}
 
 

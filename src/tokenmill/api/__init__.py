@@ -3,6 +3,7 @@
 from tokenmill.api.estimate import Estimate, plan
 from tokenmill.api.exporter import Exported
 from tokenmill.api.exporting import export
+from tokenmill.api.finishing import Finished, finish
 from tokenmill.api.mapping import map_dataset
 from tokenmill.api.preparation import Prepared, prepare
 from tokenmill.api.state import Status, status
@@ -19,11 +20,13 @@ def open(directory: str) -> Store:  # noqa: A001 - the name users know: tokenmil
 __all__ = [
     "Estimate",
     "Exported",
+    "Finished",
     "Prepared",
     "Status",
     "Store",
     "Verification",
     "export",
+    "finish",
     "map_dataset",
     "open",
     "plan",

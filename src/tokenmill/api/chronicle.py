@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from tokenmill import layout
 from tokenmill.api.progress import Reporter, Step
 from tokenmill.api.trouble import fewer_workers, row_name, span, unit_obituary, whereabouts
+from tokenmill.executors.outcomes import Cause
 
 if TYPE_CHECKING:
-    from tokenmill.executors.outcomes import Died, Done, Failed
+    from tokenmill.executors.outcomes import Died, Done, Failed, Worker
     from tokenmill.isolation import Verdict
     from tokenmill.planning import UnitTask
     from tokenmill.storage import Folder
@@ -23,19 +25,24 @@ MOST_SAID = 100
 
 @dataclass
 class Chronicle:
-    """Told of everything that becomes of units. `workers` is how many are at work."""
+    """Told of everything that becomes of units. `workers` are at work; `crew` tells of them where they change."""
 
     folder: Folder
     report: Reporter
     workers: int
+    rank: int | None = None
     step: Step = field(default_factory=Step)
     notices: list[str] = field(default_factory=list)
     peak_worker_bytes: int = 0
+    retries: int = 0
+    failures: int = 0
+    crew: Callable[[], str] = str
     _said: int = 0
+    _loss: str = ""
 
     def log(self, event: str, **fields: object) -> None:
         """Add a line to the run's log."""
-        layout.append_log(self.folder, event, **fields)
+        layout.append_log(self.folder, event, self.rank, **fields)
 
     def committed(self, task: UnitTask, committed: Committed, done: Done[Any, Any]) -> None:
         """A unit has its part. One that was found is not this call's work."""
@@ -51,6 +58,7 @@ class Chronicle:
             seconds=round(done.seconds, 3),
             pid=worker.pid,
             peak_bytes=worker.peak_bytes,
+            **_node(worker),
         )
         self.peak_worker_bytes = max(self.peak_worker_bytes, worker.peak_bytes)
         self.step = replace(
@@ -59,6 +67,7 @@ class Chronicle:
             tokens=self.step.tokens + summary.tokens,
             units=self.step.units + 1,
             bad=self.step.bad + summary.quarantined_rows,
+            crew=self.crew(),
         )
         self.report.advance(task.text_bytes, self.step)
         for notice in committed.notices:
@@ -66,6 +75,7 @@ class Chronicle:
 
     def failed(self, task: UnitTask, failure: Failed[Any], then: str) -> None:
         """A unit ended in an error. One that explains itself is told at the end."""
+        self.failures += 1
         self.log("failure", unit=task.unit, kind=failure.kind, message=failure.message, traceback=failure.traceback)
         if not failure.explained:
             what = f"{failure.kind} ({failure.message.partition(chr(10))[0]})"
@@ -79,6 +89,7 @@ class Chronicle:
             file=task.files[0].path,
             place=death.note.decode(errors="replace"),
             pid=death.worker.pid,
+            **_node(death.worker),
             cause=death.end.cause.value,
             how=death.how,
             exit_code=death.exit_code,
@@ -87,12 +98,23 @@ class Chronicle:
             last_words=death.last_words,
         )
         self.peak_worker_bytes = max(self.peak_worker_bytes, death.worker.peak_bytes)
-        self.step = replace(self.step, deaths=self.step.deaths + 1)
+        self.retries += not death.final
+        self.step = replace(self.step, deaths=self.step.deaths + 1, crew=self.crew())
         self.report.advance(0, self.step)
-        self._say(f"{unit_obituary(task, death)}; {then}")
-        if death.workers < self.workers:
+        self._say_death(task, death, then)
+        if death.end.cause is Cause.MEMORY and death.workers < self.workers:
             self.workers = death.workers
             self._warn(fewer_workers(self.workers))
+
+    def _say_death(self, task: UnitTask, death: Died[Any], then: str) -> None:
+        """Who died, and how; of a node that was lost, once for all that it had."""
+        if death.end.cause is not Cause.LOST or death.final:
+            self._say(f"{unit_obituary(task, death)}; {then}")
+            return
+        loss = f"node {death.worker.node}: what it had is given to others: {death.end.detail}"
+        if loss != self._loss:
+            self._loss = loss
+            self._say(loss)
 
     def left_out(self, task: UnitTask, verdict: Verdict) -> None:
         """A document goes into quarantine."""
@@ -112,3 +134,8 @@ class Chronicle:
             self.notices.append(notice)
             self.log("notice", message=notice)
             self.report.say(f"note: {notice}")
+
+
+def _node(worker: Worker) -> dict[str, str]:
+    """Where a worker is, if that is not here."""
+    return {"node": worker.node} if worker.node else {}

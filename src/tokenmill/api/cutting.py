@@ -132,7 +132,7 @@ def _death(death: Died[Files]) -> SourceError:
     return SourceError(
         "reading the footer of a source kills its reader",
         f"file         {death.item[0].path}",
-        f"reason       worker {death.worker.pid} {death.how}",
+        f"reason       {death.worker} {death.how}",
         *([f"it said      {death.said}"] if death.said else []),
         "It is damaged: compare it with its origin.",
     )

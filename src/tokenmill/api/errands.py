@@ -8,7 +8,7 @@ from typing import Any
 
 from tokenmill.api.progress import Reporter, Step
 from tokenmill.api.trouble import fewer_workers, obituary, work_failed
-from tokenmill.executors.outcomes import Died, Done, Executor, Failed, Item, Value
+from tokenmill.executors.outcomes import Cause, Died, Done, Executor, Failed, Item, Value
 
 MOST_FAILURES = 10
 
@@ -53,7 +53,7 @@ class Crew:
                 self.deaths += 1
                 then = "given up" if outcome.final else "tried again"
                 self.report.say(f"{obituary(outcome, describe(outcome.item))}; it is {then}")
-                if outcome.workers < self.workers:
+                if outcome.end.cause is Cause.MEMORY and outcome.workers < self.workers:
                     self.workers = outcome.workers
                     self.report.say(f"note: {fewer_workers(self.workers)}")
             if isinstance(outcome, Failed) or outcome.final:

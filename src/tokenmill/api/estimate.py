@@ -12,8 +12,9 @@ from tokenmill import layout, machine, planning
 from tokenmill.api import progress
 from tokenmill.api.cutting import cut
 from tokenmill.api.freeze import plan_step
+from tokenmill.api.means import Means, choose_means
 from tokenmill.api.naming import name_sources
-from tokenmill.api.request import Means, Request, Words, choose_means, find_sources, make_request
+from tokenmill.api.request import Request, Words, find_sources, make_request
 from tokenmill.api.trouble import raised_again, span, work_failed
 from tokenmill.errors import SourceError
 from tokenmill.executors.local import LocalExecutor

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from contextlib import nullcontext
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,9 +12,10 @@ from tokenmill.api import progress
 from tokenmill.api.errands import Crew
 from tokenmill.api.export_request import ExportRequest, ExportWords, make_export_request, make_job
 from tokenmill.api.exporter import Exported, Exporter
-from tokenmill.api.request import Means, choose_means
+from tokenmill.api.means import Means, choose_means
+from tokenmill.api.workplace import workplace
 from tokenmill.errors import UsageError
-from tokenmill.executors.local import LocalExecutor
+from tokenmill.executors.outcomes import Pool
 from tokenmill.exports import PRELOAD, runs, shards
 from tokenmill.exports import job as names
 from tokenmill.exports.job import ExportJob, FrozenExport, freeze
@@ -55,8 +55,9 @@ def export(  # noqa: PLR0913 - the options of the command, by their names
     name: str | None = None,
     workers: int | None = None,
     memory: str | int | None = None,
+    on: str = "local",
     reporter: progress.Reporter | None = None,
-    executor: LocalExecutor | None = None,
+    executor: Pool | None = None,
 ) -> Exported:
     """Write a store's tokens as the files a trainer reads: to `out`, or into the store under the format's name.
 
@@ -64,10 +65,7 @@ def export(  # noqa: PLR0913 - the options of the command, by their names
     """
     words = ExportWords(val, shuffle, shard_tokens, tail, end_token, dtype, sequence_tokens, name)
     request = make_export_request(to, words, layout.require_run(folder_at(directory)).job.tokenizer)
-    with (
-        nullcontext(executor) if executor is not None else LocalExecutor(PRELOAD) as pool,
-        reporter if reporter is not None else progress.for_python() as report,
-    ):
+    with workplace(on, PRELOAD, executor, reporter) as (pool, report):
         return export_store(directory, out, request, Limits(workers, memory), report, pool)
 
 
@@ -85,7 +83,7 @@ def export_store(  # noqa: PLR0913, PLR0917 - what, where to, how, by whom
     request: ExportRequest,
     limits: Limits,
     report: progress.Reporter,
-    pool: LocalExecutor,
+    pool: Pool,
 ) -> Exported:
     """Export a store as asked."""
     started = time.monotonic()
@@ -94,7 +92,9 @@ def export_store(  # noqa: PLR0913, PLR0917 - what, where to, how, by whom
     manifest = layout.require_manifest(store, run)
     job, notices = make_job(request, run, manifest)
     tokens = int(manifest["tokens"].to_numpy().sum())
-    means = choose_means(limits.workers, limits.memory, tokens // TOKENS_PER_WORKER + 1, SMALLEST_WORKER_BYTES)
+    means = choose_means(
+        limits.workers, limits.memory, tokens // TOKENS_PER_WORKER + 1, SMALLEST_WORKER_BYTES, pool.room
+    )
     if means.notice is not None:
         notices.append(means.notice)
     folder = folder_at(out if out is not None else store.path(job.format))
@@ -115,7 +115,7 @@ def export_store(  # noqa: PLR0913, PLR0917 - what, where to, how, by whom
         crew = Crew(pool, report, means.workers, np.dtype(job.dtype).itemsize)
         exporter = Exporter(site, folder, manifest, crew, notices)
         exporter.announce()
-        pool.start(means.workers, means.worker_bytes)
+        pool.start(means.workers, means.worker_bytes, most_workers=means.most_workers)
         exporter.run()
         return exporter.exported(time.monotonic() - started)
 

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tokenmill import layout
+from tokenmill import layout, quarantine
 from tokenmill.api.trouble import obituary, raised_again
 from tokenmill.errors import CorruptStore, RunFailed, StoreError
 from tokenmill.executors.outcomes import Done, Failed
@@ -64,6 +64,17 @@ class ManifestBuilder:
                 raise raised_again(outcome, CorruptStore if outcome.kind == CorruptStore.__name__ else StoreError)
             elif outcome.final:
                 raise RunFailed("parts of the store could not be read", obituary(outcome, "parts of the store"))
+
+    def adopt(self, manifest: pa.Table) -> None:
+        """Take the manifest that is there in place of all that was collected."""
+        skipped, self.quarantined, documents = (
+            int(np.sum(manifest[name].to_numpy())) for name in ("skipped", "quarantined", "documents")
+        )
+        self.rows = documents + skipped
+        bad = quarantine.reasons(self._folder) if self.quarantined else Counter()
+        nulls = Counter({NULL: skipped - self.quarantined} if skipped > self.quarantined else {})
+        self.skipped_reasons = bad + nulls
+        self._tables, self._loose = [manifest], []
 
     def publish(self) -> pa.Table:
         """Write the manifest, if it is not there: from now on the store is complete."""

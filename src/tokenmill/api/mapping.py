@@ -20,7 +20,8 @@ from tokenmill.api import dataset_tables, progress
 from tokenmill.api.dataset_tables import Extent
 from tokenmill.api.errands import Crew
 from tokenmill.api.freeze import FrozenRun, freeze
-from tokenmill.api.request import Request, Words, choose_means, make_request, total_bytes
+from tokenmill.api.means import choose_means
+from tokenmill.api.request import Request, Words, make_request, total_bytes
 from tokenmill.api.trouble import span
 from tokenmill.errors import BadDocument, CorruptStore, UsageError
 from tokenmill.executors.local import LocalExecutor

@@ -21,7 +21,7 @@ from tokenmill.api import isolating
 from tokenmill.api.chronicle import Chronicle
 from tokenmill.api.manifest import ManifestBuilder
 from tokenmill.api.trouble import bad_document, run_failed, too_many_bad
-from tokenmill.executors.outcomes import Cause, Died, Done, Executor, Failed, Terms
+from tokenmill.executors.outcomes import Died, Done, Executor, Failed, Terms
 from tokenmill.isolation import Isolate, Patient
 from tokenmill.work import Committed, Tokenize
 
@@ -31,8 +31,9 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from tokenmill.api.freeze import FrozenRun
+    from tokenmill.api.means import Means
     from tokenmill.api.progress import Reporter
-    from tokenmill.api.request import Means
+    from tokenmill.api.ranks import Share
     from tokenmill.planning import UnitTask
     from tokenmill.storage import Folder
     from tokenmill.work import Limits
@@ -55,7 +56,10 @@ MEETING_SECONDS = 1.0
 LISTING_SHARE = 20
 """No more than so small a share of the time is spent on that."""
 
-TOGETHER = Terms(deaths=2, kills=10)
+ELSEWHERE = ("StoreError", "StorageError", "SourceError", "CorruptStore")
+"""Errors that another node of a cluster may not meet: it may not see a disk, or have no network."""
+
+TOGETHER = Terms(deaths=2, kills=10, elsewhere=ELSEWHERE)
 APART = Terms(deaths=1, kills=10)
 EARLY = 2
 """How far over the limit the bad documents have to be before a run is given up while it goes on."""
@@ -75,10 +79,12 @@ class Mill:
     limits: Limits
     max_bad: float
     report: Reporter
+    share: Share | None = None
     failures: list[Failed[UnitTask] | Died[UnitTask]] = field(default_factory=list)
     seconds: float = 0.0
     _aside: dict[int, Patient] = field(default_factory=dict)
     _given: set[int] = field(default_factory=set)
+    _all_given: bool = False
     _met: bool = False
     _listing_seconds: float = 0.0
     _hungry: bool = False
@@ -89,9 +95,13 @@ class Mill:
         self.committed = layout.committed_units(self.folder, self.frozen.run.units)
         self.earlier = np.flatnonzero(self.committed)
         self._listed = time.monotonic()
-        far = self.folder.is_remote or bool(pc.any(pc.match_substring(self.frozen.sources["path"], "://")).as_py())
-        self._together = replace(TOGETHER, ahead=UNITS_AHEAD if far else 0)
-        self.chronicle = Chronicle(self.folder, self.report, self.means.workers)
+        self.is_far = bool(pc.any(pc.match_substring(self.frozen.sources["path"], "://")).as_py())
+        self.is_shared = self.folder.is_remote or self.share is not None
+        self._together = replace(
+            TOGETHER, ahead=UNITS_AHEAD if self.is_far or self.folder.is_remote else 0, enough=self._others_are_done
+        )
+        rank = None if self.share is None else self.share.rank
+        self.chronicle = Chronicle(self.folder, self.report, self.means.workers, rank)
         self._planned_bytes = int(self.frozen.plan["text_bytes"].to_numpy().sum())
         self._planned_rows = pc.sum(self.frozen.plan["rows"]).as_py() or 0
 
@@ -109,8 +119,10 @@ class Mill:
             while self._aside and not self._hopeless():
                 self._isolate(executor, self.engine)
         self.seconds = time.monotonic() - started
+        if self.failures and self.is_shared:
+            self._take_from_others()  # what could not be done here may have been done elsewhere
         left = int((~self.committed).sum())
-        if self.failures:
+        if self.failures and left:
             raise run_failed(self.failures, left, len(self.committed), layout.log_path(self.folder))
         if left:
             raise too_many_bad(self.folder, self._bad_reasons(), round(self._most_rows()), self.max_bad)
@@ -154,7 +166,7 @@ class Mill:
             suspicious = not trouble.explained
             self.chronicle.failed(task, trouble, then)
         else:
-            suspicious = trouble.final and trouble.end.cause is not Cause.KILLED
+            suspicious = trouble.final and not trouble.end.by_others
             given_up = trouble.final and not suspicious
             self.chronicle.died(task, trouble, "given up" if given_up else then if trouble.final else "tried again")
         if not suspicious and (isinstance(trouble, Failed) or trouble.final):
@@ -180,6 +192,8 @@ class Mill:
 
     def _take(self, task: UnitTask, committed: Committed, done: Done[Any, Any], engine: str) -> None:
         self._aside.pop(task.unit, None)
+        if self.committed[task.unit]:
+            return  # another machine's part was found meanwhile
         self.committed[task.unit] = True
         self._met |= committed.found
         self.manifest.add(committed.summary)
@@ -194,27 +208,47 @@ class Mill:
         return np.setdiff1d(np.flatnonzero(~self.committed), [*tried, *self._aside])
 
     def _tasks(self, engine: str) -> Iterator[UnitTask]:
+        self._all_given = False
         for task in planning.tasks(self.frozen.plan, self.frozen.sources, self._in_turn(self._untried())):
             stuck = len(self._aside) >= (MOST_ASIDE if self.chronicle.step.units else FAILURES_WITHOUT_SUCCESS)
             if self.engine != engine or stuck or self._hopeless():
                 return
             self._given.add(task.unit)
             yield task
+        self._all_given = True
 
     def _in_turn(self, units: npt.NDArray[np.int64]) -> Iterator[int]:
         """Units in their order. Where other machines may be at the same store, each begins somewhere else.
 
-        What they have committed is left out: their parts are looked for now and then. Whoever comes upon a unit that
-        another one has just done would go on beside him: he goes somewhere else.
+        A rank has its own units to begin with; then it takes those of others that have no part yet, in any order, so
+        that a slow one does not hold up the end.
         """
-        if not self.folder.is_remote:
+        if not self.is_shared:
             yield from units.tolist()
-            return
+        elif self.share is None:
+            yield from self._meeting_others(units)
+        else:
+            own = self.share.stripes(len(self.committed))[units]
+            yield from self._not_done(units[own], LISTING_SECONDS)
+            self._take_from_others()
+            rest = units[~own][~self.committed[units[~own]]]
+            yield from self._not_done(np.random.default_rng().permutation(rest), MEETING_SECONDS)
+
+    def _not_done(self, units: npt.NDArray[np.int64], seconds: float) -> Iterator[int]:
+        """Units in this order, without those that others have done: their parts are looked for now and then."""
+        for unit in units.tolist():
+            self._look_at_others(seconds)
+            if not self.committed[unit]:
+                yield unit
+
+    def _meeting_others(self, units: npt.NDArray[np.int64]) -> Iterator[int]:
+        """The same from a random place on, for drivers that do not know of each other.
+
+        Whoever comes upon a unit that another one has just done would go on beside him: he goes somewhere else.
+        """
         self._met = True
         while len(units):
-            waited = time.monotonic() - self._listed
-            if waited > max(MEETING_SECONDS if self._met else LISTING_SECONDS, LISTING_SHARE * self._listing_seconds):
-                self._take_from_others()
+            self._look_at_others(MEETING_SECONDS if self._met else LISTING_SECONDS)
             if self._met:
                 units = units[~self.committed[units]]
                 units = np.roll(units, -secrets.randbelow(max(len(units), 1)))
@@ -225,12 +259,26 @@ class Mill:
                 yield int(units[0])
                 units = units[1:]
 
-    def _take_from_others(self) -> None:
+    def _others_are_done(self) -> bool:
+        """Whether others have done all that is still under way here: then there is nothing to wait for."""
+        if not self.is_shared or not self._all_given:
+            return False
+        self._look_at_others(MEETING_SECONDS, given_too=True)
+        return bool(self.committed.all())
+
+    def _look_at_others(self, seconds: float, *, given_too: bool = False) -> None:
+        """List the parts, if that was done some time ago: longer, if listing takes long."""
+        if time.monotonic() - self._listed > max(seconds, LISTING_SHARE * self._listing_seconds):
+            self._take_from_others(given_too=given_too)
+
+    def _take_from_others(self, *, given_too: bool = False) -> None:
         """Note which units have got their parts from another machine since the parts were last listed."""
         started = time.monotonic()
         there = layout.committed_units(self.folder, self.frozen.run.units)
-        new = np.setdiff1d(np.flatnonzero(there & ~self.committed), list(self._given))
+        new = np.flatnonzero(there & ~self.committed)
+        new = new if given_too else np.setdiff1d(new, list(self._given))
         self.committed[new] = True
+        self._aside = {unit: patient for unit, patient in self._aside.items() if not there[unit]}
         self.earlier = np.append(self.earlier, new)
         text_bytes = int(self.frozen.plan["text_bytes"].to_numpy()[new].sum())
         self._planned_bytes_done += text_bytes

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from contextlib import nullcontext, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -15,23 +15,32 @@ from tokenmill.api.export_request import ExportWords, make_export_request, refus
 from tokenmill.api.exporter import Exported
 from tokenmill.api.exporting import Limits, export_store
 from tokenmill.api.freeze import freeze
+from tokenmill.api.heart import Heart
+from tokenmill.api.means import choose_means
 from tokenmill.api.mill import Mill
 from tokenmill.api.naming import name_sources
-from tokenmill.api.request import BadWords, Request, Words, choose_means, find_sources, make_request, total_bytes
-from tokenmill.errors import StorageError, StoreError
-from tokenmill.executors.local import LocalExecutor
+from tokenmill.api.ranks import choose_share
+from tokenmill.api.request import BadWords, Request, Words, find_sources, make_request, total_bytes
+from tokenmill.api.turns import turn
+from tokenmill.api.workplace import workplace
+from tokenmill.errors import StorageError, StoreError, UsageError
 from tokenmill.places import USUAL_SECONDS
 from tokenmill.storage import folder_at
 from tokenmill.tokenizers import engine_modules
 from tokenmill.wording import count, size
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
+    from contextlib import AbstractContextManager
 
     import pyarrow as pa
 
+    from tokenmill.api.freeze import FrozenRun
     from tokenmill.api.naming import Named
+    from tokenmill.api.ranks import Share
+    from tokenmill.executors.outcomes import Pool
     from tokenmill.job import TokenizerSpec
+    from tokenmill.storage import Folder
 
 
 class Prepared(msgspec.Struct, frozen=True):
@@ -87,58 +96,108 @@ def prepare(  # noqa: PLR0913 - the options of the command, by their names
     shard_tokens: str | int | None = None,
     tail: str | None = None,
     reporter: progress.Reporter | None = None,
-    executor: LocalExecutor | None = None,
+    on: str = "local",
+    rank: int | None = None,
+    of: int | None = None,
+    executor: Pool | None = None,
 ) -> Prepared:
     """Turn text into a token store at `out`, and export it to the formats of `to`, each in a directory of its name.
 
-    Call it again after any interruption: only what is missing is done.
+    Call it again after any interruption: only what is missing is done. With `on="ray"`, or a cluster's address, it is
+    done there. Several processes that are rank 0, 1, ... `of` n share the work, wherever they are; each of them returns
+    when the store is complete.
     """
     formats = [to] if isinstance(to, str) else list(dict.fromkeys(to))
     export_words = ExportWords(val, shuffle, shard_tokens, tail)
     refuse_unused(export_words, formats)
+    share = choose_share(rank, of)
+    _refuse_exports(share, formats, out)
     bad = BadWords(on_bad, max_bad, document_timeout, quarantine_text)
     bad.check()
     named = name_sources(sources, version, column, limited=limit_units is not None)
     words = Words(named.sources, tokenizer, named.column, separator, engine, eot, bos, unit_bytes, limit_units)
     started = time.monotonic()
-    # Workers take over a second to load their libraries; meanwhile, what is to be done is found out.
-    with (
-        nullcontext(executor) if executor is not None else LocalExecutor(engine_modules(engine)) as pool,
-        reporter if reporter is not None else progress.for_python() as report,
-    ):
+    with workplace(on, engine_modules(engine), executor, reporter) as (pool, report):
         discovery = find_sources(words, report.pending)
-        means = choose_means(workers, memory, most_workers=total_bytes(discovery) // planning.SMALLEST_UNIT_BYTES + 1)
+        most_workers = total_bytes(discovery) // planning.SMALLEST_UNIT_BYTES + 1
+        means = choose_means(workers, memory, most_workers, room=pool.room)
         request = make_request(words, discovery, named=named)
         exports = [make_export_request(each, export_words, request.job.tokenizer) for each in formats]
         folder = folder_at(out)
         folder.create()
-        with folder.lock(layout.LOCK):
-            for directory in (".", layout.TOKENIZER, layout.PARTS, quarantine.PIECES):
-                folder.remove_temporaries(directory)
-            pool.start(means.workers, means.worker_bytes, means.crew_bytes)
-            frozen = freeze(folder, request, pool, report.pending)
-            mill = Mill(folder, frozen, request.choice.engine, means, means.limits(bad), bad.share(), report)
+        with _held(folder, share):
+            pool.start(means.workers, means.worker_bytes, means.crew_bytes, means.most_workers)
+            frozen = _frozen(folder, request, pool, report, share)
+            mill = Mill(folder, frozen, request.choice.engine, means, means.limits(bad), bad.share(), report, share)
             _announce(report, mill, request)
+            _announce_cluster(report, mill, pool)
             manifest = _mill(mill, pool, named)
             seconds = time.monotonic() - started
             exported = [export_store(out, None, each, Limits(workers, memory), report, pool) for each in exports]
             return _prepared(mill, manifest, seconds, exported, named)
 
 
-def _mill(mill: Mill, pool: LocalExecutor, named: Named) -> pa.Table:
+def _refuse_exports(share: Share | None, formats: list[str], out: str) -> None:
+    if share is not None and formats:
+        raise UsageError(
+            f"--to cannot be done by {share}",
+            "It needs the whole store. When that is complete, run",
+            *(f"tokenmill export {out} --to {name}" for name in formats),
+        )
+
+
+@contextmanager
+def _held(folder: Folder, share: Share | None) -> Iterator[None]:
+    """Hold the store, alone or with other ranks; nobody else's temporary files are touched."""
+    if share is None:
+        with folder.lock(layout.LOCK):
+            layout.remove_temporaries(folder)
+            yield
+        return
+    with folder.share(layout.LOCK):
+        yield
+    with suppress(UsageError), folder.lock(layout.LOCK):  # whoever is the last of all
+        layout.remove_temporaries(folder)
+
+
+def _frozen(folder: Folder, request: Request, pool: Pool, report: progress.Reporter, share: Share | None) -> FrozenRun:
+    """The run of this store. Of several ranks one plans it, and the others wait for that."""
+    if share is None:
+        return freeze(folder, request, pool, report.pending)
+    waiting = "plan         another rank is at it"
+    with turn(folder, "planning", lambda: folder.exists(layout.RUN), lambda: report.pending(waiting)):
+        return freeze(folder, request, pool, report.pending)
+
+
+def _mill(mill: Mill, pool: Pool, named: Named) -> pa.Table:
     """Do what is missing and publish the manifest. What is in quarantine is told in any case."""
-    try:
-        mill.run(pool)
-        mill.manifest.add_from_parts(pool, mill.earlier)
-        mill.check_bad()
-        named.check_end(mill.manifest.rows)
-    except BaseException:
-        with suppress(StoreError, StorageError):  # there is something more important to tell
-            if not mill.folder.exists(layout.MANIFEST):  # else another machine has come to the end, and has seen all
-                quarantine.gather(mill.folder, layout.committed_units(mill.folder, mill.frozen.run.units))
-        raise
-    quarantine.gather(mill.folder, mill.committed)
-    return mill.manifest.publish()
+    folder = mill.folder
+    with Heart(folder, mill.chronicle, pool, mill.share):
+        try:
+            mill.run(pool)
+            with _ending(mill) as is_ours:
+                if is_ours:
+                    mill.manifest.add_from_parts(pool, mill.earlier)
+                else:
+                    mill.manifest.adopt(layout.require_manifest(folder, mill.frozen.run))
+                mill.check_bad()
+                named.check_end(mill.manifest.rows)
+                if is_ours:
+                    quarantine.gather(folder, mill.committed)
+                return mill.manifest.publish()
+        except BaseException:
+            with suppress(StoreError, StorageError):  # there is something more important to tell
+                if not folder.exists(layout.MANIFEST):  # else another machine has come to the end, and has seen all
+                    quarantine.gather(folder, layout.committed_units(folder, mill.frozen.run.units))
+            raise
+
+
+def _ending(mill: Mill) -> AbstractContextManager[bool]:
+    """Whether the manifest is to be written by this process; if not, it is there."""
+    if not mill.is_shared:
+        return nullcontext(not mill.folder.exists(layout.MANIFEST))
+    folder, told = mill.folder, "manifest     another machine is writing it"
+    return turn(folder, "finishing", lambda: folder.exists(layout.MANIFEST), lambda: mill.report.pending(told))
 
 
 def _announce(report: progress.Reporter, mill: Mill, request: Request) -> None:
@@ -158,10 +217,23 @@ def _announce(report: progress.Reporter, mill: Mill, request: Request) -> None:
     report.say(f"begin token  {_spelled(spec, request.job.begin)}")
     report.say(f"end token    {_spelled(spec, request.job.end)}")
     report.say(f"workers      {means.workers}, {size(means.memory_bytes)} of memory")
+    if mill.share is not None:
+        report.say(f"share        {mill.share}; then what others have not done")
     if means.notice:
         report.say(f"note: {means.notice}")
     if len(mill.earlier):
         report.say(f"resuming     {len(mill.earlier):,} of {count(run.units, 'unit')} are there already")
+
+
+def _announce_cluster(report: progress.Reporter, mill: Mill, pool: Pool) -> None:
+    """Say what is different on a cluster, and let the number of workers be told as it changes."""
+    room, folder = pool.room, mill.folder
+    if room.machine_bytes is not None:
+        return
+    mill.chronicle.crew = lambda: f"{count(pool.workers, 'worker')} on {count(len(pool.nodes), 'node')}"
+    report.say(f"cluster      {count(room.machines, 'node')}, {count(room.processors, 'processor')}")
+    if room.machines > 1 and not (folder.is_remote and mill.is_far):
+        report.say("note: every node has to see the same files at the same paths")
 
 
 def _spelled(spec: TokenizerSpec, token: int | None) -> str:

@@ -19,13 +19,14 @@ LINE_SECONDS = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """How far a run is: what this process has done, and what was there before it started."""
+    """How far a run is: what this process has done, and who does it, where that changes."""
 
     text_bytes: int = 0
     tokens: int = 0
     units: int = 0
     deaths: int = 0
     bad: int = 0
+    crew: str = ""
 
 
 class Reporter(Protocol):
@@ -102,7 +103,8 @@ class Lines(Silent):
         elapsed = now - self._started
         left = (self._total - self._before - self._done) * elapsed / max(self._done, 1)
         share = (self._before + self._done) / max(self._total, 1)
-        self.say(f"{self._title}: {share:.1%}, {rates(step, elapsed)}, {duration(left)} left")
+        crew = f", {step.crew}" if step.crew else ""
+        self.say(f"{self._title}: {share:.1%}, {rates(step, elapsed)}, {duration(left)} left{crew}")
 
     def say(self, message: str) -> None:
         """Print it."""
@@ -167,7 +169,8 @@ class Bar(Silent):
         """Move the bar."""
         if self._progress is not None:
             trouble = [f"{n} {what}" for n, what in ((step.deaths, "died"), (step.bad, "bad")) if n]
-            crew = f"{self._workers} [red]{', '.join(trouble)}[/]" if trouble else self._workers
+            workers = step.crew or self._workers
+            crew = f"{workers} [red]{', '.join(trouble)}[/]" if trouble else workers
             self._progress.update(self._task, advance=planned_bytes, step=step, crew=crew)
 
     def say(self, message: str) -> None:

@@ -8,7 +8,7 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tokenmill import machine, planning
+from tokenmill import planning
 from tokenmill.api.naming import Named
 from tokenmill.errors import UsageError
 from tokenmill.job import Job, parse_size
@@ -18,22 +18,9 @@ from tokenmill.sources.documents import ReadOptions
 from tokenmill.storage import scheme
 from tokenmill.tokenizers.tokenizer import Choice, choose_engine
 from tokenmill.tokenizers.vocabulary import Vocabulary, boundary_token, end_token, resolve
-from tokenmill.work import Limits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-
-OWN_BYTES = 300 << 20
-"""What the calling process and the nursery need for themselves."""
-
-WORKER_SHARE_USED = 0.8
-"""How much of its share a worker may hold between batches; a batch needs the rest."""
-
-SMALLEST_WORKER_BYTES = 450 << 20
-"""What a worker needs to do anything: its libraries, an engine, a batch."""
-
-DOCUMENT_COPIES = 5
-"""How many times its size a document takes at most on its way from a source to a part."""
 
 VERSIONED = ("tokenmill", "pyarrow", "numpy", "gigatoken", "tiktoken", "tokenizers")
 
@@ -152,49 +139,6 @@ def make_request(
         limit_units=words.limit_units,
     )
     return Request(job, vocabulary, discovery, choose_engine(vocabulary, words.engine), named or Named([]))
-
-
-@dataclass(frozen=True, slots=True)
-class Means:
-    """The processes and the memory a run may use; `worker_bytes` is what each may hold between two batches.
-
-    All workers together may hold `crew_bytes`, also within a batch.
-    """
-
-    workers: int
-    worker_bytes: int
-    crew_bytes: int
-    memory_bytes: int
-    notice: str | None = None
-
-    def limits(self, words: BadWords | None = None) -> Limits:
-        """What each worker is told: strict about bad rows if nothing else is said."""
-        document_bytes = self.crew_bytes // DOCUMENT_COPIES
-        if words is None:
-            return Limits(self.worker_bytes, document_bytes)
-        return Limits(self.worker_bytes, document_bytes, words.timeout_seconds(), words.on_bad, words.quarantine_text)
-
-
-def choose_means(
-    workers: int | None,
-    memory: str | int | None,
-    most_workers: int,
-    smallest_worker_bytes: int = SMALLEST_WORKER_BYTES,
-) -> Means:
-    """One worker per core, no more than there is work for, and no more than fit into the memory budget."""
-    budget = parse_size(memory) if memory is not None else machine.default_memory_budget()
-    if workers is not None and workers < 1:
-        raise UsageError("--workers has to be at least 1")
-    wanted = min(workers if workers is not None else machine.cores(), max(most_workers, 1))
-    fitting = max(1, (budget - OWN_BYTES) // smallest_worker_bytes)
-    count = min(wanted, fitting)
-    notice = None
-    if count < wanted:
-        notice = f"{count} of {wanted} workers: --memory {budget / 1e9:.1f} GB has no room for more"
-    elif budget > machine.memory_bytes():
-        notice = f"--memory is more than the {machine.memory_bytes() / 1e9:.1f} GB there are"
-    crew_bytes = max(budget - OWN_BYTES, count * smallest_worker_bytes)
-    return Means(count, int(crew_bytes // count * WORKER_SHARE_USED), crew_bytes, budget, notice)
 
 
 def versions() -> dict[str, str]:

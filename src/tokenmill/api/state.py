@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
-import math
-import time
-from collections.abc import Iterator
-from typing import Annotated
-
 import msgspec
 import numpy as np
 
-from tokenmill import layout
+from tokenmill import layout, pulse
 from tokenmill.exports import records
 from tokenmill.exports.job import MANIFEST, PLAN, exports_in
 from tokenmill.exports.shards import SCHEMA
 from tokenmill.storage import Folder, folder_at
-from tokenmill.storage.damage import Damage, decode
-
-RECENT_SECONDS = 60.0
-LOG_TAIL_BYTES = 1 << 20
 
 
 class Status(msgspec.Struct, frozen=True):
-    """A run's state. `process` is the one that writes to the store now, if any, or its machine."""
+    """A run's state. `process` is the one that writes to the store now, if any, or its machine.
+
+    Drivers are the processes that give out work; rates, retries, deaths and failures are of those that are at work now,
+    or of the last one that was, since they were started.
+    """
 
     directory: str
     state: str
@@ -44,6 +38,10 @@ class Status(msgspec.Struct, frozen=True):
     bytes_per_second: float | None
     tokens_per_second: float | None
     seconds_left: float | None
+    drivers: int
+    nodes: int
+    workers: int
+    retries: int
     deaths: int
     failures: int
     exports: dict[str, str]
@@ -53,19 +51,21 @@ def status(directory: str) -> Status:
     """Look at a run without disturbing it."""
     folder = folder_at(directory)
     run = layout.require_run(folder)
-    text_bytes = layout.read_plan(folder, run)["text_bytes"].to_numpy()
+    text_bytes = layout.read_planned_bytes(folder, run)
     committed = layout.committed_units(folder, run.units)
     complete = folder.exists(layout.MANIFEST)
-    process = folder.at_work(layout.LOCK, layout.LOG)
+    holder = folder.at_work(layout.LOCK)
+    pulses = pulse.read(folder)
+    at_work = [each for each in pulses if each.is_alive and (holder or folder.is_remote or each.of)]
     done = int(text_bytes[committed].sum())
-    log = _Log(folder)
     totals = _totals(folder, run) if complete else {}
-    running = process is not None and not complete
-    rate = log.bytes_per_second if running else None
+    running = not complete and bool(holder or at_work)
+    rate = sum(each.bytes_per_second for each in at_work) if running else None
+    latest = at_work or pulses[-1:]
     return Status(
         directory=folder.root,
         state="complete" if complete else "running" if running else "stopped",
-        process=int(process) if process is not None and process.isdigit() else process,
+        process=_process(holder, at_work) if running else None,
         tokenizer=run.job.tokenizer.name,
         begin_token=run.job.begin,
         end_token=run.job.end,
@@ -80,12 +80,23 @@ def status(directory: str) -> Status:
         skipped_rows=totals.get("skipped"),
         quarantined=totals.get("quarantined"),
         bytes_per_second=rate,
-        tokens_per_second=log.tokens_per_second if running else None,
+        tokens_per_second=sum(each.tokens_per_second for each in at_work) if running else None,
         seconds_left=(int(text_bytes.sum()) - done) / rate if rate else None,
-        deaths=log.deaths,
-        failures=log.failures,
+        drivers=len(at_work) if running else 0,
+        nodes=len({node for each in at_work for node in each.nodes}) if running else 0,
+        workers=sum(each.workers for each in at_work) if running else 0,
+        retries=sum(each.retries for each in latest),
+        deaths=sum(each.deaths for each in latest),
+        failures=sum(each.failures for each in latest),
         exports={name: _export_state(folder_at(folder.path(name))) for name in exports_in(folder)},
     )
+
+
+def _process(holder: str | None, at_work: list[pulse.Pulse]) -> int | str | None:
+    """The process that holds the store, or the machines that work on it."""
+    if holder is not None:
+        return int(holder) if holder.isdigit() else holder
+    return ", ".join(sorted({each.host for each in at_work})) or None
 
 
 def _export_state(export: Folder) -> str:
@@ -100,43 +111,3 @@ def _export_state(export: Folder) -> str:
 def _totals(folder: Folder, run: layout.Run) -> dict[str, int]:
     manifest = layout.require_manifest(folder, run)
     return {name: int(np.sum(manifest[name].to_numpy())) for name in ("documents", "tokens", "skipped", "quarantined")}
-
-
-class _Log:
-    """The end of a run's log: the rate of the last minute, and what went wrong since the run was last started."""
-
-    def __init__(self, folder: Folder) -> None:
-        events = list(_events(folder))
-        starts = [place for place, event in enumerate(events) if event.event == "start"]
-        session = events[starts[-1] :] if starts else events
-        self.deaths = sum(event.event == "death" for event in session)
-        self.failures = sum(event.event == "failure" for event in session)
-        now = time.time()
-        recent = [event for event in session if event.event == "unit" and event.time > now - RECENT_SECONDS]
-        begin = max(session[0].time, now - RECENT_SECONDS) if session else now
-        seconds = now - begin if now > begin else math.inf  # a clock that was set back tells no rate
-        self.bytes_per_second = sum(event.text_bytes for event in recent) / seconds
-        self.tokens_per_second = sum(event.tokens for event in recent) / seconds
-
-
-class _Event(msgspec.Struct):
-    """What is looked at in a line of the log."""
-
-    event: str
-    time: Annotated[float, msgspec.Meta(ge=0, le=1e12)]
-    text_bytes: Annotated[int, msgspec.Meta(ge=0, le=(1 << 62))] = 0
-    tokens: Annotated[int, msgspec.Meta(ge=0, le=(1 << 62))] = 0
-
-
-def _events(folder: Folder) -> Iterator[_Event]:
-    """The last events. A line that is none is left out: the log is for people, and nothing depends on it."""
-    for line in _tail(folder):
-        with contextlib.suppress(Damage):
-            yield decode(line, _Event)
-
-
-def _tail(folder: Folder) -> list[bytes]:
-    """The last whole lines of the log."""
-    data = folder.appended(layout.LOG, LOG_TAIL_BYTES)
-    lines = data.split(b"\n")
-    return [line for line in lines[0 if len(data) < LOG_TAIL_BYTES else 1 : -1] if line]

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from tokenmill import layout, quarantine
 from tokenmill.errors import BadDocument, RunFailed, TokenmillError
-from tokenmill.executors.outcomes import Died, Failed, Item, Worker
+from tokenmill.executors.outcomes import Cause, Died, Failed, Item, Worker
 from tokenmill.places import STAGES, place_in
 from tokenmill.wording import count, size
 
@@ -30,8 +30,10 @@ COMMITTED_STAYS = "What is committed stays. When the cause is gone, run the same
 def obituary(death: Died[Any], what: str) -> str:
     """Who died, how, of what, and with how much memory."""
     words = f"; it said: {death.said}" if death.said else ""
+    if death.end.cause is Cause.LOST:
+        return f"a worker on {death.worker.node} {death.how}; it had {what} for {death.seconds:.1f} s"
     memory = f"peak memory {size(death.worker.peak_bytes)}"
-    return f"worker {death.worker.pid} {death.how} on {what} after {death.seconds:.1f} s, {memory}{words}"
+    return f"{death.worker} {death.how} on {what} after {death.seconds:.1f} s, {memory}{words}"
 
 
 def raised_again(failure: Failed[Any], kind: type[Error]) -> Error:
@@ -140,7 +142,8 @@ def _reasons(
     details = []
     for failure in failures[:NAMED_FAILURES]:
         lines = _reason(failure, place(failure)).splitlines()
-        details += [f"{name(failure.item)}: {lines[0]}", *lines[1:]]
+        node = [f"  node         {failure.worker.node}"] if failure.worker.node else []
+        details += [f"{name(failure.item)}: {lines[0]}", *node, *lines[1:]]
     if len(failures) > NAMED_FAILURES:
         details.append(f"and {len(failures) - NAMED_FAILURES} more{more}")
     return details

@@ -11,11 +11,12 @@ import numpy as np
 from tokenmill import layout, planning
 from tokenmill.api import progress
 from tokenmill.api.freeze import load
-from tokenmill.api.request import BadWords, Means, choose_means
+from tokenmill.api.means import Means, choose_means
+from tokenmill.api.request import BadWords
+from tokenmill.api.workplace import workplace
 from tokenmill.checking import Verify
 from tokenmill.errors import CorruptStore, IncompleteStore, RunFailed, UsageError
-from tokenmill.executors.local import LocalExecutor
-from tokenmill.executors.outcomes import Done, Executor, Failed, Item, Value
+from tokenmill.executors.outcomes import Done, Executor, Failed, Item, Pool, Value
 from tokenmill.exports import PRELOAD
 from tokenmill.exports.checking import CheckStretch, stretches
 from tokenmill.exports.job import MANIFEST, exports_in, read_frozen
@@ -43,13 +44,15 @@ class Verification(msgspec.Struct, frozen=True):
     seconds: float
 
 
-def verify(
+def verify(  # noqa: PLR0913 - the options of the command, by their names
     directory: str,
     *,
     sample: float = 0.0,
     all: bool = False,  # noqa: A002 - the name of the option
     workers: int | None = None,
+    on: str = "local",
     reporter: progress.Reporter | None = None,
+    executor: Pool | None = None,
 ) -> Verification:
     """Read every part and compare it with its checksum and the manifest; raise CorruptStore if anything is wrong.
 
@@ -63,23 +66,22 @@ def verify(
     started = time.monotonic()
     folder = folder_at(directory)
     if layout.read_run(folder) is None and (export := read_frozen(folder)) is not None:
-        return _verify_export(folder, export.job.format, workers, reporter)
+        with workplace(on, PRELOAD, executor, reporter) as (pool, report):
+            return _verify_export(folder, export.job.format, workers, pool, report)
     run = layout.require_run(folder)
     manifest = layout.require_manifest(folder, run)
     frozen = load(folder, run)
-    means = choose_means(workers, None, most_workers=run.units)
     compared = 0
     problems: list[str] = []
-    with (
-        LocalExecutor(engine_modules(REFERENCES[run.job.tokenizer.kind].name)) as executor,
-        reporter if reporter is not None else progress.for_python() as report,
-    ):
+    modules = engine_modules(REFERENCES[run.job.tokenizer.kind].name)
+    with workplace(on, modules, executor, reporter) as (pool, report):
+        means = choose_means(workers, None, most_workers=run.units, room=pool.room)
         report.begin("verify", int(frozen.plan["text_bytes"].to_numpy().sum()), 0, means.workers)
         step = progress.Step()
-        executor.start(means.workers, means.worker_bytes)
+        pool.start(means.workers, means.worker_bytes, most_workers=means.most_workers)
         tasks = planning.tasks(frozen.plan, frozen.sources, range(run.units))
         check = Verify(folder.root, run.job, share, means.limits(BadWords()))
-        for done in _checked(executor, check, tasks, problems, lambda task: f"part {task.unit}"):
+        for done in _checked(pool, check, tasks, problems, lambda task: f"part {task.unit}"):
             summary = done.value.summary
             problems += _compare(manifest, done.item.unit, layout.manifest_columns([layout.manifest_row(summary)]))
             compared += done.value.compared
@@ -87,7 +89,7 @@ def verify(
             report.advance(done.item.text_bytes, step)
         complete = [name for name in exports_in(folder) if folder.exists(f"{name}/{MANIFEST}")]
         exports = {
-            name: _check_export(folder_at(folder.path(name)), executor, report, means, problems) for name in complete
+            name: _check_export(folder_at(folder.path(name)), pool, report, means, problems) for name in complete
         }
     if problems:
         raise _report(folder, problems)
@@ -96,16 +98,17 @@ def verify(
     return Verification(folder.root, run.units, totals["documents"], totals["tokens"], compared, exports, seconds)
 
 
-def _verify_export(folder: Folder, name: str, workers: int | None, reporter: progress.Reporter | None) -> Verification:
+def _verify_export(
+    folder: Folder, name: str, workers: int | None, pool: Pool, report: progress.Reporter
+) -> Verification:
     """Check an export that has a directory of its own."""
     started = time.monotonic()
     if not folder.exists(MANIFEST):
         raise IncompleteStore(f"the export {folder.root} is not complete", "Run the same `tokenmill export` again.")
-    means = choose_means(workers, None, most_workers=len(stretches(folder)))
+    means = choose_means(workers, None, most_workers=len(stretches(folder)), room=pool.room)
     problems: list[str] = []
-    with LocalExecutor(PRELOAD) as executor, reporter if reporter is not None else progress.for_python() as report:
-        executor.start(means.workers, means.worker_bytes)
-        files = _check_export(folder, executor, report, means, problems)
+    pool.start(means.workers, means.worker_bytes, most_workers=means.most_workers)
+    files = _check_export(folder, pool, report, means, problems)
     if problems:
         raise _report(folder, problems)
     return Verification(folder.root, 0, 0, 0, 0, {name: files}, round(time.monotonic() - started, 3))

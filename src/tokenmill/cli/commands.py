@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -13,8 +14,16 @@ from tokenmill.cli.doctor import doctor
 
 if TYPE_CHECKING:
     from tokenmill.api import Status
+    from tokenmill.executors.local import LocalExecutor
 
 WATCH_SECONDS = 1.0
+
+
+def _early_workers(on: str, modules: tuple[str, ...]) -> AbstractContextManager[LocalExecutor | None]:
+    """Workers of this machine that load what they need while we do; none if the work is done elsewhere."""
+    from tokenmill.executors.local import LocalExecutor  # noqa: PLC0415 - after the options are known to be right
+
+    return LocalExecutor(modules) if on == "local" else nullcontext()
 
 
 def _example(*commands: str) -> str:
@@ -31,6 +40,8 @@ def _example(*commands: str) -> str:
 @options.what
 @click.option("--out", "-o", required=True, metavar="DIR", help="The store: made, or resumed if it is there.")
 @options.limits
+@options.on
+@options.rank
 @options.how
 @options.bad
 @click.option(
@@ -50,11 +61,10 @@ def prepare(sources: tuple[str, ...], as_json: bool, **words: Any) -> None:
     datasets saves it), JSON Lines (also .gz, .zst) or text; or the name of a dataset, with --version. DIR may be at
     s3://, gs:// or az://, too. Run the same command again after any interruption: only what is missing is done.
     """
-    from tokenmill.executors.local import LocalExecutor  # noqa: PLC0415 - after the options are known to be right
-    from tokenmill.tokenizers import engine_modules  # noqa: PLC0415
+    from tokenmill.tokenizers import engine_modules  # noqa: PLC0415 - after the options are known to be right
 
     words["separator"] = options.written(words["separator"])
-    with LocalExecutor(engine_modules(words["engine"])) as executor:  # it loads what it needs while we do
+    with _early_workers(words["on"], engine_modules(words["engine"])) as executor:
         from tokenmill import api  # noqa: PLC0415
         from tokenmill.api import progress  # noqa: PLC0415
         from tokenmill.cli import show  # noqa: PLC0415
@@ -90,6 +100,7 @@ def plan(sources: tuple[str, ...], as_json: bool, **words: Any) -> None:
 @options.exports
 @options.export_details
 @options.limits
+@options.on
 @options.storage
 @options.everywhere
 def export(directory: str, as_json: bool, **words: Any) -> None:
@@ -97,10 +108,9 @@ def export(directory: str, as_json: bool, **words: Any) -> None:
 
     Run the same command again after any interruption: only the shards that are missing are written.
     """
-    from tokenmill.executors.local import LocalExecutor  # noqa: PLC0415 - after the options are known to be right
-    from tokenmill.exports import PRELOAD  # noqa: PLC0415
+    from tokenmill.exports import PRELOAD  # noqa: PLC0415 - after the options are known to be right
 
-    with LocalExecutor(PRELOAD) as executor:  # it loads what it needs while we do
+    with _early_workers(words["on"], PRELOAD) as executor:
         from tokenmill import api  # noqa: PLC0415
         from tokenmill.api import progress  # noqa: PLC0415
         from tokenmill.cli import show  # noqa: PLC0415
@@ -147,8 +157,11 @@ def _one_line(state: Status) -> str:
 
     share = state.planned_bytes_done / max(state.planned_bytes, 1)
     left = wording.duration(state.seconds_left) if state.seconds_left is not None else "..."
-    rate = wording.size(state.bytes_per_second or 0)
-    return f"{share:6.1%}  {state.units_done:,} of {state.units:,} units  {rate}/s  {left} left"
+    rates = f"{wording.number(state.tokens_per_second or 0)} tok/s  {wording.size(state.bytes_per_second or 0)}/s"
+    crew = f"{wording.count(state.workers, 'worker')} on {wording.count(state.nodes, 'node')}"
+    troubles = ((state.retries, "retries"), (state.deaths, "deaths"))
+    trouble = "".join(f"  {number:,} {what}" for number, what in troubles if number)
+    return f"{share:6.1%}  {state.units_done:,} of {state.units:,} units  {rates}  {left} left  {crew}{trouble}"
 
 
 @click.command(epilog=_example("tokenmill verify tokens --sample 0.01"))
@@ -162,9 +175,10 @@ def _one_line(state: Status) -> str:
 )
 @click.option("--all", "every", is_flag=True, help="Also encode every document again and compare.")
 @click.option("--workers", type=click.IntRange(1), metavar="N", help="Processes. [default: one per core]")
+@options.on
 @options.storage
 @options.everywhere
-def verify(directory: str, sample: float, every: bool, workers: int | None, as_json: bool) -> None:
+def verify(directory: str, every: bool, as_json: bool, **words: Any) -> None:
     """Check a store: every checksum, and with --sample or --all its tokens against the sources.
 
     Exit code 3 means that something is wrong.
@@ -174,8 +188,31 @@ def verify(directory: str, sample: float, every: bool, workers: int | None, as_j
     from tokenmill.cli import show  # noqa: PLC0415
 
     reporter = progress.for_command(options.quiet())
-    result = api.verify(directory, sample=sample, all=every, workers=workers, reporter=reporter)
+    result = api.verify(directory, all=every, **words, reporter=reporter)
     show.result(result, as_json, show.verification)
+
+
+@click.command(epilog=_example("tokenmill finish s3://bucket/run"))
+@click.argument("directory", metavar="DIR")
+@click.option(
+    "--max-bad", default="0.1%", show_default=True, metavar="SHARE", help="More bad documents than this are an error."
+)
+@click.option("--workers", type=click.IntRange(1), metavar="N", help="Processes. [default: one per core]")
+@options.on
+@options.storage
+@options.everywhere
+def finish(directory: str, as_json: bool, **words: Any) -> None:
+    """Complete a store whose parts are all there: write its manifest.
+
+    The last of several ranks does this by itself; it is for a run whose ranks have died at the very end. Exit code 1
+    means that units are missing.
+    """
+    from tokenmill import api  # noqa: PLC0415
+    from tokenmill.api import progress  # noqa: PLC0415
+    from tokenmill.cli import show  # noqa: PLC0415
+
+    result = api.finish(directory, **words, reporter=progress.for_command(options.quiet()))
+    show.result(result, as_json, show.finished)
 
 
 @click.command(epilog=_example("tokenmill inspect tokens --doc 7"))
@@ -198,4 +235,4 @@ def inspect(directory: str, doc: int | None, skipped: bool, as_json: bool) -> No
         show.overview(store, as_json)
 
 
-COMMANDS = (prepare, plan, status, export, verify, inspect, formats, datasets, doctor)
+COMMANDS = (prepare, plan, status, export, verify, finish, inspect, formats, datasets, doctor)

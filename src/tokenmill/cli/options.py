@@ -99,7 +99,28 @@ _EXPORT_DETAILS = [
 
 _LIMITS = [
     click.option("--workers", type=click.IntRange(1), metavar="N", help="Processes. [default: one per core]"),
-    click.option("--memory", metavar="SIZE", help="Budget, such as 8GB. [default: 70 % of what there is]"),
+    click.option("--memory", metavar="SIZE", help="Budget of a machine, such as 8GB. [default: 70 % of what there is]"),
+]
+
+
+_ON = [
+    click.option(
+        "--on",
+        default="local",
+        show_default=True,
+        metavar="PLACE",
+        help="Where the work is done: local, ray (the cluster of this machine), or ray://HOST:PORT.",
+    ),
+]
+
+_RANK = [
+    click.option(
+        "--rank",
+        type=click.IntRange(0),
+        metavar="I",
+        help="This is process I, from 0, of several that share the work. [default: as Slurm or Kubernetes says]",
+    ),
+    click.option("--of", type=click.IntRange(1), metavar="N", help="How many there are."),
 ]
 
 
@@ -169,6 +190,8 @@ bad = _all_of(_BAD)
 exports = _all_of(_EXPORTS)
 export_details = _all_of(_EXPORT_DETAILS)
 limits = _all_of(_LIMITS)
+on = _all_of(_ON)
+rank = _all_of(_RANK)
 storage = _all_of(_STORAGE)
 cache = _all_of(_CACHE)
 everywhere = _all_of(_EVERYWHERE)

@@ -23,7 +23,7 @@ from tokenmill.tokenizers.pieces import piece_lookup
 from tokenmill.wording import count, duration, number, plain, size
 
 if TYPE_CHECKING:
-    from tokenmill.api import Estimate, Exported, Prepared, Status, Store, Verification
+    from tokenmill.api import Estimate, Exported, Finished, Prepared, Status, Store, Verification
 
 Result = TypeVar("Result")
 TOKEN_STYLES = ("black on #ffd6a5", "black on #caffbf", "black on #9bf6ff", "black on #bdb2ff", "black on #ffadad")
@@ -151,9 +151,14 @@ def status(state: Status) -> Iterable[tuple[str, str]]:
     if state.bytes_per_second and state.seconds_left is not None:
         rate = f"{number(state.tokens_per_second or 0)} tokens/s, {size(state.bytes_per_second)}/s"
         yield "speed", f"{rate}, {duration(state.seconds_left)} left"
-    trouble = [count(n, what) for n, what in ((state.deaths, "worker death"), (state.failures, "failed unit")) if n]
+    if state.workers:
+        drivers = f", {count(state.drivers, 'driver')}" if state.drivers > 1 else ""
+        yield "at work", f"{count(state.workers, 'worker')} on {count(state.nodes, 'node')}{drivers}"
+    troubles = ((state.deaths, "worker death"), (state.failures, "failed unit"))
+    trouble = [count(n, what) for n, what in troubles if n]
     if trouble:
-        yield "trouble", " and ".join(trouble) + " since it was last started"
+        retried = f", {state.retries:,} tried again" if state.retries else ""
+        yield "trouble", " and ".join(trouble) + f" since it was last started{retried}"
     for name, export in state.exports.items():
         yield "export", f"{name}: {export}"
     if state.state == "stopped":
@@ -174,6 +179,17 @@ def verification(checked: Verification) -> Iterable[tuple[str, str]]:
     for name, files in checked.exports.items():
         yield "export", f"{name}: {count(files, 'file')} checked, all as they were written"
     yield "took", duration(checked.seconds)
+
+
+def finished(done: Finished) -> Iterable[tuple[str, str]]:
+    """A store that is complete."""
+    yield "store", done.directory
+    yield "holds", f"{done.documents:,} documents, {done.tokens:,} tokens in {count(done.units, 'part')}"
+    if done.skipped_rows:
+        bad = f", {done.quarantined:,} of them in quarantine" if done.quarantined else ""
+        yield "skipped", f"{count(done.skipped_rows, 'row')}{bad}"
+    yield "manifest", "written now" if done.written_now else "was there already"
+    yield "took", duration(done.seconds)
 
 
 def overview(store: Store, as_json: bool) -> None:

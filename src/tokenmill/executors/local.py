@@ -16,7 +16,20 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from tokenmill import machine
-from tokenmill.executors.outcomes import USUAL, Cause, Died, Done, End, Failed, Item, Outcome, Terms, Value, Worker
+from tokenmill.executors.outcomes import (
+    USUAL,
+    Cause,
+    Died,
+    Done,
+    End,
+    Failed,
+    Item,
+    Outcome,
+    Room,
+    Terms,
+    Value,
+    Worker,
+)
 from tokenmill.executors.processes import Nursery, WorkerProcess
 from tokenmill.executors.tries import Queue, Try
 
@@ -28,13 +41,18 @@ MOST_LOOK_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class _Run:
+class Shift:
     """What is being done: a function, on which terms, with which items, by which workers."""
 
     function: Any
     terms: Terms
     queue: Queue
     team: list[WorkerProcess]
+
+    @property
+    def busy(self) -> list[WorkerProcess]:
+        """The workers that have something to do."""
+        return [worker for worker in self.team if worker.items]
 
 
 class LocalExecutor:
@@ -53,7 +71,13 @@ class LocalExecutor:
         self._looked = time.monotonic()
         self._oom = _OomKills()
 
-    def start(self, workers: int, worker_bytes: int | None = None, memory_bytes: int | None = None) -> Self:
+    def start(
+        self,
+        workers: int,
+        worker_bytes: int | None = None,
+        memory_bytes: int | None = None,
+        most_workers: int | None = None,  # noqa: ARG002 - nothing joins a machine
+    ) -> Self:
         """Have this many workers. One that holds more than `worker_bytes` is replaced between items.
 
         If all of them hold more than `memory_bytes` together, the largest is stopped.
@@ -76,23 +100,48 @@ class LocalExecutor:
         """The processes at work."""
         return [worker.pid for worker in self._workers]
 
+    @property
+    def workers(self) -> int:
+        """How many there are."""
+        return len(self._workers)
+
+    @property
+    def nodes(self) -> list[str]:
+        """None: all of them are here."""
+        return []
+
+    @property
+    def room(self) -> Room:
+        """This machine, as far as it may be used."""
+        return this_machine()
+
     def run(
         self, function: Callable[[Item], Value], items: Iterable[Item], terms: Terms = USUAL
     ) -> Iterator[Outcome[Item, Value]]:
         """Yield outcomes as they come; an item whose worker dies is tried again, as often as the terms say."""
-        run = _Run(function, terms, Queue(items), self._team(function, terms))
+        shift = self.begin(function, items, terms)
+        while self.hand_out(shift) and not terms.enough():
+            yield from self.collect(shift)
+
+    def begin(self, function: Callable[[Item], Value], items: Iterable[Item], terms: Terms = USUAL) -> Shift:
+        """The same step by step: `hand_out`, then `collect`, and again. `items` may have none now, and some later."""
         self._looked = time.monotonic()
-        while True:
-            while (free := self._freest(run)) and (tried := run.queue.next()) is not None:
-                free.give(tried)
-            busy = {worker.connection.fileno(): worker for worker in run.team if worker.items}
-            if not busy:
-                return
-            ready = _readable(busy)
-            self._look(busy.values())
-            for descriptor, worker in busy.items():
-                if descriptor in ready or worker.lost:
-                    yield self._settled(worker, run)
+        return Shift(function, terms, Queue(items), self._team(function, terms))
+
+    def hand_out(self, shift: Shift) -> bool:
+        """Give items to the workers that can have some; whether any worker is busy."""
+        while (free := self._freest(shift)) and (tried := shift.queue.next()) is not None:
+            free.give(tried)
+        return bool(shift.busy)
+
+    def collect(self, shift: Shift, seconds: float = LOOK_SECONDS) -> Iterator[Outcome[Any, Any]]:
+        """Yield what came of items, and see how the busy workers are; waits so long for the first at most."""
+        busy = {worker.connection.fileno(): worker for worker in shift.busy}
+        ready = _readable(busy, seconds)
+        self._look(busy.values())
+        for descriptor, worker in busy.items():
+            if descriptor in ready or worker.lost:
+                yield self._settled(worker, shift)
 
     def _team(self, function: Any, terms: Terms) -> list[WorkerProcess]:
         """The workers of a run, which know the function."""
@@ -103,25 +152,25 @@ class LocalExecutor:
             worker.send_function(function, terms.ahead)
         return team
 
-    def _freest(self, run: _Run) -> WorkerProcess | None:
+    def _freest(self, shift: Shift) -> WorkerProcess | None:
         """The worker that has fewest items, of those that may have one more."""
-        room = [worker for worker in run.team if len(worker.items) <= run.terms.ahead]
+        room = [worker for worker in shift.team if len(worker.items) <= shift.terms.ahead]
         fit = [worker for worker in room if worker.fit and not self._is_over(worker)]
         return min(fit, key=lambda worker: len(worker.items)) if fit else None
 
-    def _settled(self, worker: WorkerProcess, run: _Run) -> Outcome[Any, Any]:
+    def _settled(self, worker: WorkerProcess, shift: Shift) -> Outcome[Any, Any]:
         """What came of one of the worker's items, after what follows from it for the others and for the worker."""
-        tried, outcome = self._collect(worker, run.terms, alone=len(run.team) == 1)
+        tried, outcome = self._received(worker, shift.terms, alone=len(shift.team) == 1)
         if isinstance(outcome, Died) and not outcome.final:
-            run.queue.try_again(tried.after(outcome.end.cause))
+            shift.queue.try_again(tried.after(outcome.end.cause))
         if worker.finished:
-            run.queue.take_back(worker.items.values())
+            shift.queue.take_back(worker.items.values())
             worker.items = {}
         if isinstance(outcome, Died) and outcome.workers < len(self._workers):
             self._dismiss(worker)
-            run.team.remove(worker)
+            shift.team.remove(worker)
         elif not worker.items:
-            run.team[run.team.index(worker)] = self._refreshed(worker, run.function, run.terms)
+            shift.team[shift.team.index(worker)] = self._refreshed(worker, shift.function, shift.terms)
         return outcome
 
     def _new_worker(self) -> WorkerProcess:
@@ -140,7 +189,7 @@ class LocalExecutor:
         if self._memory_bytes is not None and sum(held.values()) > self._memory_bytes:
             max(held, key=held.__getitem__).stop(Cause.MEMORY, self._memory_bytes)
 
-    def _collect(self, worker: WorkerProcess, terms: Terms, *, alone: bool) -> tuple[Try, Outcome[Any, Any]]:
+    def _received(self, worker: WorkerProcess, terms: Terms, *, alone: bool) -> tuple[Try, Outcome[Any, Any]]:
         """What came of one of the items that the worker has, which it now has no more."""
         answer = worker.receive()
         if answer is None:
@@ -188,6 +237,12 @@ class LocalExecutor:
         self._workers.remove(worker)
 
 
+def this_machine() -> Room:
+    """What this process may use."""
+    cores = machine.cores()
+    return Room(cores, cores, machine.default_memory_budget() // cores, machine.memory_bytes())
+
+
 class _OomKills:
     """Tells which deaths are the kernel's doing, for lack of memory, by counting its kills."""
 
@@ -206,9 +261,9 @@ class _OomKills:
         return replace(end, cause=Cause.MEMORY, by_kernel=True, limit=machine.memory_limit_bytes())
 
 
-def _readable(descriptors: Iterable[int]) -> set[int]:
+def _readable(descriptors: Iterable[int], seconds: float) -> set[int]:
     """Those from which something can be read, or nothing any more; waits a while for the first."""
     poll = select.poll()
     for descriptor in descriptors:
         poll.register(descriptor, select.POLLIN)
-    return {descriptor for descriptor, _ in poll.poll(1000 * LOOK_SECONDS)}
+    return {descriptor for descriptor, _ in poll.poll(1000 * min(seconds, LOOK_SECONDS))}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, Protocol, Self, TypeVar
 
 from tokenmill.wording import duration, signal_name, size
 
@@ -15,10 +15,14 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True, slots=True)
 class Worker:
-    """The process that did something, and the memory it had used at most by then."""
+    """The process that did something, the memory it had used at most by then, and its node, if that is not this one."""
 
     pid: int
     peak_bytes: int
+    node: str = ""
+
+    def __str__(self) -> str:
+        return f"worker {self.pid}" + (f" on {self.node}" if self.node else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,24 +52,36 @@ class Failed(Generic[Item]):
 
 
 class Cause(enum.Enum):
-    """Why a worker ended. What somebody else killed says nothing about the item it had."""
+    """Why a worker ended. What somebody else killed, or what was lost with its node, says nothing about its item."""
 
     CRASH = "crash"
     KILLED = "killed"
+    LOST = "lost"
     MEMORY = "memory"
     SILENCE = "silence"
 
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """How a worker ended: exit code (negative: signal), why, and the limit of bytes or seconds that it had passed."""
+    """How a worker ended: exit code (negative: signal), why, and the limit of bytes or seconds that it had passed.
+
+    `detail` tells how one was lost.
+    """
 
     exit_code: int
     cause: Cause
     limit: float | None = None
     by_kernel: bool = False
+    detail: str = ""
+
+    @property
+    def by_others(self) -> bool:
+        """Whether the item it had is surely not to blame."""
+        return self.cause in (Cause.KILLED, Cause.LOST)
 
     def __str__(self) -> str:
+        if self.cause is Cause.LOST:
+            return f"was lost: {self.detail}"
         if self.cause is Cause.SILENCE:
             return f"was stopped: it had not moved on for {duration(self.limit or 0)}"
         if self.cause is Cause.MEMORY and not self.by_kernel:
@@ -114,21 +130,44 @@ class Died(Generic[Item]):
 Outcome = Done[Item, Value] | Failed[Item] | Died[Item]
 
 
+def never() -> bool:
+    """Not yet."""
+    return False
+
+
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """How work is given out: how many deaths an item may cost, and how many workers are used at most.
+    """How work is given out: how many deaths an item may cost, and how many workers of a machine are used at most.
 
     Deaths by somebody else's hand are counted apart: they are no fault of the item. `ahead` is how many more items a
-    worker is given beyond the one it is at, so that it can foresee them.
+    worker is given beyond the one it is at, so that it can foresee them. Where there are several machines, an error
+    whose kind is in `elsewhere` may be the machine's fault, so the item is tried on others. `enough` is asked now and
+    then, while workers are busy; when it says yes, what they are at is left, and no outcome comes of it.
     """
 
     deaths: int = 3
     kills: int = 3
     workers: int | None = None
     ahead: int = 0
+    elsewhere: tuple[str, ...] = ()
+    enough: Callable[[], bool] = never
 
 
 USUAL = Terms()
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What there is to work with: processors in all and on the largest machine, and the memory of each processor.
+
+    `machine_bytes` is this machine's memory, to compare a budget with; None if it is a cluster of `machines`.
+    """
+
+    processors: int
+    of_machine: int
+    share_bytes: int
+    machine_bytes: int | None = None
+    machines: int = 1
 
 
 class Executor(Protocol):
@@ -145,3 +184,40 @@ class Executor(Protocol):
         worker goes on with its next item until then.
         """
         ...
+
+
+class Pool(Executor, Protocol):
+    """An executor whose workers have to be started, and who are gone when its block ends."""
+
+    @property
+    def room(self) -> Room:
+        """What there is to work with."""
+        ...
+
+    @property
+    def workers(self) -> int:
+        """How many workers there are now."""
+        ...
+
+    @property
+    def nodes(self) -> list[str]:
+        """The names of the nodes they are on; none if they are here."""
+        ...
+
+    def start(
+        self,
+        workers: int,
+        worker_bytes: int | None = None,
+        memory_bytes: int | None = None,
+        most_workers: int | None = None,
+    ) -> Self:
+        """Have this many workers. One that holds more than `worker_bytes` is replaced between items.
+
+        If those of a machine hold more than their share of `memory_bytes` together, the largest is stopped. Where
+        machines may join later, there may be up to `most_workers` then.
+        """
+        ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, *_: object) -> None: ...

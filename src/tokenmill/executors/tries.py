@@ -25,7 +25,7 @@ class Try:
 
     def after(self, cause: Cause) -> Try:
         """The next attempt, when this one ended in a death."""
-        if cause is Cause.KILLED:
+        if cause in (Cause.KILLED, Cause.LOST):
             return replace(self, kills=self.kills + 1)
         return replace(self, deaths=self.deaths + 1)
 

@@ -1,16 +1,20 @@
 """The footer of a Parquet file, cut down to one column and some row groups, so that they can be read without it.
 
-FineWeb's footers have three megabytes; what reading a unit takes of one is a few hundred bytes, which the plan keeps.
-The result is a footer itself, in Thrift's compact protocol (the fields are told by parquet.thrift in
+FineWeb's footers have three megabytes; what reading a unit takes of one is a few hundred bytes, which the plan keeps:
+the column once, and for each row group the numbers that tell its pages, most of them as a distance from the one before.
+From them a footer is made again, in Thrift's compact protocol (the fields are told by parquet.thrift in
 apache/parquet-format), with the places of the column's pages in the file unchanged.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
+
+from tokenmill.storage.damage import Damage
 
 MAGIC = b"PAR1"
 BYTE_ARRAY = 6
@@ -30,32 +34,66 @@ ENCODINGS = {
 _I32, _I64, _BINARY, _LIST, _STRUCT = 5, 6, 8, 9, 12
 
 
+NUMBERS_OF_GROUP = 6
+LARGEST = 1 << 62
+MOST_BITS = 64
+
+
+class Kept(msgspec.Struct, frozen=True, array_like=True):
+    """A column of some row groups. A shape is the codec of a column chunk, whether it has a dictionary, its encodings.
+
+    The numbers of each row group follow each other: its shape, its rows, the bytes of its pages unpacked and packed,
+    how far its data is from the end of the row group before, and how far its dictionary is before its data.
+    """
+
+    name: str
+    definition_level: int
+    is_text: bool
+    version: int
+    created_by: str
+    shapes: tuple[tuple[int, bool, tuple[int, ...]], ...]
+    numbers: bytes
+
+
 def cut_down(metadata: pq.FileMetaData, leaf: int, groups: range) -> bytes | None:
-    """The footer of a file that has these row groups and this column only; None if the column is of a rare kind."""
+    """What `read_footer` needs of these row groups and this column; None if the column is of a rare kind."""
     column = metadata.schema.column(leaf)
-    chunks = [metadata.row_group(group).column(leaf) for group in groups]
+    described = [metadata.row_group(group) for group in groups]
+    chunks = [group.column(leaf) for group in described]
+    rows = [group.num_rows for group in described]
     plain = column.physical_type == "BYTE_ARRAY" and column.max_repetition_level == 0
     known = all(
-        chunk.compression in CODECS and set(chunk.encodings) <= set(ENCODINGS) and not chunk.file_path
-        for chunk in chunks
+        chunk.compression in CODECS
+        and set(chunk.encodings) <= ENCODINGS.keys()
+        and chunk.num_values == count
+        and chunk.path_in_schema == column.name
+        and not chunk.file_path
+        for chunk, count in zip(chunks, rows, strict=True)
     )
     if not plain or not known or column.max_definition_level > 1:
         return None
-    rows = [metadata.row_group(group).num_rows for group in groups]
-    row_groups = [_row_group(chunk, count) for chunk, count in zip(chunks, rows, strict=True)]
-    body = _struct(
-        (1, _I32, _number(1 if metadata.format_version == "1.0" else 2)),
-        (2, _LIST, _list(_STRUCT, [_root(), _leaf(column)])),
-        (3, _I64, _number(sum(rows))),
-        (4, _LIST, _list(_STRUCT, row_groups)),
-        (6, _BINARY, _text(metadata.created_by or "")),
+    shapes = [_shape(chunk) for chunk in chunks]
+    distinct = {shape: place for place, shape in enumerate(dict.fromkeys(shapes))}
+    numbers = _pack(chunks, rows, [distinct[shape] for shape in shapes])
+    kept = Kept(
+        name=column.name,
+        definition_level=column.max_definition_level,
+        is_text=column.logical_type.type == "STRING" or column.converted_type == "UTF8",
+        version=1 if metadata.format_version == "1.0" else 2,
+        created_by=metadata.created_by or "",
+        shapes=tuple(distinct),
+        numbers=numbers,
     )
-    return body + len(body).to_bytes(4, "little") + MAGIC
+    return msgspec.msgpack.encode(kept)
 
 
 def read_footer(data: bytes) -> pq.FileMetaData:
-    """What `cut_down` made, as pyarrow sees it."""
-    return pq.read_metadata(pa.BufferReader(MAGIC + data))
+    """What `cut_down` kept, as pyarrow sees a file that has nothing else."""
+    try:
+        footer = _footer(msgspec.msgpack.decode(data, type=Kept))
+    except (msgspec.MsgspecError, LookupError, ValueError) as error:
+        raise Damage(f"what the plan has kept of the footer is damaged ({error})") from error
+    return pq.read_metadata(pa.BufferReader(footer))
 
 
 def spans(metadata: pq.FileMetaData, leaf: int, file_bytes: int) -> list[tuple[int, int]]:
@@ -73,37 +111,70 @@ def spans(metadata: pq.FileMetaData, leaf: int, file_bytes: int) -> list[tuple[i
     return found
 
 
+def _shape(chunk: pq.ColumnChunkMetaData) -> tuple[int, bool, tuple[int, ...]]:
+    encodings = tuple(ENCODINGS[name] for name in chunk.encodings)
+    return CODECS[chunk.compression], chunk.has_dictionary_page, encodings
+
+
+def _pack(chunks: list[pq.ColumnChunkMetaData], rows: list[int], shapes: list[int]) -> bytes:
+    """The numbers of the row groups."""
+    found = bytearray()
+    end = 0
+    for chunk, count, shape in zip(chunks, rows, shapes, strict=True):
+        packed, data = chunk.total_compressed_size, chunk.data_page_offset
+        dictionary = data - chunk.dictionary_page_offset if chunk.has_dictionary_page else 0
+        for number in (shape, count, chunk.total_uncompressed_size, packed, data - end, dictionary):
+            found += _number(number)
+        end = data - dictionary + packed
+    return bytes(found)
+
+
+def _footer(kept: Kept) -> bytes:
+    """A file that has a footer and nothing else."""
+    numbers = _numbers(kept.numbers)
+    groups = [numbers[place : place + NUMBERS_OF_GROUP] for place in range(0, len(numbers), NUMBERS_OF_GROUP)]
+    body = _struct(
+        (1, _I32, _number(kept.version)),
+        (2, _LIST, _list(_STRUCT, [_root(), _leaf(kept)])),
+        (3, _I64, _number(sum(group[1] for group in groups))),
+        (4, _LIST, _list(_STRUCT, _row_groups(kept, groups))),
+        (6, _BINARY, _text(kept.created_by)),
+    )
+    return MAGIC + body + len(body).to_bytes(4, "little") + MAGIC
+
+
+def _row_groups(kept: Kept, groups: list[list[int]]) -> Iterator[bytes]:
+    end = 0
+    for shape, rows, unpacked, packed, distance, dictionary in groups:
+        data = end + distance
+        end = data - dictionary + packed
+        codec, has_dictionary, encodings = kept.shapes[shape]
+        described = _struct(
+            (1, _I32, _number(BYTE_ARRAY)),
+            (2, _LIST, _list(_I32, map(_number, encodings))),
+            (3, _LIST, _list(_BINARY, [_text(kept.name)])),
+            (4, _I32, _number(codec)),
+            (5, _I64, _number(rows)),
+            (6, _I64, _number(unpacked)),
+            (7, _I64, _number(packed)),
+            (9, _I64, _number(data)),
+            *([(11, _I64, _number(data - dictionary))] if has_dictionary else []),
+        )
+        column = _struct((2, _I64, _number(0)), (3, _STRUCT, described))
+        yield _struct((1, _LIST, _list(_STRUCT, [column])), (2, _I64, _number(unpacked)), (3, _I64, _number(rows)))
+
+
 def _root() -> bytes:
     return _struct((4, _BINARY, _text("schema")), (5, _I32, _number(1)))
 
 
-def _leaf(column: pq.ColumnSchema) -> bytes:
-    is_text = column.logical_type.type == "STRING" or column.converted_type == "UTF8"
+def _leaf(kept: Kept) -> bytes:
     return _struct(
         (1, _I32, _number(BYTE_ARRAY)),
-        (3, _I32, _number(column.max_definition_level)),  # 0 is required, 1 is optional: the numbers agree
-        (4, _BINARY, _text(column.name)),
-        *([(6, _I32, _number(UTF8))] if is_text else []),
+        (3, _I32, _number(kept.definition_level)),  # 0 is required, 1 is optional: the numbers agree
+        (4, _BINARY, _text(kept.name)),
+        *([(6, _I32, _number(UTF8))] if kept.is_text else []),
     )
-
-
-def _row_group(chunk: pq.ColumnChunkMetaData, rows: int) -> bytes:
-    encodings = [_number(ENCODINGS[name]) for name in chunk.encodings]
-    dictionary = [(11, _I64, _number(chunk.dictionary_page_offset))] if chunk.has_dictionary_page else []
-    described = _struct(
-        (1, _I32, _number(BYTE_ARRAY)),
-        (2, _LIST, _list(_I32, encodings)),
-        (3, _LIST, _list(_BINARY, [_text(name) for name in chunk.path_in_schema.split(".")])),
-        (4, _I32, _number(CODECS[chunk.compression])),
-        (5, _I64, _number(chunk.num_values)),
-        (6, _I64, _number(chunk.total_uncompressed_size)),
-        (7, _I64, _number(chunk.total_compressed_size)),
-        (9, _I64, _number(chunk.data_page_offset)),
-        *dictionary,
-    )
-    column = _struct((2, _I64, _number(chunk.file_offset)), (3, _STRUCT, described))
-    size = (2, _I64, _number(chunk.total_uncompressed_size))
-    return _struct((1, _LIST, _list(_STRUCT, [column])), size, (3, _I64, _number(rows)))
 
 
 def _struct(*fields: tuple[int, int, bytes]) -> bytes:
@@ -130,6 +201,8 @@ def _text(text: str) -> bytes:
 
 
 def _number(number: int) -> bytes:
+    if not -LARGEST <= number <= LARGEST:
+        raise Damage(f"a footer tells of {number}")
     return _varint(number << 1 if number >= 0 else (-number << 1) - 1)
 
 
@@ -140,3 +213,18 @@ def _varint(number: int) -> bytes:
         number >>= 7
     found.append(number)
     return bytes(found)
+
+
+def _numbers(data: bytes) -> list[int]:
+    """The numbers that `_number` wrote one after the other."""
+    found = []
+    number = shift = 0
+    for byte in data:
+        number |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            found.append(number >> 1 ^ -(number & 1))
+            number = shift = 0
+        elif shift >= MOST_BITS:
+            raise Damage("a number has no end")
+    return found

@@ -4,10 +4,12 @@ from tokenmill.storage.addresses import FileInfo, absolute, scheme
 from tokenmill.storage.folder import Folder, folder_at
 from tokenmill.storage.inputs import check_unchanged, find, foresee, open_input, read_start, stat
 from tokenmill.storage.ranges import Span, in_background, in_turn
+from tokenmill.storage.writing import Overtaken
 
 __all__ = [
     "FileInfo",
     "Folder",
+    "Overtaken",
     "Span",
     "absolute",
     "check_unchanged",

@@ -17,11 +17,13 @@ import pyarrow as pa
 from tokenmill.errors import CorruptStore, SourceError, StoreError, TokenmillError
 from tokenmill.storage import clients, objects
 from tokenmill.storage.addresses import absolute
+from tokenmill.storage.claims import BucketClaim, Claim
 from tokenmill.storage.guards import MOST_BYTES, check_size, early
 from tokenmill.storage.journal import Journal
 from tokenmill.storage.ranges import PIECE_BYTES, RangeFile, in_turn
 from tokenmill.storage.upload import Upload, part_bytes
 from tokenmill.storage.waiting import heard
+from tokenmill.storage.writing import Overtaken
 
 DELETE_AT_ONCE = 1000
 PIECES_AHEAD = 6
@@ -115,8 +117,15 @@ class BucketFolder:
         return self._whole(name)
 
     @contextlib.contextmanager
-    def publish(self, name: str, *, settled: bool = True) -> Iterator[BinaryIO]:  # noqa: ARG002 - an object is durable
-        """Write an object that appears when the block ends."""
+    def publish(self, name: str, *, settled: bool = True, first: bool = False) -> Iterator[BinaryIO]:
+        """Write an object that appears when the block ends; what is to be the first is held in memory until then."""
+        del settled  # an object is durable when it is there
+        if first:
+            held = pa.BufferOutputStream()
+            yield held
+            if not self.publish_first(name, held.getvalue()):
+                raise Overtaken(self.path(name))
+            return
         with self._telling(name, "write"), Upload(self._writer, self._key(name)) as upload:
             yield upload  # type: ignore[misc]
 
@@ -203,10 +212,6 @@ class BucketFolder:
             self._journals[name] = Journal(self, name)
         self._journals[name].append(data)
 
-    def appended(self, name: str, limit_bytes: int) -> bytes:
-        """The last lines of a journal, of all that keep it."""
-        return Journal(self, name).tail(limit_bytes)
-
     def discard(self, name: str) -> None:
         """Remove an object, if it is there."""
         self._delete([self._key(name)])
@@ -229,11 +234,19 @@ class BucketFolder:
         finally:
             for journal in self._journals.values():
                 with contextlib.suppress(TokenmillError):  # there is something more important to tell
-                    journal.close()
+                    journal.flush()
 
-    def at_work(self, name: str, journal: str) -> str | None:  # noqa: ARG002 - the face of a folder
-        """Who has written to the journal in the last moments."""
-        return Journal(self, journal).writer()
+    def share(self, name: str) -> contextlib.AbstractContextManager[None]:
+        """The same: it is always shared."""
+        return self.lock(name)
+
+    def claim(self, name: str) -> Claim:
+        """Ask to be the only one, of all who share the folder, to do something."""
+        return BucketClaim(self, f".{name}.claim")
+
+    def at_work(self, name: str) -> str | None:  # noqa: ARG002 - the face of a folder
+        """Nobody can be told: nobody holds it for himself."""
+        return None
 
     def free_bytes(self) -> int | None:
         """No end to it."""

@@ -7,12 +7,14 @@ it, only regular files are read, and what is written in place is a file of its o
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import io
 import os
 import re
 import secrets
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO
 
@@ -21,10 +23,12 @@ import pyarrow as pa
 from tokenmill import machine
 from tokenmill.errors import CorruptStore, StoreError, UsageError
 from tokenmill.storage.addresses import absolute
+from tokenmill.storage.claims import Claim, DiskClaim
 from tokenmill.storage.guards import check_size, early, inside, own, regular, unreadable
-from tokenmill.storage.writing import EagerFile, sync_directory, write_error
+from tokenmill.storage.writing import EagerFile, Overtaken, sync_directory, write_error
 
 TEMPORARY_SUFFIX = ".tmp"
+TIDY_SECONDS = 5.0
 _TEMPORARY = re.compile(r"\..+\.[0-9a-f]{12}\.tmp")
 """What `publish` calls a file before it is whole. Other people's files may end alike."""
 
@@ -126,10 +130,11 @@ class DiskFolder:
         return self.map(name).read_buffer() if self.size(name) else pa.py_buffer(b"")
 
     @contextlib.contextmanager
-    def publish(self, name: str, *, settled: bool = True) -> Iterator[BinaryIO]:
+    def publish(self, name: str, *, settled: bool = True, first: bool = False) -> Iterator[BinaryIO]:
         """Write a file that appears under its name when the block ends, complete, or never.
 
-        If `settled`, the name survives a loss of power from then on; if not, from the next `settle` on.
+        If `settled`, the name survives a loss of power from then on; if not, from the next `settle` on. If it is to be
+        the `first` of that name, and there is one, Overtaken is raised.
         """
         path = self.path(name)
         temporary = f"{os.path.dirname(path)}/.{os.path.basename(path)}.{secrets.token_hex(6)}{TEMPORARY_SUFFIX}"
@@ -138,7 +143,7 @@ class DiskFolder:
                 yield file
                 file.flush()
                 os.fsync(file.fileno())
-            os.replace(temporary, path)
+            (_name_first if first else os.replace)(temporary, path)
             if settled:
                 sync_directory(os.path.dirname(path))
         except OSError as error:
@@ -171,11 +176,12 @@ class DiskFolder:
             raise write_error(path, error) from error
 
     def publish_first(self, name: str, data: pa.Buffer) -> bool:
-        """Publish a file unless there is one, which only whoever holds the lock may do; whether it was."""
-        if self.exists(name):
+        """Publish a file unless there is one; whether it was. Of several that try, one does."""
+        try:
+            with self.publish(name, first=True) as file:
+                file.write(data)
+        except Overtaken:
             return False
-        with self.publish(name) as file:
-            file.write(data)
         return True
 
     def publish_new(self, name: str, data: bytes) -> bool:
@@ -221,14 +227,6 @@ class DiskFolder:
         except OSError as error:
             raise write_error(self.path(name), error) from error
 
-    def appended(self, name: str, limit_bytes: int) -> bytes:
-        """The last bytes that were added; none if there is no such file."""
-        if not self.exists(name):
-            return b""
-        with self._open(name) as file:
-            file.seek(max(0, os.path.getsize(file.fileno()) - limit_bytes))
-            return bytes(file.read(limit_bytes))
-
     def discard(self, name: str) -> None:
         """Remove a file, if it is there."""
         try:
@@ -265,23 +263,7 @@ class DiskFolder:
 
         If another one holds it, that is an error; or, if `waiting` is given, it is told who, and this one waits.
         """
-        try:
-            file = open(own(self.path(name)), "a+b")  # noqa: SIM115 - closed below, after the lock is taken
-        except OSError as error:
-            raise write_error(self.path(name), error) from error
-        with file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                owner = str(_owner(file) or "unknown")
-                if waiting is None:
-                    raise UsageError(
-                        f"another run is writing to {self.root}",
-                        f"process      {owner}",
-                        "Wait for it to end, stop it, or use another --out.",
-                    ) from None
-                waiting(owner)
-                fcntl.flock(file, fcntl.LOCK_EX)
+        with self._locked(name, fcntl.LOCK_EX, waiting) as file:
             try:
                 file.truncate(0)
                 os.write(file.fileno(), b"%d\n" % os.getpid())
@@ -289,8 +271,48 @@ class DiskFolder:
                 raise write_error(self.path(name), error) from error
             yield
 
-    def at_work(self, name: str, journal: str) -> str | None:  # noqa: ARG002 - the lock tells
-        """The process that holds the lock now, if any."""
+    @contextlib.contextmanager
+    def share(self, name: str) -> Iterator[None]:
+        """Hold the folder together with others who share it; that one process holds it for itself is an error.
+
+        For a moment it may: whoever is the last of some who share it tidies up.
+        """
+        with self._locked(name, fcntl.LOCK_SH, None, TIDY_SECONDS) as file:
+            file.truncate(0)  # it is no longer that of the process that wrote its number there
+            yield
+
+    def claim(self, name: str) -> Claim:
+        """Ask to be the only one, of all who share the folder, to do something."""
+        return DiskClaim(self._lock_file(f".{name}.lock"))
+
+    @contextlib.contextmanager
+    def _locked(
+        self, name: str, kind: int, waiting: Callable[[str], None] | None, patience_seconds: float = 0.0
+    ) -> Iterator[BinaryIO]:
+        with self._lock_file(name) as file:
+            until = time.monotonic() + patience_seconds
+            while not (taken := _try_lock(file, kind)) and time.monotonic() < until:
+                time.sleep(0.1)
+            if not taken:
+                owner = str(_owner(file) or "several, on one or more machines")
+                if waiting is None:
+                    raise UsageError(
+                        f"another run is writing to {self.root}",
+                        f"process      {owner}",
+                        "Wait for it to end, stop it, or use another --out.",
+                    ) from None
+                waiting(owner)
+                fcntl.flock(file, kind)
+            yield file
+
+    def _lock_file(self, name: str) -> BinaryIO:
+        try:
+            return open(own(self.path(name)), "a+b")
+        except OSError as error:
+            raise write_error(self.path(name), error) from error
+
+    def at_work(self, name: str) -> str | None:
+        """The process that holds the lock for itself now, if any."""
         if not self.exists(name):
             return None
         with self._open(name) as file:
@@ -327,6 +349,28 @@ class DiskFolder:
         """Refuse bytes that a file does not have, before there is memory for them."""
         if min(start, count) < 0 or start + count > self.size(name):
             raise early(self.path(name), start + count)
+
+
+def _name_first(temporary: str, path: str) -> None:
+    """Give a file its name if no other file has it."""
+    try:
+        os.link(temporary, path)
+    except FileExistsError:
+        raise Overtaken(path) from None
+    except OSError as error:
+        if error.errno not in (errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK, errno.ENOSYS):
+            raise
+        if os.path.exists(path):  # a file system without links, where nobody can be kept from coming in between
+            raise Overtaken(path) from None
+        os.replace(temporary, path)
+
+
+def _try_lock(file: BinaryIO, kind: int) -> bool:
+    try:
+        fcntl.flock(file, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def _owner(file: BinaryIO) -> int:

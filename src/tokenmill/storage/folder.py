@@ -11,6 +11,7 @@ import pyarrow as pa
 from tokenmill.errors import UsageError
 from tokenmill.storage.addresses import HUB, OBJECT_STORES, check, scheme, shown
 from tokenmill.storage.bucket import BucketFolder
+from tokenmill.storage.claims import Claim
 from tokenmill.storage.disk import DiskFolder
 
 
@@ -56,10 +57,11 @@ class Folder(Protocol):
     def buffer(self, name: str) -> pa.Buffer:
         """All bytes of such a file."""
 
-    def publish(self, name: str, *, settled: bool = True) -> AbstractContextManager[BinaryIO]:
+    def publish(self, name: str, *, settled: bool = True, first: bool = False) -> AbstractContextManager[BinaryIO]:
         """Write a file that appears under its name when the block ends, complete, or never.
 
-        If `settled`, the name survives a loss of power from then on; if not, from the next `settle` on.
+        If `settled`, the name survives a loss of power from then on; if not, from the next `settle` on. If it is to be
+        the `first` of that name, and there is one, Overtaken is raised.
         """
 
     def publish_first(self, name: str, data: pa.Buffer) -> bool:
@@ -86,9 +88,6 @@ class Folder(Protocol):
     def append(self, name: str, data: bytes) -> None:
         """Add lines to a journal, which several writers may keep at a time."""
 
-    def appended(self, name: str, limit_bytes: int) -> bytes:
-        """The last lines of a journal, the first of which may be cut."""
-
     def discard(self, name: str) -> None:
         """Remove a file, if it is there."""
 
@@ -101,8 +100,14 @@ class Folder(Protocol):
     def lock(self, name: str, waiting: Callable[[str], None] | None = None) -> AbstractContextManager[None]:
         """Hold the folder for this process, where only one may write to it at a time."""
 
-    def at_work(self, name: str, journal: str) -> str | None:
-        """Who writes to the folder now, if that can be told."""
+    def share(self, name: str) -> AbstractContextManager[None]:
+        """Hold the folder together with others who share it, and with nobody else."""
+
+    def claim(self, name: str) -> Claim:
+        """Ask to be the only one, of all who share the folder, to do something."""
+
+    def at_work(self, name: str) -> str | None:
+        """The process that holds the folder for itself now, if that can be told."""
 
     def free_bytes(self) -> int | None:
         """The space left for it; None where there is no end to it."""

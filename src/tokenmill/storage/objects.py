@@ -59,12 +59,27 @@ def below(url: str) -> Iterator[FileInfo]:
             yield file
 
 
-def _pages(url: str, store: Any, prefix: str) -> Iterator[Any]:
-    """The pages of a listing. One that breaks off is asked for again, which the client does not do by itself."""
+def names_between(url: str, after: str, until: str | None) -> list[str]:
+    """The names directly below a URL that come after a name, up to another one, in the order of keys."""
+    store, prefix = clients.client(url)
+    found: list[str] = []
+    for page in _pages(url, store, prefix, f"{prefix}/{after}"):
+        names = [meta["path"][len(prefix) + 1 :] for meta in page]
+        found += [name for name in names if "/" not in name and (until is None or name <= until)]
+        if until is not None and names[-1] > until:
+            break
+    return found
+
+
+def _pages(url: str, store: Any, prefix: str, last: str | None = None) -> Iterator[Any]:
+    """The pages of a listing, all or those after a key.
+
+    One that breaks off is asked for again, which the client does not do by itself.
+    """
     import obstore  # noqa: PLC0415 - not for local runs
     from obstore.exceptions import BaseError, GenericError  # noqa: PLC0415
 
-    last, broken, since = None, 0, time.monotonic()
+    broken, since = 0, time.monotonic()
     while True:
         try:
             pages = iter(obstore.list(store, prefix or None, offset=last, chunk_size=LIST_AT_ONCE))

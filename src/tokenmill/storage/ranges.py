@@ -43,7 +43,7 @@ FORGOTTEN_SECONDS = 120.0
 FILES_AHEAD = 4
 """How many files are on their way, to be read whole, while one is read."""
 
-THREADS = 16
+THREADS = 32
 
 
 @functools.lru_cache(maxsize=1)

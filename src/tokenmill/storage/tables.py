@@ -6,7 +6,7 @@ will be of them, and that values lie inside the file. Code is never in them: onl
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -26,8 +26,16 @@ ARROW_ERRORS = (pa.ArrowException, OSError, ValueError, LookupError, OverflowErr
 """What the library raises for bytes that it cannot read."""
 
 
-def read_parquet(data: pa.Buffer, schema: pa.Schema | None = None, optional: Collection[str] = ()) -> pa.Table:
-    """A table of exactly these columns, if they are known, which have no nulls unless they are optional."""
+def read_parquet(
+    data: pa.Buffer,
+    schema: pa.Schema | None = None,
+    optional: Collection[str] = (),
+    wanted: Collection[str] | None = None,
+) -> pa.Table:
+    """A table of exactly these columns, if they are known, which have no nulls unless they are optional.
+
+    If only some of them are `wanted`, the others are not read.
+    """
     groups = read_groups(data)
     held = count_pages(data, groups)
     most = FACTOR * data.size + SPARE
@@ -38,7 +46,9 @@ def read_parquet(data: pa.Buffer, schema: pa.Schema | None = None, optional: Col
         columns = reader.schema_arrow
         if schema is not None and not columns.equals(schema):
             raise Damage(f"its columns are {describe(columns)}; expected {describe(schema)}")
-        table = _expanded(_read_packed(data, reader.schema), columns, most)
+        columns = pa.schema([field for field in columns if wanted is None or field.name in wanted], columns.metadata)
+        groups = list(_read_groups(data, reader.schema, columns, most))
+        table = pa.concat_tables(groups) if groups else columns.empty_table()
         table.validate(full=True)
     except ARROW_ERRORS as error:
         raise Damage(str(error)) from error
@@ -48,28 +58,26 @@ def read_parquet(data: pa.Buffer, schema: pa.Schema | None = None, optional: Col
     return table
 
 
-def count_rows(data: pa.Buffer) -> int:
-    """How many rows a table has; no more than there can be in so many bytes."""
-    rows = sum(group.rows for group in read_groups(data))
-    if rows > FACTOR * data.size + SPARE:
-        raise Damage(f"it cannot hold {rows} rows in {data.size} bytes")
+def count_rows(tail: pa.Buffer, file_bytes: int) -> int:
+    """How many rows a table has, by its last bytes; no more than there can be in a file of this size."""
+    rows = sum(group.rows for group in read_groups(tail))
+    if rows > FACTOR * file_bytes + SPARE:
+        raise Damage(f"it cannot hold {rows} rows in {file_bytes} bytes")
     return rows
 
 
-def _read_packed(data: pa.Buffer, schema: pq.ParquetSchema) -> pa.Table:
-    """The table with every text kept once, however many rows have it."""
-    columns = [schema.column(place) for place in range(len(schema))]
-    texts = [column.path for column in columns if column.physical_type == "BYTE_ARRAY"]
+def _read_groups(data: pa.Buffer, schema: pq.ParquetSchema, columns: pa.Schema, most_bytes: int) -> Iterator[pa.Table]:
+    """The row groups, one after the other: each is in memory twice until its texts are in their rows."""
+    leaves = [schema.column(place) for place in range(len(schema))]
+    texts = [leaf.path for leaf in leaves if leaf.physical_type == "BYTE_ARRAY"]
     reader = pq.ParquetFile(pa.BufferReader(data), read_dictionary=texts, pre_buffer=False)
-    return reader.read(use_threads=False)
-
-
-def _expanded(packed: pa.Table, schema: pa.Schema, most_bytes: int) -> pa.Table:
-    """The table with its texts in their rows, if that is not too much."""
-    size = sum(_text_bytes(chunk) for column in packed.columns for chunk in column.chunks)
-    if size > most_bytes:
-        raise Damage(f"its texts would take {size} bytes")
-    return packed.cast(schema.with_metadata(packed.schema.metadata))
+    for group in range(reader.num_row_groups):
+        packed = reader.read_row_group(group, columns.names, use_threads=False)  # with every text once for all its rows
+        size = sum(_text_bytes(chunk) for column in packed.columns for chunk in column.chunks)
+        if size > most_bytes:
+            raise Damage(f"its texts would take {size} bytes")
+        most_bytes -= size
+        yield packed.cast(columns)
 
 
 def _text_bytes(array: pa.Array) -> int:

@@ -12,6 +12,10 @@ from tokenmill.errors import StoreError
 EAGER_BYTES = 8 << 20
 
 
+class Overtaken(Exception):
+    """Somebody else has published a file of this name first: that one counts."""
+
+
 class EagerFile(io.FileIO):
     """A file whose bytes are on their way to the disk while more are written, so that syncing it takes no long wait."""
 

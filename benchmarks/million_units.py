@@ -1,0 +1,477 @@
+"""What a million units cost that each do next to nothing: to plan, to give out, to resume, to end and to look at.
+
+For each size, 10,000 to 1,000,000 units, a corpus of Parquet files with 1,000 row groups of one row each is made, a
+unit each (--unit-bytes 1 keeps row groups apart), and every step is a process of its own, timed from start to exit:
+
+    plan               `tokenmill plan`
+    freeze             what `tokenmill prepare` does before the first unit: look at the sources, cut them, keep the plan
+    wide, write        a plan as FineWeb has it, 13 row groups a unit, is made up, put together and written
+    wide, read         it is read, and the tasks of all its units are made
+    execute            the plan is read, and every unit given to a worker of the local executor, whose function does
+                       nothing; two workers
+    execute, ahead     the same with two more units in the hands of each worker, as where a network is in between
+    execute, Ray       the same by the Ray executor, up to --most-ray units, the start of its cluster included
+    run                `tokenmill.prepare` whole, but for what workers do: they say that they have made the part
+    run, Ray           the same with on="ray", up to --most-ray units
+    status, stopped    `tokenmill status` of a store in which 0.1 % of the parts are missing
+    resume             `tokenmill prepare`: find what is missing, do it, read the head of every part, write the manifest
+    manifest           `tokenmill finish` of the store, whose manifest was removed
+    status, complete   `tokenmill status` of the complete store
+
+The parts hold the true tokens; they are made through the library, by several processes, without waiting for the disk,
+in memory (/dev/shm) if there is room for them. A first round of 100 units tells what starting alone takes.
+
+`tree` is the most memory that all processes of a step had together (see memory.py), `driver` what the first of them
+had. `growth` is how many times as long the largest size takes as the one before, starting apart, for each unit: 1 is
+linear. Ends with exit code 1 if a step takes more than 120 s or 2 GB, or its growth passes 1.3.
+
+    TOKENMILL_TEST_DATA=DIR python benchmarks/million_units.py --json million_units.json
+    TIKTOKEN_CACHE_DIR=DIR python benchmarks/million_units.py --units 1000 --units 10000
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib.util
+import json
+import multiprocessing
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from typing import Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+from engine_ratio import tokenmill_command
+from memory import process_tree
+from plan_scale import GROUPS_IN_FILE, text_of, write_parquet
+
+import tokenmill
+from tokenmill import layout, planning
+from tokenmill.api import mill
+from tokenmill.api.freeze import freeze, load
+from tokenmill.api.progress import Silent
+from tokenmill.api.request import Words, find_sources, make_request
+from tokenmill.executors.local import LocalExecutor
+from tokenmill.executors.outcomes import Done, Executor, Terms
+from tokenmill.job import Job
+from tokenmill.part import PartContent, PartSummary, write_part
+from tokenmill.planning import UnitTask
+from tokenmill.sources.documents import Slices
+from tokenmill.sources.footers import Kept
+from tokenmill.storage import folder_at
+from tokenmill.work import Committed, Limits
+
+MOST_SECONDS = 120.0
+MOST_BYTES = 2e9
+MOST_GROWTH = 1.3
+LEAST_SECONDS = 0.3
+"""A step that takes less than this beyond its start is too short for its growth to be told from noise."""
+
+WIDE = "wide.parquet"
+WIDE_UNITS, WIDE_GROUPS, WIDE_GROUP_BYTES = 56, 13, 17
+"""What FineWeb has: units of a file, row groups of a unit, and what is kept of each."""
+
+START_UNITS = 100
+SIZES = [10_000, 100_000, 1_000_000]
+MISSING_SHARE = 0.001
+PART_BYTES = 6000
+"""What a part of one document takes in memory, with its entry in the directory."""
+
+SAMPLE_SECONDS = 0.2
+"""How often memory is looked at: a look at a large process keeps it from working for some milliseconds."""
+
+
+class Nothing(msgspec.Struct, frozen=True):
+    """The function of a worker: a unit's number for the unit."""
+
+    def foresee(self, task: UnitTask) -> None:
+        """There is nothing to be done ahead, either."""
+
+    def __call__(self, task: UnitTask) -> int:
+        """Do nothing."""
+        return task.unit
+
+
+class Pretend:
+    """The function of a worker in a run in which nothing is done: a unit's part is said to be there."""
+
+    def __init__(self, directory: str, job: Job, engine: str, limits: Limits) -> None:  # noqa: ARG002 - as Tokenize has
+        self.digest = job.digest()
+        self.engine = engine
+
+    def foresee(self, task: UnitTask) -> None:
+        """There is nothing to be done ahead."""
+
+    def __call__(self, task: UnitTask) -> Committed:
+        """What is told of a unit of one document."""
+        return Committed(PartSummary(task.unit, self.digest, 1, 10, task.text_bytes, "0" * 64), self.engine)
+
+
+def run(sources: str, store: str, workers: str, tokenizer: str, on: str) -> dict[str, Any]:
+    """Prepare a store without its parts."""
+    mill.Tokenize = Pretend  # type: ignore[misc,assignment]
+    words: dict[str, Any] = {"tokenizer": tokenizer, "unit_bytes": 1, "workers": int(workers)}
+    done = tokenmill.prepare(sources, out=store, on=on, reporter=Silent(), **words)
+    return {"units": done.units, "units_done_now": done.units_done_now, "deaths": done.deaths}
+
+
+def execute(executor: Executor, store: str, terms: Terms) -> dict[str, Any]:
+    """Give out the units of a store's plan, and count what comes back."""
+    folder = folder_at(store)
+    frozen = load(folder, layout.require_run(folder))
+    units = frozen.run.units
+    seen = np.zeros(units, np.bool_)
+    started = time.perf_counter()
+    for outcome in executor.run(Nothing(), planning.tasks(frozen.plan, frozen.sources, range(units)), terms):
+        if not isinstance(outcome, Done) or outcome.value != outcome.item.unit or seen[outcome.value]:
+            raise SystemExit(f"a unit came to something else: {outcome}")
+        seen[outcome.value] = True
+    if not seen.all():
+        raise SystemExit(f"{units - seen.sum()} units did not come back")
+    return {"units": units, "run_seconds": time.perf_counter() - started}
+
+
+def execute_local(store: str, workers: str, ahead: str) -> dict[str, Any]:
+    """Through the processes of this machine."""
+    with LocalExecutor() as executor:
+        return execute(executor.start(int(workers)), store, Terms(ahead=int(ahead)))
+
+
+def execute_ray(store: str, workers: str) -> dict[str, Any]:
+    """Through Ray, on a cluster that is started for it."""
+    from tokenmill.executors.ray import RayExecutor  # noqa: PLC0415 - an extra
+
+    with RayExecutor() as executor:
+        return execute(executor.start(int(workers)), store, Terms())
+
+
+def freeze_run(sources: str, store: str, workers: str, tokenizer: str) -> dict[str, Any]:
+    """Freeze the run of some sources, a unit for each row group."""
+    words = Words([sources], tokenizer, unit_bytes=1)
+    folder = folder_at(store)
+    folder.create()
+    with LocalExecutor() as executor:
+        frozen = freeze(folder, make_request(words, find_sources(words)), executor.start(int(workers)))
+    return {"units": frozen.run.units, "plan_bytes": folder.size(layout.PLAN)}
+
+
+def write_wide(store: str, units: str) -> dict[str, Any]:
+    """Put together the plan of files like FineWeb's; what it keeps of their row groups has the right size, no more."""
+    chance = random.Random(1)
+    shape = Kept("text", 1, True, 2, "parquet-cpp-arrow version 16.1.0", ((1, True, (0, 3, 8)),), b"")
+    replace = msgspec.structs.replace
+    numbers = [chance.randbytes(WIDE_GROUPS * WIDE_GROUP_BYTES) for _ in range(20 * WIDE_UNITS)]
+    kept = [msgspec.msgpack.encode(replace(shape, numbers=each)) for each in numbers]
+    start = np.arange(WIDE_UNITS) * WIDE_GROUPS
+    rows, text_bytes = np.full(WIDE_UNITS, 1000 * WIDE_GROUPS), np.full(WIDE_UNITS, 63 << 20)
+    pieces = []
+    for first in range(0, int(units), WIDE_UNITS):
+        details = [unit.to_bytes(8, "little") + kept[unit % len(kept)] for unit in range(first, first + WIDE_UNITS)]
+        pieces.append(Slices(start, start + WIDE_GROUPS, text_bytes, rows, details))
+    folder = folder_at(store)
+    folder.publish_new(WIDE, layout.table_bytes(planning.joined(pieces, 64 << 20, None)))
+    return {"files": len(pieces), "plan_bytes": folder.size(WIDE)}
+
+
+def read_wide(store: str, units: str) -> dict[str, Any]:
+    """Read that plan, and make the tasks of its units."""
+    plan = layout.read_table(folder_at(store), WIDE, schema=layout.PLAN_SCHEMA)
+    files = len(plan) // WIDE_UNITS
+    paths = [f"s3://bucket/{number:05d}.parquet" for number in range(files)]
+    columns = {"path": paths, "kind": ["parquet"] * files, "size": [2 << 30] * files, "fingerprint": ["none"] * files}
+    made = sum(task.rows == 1000 * WIDE_GROUPS for task in planning.tasks(plan, pa.table(columns), range(int(units))))
+    return {"units": made}
+
+
+def write_corpus(directory: str, units: int) -> None:
+    """Files of 1,000 row groups, all alike."""
+    os.mkdir(directory)
+    write_parquet(directory, min(units, GROUPS_IN_FILE))
+    first = os.path.join(directory, "00000.parquet")
+    for number in range(1, units // GROUPS_IN_FILE):
+        shutil.copyfile(first, os.path.join(directory, f"{number:05d}.parquet"))
+
+
+def make_parts(store: str, missing: int, workers: int) -> None:
+    """Make the parts of a frozen run, but for some units, and the log, as an interrupted run would have left them."""
+    folder = folder_at(store)
+    run = layout.require_run(folder)
+    left_out = set(np.linspace(0, run.units - 1, missing).astype(int).tolist())
+    units = [unit for unit in range(run.units) if unit not in left_out]
+    chunks = [units[start : start + 2000] for start in range(0, len(units), 2000)]
+    layout.append_log(folder, "start", units=run.units, missing=run.units, workers=workers, engine="")
+    with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), _skip_fsync) as pool:
+        for lines in pool.map(partial(_make_parts, store, msgspec.json.encode(run.job)), chunks):
+            folder.append(layout.LOG, lines)
+
+
+def _skip_fsync() -> None:
+    """In a process that only makes parts: the disk may take its time."""
+    os.fsync = lambda _: None
+
+
+def _make_parts(store: str, encoded_job: bytes, units: list[int]) -> bytes:
+    """Write the parts of some units; the lines that a run would have logged of them."""
+    import tiktoken  # noqa: PLC0415 - not needed by the process that measures
+
+    job = msgspec.json.decode(encoded_job, type=Job)
+    encoding, digest, folder = tiktoken.get_encoding(job.tokenizer.name), job.digest(), folder_at(store)
+    encoder, lines = msgspec.json.Encoder(), []
+    for unit in units:
+        source, row = divmod(unit, GROUPS_IN_FILE)
+        text = text_of(row)
+        tokens = [*encoding.encode_ordinary(text), *([job.end] if job.end is not None else [])]
+        content = PartContent(
+            tokens=np.array(tokens, job.tokenizer.dtype),
+            offsets=np.array([0, len(tokens)], np.int64),
+            source=np.array([source], np.uint32),
+            row=np.array([row], np.uint64),
+        )
+        write_part(folder, PartSummary(unit, digest, 1, len(tokens), len(text)), content)
+        event = {"time": time.time(), "event": "unit", "unit": unit, "tokens": len(tokens), "text_bytes": len(text)}
+        lines.append(encoder.encode(event | {"seconds": 0.001, "pid": os.getpid(), "peak_bytes": 0}))
+    return b"\n".join(lines) + b"\n"
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A step at one size: how long it took, the memory of all its processes and of the first, and what it answered."""
+
+    step: str
+    units: int
+    seconds: float
+    tree_bytes: int
+    driver_bytes: int
+    answer: dict[str, Any]
+
+    @property
+    def within(self) -> bool:
+        """Whether both limits were kept."""
+        return self.seconds <= MOST_SECONDS and self.tree_bytes <= MOST_BYTES
+
+
+def measure(step: str, units: int, command: list[str]) -> Measured:
+    """Run a command and watch its memory; one that fails ends the benchmark with what it said."""
+    with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
+        started = time.perf_counter()
+        process = subprocess.Popen(command, stdout=output, stderr=errors)
+        watch = _Watch(process.pid)
+        exit_code = process.wait()
+        seconds = time.perf_counter() - started
+        watch.stop()
+        output.seek(0)
+        errors.seek(0)
+        if exit_code:
+            raise SystemExit(f"{step}, {units:,} units: ended with {exit_code}:\n{errors.read()[-3000:]}")
+        answer = json.loads(output.read().splitlines()[-1])
+    found = Measured(step, units, seconds, watch.tree_bytes, watch.driver_bytes, answer)
+    print(
+        f"{units:>9,} {step:<18}{seconds:>8.2f} s {watch.tree_bytes / 1e6:>6.0f} MB, driver "
+        f"{watch.driver_bytes / 1e6:>6.0f} MB  {'' if found.within else 'OVER'}",
+        file=sys.stderr,
+        flush=True,
+    )
+    return found
+
+
+@dataclass
+class _Watch:
+    """Looks at the memory of a process and its descendants again and again, from a thread."""
+
+    root: int
+    tree_bytes: int = 0
+    driver_bytes: int = 0
+    _ended: threading.Event = field(default_factory=threading.Event)
+
+    def __post_init__(self) -> None:
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._ended.wait(SAMPLE_SECONDS):
+            now = [memory_of(pid) for pid in process_tree(self.root)]
+            mapped = max(held.get("mapped", 0) for held in now)
+            self.tree_bytes = max(self.tree_bytes, mapped + sum(held.get("Pss_Anon", 0) for held in now))
+            self.driver_bytes = max(self.driver_bytes, now[0].get("VmHWM", 0))
+
+
+def memory_of(pid: int) -> dict[str, int]:
+    """What a process holds: its own memory, pages that others share divided among them, and the files it maps."""
+    found: dict[str, int] = {}
+    with contextlib.suppress(OSError):  # it has ended
+        for name in ("status", "smaps_rollup"):
+            with open(f"/proc/{pid}/{name}", encoding="ascii", errors="replace") as file:
+                lines = (line.partition(":") for line in file if line.endswith("kB\n"))
+                found |= {key: int(value.split()[0]) * 1024 for key, _, value in lines}
+    return found | {"mapped": found.get("RssFile", 0) + found.get("RssShmem", 0)}
+
+
+def own_step(function: str, *words: str) -> list[str]:
+    """The command that calls a function of this module, by its name, and prints what it returns."""
+    code = f"import json, sys, million_units; print(json.dumps(million_units.{function}(*sys.argv[1:])))"
+    return [sys.executable, "-c", code, *words]
+
+
+def run_size(units: int, options: argparse.Namespace, directory: str) -> list[Measured]:
+    """Make a corpus, take every step, and remove it all."""
+    sources, store, workers = os.path.join(directory, "corpus"), os.path.join(directory, "store"), str(options.workers)
+    write_corpus(sources, units)
+    what = (sources, "--tokenizer", options.tokenizer, "--unit-bytes", "1", "--workers", workers)
+    prepare = [*tokenmill_command("prepare"), *what, "--out", store]
+    status = [*tokenmill_command("status"), store]
+    steps = [measure("plan", units, [*tokenmill_command("plan"), *what])]
+    steps.append(measure("freeze", units, own_step("freeze_run", sources, store, workers, options.tokenizer)))
+    steps.append(measure("wide, write", units, own_step("write_wide", store, str(units))))
+    steps.append(measure("wide, read", units, own_step("read_wide", store, str(units))))
+    steps.append(measure("execute", units, own_step("execute_local", store, workers, "0")))
+    steps.append(measure("execute, ahead", units, own_step("execute_local", store, workers, "2")))
+    if options.ray and units <= options.most_ray:
+        steps.append(measure("execute, Ray", units, own_step("execute_ray", store, workers)))
+    for name, on in [("run", "local"), ("run, Ray", "ray")]:
+        if on == "local" or (options.ray and units <= options.most_ray):
+            hollow = os.path.join(directory, on)
+            steps.append(measure(name, units, own_step("run", sources, hollow, workers, options.tokenizer, on)))
+            shutil.rmtree(hollow)
+    missing = max(2, round(units * MISSING_SHARE))
+    started = time.perf_counter()
+    make_parts(store, missing, options.workers)
+    print(f"{units:>9,} parts made in {time.perf_counter() - started:.0f} s", file=sys.stderr, flush=True)
+    steps.append(measure("status, stopped", units, status))
+    steps.append(measure("resume", units, prepare))
+    os.unlink(os.path.join(store, layout.MANIFEST))
+    steps.append(measure("manifest", units, [*tokenmill_command("finish"), store, "--workers", workers]))
+    steps.append(measure("status, complete", units, status))
+    _check(steps, units, missing)
+    shutil.rmtree(sources)
+    shutil.rmtree(store)
+    return steps
+
+
+def _check(steps: list[Measured], units: int, missing: int) -> None:
+    """See that the steps did what they should have done."""
+    answers = {each.step: each.answer for each in steps}
+    expected = {
+        ("plan", "units"): units,
+        ("freeze", "units"): units,
+        ("wide, read", "units"): units,
+        ("execute", "units"): units,
+        ("status, stopped", "units_done"): units - missing,
+        ("resume", "units_done_now"): missing,
+        ("resume", "documents"): units,
+        ("manifest", "documents"): units,
+        ("run", "units_done_now"): units,
+        ("status, complete", "state"): "complete",
+    }
+    for (step, name), value in expected.items():
+        if answers[step][name] != value:
+            raise SystemExit(f"{step}: {name} is {answers[step][name]}, and should be {value}")
+
+
+def growth(small: Measured, large: Measured, start_seconds: float) -> float | None:
+    """How many times as long a unit takes at the larger size; None where the smaller size is too short to tell."""
+    seconds = small.seconds - start_seconds
+    if seconds < LEAST_SECONDS:
+        return None
+    return (large.seconds - start_seconds) / seconds / (large.units / small.units)
+
+
+def judge(found: list[Measured]) -> tuple[list[str], list[str]]:
+    """The table, and what is not as it should be."""
+    sizes = sorted({each.units for each in found} - {START_UNITS})
+    lines = [
+        "| step | start, s | "
+        + " | ".join(f"{units:,}: s" for units in sizes)
+        + " | units/s | growth | tree, MB | driver, MB |",
+        "| --- |" + " ---: |" * (len(sizes) + 5),
+    ]
+    problems = []
+    for step in dict.fromkeys(each.step for each in found):
+        by_size = {each.units: each for each in found if each.step == step}
+        start = min(each.seconds for each in by_size.values())
+        known = [by_size[units] for units in sizes if units in by_size]
+        if not known:
+            continue
+        grown = [growth(small, known[-1], start) for small in known[:-1]]
+        cells = [f"{by_size[units].seconds:.2f}" if units in by_size else "" for units in sizes]
+        largest, last = known[-1], grown[-1] if grown else None
+        beyond = largest.seconds - start
+        rate = f"{largest.units / beyond:,.0f}" if beyond >= LEAST_SECONDS else ""
+        lines.append(
+            f"| {step} | {start:.2f} | {' | '.join(cells)} | {rate} | {'' if last is None else f'{last:.2f}'} "
+            f"| {largest.tree_bytes / 1e6:.0f} | {largest.driver_bytes / 1e6:.0f} |"
+        )
+        problems += [
+            f"{step} of {each.units:,} units passes {MOST_SECONDS:.0f} s or {MOST_BYTES / 1e6:.0f} MB"
+            for each in known
+            if not each.within
+        ]
+        problems += [
+            f"{step} grows {each:.2f} times as fast as units do" for each in grown if each and each > MOST_GROWTH
+        ]
+    return lines, problems
+
+
+def read_options() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--units", type=int, action="append", help="a size, a multiple of 1000 (default: three sizes)")
+    parser.add_argument("--most-ray", type=int, default=100_000, help="most units through Ray (default 100000)")
+    parser.add_argument("--no-ray", dest="ray", action="store_false", help="leave Ray out")
+    parser.add_argument("--workers", type=int, default=2, help="workers (default 2)")
+    parser.add_argument("--tokenizer", default="gpt2", help="an encoding of tiktoken's (default gpt2)")
+    parser.add_argument("--tmp", help="where the temporary directory is made (default: in memory, if there is room)")
+    parser.add_argument("--json", metavar="FILE", help="write all figures there")
+    options = parser.parse_args()
+    options.units = sorted(options.units or SIZES)
+    if any(units % GROUPS_IN_FILE for units in options.units):
+        parser.error(f"a size is a multiple of {GROUPS_IN_FILE}")
+    options.ray = options.ray and importlib.util.find_spec("ray") is not None
+    return options
+
+
+def scratch(options: argparse.Namespace) -> str | None:
+    """Where the temporary directory is made."""
+    needed = 2 * PART_BYTES * max(options.units)
+    in_memory = os.path.isdir("/dev/shm") and shutil.disk_usage("/dev/shm").free > needed
+    return options.tmp or ("/dev/shm" if in_memory else None)
+
+
+def main() -> int:
+    """Measure and tell."""
+    options = read_options()
+    data = os.environ.get("TOKENMILL_TEST_DATA")
+    if data:
+        os.environ.setdefault("TIKTOKEN_CACHE_DIR", os.path.join(data, "vocab"))
+    here = os.path.dirname(os.path.abspath(__file__))
+    os.environ["PYTHONPATH"] = os.pathsep.join([here, *filter(None, [os.environ.get("PYTHONPATH")])])
+    found: list[Measured] = []
+    for units in (START_UNITS, *options.units):
+        with tempfile.TemporaryDirectory(dir=scratch(options), prefix="tokenmill-million-") as directory:
+            found += run_size(units, options, directory)
+    lines, problems = judge(found)
+    print("\n".join(lines))
+    if options.json:
+        with open(options.json, "w", encoding="utf-8") as file:
+            json.dump({"steps": [asdict(each) for each in found], "problems": problems}, file, indent=2)
+    for problem in problems:
+        print(f"error: {problem}", file=sys.stderr)
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

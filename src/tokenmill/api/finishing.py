@@ -1,0 +1,119 @@
+"""Write the manifest of a store whose parts are all there, by whomever they were made."""
+
+from __future__ import annotations
+
+import time
+from contextlib import AbstractContextManager, suppress
+
+import msgspec
+import numpy as np
+
+from tokenmill import layout, quarantine
+from tokenmill.api import progress
+from tokenmill.api.manifest import ManifestBuilder
+from tokenmill.api.means import choose_means
+from tokenmill.api.request import BadWords
+from tokenmill.api.trouble import too_many_bad
+from tokenmill.api.turns import turn
+from tokenmill.api.workplace import workplace
+from tokenmill.errors import IncompleteStore, UsageError
+from tokenmill.executors.outcomes import Pool
+from tokenmill.storage import Folder, folder_at
+from tokenmill.wording import count
+
+PRELOAD = ("tokenmill.work",)
+PARTS_PER_WORKER = 10_000
+"""With fewer parts to look at for each, another worker is not worth its start."""
+
+
+class Finished(msgspec.Struct, frozen=True):
+    """A store that is complete. `written_now` tells whether its manifest was written by this call."""
+
+    directory: str
+    units: int
+    documents: int
+    tokens: int
+    text_bytes: int
+    skipped_rows: int
+    quarantined: int
+    written_now: bool
+    seconds: float
+
+
+def finish(  # noqa: PLR0913 - the options of the command, by their names
+    directory: str,
+    *,
+    max_bad: str | float = 0.001,
+    workers: int | None = None,
+    on: str = "local",
+    reporter: progress.Reporter | None = None,
+    executor: Pool | None = None,
+) -> Finished:
+    """Write the manifest if every unit has its part; raise IncompleteStore if not. A complete store stays as it is."""
+    share = BadWords(max_bad=max_bad).share()
+    started = time.monotonic()
+    folder = folder_at(directory)
+    run = layout.require_run(folder)
+    written = not _is_complete(folder) and _complete(
+        folder, run, share, workers, workplace(on, PRELOAD, executor, reporter)
+    )
+    manifest = layout.require_manifest(folder, run)
+    totals = {name: int(np.sum(manifest[name].to_numpy())) for name in layout.MANIFEST_SCHEMA.names[1:-1]}
+    return Finished(
+        directory=folder.root,
+        units=run.units,
+        documents=totals["documents"],
+        tokens=totals["tokens"],
+        text_bytes=totals["text_bytes"],
+        skipped_rows=totals["skipped"],
+        quarantined=totals["quarantined"],
+        written_now=written,
+        seconds=round(time.monotonic() - started, 3),
+    )
+
+
+def _is_complete(folder: Folder) -> bool:
+    return folder.exists(layout.MANIFEST)
+
+
+def _complete(
+    folder: Folder,
+    run: layout.Run,
+    max_bad: float,
+    workers: int | None,
+    place: AbstractContextManager[tuple[Pool, progress.Reporter]],
+) -> bool:
+    """Write the manifest, unless another process does while this one waits; whether it was this one."""
+    _refuse_gaps(folder, layout.committed_units(folder, run.units))
+    told = "manifest     another process is writing it"
+    with (
+        place as (pool, report),
+        turn(folder, "finishing", lambda: _is_complete(folder), lambda: report.pending(told)) as is_ours,
+    ):
+        if is_ours:
+            means = choose_means(workers, None, run.units // PARTS_PER_WORKER + 1, room=pool.room)
+            pool.start(means.workers, means.worker_bytes, most_workers=means.most_workers)
+            _write(folder, run, pool, max_bad)
+    with suppress(UsageError), folder.lock(layout.LOCK):  # if nobody writes now
+        layout.remove_temporaries(folder)
+    return is_ours
+
+
+def _refuse_gaps(folder: Folder, committed: np.ndarray) -> None:
+    missing = np.flatnonzero(~committed)
+    if len(missing):
+        raise IncompleteStore(
+            f"{count(len(missing), 'unit')} of {len(committed):,} {'has' if len(missing) == 1 else 'have'} no part yet",
+            f"store        {folder.root}",
+            f"first        unit {missing[0]}",
+            "Run the same `tokenmill prepare` again, with or without --rank, to do what is missing.",
+        )
+
+
+def _write(folder: Folder, run: layout.Run, pool: Pool, max_bad: float) -> None:
+    builder = ManifestBuilder(folder, run)
+    builder.add_from_parts(pool, np.arange(run.units))
+    if builder.quarantined > max_bad * builder.rows:
+        raise too_many_bad(folder, builder.bad_reasons(), builder.rows, max_bad)
+    quarantine.gather(folder, np.ones(run.units, np.bool_))
+    builder.publish()

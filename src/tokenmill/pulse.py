@@ -1,0 +1,89 @@
+"""What each process that works on a run tells of itself, every few seconds, in a small file of its own.
+
+Nothing depends on it but what people are shown. Whoever has not been heard of for a while is taken to be gone.
+"""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+
+from tokenmill import layout
+from tokenmill.errors import TokenmillError
+from tokenmill.storage import in_turn
+from tokenmill.storage.damage import Damage, decode
+
+if TYPE_CHECKING:
+    from tokenmill.storage import Folder
+
+NEAR_SECONDS = 2.0
+FAR_SECONDS = 10.0
+"""How often it is told, on a disk and over a network."""
+
+GRACE_SECONDS = 20.0
+"""How much later than that it may come before its writer is taken to be gone; clocks differ by less."""
+
+MOST_READ = 4096
+PULSE_BYTES = 1 << 20
+READ_AT_ONCE = 16
+
+Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
+Number = Annotated[float, msgspec.Meta(ge=0, le=1e15)]
+
+
+class Pulse(msgspec.Struct, frozen=True):
+    """A process, its workers, their nodes, and what came of them since it was started. Rates: of the last minute."""
+
+    driver: str
+    host: str
+    process: Count
+    started: Number
+    time: Number
+    every_seconds: Number
+    ended: bool = False
+    rank: Count | None = None
+    of: Count | None = None
+    workers: Count = 0
+    nodes: tuple[str, ...] = ()
+    units: Count = 0
+    tokens: Count = 0
+    text_bytes: Count = 0
+    deaths: Count = 0
+    retries: Count = 0
+    failures: Count = 0
+    bytes_per_second: Number = 0.0
+    tokens_per_second: Number = 0.0
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it was at work a moment ago."""
+        return not self.ended and time.time() - self.time < 3 * self.every_seconds + GRACE_SECONDS
+
+
+def interval_seconds(folder: Folder) -> float:
+    """How often a pulse is published there."""
+    return FAR_SECONDS if folder.is_remote else NEAR_SECONDS
+
+
+def publish(folder: Folder, pulse: Pulse) -> None:
+    """Tell of this process; what it told before is gone."""
+    with folder.publish(f"{layout.DRIVERS}/{pulse.driver}.json", settled=False) as file:
+        file.write(msgspec.json.encode(pulse))
+
+
+def read(folder: Folder) -> list[Pulse]:
+    """What all of them have told last, in the order of their names, which begin with when they were started."""
+    names = sorted(name for name in folder.names(layout.DRIVERS) if name.endswith(".json"))[-MOST_READ:]
+    found = in_turn(folder, partial(_read, folder), names, READ_AT_ONCE)
+    return [pulse for pulse in found if pulse is not None]
+
+
+def _read(folder: Folder, name: str) -> Pulse | None:
+    """One of them; None if it is none, or has just gone."""
+    try:
+        return decode(folder.read(f"{layout.DRIVERS}/{name}", PULSE_BYTES), Pulse)
+    except (Damage, TokenmillError):
+        return None
