@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import multiprocessing
 import os
 from concurrent.futures import ProcessPoolExecutor
@@ -25,7 +26,9 @@ def make_store(directory: str, tokens: int, vocabulary_size: int = END + 1) -> i
     """A store of about so many tokens, in documents of about 700; returns how many documents."""
     parts = max(1, tokens // PART_TOKENS)
     sources = -(-parts // PARTS_IN_SOURCE)
-    spec = TokenizerSpec("synthetic", "tiktoken", "none", "0" * 64, vocabulary_size, {"<|end|>": END}, end_of_text=END)
+    spec = TokenizerSpec(
+        "synthetic", "tiktoken", f"{'0' * 64}.tiktoken", "0" * 64, vocabulary_size, {"<|end|>": END}, end_of_text=END
+    )
     job = Job(spec, "text", None, None, END, PART_TOKENS * 4)
     folder = folder_at(directory)
     folder.create(layout.PARTS)
@@ -43,20 +46,34 @@ def make_store(directory: str, tokens: int, vocabulary_size: int = END + 1) -> i
             "identity": pa.array(range(sources), pa.uint64()),
         }
     )
-    plan = pa.table({"text_bytes": pa.array([PART_TOKENS * 4] * parts, pa.int64())})
+    numbers = np.arange(parts)
+    columns = {
+        "source": (numbers // PARTS_IN_SOURCE).astype(np.uint32),
+        "sources": np.ones(parts, np.uint32),
+        "start": numbers % PARTS_IN_SOURCE,
+        "stop": numbers % PARTS_IN_SOURCE + 1,
+        "text_bytes": np.full(parts, PART_TOKENS * 4),
+        "rows": pa.nulls(parts, pa.int64()),
+        layout.DETAIL: pa.nulls(parts, pa.large_binary()),
+    }
+    plan = pa.table([columns[field.name] for field in layout.PLAN_SCHEMA], schema=layout.PLAN_SCHEMA)
+    tables = {layout.SOURCES: layout.table_bytes(table), layout.PLAN: layout.table_bytes(plan)}
+    for name, data in tables.items():
+        with folder.publish(name) as file:
+            file.write(data)
     run = layout.Run(
         job=job,
         units=parts,
         sources=sources,
         source_bytes=sources,
         text_bytes=parts * PART_TOKENS * 4,
-        sources_sha256=layout.publish_table(folder, layout.SOURCES, table),
-        plan_sha256=layout.publish_table(folder, layout.PLAN, plan),
+        sources_sha256=hashlib.sha256(tables[layout.SOURCES]).hexdigest(),
+        plan_sha256=hashlib.sha256(tables[layout.PLAN]).hexdigest(),
         engine="none",
         versions={},
     )
     layout.publish_json(folder, layout.RUN, run)
-    layout.publish_table(folder, layout.MANIFEST, layout.manifest_columns(summaries))
+    layout.publish_table(folder, layout.MANIFEST, layout.manifest_columns([*map(layout.manifest_row, summaries)]))
     return sum(summary.documents for summary in summaries)
 
 

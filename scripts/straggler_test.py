@@ -236,9 +236,7 @@ def judge(equal: Race, uneven: Race, slow: float, places: tuple[Place, Place]) -
     print(f"without help for the slow rank it would be about {equal.seconds * slow:.0f} s")
     print(f"ratio {ratio:.2f} (at most {MOST_TIMES_IDEAL}); the last rank ended at {last:.2f}")
     if abs(_fast_share(uneven) / _fast_share(equal) - 1) > MOST_UNLIKE:
-        print(
-            "note: the machine was busier with other things in one of the runs; the ratio is not reliable"
-        )
+        print("note: the machine was busier with other things in one of the runs; the ratio is not reliable")
     codes = [rank.code for run in (equal, uneven) for rank in run.ranks]
     wrong = differences(*(place.files() for place in places)) if codes == [0] * len(codes) else ["exit codes"]
     print(f"same bytes in both stores: {'NO: ' + ', '.join(wrong[:5]) if wrong else 'yes'}")

@@ -132,6 +132,15 @@ def test_shares_are_said_or_read_from_the_environment(
     assert choose_share(*said) == expected
 
 
+def test_whoever_drives_a_cluster_is_no_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Started by srun, it gives out all of the work; what is said counts all the same."""
+    for name, value in {"SLURM_JOB_ID": "1", "SLURM_PROCID": "0", "SLURM_NTASKS": "8"}.items():
+        monkeypatch.setenv(name, value)
+    assert choose_share(None, None) == Share(0, 8)
+    assert choose_share(None, None, look=False) is None
+    assert choose_share(1, 2, look=False) == Share(1, 2)
+
+
 @pytest.mark.parametrize("said", [(0, None), (None, 3), (3, 3), (5, 2)])
 def test_half_a_share_is_refused(said: tuple[int | None, int | None]) -> None:
     """A rank without a count, a count without a rank, and a rank beyond the last one are explained."""

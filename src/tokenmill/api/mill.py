@@ -51,7 +51,9 @@ UNITS_AHEAD = 2
 
 LISTING_SECONDS = 30.0
 MEETING_SECONDS = 1.0
-"""How often the parts are listed: now and then, and more often when another machine is at the same place."""
+OWN_SECONDS = 300.0
+"""How often the parts are listed: now and then, more often when another machine is at the same place, and seldom
+while a rank is at its own units: hundreds of ranks may list a million parts."""
 
 LISTING_SHARE = 20
 """No more than so small a share of the time is spent on that."""
@@ -229,7 +231,7 @@ class Mill:
             yield from self._meeting_others(units)
         else:
             own = self.share.stripes(len(self.committed))[units]
-            yield from self._not_done(units[own], LISTING_SECONDS)
+            yield from self._not_done(units[own], OWN_SECONDS)
             self._take_from_others()
             rest = units[~own][~self.committed[units[~own]]]
             yield from self._not_done(np.random.default_rng().permutation(rest), MEETING_SECONDS)

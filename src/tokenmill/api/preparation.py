@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 
 from tokenmill import layout, planning, quarantine
-from tokenmill.api import progress
+from tokenmill.api import progress, ranks
 from tokenmill.api.export_request import ExportWords, make_export_request, refuse_unused
 from tokenmill.api.exporter import Exported
 from tokenmill.api.exporting import Limits, export_store
@@ -19,10 +19,9 @@ from tokenmill.api.heart import Heart
 from tokenmill.api.means import choose_means
 from tokenmill.api.mill import Mill
 from tokenmill.api.naming import name_sources
-from tokenmill.api.ranks import choose_share
 from tokenmill.api.request import BadWords, Request, Words, find_sources, make_request, total_bytes
 from tokenmill.api.turns import turn
-from tokenmill.api.workplace import workplace
+from tokenmill.api.workplace import LOCAL, workplace
 from tokenmill.errors import StorageError, StoreError, UsageError
 from tokenmill.places import USUAL_SECONDS
 from tokenmill.storage import folder_at
@@ -110,7 +109,7 @@ def prepare(  # noqa: PLR0913 - the options of the command, by their names
     formats = [to] if isinstance(to, str) else list(dict.fromkeys(to))
     export_words = ExportWords(val, shuffle, shard_tokens, tail)
     refuse_unused(export_words, formats)
-    share = choose_share(rank, of)
+    share = ranks.choose_share(rank, of, look=on == LOCAL)
     _refuse_exports(share, formats, out)
     bad = BadWords(on_bad, max_bad, document_timeout, quarantine_text)
     bad.check()
@@ -219,6 +218,8 @@ def _announce(report: progress.Reporter, mill: Mill, request: Request) -> None:
     report.say(f"workers      {means.workers}, {size(means.memory_bytes)} of memory")
     if mill.share is not None:
         report.say(f"share        {mill.share}; then what others have not done")
+    elif (half := ranks.advice()) is not None:
+        report.say(f"note: {half}")
     if means.notice:
         report.say(f"note: {means.notice}")
     if len(mill.earlier):

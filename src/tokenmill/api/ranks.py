@@ -39,9 +39,13 @@ class Share:
         return own
 
 
-def choose_share(rank: int | None, of: int | None) -> Share | None:
-    """What was said, or what the environment says of Slurm, Kubernetes and torchrun; None if this process is alone."""
-    if rank is None:
+def choose_share(rank: int | None, of: int | None, *, look: bool = True) -> Share | None:
+    """What was said, or what the environment says of Slurm, Kubernetes and torchrun; None if this process is alone.
+
+    Whoever gives out work to a cluster is alone, whatever the environment says of the processes that it is one of: it
+    is not to `look` there.
+    """
+    if rank is None and look:
         rank, of = _from_environment(of)
     if rank is None and of is None:
         return None
@@ -51,6 +55,13 @@ def choose_share(rank: int | None, of: int | None) -> Share | None:
     if not 0 <= rank < of:
         raise UsageError(f"--rank {rank} --of {of}: ranks are counted from 0 to {of - 1}")
     return Share(rank, of) if of > 1 else None
+
+
+def advice() -> str | None:
+    """What to say if the environment tells only half of it."""
+    if os.environ.get(KUBERNETES):
+        return f"{KUBERNETES} is set: --of N, with the number of pods, lets them share the work"
+    return None
 
 
 def _from_environment(of: int | None) -> tuple[int | None, int | None]:

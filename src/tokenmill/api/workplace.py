@@ -28,6 +28,8 @@ def workplace(
     here = LocalExecutor(preload) if executor is None and on == LOCAL else None
     with here or nullcontext(), reporter if reporter is not None else progress.for_python() as report:
         known = executor or here
+        if known is None:
+            report.pending(f"cluster      joining {'the one of this machine' if on == RAY else on}")
         with nullcontext(known) if known is not None else _on_ray(on, preload, report.say) as pool:
             yield pool, report
 
