@@ -86,6 +86,42 @@ def test_a_crew_that_was_cut_off_fails_for_that_reason_alone() -> None:
     assert dispatch.is_done()
 
 
+STRICT = Terms(kills=10, elsewhere=("StorageError",))
+
+
+def test_what_one_node_fails_at_is_tried_on_others_and_not_for_ever() -> None:
+    """Two other nodes try it; then the failure counts. Crews of one node are one node."""
+    dispatch = new("ab", STRICT)
+    [(first, _)] = dispatch.give("one/1", 1)
+    [(other, _)] = dispatch.give("one/2", 1)
+    assert isinstance(dispatch.answer("one/1", first, failed(first)), Failed)  # there is no other node
+    for node in ("two/1", "three/1"):
+        dispatch.give(node, 1)
+    assert isinstance(dispatch.answer("one/2", other, failed(other)), Died)
+    assert dispatch.give("one/1", 1) == []
+    for node in ("two/1", "three/1"):
+        assert dispatch.give(node, 1) == [(other, "b")]
+        last = dispatch.answer(node, other, failed(other))
+        assert isinstance(last, Died if node == "two/1" else Failed)
+    assert dispatch.is_done()
+    assert not dispatch.faults
+
+
+def test_a_node_is_blamed_for_what_others_can_do() -> None:
+    """Its faults are counted until it does something itself."""
+    dispatch = new("abcd", STRICT)
+    dispatch.give("good/1", 1)
+    for expected in (1, 2, 3):
+        [(number, _)] = dispatch.give("bad/1", 1)
+        assert isinstance(dispatch.answer("bad/1", number, failed(number)), Died)
+        assert dispatch.give("good/1", 1) == [(number, "abcd"[number - 1])]
+        dispatch.answer("good/1", number, done(number))
+        assert dispatch.faults["bad"] == expected
+    dispatch.answer("bad/1", 1, done(1))
+    assert dispatch.faults["bad"] == 0
+    assert dispatch.is_done()
+
+
 def test_an_item_that_is_lost_too_often_is_given_up() -> None:
     """After as many losses as the terms allow, there is no further attempt."""
     dispatch = new("a", Terms(kills=2))
@@ -152,7 +188,7 @@ def test_each_item_has_one_outcome_whatever_crews_do(data: st.DataObject) -> Non
             end = replace(LOST, cause=Cause.CRASH)
             dead = Died(number, end, NOBODY, 1.0, 1, final=step == "die", last_words="", note=b"", workers=1)
             outcome = dispatch.answer(who, number, {"answer": done(number), "fail": failed(number)}.get(step, dead))
-            if outcome is not None:
+            if outcome is not None and (not isinstance(outcome, Died) or outcome.final):  # else it is tried again
                 told[outcome.item] += 1
     while not dispatch.is_done():
         for number, item in dispatch.give("last", 2):

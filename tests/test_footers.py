@@ -177,7 +177,7 @@ def test_what_is_kept_and_damaged_is_told(tmp_path: Path, kept: bytes) -> None:
 def test_what_is_kept_is_believed_as_far_as_it_is_sound(tmp_path: Path) -> None:
     """The damages above are damages of something that is read otherwise."""
     file = write(tmp_path / "corpus.parquet", ARRAYS["string"])
-    assert footers.read_footer(msgspec.msgpack.encode(GOOD)).row_group(0).num_rows == 30
+    assert footers.read_footer(msgspec.msgpack.encode(GOOD), 1).row_group(0).num_rows == 30
     piece = pieces(file, 1)[0]
     kept = msgspec.msgpack.decode((piece.detail or b"")[8:], type=footers.Kept)
     assert kept.name == "text"

@@ -29,7 +29,7 @@ ALONE = ("--workers", "1")
 ENVIRONMENT = (
     *("SLURM_JOB_ID", "SLURM_ARRAY_TASK_ID", "SLURM_ARRAY_TASK_COUNT", "SLURM_ARRAY_TASK_MIN", "SLURM_ARRAY_TASK_STEP"),
     *("SLURM_PROCID", "SLURM_NTASKS", "SLURM_CPUS_PER_TASK", "SLURM_CPUS_ON_NODE", "SLURM_TASKS_PER_NODE"),
-    *("SLURM_STEP_TASKS_PER_NODE", "SLURM_MEM_PER_CPU", "SLURM_MEM_PER_NODE"),
+    *("SLURM_STEP_TASKS_PER_NODE", "SLURM_STEP_NUM_TASKS", "SLURM_MEM_PER_CPU", "SLURM_MEM_PER_NODE"),
     *("JOB_COMPLETION_INDEX", "RANK", "WORLD_SIZE"),
 )
 
@@ -103,13 +103,15 @@ def test_every_unit_is_in_one_share(units: int, of: int) -> None:
         ),
         ({"SLURM_PROCID": "3", "SLURM_NTASKS": "8"}, (None, None), Share(3, 8)),
         ({"SLURM_PROCID": "0", "SLURM_NTASKS": "1"}, (None, None), None),
+        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "4", "SLURM_STEP_NUM_TASKS": "4"}, (None, None), Share(0, 4)),
+        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "4"}, (None, None), None),  # a batch script, which is alone
         (
             {
                 "SLURM_ARRAY_TASK_ID": "1",
                 "SLURM_ARRAY_TASK_COUNT": "2",
                 "SLURM_ARRAY_TASK_MIN": "0",
                 "SLURM_PROCID": "2",
-                "SLURM_NTASKS": "3",
+                "SLURM_STEP_NUM_TASKS": "3",
             },
             (None, None),
             Share(5, 6),
@@ -134,9 +136,9 @@ def test_shares_are_said_or_read_from_the_environment(
 
 def test_whoever_drives_a_cluster_is_no_rank(monkeypatch: pytest.MonkeyPatch) -> None:
     """Started by srun, it gives out all of the work; what is said counts all the same."""
-    for name, value in {"SLURM_JOB_ID": "1", "SLURM_PROCID": "0", "SLURM_NTASKS": "8"}.items():
+    for name, value in {"SLURM_JOB_ID": "1", "SLURM_PROCID": "1", "SLURM_NTASKS": "8"}.items():
         monkeypatch.setenv(name, value)
-    assert choose_share(None, None) == Share(0, 8)
+    assert choose_share(None, None) == Share(1, 8)
     assert choose_share(None, None, look=False) is None
     assert choose_share(1, 2, look=False) == Share(1, 2)
 
@@ -160,7 +162,7 @@ def test_what_slurm_has_given_is_not_exceeded(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.delenv("SLURM_CPUS_PER_TASK")
     monkeypatch.delenv("SLURM_MEM_PER_CPU")
     monkeypatch.setenv("SLURM_CPUS_ON_NODE", "64")
-    monkeypatch.setenv("SLURM_TASKS_PER_NODE", "4(x2)")
+    monkeypatch.setenv("SLURM_STEP_TASKS_PER_NODE", "4(x2)")
     monkeypatch.setenv("SLURM_MEM_PER_NODE", "1000")
     assert slurm.processors() == 16
     assert slurm.memory_bytes(16) == 250 << 20

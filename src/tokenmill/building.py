@@ -12,7 +12,7 @@ import numpy.typing as npt
 from tokenmill import quarantine
 from tokenmill.errors import SourceError
 from tokenmill.job import Job
-from tokenmill.part import NULL, PartContent, PartSummary, Skipped, TokenArray, write_part
+from tokenmill.part import NULL, PartContent, PartSummary, Skipped, TokenArray, publish_part, with_checksum
 from tokenmill.planning import UnitTask
 from tokenmill.sources.documents import BadRow, Documents, SourceFile
 from tokenmill.storage import Folder
@@ -82,8 +82,10 @@ class PartBuilder:
         _check_rows(self.task, summary)
         places = {file.path: place for place, file in enumerate(self.task.files)}
         self._bad.sort(key=lambda entry: (places[entry.file], entry.row))
-        quarantine.publish_piece(folder, self.task.unit, self._bad)
-        return write_part(folder, summary, content)
+        summary = with_checksum(summary, content)
+        quarantine.publish_piece(folder, summary, self._bad)
+        publish_part(folder, summary, content)
+        return summary
 
 
 def _check_rows(task: UnitTask, summary: PartSummary) -> None:

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import re
 import time
@@ -17,7 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tokenmill.errors import CorruptStore, IncompleteStore, StoreError
+from tokenmill.errors import CorruptStore, IncompleteStore, StoreError, UsageError
 from tokenmill.job import Job, TokenizerSpec
 from tokenmill.sources import KINDS
 from tokenmill.storage import in_turn, scheme
@@ -344,7 +345,7 @@ def _listed(folder: Folder, directory: str, count: int) -> Iterator[list[str]]:
     Other object stores cannot begin in the middle, or it was not tried.
     """
     url = folder.path(directory)
-    if scheme(url) != "s3" or count <= LISTED_AT_ONCE:
+    if scheme(url) != "s3" or count <= LISTED_AT_ONCE or "--x-s3/" in url:  # directory buckets list in no order
         yield folder.names(directory)
         return
     edges = [f"{number:08d}" for number in range(LISTED_AT_ONCE, min(count, 10**8), LISTED_AT_ONCE)]
@@ -370,16 +371,24 @@ def remove_temporaries(folder: Folder) -> None:
         folder.remove_temporaries(directory)
 
 
-def log_path(folder: Folder) -> str:
+def tidy(folder: Folder) -> None:
+    """Remove what killed writers left behind, if nobody writes now."""
+    with contextlib.suppress(UsageError), folder.lock(LOCK):
+        remove_temporaries(folder)
+
+
+def log_path(folder: Folder, rank: int | None = None) -> str:
     """Where people find the log."""
-    return folder.path(LOG.partition(".")[0] if folder.is_remote else LOG)
+    return folder.path(LOG.partition(".")[0] if folder.is_remote else _log_name(rank))
+
+
+def _log_name(rank: int | None) -> str:
+    """Each rank has its own, because not every disk that machines share lets several of them add to one file."""
+    return LOG if rank is None else LOG.replace(".", f"-{rank}.")
 
 
 def append_log(folder: Folder, event: str, rank: int | None = None, **fields: Any) -> None:
-    """Add a line to the run's log: what happened, when, and to what.
-
-    Each rank has its own, because not every disk that machines share lets several of them add to one file.
-    """
+    """Add a line to the run's log: what happened, when, and to what."""
     line = msgspec.json.encode({"time": round(time.time(), 3), "event": event, **fields})
-    name = LOG if rank is None or folder.is_remote else LOG.replace(".", f"-{rank}.")
+    name = LOG if folder.is_remote else _log_name(rank)
     folder.append(name, line + b"\n")

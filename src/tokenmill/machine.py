@@ -101,8 +101,17 @@ def threads() -> int:
 
 def die_first() -> None:
     """Ask the kernel to take this process before others when memory runs out, where it can be asked."""
+    _ask_oom_killer(500)
+
+
+def die_last() -> None:
+    """Ask the kernel to take those first that this process has asked to die first, whoever has asked it otherwise."""
+    _ask_oom_killer(0)
+
+
+def _ask_oom_killer(score: int) -> None:
     with contextlib.suppress(OSError), open(f"{procfs.PROC}/self/oom_score_adj", "w") as file:
-        file.write("500")
+        file.write(str(score))
 
 
 def oom_kills() -> tuple[int, int]:

@@ -102,19 +102,29 @@ def part_name(unit: int) -> str:
     return f"parts/{unit:08d}.arrow"
 
 
+def with_checksum(summary: PartSummary, content: PartContent) -> PartSummary:
+    """The summary with the checksum filled in."""
+    return msgspec.structs.replace(summary, sha256=checksum(content, summary))
+
+
 def write_part(folder: Folder, summary: PartSummary, content: PartContent) -> PartSummary:
-    """Publish a part, its checksum filled in; once it exists, its unit is committed, and nobody writes it again."""
-    summary = msgspec.structs.replace(summary, sha256=checksum(content, summary))
+    """Publish a part, its checksum filled in."""
+    summary = with_checksum(summary, content)
+    publish_part(folder, summary, content)
+    return summary
+
+
+def publish_part(folder: Folder, summary: PartSummary, content: PartContent) -> None:
+    """Publish a part; once it exists, its unit is committed, and nobody writes it again: Overtaken is raised."""
     metadata = {"tokenmill.format": FORMAT, "tokenmill.part": msgspec.json.encode(summary)}
     name = part_name(summary.unit)
     if folder.is_remote:
         if not folder.publish_first(name, _in_memory(content, metadata)):
             raise Overtaken(name)
-        return summary
+        return
     # A part whose name a loss of power takes away is done again; they are settled together, before the manifest.
     with folder.publish(name, settled=False, first=True) as file:
         write_columns(file, content, metadata)
-    return summary
 
 
 def _in_memory(content: PartContent, metadata: dict[str, Any]) -> pa.Buffer:

@@ -1,11 +1,13 @@
 """The quarantine: which rows of the sources could not become documents of the store, and why.
 
-A unit's rows are published as `quarantine/NNNNNNNN.jsonl` before its part is, so that a committed unit always has them;
+A unit's rows are published as `quarantine/NNNNNNNN-HASH.jsonl` before its part is, so that a committed unit always has
+them; the hash is the part's, because two machines may leave out different rows, and only one of their parts counts.
 `quarantine.jsonl` is all of them together, in the order of the units.
 """
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator
 from functools import partial
@@ -17,7 +19,7 @@ import numpy.typing as npt
 
 from tokenmill import layout
 from tokenmill.errors import CorruptStore
-from tokenmill.part import read_summary
+from tokenmill.part import PartSummary, read_summary
 from tokenmill.storage import in_turn
 from tokenmill.storage.damage import Damage, decode
 
@@ -57,27 +59,28 @@ def record(unit: int, file: SourceFile, bad: BadRow, *, with_text: bool) -> Quar
         return msgspec.structs.replace(entry, base64=bad.raw)
 
 
-def publish_piece(folder: Folder, unit: int, entries: list[Quarantined]) -> None:
-    """Publish the rows of one unit. What an attempt that came to nothing has left is not looked at: see `gather`."""
+def publish_piece(folder: Folder, part: PartSummary, entries: list[Quarantined]) -> None:
+    """Publish the rows that a part leaves out, before it. What belongs to no part is not looked at: see `gather`."""
     if not entries:
         return
     folder.create(PIECES)
-    with folder.publish(_piece(unit)) as file:
+    with folder.publish(_piece(part)) as file:
         file.write(msgspec.json.Encoder().encode_lines(entries))
 
 
 def gather(folder: Folder, committed: npt.NDArray[np.bool_]) -> int:
     """Publish the rows of all committed units in one file; how many units have some: those whose part says so."""
-    there = np.flatnonzero(layout.numbered_files(folder, PIECES, "jsonl", len(committed)) & committed).tolist()
+    units = {int(match[1]) for name in folder.names(PIECES) if (match := _PIECE.fullmatch(name))}
+    there = sorted(unit for unit in units if unit < len(committed) and committed[unit])
     summaries = in_turn(folder, partial(read_summary, folder), there, HEADERS_AHEAD)
-    units = [summary.unit for summary in summaries if summary.quarantined_rows]
-    if not units:
+    parts = [summary for summary in summaries if summary.quarantined_rows]
+    if not parts:
         folder.discard(TOGETHER)
         return 0
     with folder.publish(TOGETHER) as file:
-        for lines in in_turn(folder, lambda unit: list(folder.lines(_piece(unit))), units):
+        for lines in in_turn(folder, lambda part: list(folder.lines(_piece(part))), parts):
             file.writelines(lines)
-    return len(units)
+    return len(parts)
 
 
 def read(folder: Folder) -> Iterator[Quarantined]:
@@ -97,5 +100,8 @@ def reasons(folder: Folder) -> Counter[str]:
     return Counter(entry.reason for entry in read(folder))
 
 
-def _piece(unit: int) -> str:
-    return f"{PIECES}/{unit:08d}.jsonl"
+_PIECE = re.compile(r"([0-9]{8,18})-[0-9a-f]{16}\.jsonl")
+
+
+def _piece(part: PartSummary) -> str:
+    return f"{PIECES}/{part.unit:08d}-{part.sha256[:16]}.jsonl"

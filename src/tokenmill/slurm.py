@@ -8,8 +8,6 @@ from __future__ import annotations
 import os
 import re
 
-JOB = "SLURM_JOB_ID"
-
 
 def processors() -> int | None:
     """How many processors this task has; None if Slurm does not tell."""
@@ -30,13 +28,21 @@ def memory_bytes(processors_used: int) -> int | None:
 
 def place() -> tuple[int, int] | None:
     """Which of how many tasks this is: of an array, of a step, or of both. None if it is alone."""
-    if JOB not in os.environ:
-        return None
     array, arrays = _array()
-    task, tasks = _number("SLURM_PROCID") or 0, max(_number("SLURM_NTASKS") or 1, 1)
+    task, tasks = _step()
     if arrays * tasks == 1:
         return None
     return array * tasks + task % tasks, arrays * tasks
+
+
+def _step() -> tuple[int, int]:
+    """The place in a step that `srun` has started.
+
+    A batch script has the variables, too, as if it were the first of its tasks; it is alone until it calls `srun`.
+    """
+    task, tasks = _number("SLURM_PROCID"), _number("SLURM_STEP_NUM_TASKS") or _number("SLURM_NTASKS")
+    is_script = not task and "SLURM_JOB_ID" in os.environ and "SLURM_STEP_NUM_TASKS" not in os.environ
+    return (0, 1) if task is None or not tasks or is_script else (task, tasks)
 
 
 def _array() -> tuple[int, int]:
@@ -49,11 +55,9 @@ def _array() -> tuple[int, int]:
 
 
 def _tasks_here() -> int:
-    """How many tasks of the job share this node."""
-    counts = re.match(
-        "[0-9]+", os.environ.get("SLURM_STEP_TASKS_PER_NODE") or os.environ.get("SLURM_TASKS_PER_NODE", "")
-    )
-    return max(int(counts[0]), 1) if counts else 1
+    """How many tasks of the step share this node."""
+    first = re.match("[0-9]+", os.environ.get("SLURM_STEP_TASKS_PER_NODE", ""))  # 4(x2), if nodes are alike
+    return max(int(first[0]), 1) if first else 1
 
 
 def _number(name: str) -> int | None:

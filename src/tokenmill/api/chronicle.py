@@ -40,6 +40,11 @@ class Chronicle:
     _said: int = 0
     _loss: str = ""
 
+    @property
+    def log_path(self) -> str:
+        """Where all of it is."""
+        return layout.log_path(self.folder, self.rank)
+
     def log(self, event: str, **fields: object) -> None:
         """Add a line to the run's log."""
         layout.append_log(self.folder, event, self.rank, **fields)
@@ -127,7 +132,7 @@ class Chronicle:
         if self._said <= MOST_SAID:
             self.report.say(trouble)
         elif self._said == MOST_SAID + 1:
-            self.report.say(f"and so on: {layout.log_path(self.folder)} has the rest")
+            self.report.say(f"and so on: {self.log_path} has the rest")
 
     def _warn(self, notice: str) -> None:
         if notice not in self.notices:

@@ -8,9 +8,11 @@ from typing import Any
 
 from tokenmill.api.progress import Reporter, Step
 from tokenmill.api.trouble import fewer_workers, obituary, work_failed
-from tokenmill.executors.outcomes import Cause, Died, Done, Executor, Failed, Item, Value
+from tokenmill.executors.outcomes import Cause, Died, Done, Executor, Failed, Item, Terms, Value
 
 MOST_FAILURES = 10
+PATIENT = Terms(kills=10)
+"""What somebody else kills, or what is lost with its node, is tried more often."""
 
 
 @dataclass
@@ -45,7 +47,7 @@ class Crew:
     ) -> Iterator[Done[Item, Value]]:
         """Yield what is done, as it comes; raise RunFailed at the end if something could not be done."""
         failures: list[Failed[Any] | Died[Any]] = []
-        for outcome in self.pool.run(function, _until(items, lambda: len(failures) >= MOST_FAILURES)):
+        for outcome in self.pool.run(function, _until(items, lambda: len(failures) >= MOST_FAILURES), PATIENT):
             if isinstance(outcome, Done):
                 yield outcome
                 continue

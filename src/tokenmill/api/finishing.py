@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager
 
 import msgspec
 import numpy as np
@@ -14,9 +14,9 @@ from tokenmill.api.manifest import ManifestBuilder
 from tokenmill.api.means import choose_means
 from tokenmill.api.request import BadWords
 from tokenmill.api.trouble import too_many_bad
-from tokenmill.api.turns import turn
-from tokenmill.api.workplace import workplace
-from tokenmill.errors import IncompleteStore, UsageError
+from tokenmill.api.turns import FINISHING, turn
+from tokenmill.api.workplace import check_place, workplace
+from tokenmill.errors import IncompleteStore
 from tokenmill.executors.outcomes import Pool
 from tokenmill.storage import Folder, folder_at
 from tokenmill.wording import count
@@ -51,6 +51,7 @@ def finish(  # noqa: PLR0913 - the options of the command, by their names
 ) -> Finished:
     """Write the manifest if every unit has its part; raise IncompleteStore if not. A complete store stays as it is."""
     share = BadWords(max_bad=max_bad).share()
+    check_place(on)
     started = time.monotonic()
     folder = folder_at(directory)
     run = layout.require_run(folder)
@@ -88,14 +89,14 @@ def _complete(
     told = "manifest     another process is writing it"
     with (
         place as (pool, report),
-        turn(folder, "finishing", lambda: _is_complete(folder), lambda: report.pending(told)) as is_ours,
+        folder.share(layout.LOCK),
+        turn(folder, FINISHING, lambda: _is_complete(folder), lambda: report.pending(told)) as is_ours,
     ):
         if is_ours:
             means = choose_means(workers, None, run.units // PARTS_PER_WORKER + 1, room=pool.room)
             pool.start(means.workers, means.worker_bytes, most_workers=means.most_workers)
             _write(folder, run, pool, max_bad)
-    with suppress(UsageError), folder.lock(layout.LOCK):  # if nobody writes now
-        layout.remove_temporaries(folder)
+    layout.tidy(folder)
     return is_ours
 
 
@@ -114,6 +115,6 @@ def _write(folder: Folder, run: layout.Run, pool: Pool, max_bad: float) -> None:
     builder = ManifestBuilder(folder, run)
     builder.add_from_parts(pool, np.arange(run.units))
     if builder.quarantined > max_bad * builder.rows:
-        raise too_many_bad(folder, builder.bad_reasons(), builder.rows, max_bad)
+        raise too_many_bad(folder, builder.bad_reasons(), builder.rows, max_bad, layout.log_path(folder))
     quarantine.gather(folder, np.ones(run.units, np.bool_))
     builder.publish()

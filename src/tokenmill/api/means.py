@@ -5,17 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from tokenmill import machine
 from tokenmill.errors import UsageError
 from tokenmill.executors.local import this_machine
+from tokenmill.executors.outcomes import OWN_BYTES
 from tokenmill.job import parse_size
 from tokenmill.work import Limits
 
 if TYPE_CHECKING:
     from tokenmill.api.request import BadWords
     from tokenmill.executors.outcomes import Room
-
-OWN_BYTES = 300 << 20
-"""What the calling process and the nursery need for themselves; on a cluster, what each crew does."""
 
 WORKER_SHARE_USED = 0.8
 """How much of its share a worker may hold between batches; a batch needs the rest."""
@@ -31,21 +30,21 @@ DOCUMENT_COPIES = 5
 class Means:
     """The processes and the memory a run may use; `worker_bytes` is what each may hold between two batches.
 
-    All workers together may hold `crew_bytes`, also within a batch; those of one machine, `machine_bytes`. There may be
+    All workers together may hold `crew_bytes`, also within a batch; one that is alone, `alone_bytes`. There may be
     `most_workers` of them if machines join later.
     """
 
     workers: int
     worker_bytes: int
     crew_bytes: int
-    machine_bytes: int
+    alone_bytes: int
     memory_bytes: int
     most_workers: int
     notice: str | None = None
 
     def limits(self, words: BadWords | None = None) -> Limits:
         """What each worker is told: strict about bad rows if nothing else is said."""
-        document_bytes = self.machine_bytes // DOCUMENT_COPIES
+        document_bytes = self.alone_bytes // DOCUMENT_COPIES
         if words is None:
             return Limits(self.worker_bytes, document_bytes)
         return Limits(self.worker_bytes, document_bytes, words.timeout_seconds(), words.on_bad, words.quarantine_text)
@@ -81,8 +80,10 @@ def choose_means(
 
 
 def _of_cluster(wanted: int, most_workers: int, budget: int, smallest_worker_bytes: int, room: Room) -> Means:
-    """The same share of memory for every worker, so that the same documents are too long wherever they are."""
+    """The same share of memory for every worker, and documents that fit into one: they may come to any node."""
     share = max((budget - OWN_BYTES) // room.of_machine, smallest_worker_bytes)
-    machine_bytes = share * min(wanted, room.of_machine)
-    worker_bytes = int(share * WORKER_SHARE_USED)
-    return Means(wanted, worker_bytes, share * wanted, machine_bytes, share * wanted, max(most_workers, wanted))
+    worker_bytes, most = int(share * WORKER_SHARE_USED), max(most_workers, wanted)
+    notice = None
+    if share > room.share_bytes / machine.DEFAULT_MEMORY_SHARE:
+        notice = f"nodes that have less than {share / 1e9:.1f} GB for each processor get fewer workers, or none"
+    return Means(wanted, worker_bytes, share * wanted, share, share * wanted, most, notice)

@@ -58,10 +58,7 @@ while a rank is at its own units: hundreds of ranks may list a million parts."""
 LISTING_SHARE = 20
 """No more than so small a share of the time is spent on that."""
 
-ELSEWHERE = ("StoreError", "StorageError", "SourceError", "CorruptStore")
-"""Errors that another node of a cluster may not meet: it may not see a disk, or have no network."""
-
-TOGETHER = Terms(deaths=2, kills=10, elsewhere=ELSEWHERE)
+TOGETHER = Terms(deaths=2, kills=10)
 APART = Terms(deaths=1, kills=10)
 EARLY = 2
 """How far over the limit the bad documents have to be before a run is given up while it goes on."""
@@ -125,14 +122,18 @@ class Mill:
             self._take_from_others()  # what could not be done here may have been done elsewhere
         left = int((~self.committed).sum())
         if self.failures and left:
-            raise run_failed(self.failures, left, len(self.committed), layout.log_path(self.folder))
+            raise run_failed(self.failures, left, len(self.committed), self.chronicle.log_path)
         if left:
-            raise too_many_bad(self.folder, self._bad_reasons(), round(self._most_rows()), self.max_bad)
+            raise too_many_bad(
+                self.folder, self._bad_reasons(), round(self._most_rows()), self.max_bad, self.chronicle.log_path
+            )
 
     def check_bad(self) -> None:
         """Raise RunFailed if more of all rows are bad than may be; call it when the manifest knows all of them."""
         if self.manifest.quarantined > self.max_bad * self.manifest.rows:
-            raise too_many_bad(self.folder, self._bad_reasons(), self.manifest.rows, self.max_bad)
+            raise too_many_bad(
+                self.folder, self._bad_reasons(), self.manifest.rows, self.max_bad, self.chronicle.log_path
+            )
 
     def _give_out(self, executor: Executor, engine: str) -> None:
         """Give out the missing units until they are done, too many are in trouble, or the engine is given up."""

@@ -20,8 +20,8 @@ from tokenmill.api.means import choose_means
 from tokenmill.api.mill import Mill
 from tokenmill.api.naming import name_sources
 from tokenmill.api.request import BadWords, Request, Words, find_sources, make_request, total_bytes
-from tokenmill.api.turns import turn
-from tokenmill.api.workplace import LOCAL, workplace
+from tokenmill.api.turns import FINISHING, PLANNING, turn
+from tokenmill.api.workplace import LOCAL, check_place, workplace
 from tokenmill.errors import StorageError, StoreError, UsageError
 from tokenmill.places import USUAL_SECONDS
 from tokenmill.storage import folder_at
@@ -106,6 +106,7 @@ def prepare(  # noqa: PLR0913 - the options of the command, by their names
     done there. Several processes that are rank 0, 1, ... `of` n share the work, wherever they are; each of them returns
     when the store is complete.
     """
+    check_place(on)
     formats = [to] if isinstance(to, str) else list(dict.fromkeys(to))
     export_words = ExportWords(val, shuffle, shard_tokens, tail)
     refuse_unused(export_words, formats)
@@ -155,8 +156,7 @@ def _held(folder: Folder, share: Share | None) -> Iterator[None]:
         return
     with folder.share(layout.LOCK):
         yield
-    with suppress(UsageError), folder.lock(layout.LOCK):  # whoever is the last of all
-        layout.remove_temporaries(folder)
+    layout.tidy(folder)
 
 
 def _frozen(folder: Folder, request: Request, pool: Pool, report: progress.Reporter, share: Share | None) -> FrozenRun:
@@ -164,7 +164,7 @@ def _frozen(folder: Folder, request: Request, pool: Pool, report: progress.Repor
     if share is None:
         return freeze(folder, request, pool, report.pending)
     waiting = "plan         another rank is at it"
-    with turn(folder, "planning", lambda: folder.exists(layout.RUN), lambda: report.pending(waiting)):
+    with turn(folder, PLANNING, lambda: folder.exists(layout.RUN), lambda: report.pending(waiting)):
         return freeze(folder, request, pool, report.pending)
 
 
@@ -186,9 +186,18 @@ def _mill(mill: Mill, pool: Pool, named: Named) -> pa.Table:
                 return mill.manifest.publish()
         except BaseException:
             with suppress(StoreError, StorageError):  # there is something more important to tell
-                if not folder.exists(layout.MANIFEST):  # else another machine has come to the end, and has seen all
-                    quarantine.gather(folder, layout.committed_units(folder, mill.frozen.run.units))
+                _tell_quarantine(mill)
             raise
+
+
+def _tell_quarantine(mill: Mill) -> None:
+    """Name the rows that are in quarantine so far, unless another machine is about to name all of them, or has."""
+    folder, claim = mill.folder, mill.folder.claim(FINISHING)
+    try:
+        if (not mill.is_shared or claim.take()) and not folder.exists(layout.MANIFEST):
+            quarantine.gather(folder, layout.committed_units(folder, mill.frozen.run.units))
+    finally:
+        claim.release()
 
 
 def _ending(mill: Mill) -> AbstractContextManager[bool]:
@@ -196,7 +205,7 @@ def _ending(mill: Mill) -> AbstractContextManager[bool]:
     if not mill.is_shared:
         return nullcontext(not mill.folder.exists(layout.MANIFEST))
     folder, told = mill.folder, "manifest     another machine is writing it"
-    return turn(folder, "finishing", lambda: folder.exists(layout.MANIFEST), lambda: mill.report.pending(told))
+    return turn(folder, FINISHING, lambda: folder.exists(layout.MANIFEST), lambda: mill.report.pending(told))
 
 
 def _announce(report: progress.Reporter, mill: Mill, request: Request) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from tokenmill import layout, quarantine
+from tokenmill import quarantine
 from tokenmill.errors import BadDocument, RunFailed, TokenmillError
 from tokenmill.executors.outcomes import Cause, Died, Failed, Item, Worker
 from tokenmill.places import STAGES, place_in
@@ -100,7 +100,7 @@ def run_failed(failures: Sequence[Failed[UnitTask] | Died[UnitTask]], left: int,
     )
 
 
-def too_many_bad(folder: Folder, reasons: Counter[str], rows: int, max_bad: float) -> RunFailed:
+def too_many_bad(folder: Folder, reasons: Counter[str], rows: int, max_bad: float, log: str) -> RunFailed:
     """The error that ends a run with more bad documents than may be."""
     bad = reasons.total()
     share = bad / max(rows, 1)
@@ -108,7 +108,7 @@ def too_many_bad(folder: Folder, reasons: Counter[str], rows: int, max_bad: floa
         f"{count(bad, 'document')} of {rows:,} cannot be tokenized: {share:.2%}, more than --max-bad {max_bad:g}",
         *(f"{number:>11,}  {reason}" for reason, number in reasons.most_common(NAMED_FAILURES)),
         f"named in     {folder.path(quarantine.TOGETHER)}",
-        f"             and {layout.log_path(folder)}, if their unit is not done",
+        f"             and {log}, if their unit is not done",
         "What is committed stays. Repair the sources and use another --out, or run it again and allow more:",
         "--max-bad 1%" if max_bad else "--on-bad quarantine --max-bad 0.1%",
     )

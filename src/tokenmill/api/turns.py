@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
     from tokenmill.storage import Folder
 
+PLANNING = "planning"
+FINISHING = "finishing"
 FIRST_WAIT_SECONDS = 0.5
 LAST_WAIT_SECONDS = 5.0
 

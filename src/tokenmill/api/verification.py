@@ -13,7 +13,7 @@ from tokenmill.api import progress
 from tokenmill.api.freeze import load
 from tokenmill.api.means import Means, choose_means
 from tokenmill.api.request import BadWords
-from tokenmill.api.workplace import workplace
+from tokenmill.api.workplace import check_place, workplace
 from tokenmill.checking import Verify
 from tokenmill.errors import CorruptStore, IncompleteStore, RunFailed, UsageError
 from tokenmill.executors.outcomes import Done, Executor, Failed, Item, Pool, Value
@@ -62,6 +62,7 @@ def verify(  # noqa: PLR0913 - the options of the command, by their names
     """
     if not 0 <= sample <= 1:
         raise UsageError("--sample is a share of the documents, between 0 and 1")
+    check_place(on)
     share = 1.0 if all else sample
     started = time.monotonic()
     folder = folder_at(directory)

@@ -11,6 +11,7 @@ import logging
 import os
 import re
 import signal
+import socket
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -20,6 +21,11 @@ from tokenmill.errors import RunFailed, UsageError
 from tokenmill.executors.crew import Crew, Equipment, Told
 
 SHOWN_REASON = 300
+KNOCK_SECONDS = 10.0
+ADVICE = (
+    "Start one with `ray start --head`, run this on one of its nodes, and give the address it prints: ray://HOST:6379.",
+    "A cluster that asks for a token wants RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN or the file that it made.",
+)
 CREATION = "raised in its creation task"
 LOSSES = {
     "node has died": "its node has died",
@@ -71,16 +77,18 @@ class Cluster:
         self._crew = ray.remote(Crew)
 
     def _join(self, address: str | None) -> None:
+        place = _for_ray(address)
+        if place is not None:
+            _knock(place)
         quiet = {"log_to_driver": False, "logging_level": logging.ERROR, "include_dashboard": False}
         try:
-            self._ray.init(address=_for_ray(address), **quiet)
+            self._ray.init(address=place, **quiet)
         except (ConnectionError, RuntimeError, ValueError, self._ray.exceptions.RayError) as error:
             raise RunFailed(
                 "the Ray cluster cannot be joined",
                 f"address      {address or os.environ.get('RAY_ADDRESS') or 'none was given'}",
                 f"reason       {_short(error)}",
-                "Start one with `ray start --head`, run this on one of its nodes, and give the address it prints:",
-                "--on ray://HOST:6379",
+                *ADVICE,
             ) from error
 
     def leave(self) -> None:
@@ -165,6 +173,17 @@ def _for_ray(address: str | None) -> str | None:
     if match is None:
         raise UsageError(f"--on {address} is no address of a cluster", "Write it such as ray://HOST:6379.")
     return f"{match[1]}:{match[2]}"
+
+
+def _knock(place: str) -> None:
+    """Refuse an address where nobody is: Ray would try for minutes."""
+    host, _, port = place.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), KNOCK_SECONDS).close()
+    except OSError as error:
+        raise RunFailed(
+            "the Ray cluster cannot be reached", f"address      {place}", f"reason       {error}", *ADVICE
+        ) from error
 
 
 def _loss(error: Exception) -> str:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
-from tokenmill import settings
+from tokenmill import machine, settings
 from tokenmill.errors import RunFailed
 from tokenmill.executors.local import LOOK_SECONDS, LocalExecutor, Shift
 from tokenmill.executors.outcomes import Died, Outcome, Terms
@@ -75,6 +75,7 @@ class Crew:
         if equipment.version != own_version():
             raise RunFailed(f"it has tokenmill {own_version()}, and the run is of tokenmill {equipment.version}")
         settings.adopt(equipment.settings)
+        machine.die_last()  # Ray has its own processes die first, which would take the crew for what one worker does
         self._equipment = equipment
         self._executor = LocalExecutor(equipment.preload)
         self._feed = _Feed()

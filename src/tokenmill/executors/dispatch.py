@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -29,11 +29,16 @@ MOST_STOCK = 64
 """How much work lies ready for a worker while calls are on their way, in seconds, and in items at most."""
 
 ELSEWHERE = 2
-"""How many more crews try what one has failed at."""
+"""How many other nodes try what one has failed at."""
 
 SHOWN = 300
 
 Numbered = tuple[int, Any]
+
+
+def node_of(crew: str) -> str:
+    """The node that a crew is on, as its name tells."""
+    return crew.partition("/")[0]
 
 
 @dataclass
@@ -43,7 +48,8 @@ class _Given:
     tried: Try
     crews: set[str] = field(default_factory=set)
     since: float = 0.0
-    failed_at: set[str] = field(default_factory=set)
+    failures: int = 0
+    failed_on: set[str] = field(default_factory=set)
 
 
 class Dispatch:
@@ -60,6 +66,8 @@ class Dispatch:
         self._done = 0
         self._seconds = 0.0
         self._looked = -math.inf
+        self.faults: Counter[str] = Counter()
+        """How often each node has failed at what another one could do, since it last did something itself."""
 
     def is_done(self) -> bool:
         """Whether every item has its outcome."""
@@ -99,18 +107,27 @@ class Dispatch:
         if not isinstance(outcome, Done) and given.crews != {crew}:
             self._take_from(crew, number)  # a crew that was cut off fails for that reason alone
             return None
-        if isinstance(outcome, Failed) and outcome.kind in self._terms.elsewhere and len(given.failed_at) < ELSEWHERE:
+        if isinstance(outcome, Failed) and self._is_for_others(crew, given, outcome):
             return self._elsewhere(crew, number, outcome)
         if isinstance(outcome, Done):
             self._done += 1
             self._seconds += outcome.seconds
+            self.faults[node_of(crew)] = 0
+            self.faults.update(given.failed_on - {node_of(crew)})
         self._close(number)
         return outcome
 
+    def _is_for_others(self, crew: str, given: _Given, failure: Failed[Any]) -> bool:
+        """Whether another node may do what one has failed at."""
+        if failure.kind not in self._terms.elsewhere or given.failures >= ELSEWHERE:
+            return False
+        return bool({node_of(each) for each in self._held} - given.failed_on - {node_of(crew)})
+
     def _elsewhere(self, crew: str, number: int, failure: Failed[Any]) -> Died[Any]:
-        """Let another crew try what one has failed at, perhaps because of its node."""
+        """Let another node try what one has failed at, perhaps by its own fault."""
         given = self._open[number]
-        given.failed_at.add(crew)
+        given.failures += 1
+        given.failed_on.add(node_of(crew))
         self._take_from(crew, number)
         end = End(0, Cause.LOST, detail=" ".join(failure.message.split())[:SHOWN])
         death = self._death(given, end, failure.worker)
@@ -121,7 +138,7 @@ class Dispatch:
     def lose(self, crew: str, end: End, worker: Worker) -> list[Died[Any]]:
         """Take back what a crew has, to be given to others. If it answers after all, and first, its answer counts."""
         deaths = []
-        for number in sorted(self._held.get(crew, ())):
+        for number in sorted(self._held.pop(crew, ())):
             given = self._open[number]
             self._take_from(crew, number)
             if given.crews:
@@ -148,13 +165,13 @@ class Dispatch:
         )
 
     def _next(self, crew: str) -> int | None:
-        """The number of an item that nobody has, and that this crew has not failed at, if others can be waited for."""
+        """The number of an item that nobody has, and that this node has not failed at, if others can be waited for."""
         for _ in range(len(self._waiting)):
             number = self._waiting.popleft()
             given = self._open.get(number)
             if given is None:
                 continue  # it was answered for by a crew that had been given up
-            if crew not in given.failed_at or time.monotonic() - given.since > COPY_SECONDS:
+            if node_of(crew) not in given.failed_on or time.monotonic() - given.since > COPY_SECONDS:
                 return number
             self._waiting.append(number)
         return self._draw()
@@ -187,4 +204,4 @@ class Dispatch:
 
     def _close(self, number: int) -> None:
         for crew in self._open.pop(number).crews:
-            self._held[crew].discard(number)
+            self._held.get(crew, set()).discard(number)

@@ -149,11 +149,14 @@ class Terms:
     kills: int = 3
     workers: int | None = None
     ahead: int = 0
-    elsewhere: tuple[str, ...] = ()
+    elsewhere: tuple[str, ...] = ("StoreError", "StorageError", "SourceError", "CorruptStore")
     enough: Callable[[], bool] = never
 
 
 USUAL = Terms()
+
+OWN_BYTES = 300 << 20
+"""What whoever supervises workers needs beside them, on each machine."""
 
 
 @dataclass(frozen=True, slots=True)

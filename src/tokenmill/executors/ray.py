@@ -15,18 +15,17 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
-from tokenmill import settings
+from tokenmill import machine, settings
 from tokenmill.errors import RunFailed
 from tokenmill.executors.cluster import Cluster, Lost, Node
 from tokenmill.executors.crew import Equipment, Told, own_version
 from tokenmill.executors.dispatch import Dispatch
 from tokenmill.executors.outcomes import (
+    OWN_BYTES,
     USUAL,
     Cause,
     Died,
-    Done,
     End,
-    Failed,
     Item,
     Outcome,
     Room,
@@ -40,12 +39,6 @@ from tokenmill.wording import count, size
 PROCESSORS_OF_CREW = 8
 """How many processors a crew has at most: others may need the rest of a large node, and a death costs less."""
 
-OWN_BYTES = 300 << 20
-"""What a crew needs beside its workers."""
-
-USABLE = 0.7
-"""How much of the memory that a node offers is used."""
-
 NODES_SECONDS = 2.0
 """How often new nodes are looked for."""
 
@@ -56,11 +49,14 @@ SILENT_SECONDS = 10.0
 MOST_WAIT_SECONDS = 1.0
 """What counts at most between two looks: that this process was stopped is no crew's fault."""
 
-PLACE_SECONDS = 30.0
+PLACE_SECONDS = 120.0
 """How long a crew may take to come, before two of half its size are tried."""
 
 ATTEMPTS = 3
-"""How many crews may die on a node before one has answered."""
+"""How many crews may die on a node, by their own doing, before one has answered."""
+
+FAULTS = 3
+"""How often in a row a node may fail at what another one can do."""
 
 PATIENCE_SECONDS = 30.0
 """After how long without any crew it is said why."""
@@ -83,7 +79,6 @@ class _Hand:
     silent_seconds: float = 0.0
     is_silent: bool = False
     has_answered: bool = False
-    faults: int = 0
     born: float = field(default_factory=time.monotonic)
 
     @property
@@ -134,6 +129,7 @@ class RayExecutor:
         self._hands: list[_Hand] = []
         self._means = _Means()
         self._gone = _Gone()
+        self._unfit: set[str] = set()
         self._names = itertools.count(1)
         self._numbers = itertools.count(1)
         self._shifts = 0
@@ -146,8 +142,8 @@ class RayExecutor:
         nodes = self._cluster.nodes()
         if not nodes:
             return Room(1, 1, 0)
-        share = min(USABLE * node.memory_bytes / node.processors for node in nodes)
-        of_machine = max(min(node.processors, PROCESSORS_OF_CREW) for node in nodes)
+        share = min(machine.DEFAULT_MEMORY_SHARE * node.memory_bytes / node.processors for node in nodes)
+        of_machine = max(node.processors for node in nodes)
         return Room(sum(node.processors for node in nodes), of_machine, int(share), machines=len(nodes))
 
     @property
@@ -209,7 +205,8 @@ class RayExecutor:
         if time.monotonic() - self._nodes_seen < NODES_SECONDS:
             return
         self._nodes_seen = time.monotonic()
-        nodes = [node for node in self._cluster.nodes() if self._gone.attempts[node.id] < ATTEMPTS]
+        alive = [node for node in self._cluster.nodes() if node.id not in self._unfit]
+        nodes = [node for node in alive if self._gone.attempts[node.id] < ATTEMPTS]
         for hand in [hand for hand in self._hands if hand.is_late]:
             self._remove(hand)
             self._put(hand.node, hand.processors // 2)
@@ -218,7 +215,7 @@ class RayExecutor:
                 self._put(node, workers)
         if any(hand.has_answered for hand in self._hands):
             self._without = time.monotonic()
-        elif not nodes and self._gone.reason:
+        elif alive and not nodes:
             raise RunFailed(
                 "no node of the Ray cluster can work",
                 f"node         {self._gone.node}",
@@ -250,7 +247,7 @@ class RayExecutor:
         held = self._means.worker_bytes
         equipment = Equipment(own_version(), self._preload, workers, held, limit, settings.shared())
         actor = self._cluster.put_crew(node, equipment, all_bytes + OWN_BYTES)
-        self._hands.append(_Hand(f"crew {next(self._names)}", node, actor, workers, workers))
+        self._hands.append(_Hand(f"{node.id}/{next(self._names)}", node, actor, workers, workers))
 
     def _call(self, hand: _Hand, dispatch: Dispatch, order: Any, terms: Terms) -> None:
         """Tell a crew what to do, or give it items, if it has answered for what it was told before."""
@@ -291,6 +288,8 @@ class RayExecutor:
             return
         hand.has_answered, hand.is_silent, hand.silent_seconds, hand.workers = True, False, 0.0, told.workers
         yield from self._told(self._counted(hand, told, dispatch))
+        for node in [node for node, faults in dispatch.faults.items() if faults >= FAULTS]:
+            yield from self._given_up(node, dispatch)
 
     def _counted(self, hand: _Hand, told: Told, dispatch: Dispatch) -> Iterator[Outcome[Any, Any]]:
         for outcome in told.outcomes:
@@ -298,12 +297,6 @@ class RayExecutor:
             counted = dispatch.answer(hand.name, outcome.item, replace(outcome, worker=worker))
             if counted is not None:
                 yield counted
-            if isinstance(outcome, Done):
-                hand.faults = 0
-            elif isinstance(outcome, Failed) and isinstance(counted, Died):  # it is tried elsewhere
-                hand.faults += 1
-                if hand.faults == ATTEMPTS and len(self.nodes) > 1:
-                    yield from self._given_up(hand, dispatch, outcome.message)
 
     def _told(self, outcomes: Iterable[Outcome[Any, Any]]) -> Iterator[Outcome[Any, Any]]:
         """Outcomes as the caller sees them: a death leaves the workers of all nodes."""
@@ -315,12 +308,13 @@ class RayExecutor:
         self._remove(hand)
         yield from self._told(dispatch.lose(hand.name, End(0, Cause.LOST, detail=reason), _worker(hand)))
 
-    def _given_up(self, hand: _Hand, dispatch: Dispatch, reason: str) -> Iterator[Outcome[Any, Any]]:
-        """A node that fails at everything is not used any more."""
-        self._say(f"note: node {hand.node.name} is not used any more: {' '.join(reason.split())}")
-        for each in [each for each in self._hands if each.node.id == hand.node.id]:
-            self._gone.attempts[each.node.id] = ATTEMPTS
-            yield from self._lost(each, dispatch, "its node is not used any more")
+    def _given_up(self, node: str, dispatch: Dispatch) -> Iterator[Outcome[Any, Any]]:
+        """A node that fails at what others can do is not used any more."""
+        del dispatch.faults[node]
+        self._unfit.add(node)
+        for hand in [hand for hand in self._hands if hand.node.id == node]:
+            self._say(f"note: node {hand.node.name} is not used any more: it fails at what others can do")
+            yield from self._lost(hand, dispatch, "its node is not used any more")
 
     def _fallen_silent(self) -> Iterator[_Hand]:
         """The crews that should have answered by now; those that are only being started may take longer."""

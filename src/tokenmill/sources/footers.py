@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -39,7 +40,7 @@ LARGEST = 1 << 62
 MOST_BITS = 64
 
 
-class Kept(msgspec.Struct, frozen=True, array_like=True):
+class Kept(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """A column of some row groups. A shape is the codec of a column chunk, whether it has a dictionary, its encodings.
 
     The numbers of each row group follow each other: its shape, its rows, the bytes of its pages unpacked and packed,
@@ -87,13 +88,21 @@ def cut_down(metadata: pq.FileMetaData, leaf: int, groups: range) -> bytes | Non
     return msgspec.msgpack.encode(kept)
 
 
-def read_footer(data: bytes) -> pq.FileMetaData:
-    """What `cut_down` kept, as pyarrow sees a file that has nothing else."""
+def read_footer(data: bytes, groups: int) -> pq.FileMetaData:
+    """What `cut_down` kept of so many row groups, as pyarrow sees a file that has nothing else."""
     try:
-        footer = _footer(msgspec.msgpack.decode(data, type=Kept))
+        footer = _footer(_checked(msgspec.msgpack.decode(data, type=Kept), groups))
     except (msgspec.MsgspecError, LookupError, ValueError) as error:
         raise Damage(f"what the plan has kept of the footer is damaged ({error})") from error
     return pq.read_metadata(pa.BufferReader(footer))
+
+
+def _checked(kept: Kept, groups: int) -> Kept:
+    """Refuse numbers of more or fewer row groups, before anything is made of them. Each ends with a byte below 128."""
+    found = np.count_nonzero(np.frombuffer(kept.numbers, np.uint8) < 128)
+    if found != groups * NUMBERS_OF_GROUP:
+        raise ValueError(f"it has {found} numbers for {groups} row groups")
+    return kept
 
 
 def spans(metadata: pq.FileMetaData, leaf: int, file_bytes: int) -> list[tuple[int, int]]:

@@ -21,6 +21,10 @@ BUFFER_BYTES = 1 << 20
 # A dictionary page may repeat a value in every row, which the size of the column chunk does not show.
 MOST_ROWS_AT_ONCE = 2048
 TAIL_BYTES = 64 << 10
+LEAST_GROUP_BYTES = 16
+"""A row group takes more than this in the footer of its file."""
+
+MOST_FIRST = 1 << 62
 """What is read first of a file behind a network: most footers are shorter."""
 
 
@@ -117,11 +121,11 @@ def _detail(footer: _Footer, groups: range, first: int) -> bytes | None:
 
 def _kept(file: SourceFile, piece: Slice, column: str) -> _Footer:
     """What the plan has kept of a file's footer."""
-    detail = piece.detail or b""
-    footer = _described(file, read_footer(detail[8:]), column, int.from_bytes(detail[:8], "little"))
-    if len(footer.rows) != piece.stop - piece.start:
-        raise EOFError(f"the plan has kept {len(footer.rows)} of its {piece.stop - piece.start} row groups")
-    return footer
+    detail, groups = piece.detail or b"", piece.stop - piece.start
+    first = int.from_bytes(detail[:8], "little")
+    if not 0 <= groups <= file.size // LEAST_GROUP_BYTES or first > MOST_FIRST:
+        raise EOFError(f"the plan has {groups:,} row groups of a file of {file.size:,} bytes, from row {first:,} on")
+    return _described(file, read_footer(detail[8:], groups), column, first)
 
 
 # Units of one file follow each other, and a footer may take megabytes: keep the last ones.

@@ -23,12 +23,12 @@ import pyarrow as pa
 from tokenmill import machine
 from tokenmill.errors import CorruptStore, StoreError, UsageError
 from tokenmill.storage.addresses import absolute
-from tokenmill.storage.claims import Claim, DiskClaim
+from tokenmill.storage.claims import Claim, DiskClaim, try_lock
 from tokenmill.storage.guards import check_size, early, inside, own, regular, unreadable
 from tokenmill.storage.writing import EagerFile, Overtaken, sync_directory, write_error
 
 TEMPORARY_SUFFIX = ".tmp"
-TIDY_SECONDS = 5.0
+TIDY_SECONDS = 20.0
 _TEMPORARY = re.compile(r"\..+\.[0-9a-f]{12}\.tmp")
 """What `publish` calls a file before it is whole. Other people's files may end alike."""
 
@@ -156,15 +156,11 @@ class DiskFolder:
     def fill(self, name: str, size: int, start: int) -> Iterator[BinaryIO]:
         """Write a stretch of a file that several writers fill; it appears under its name when it is sealed.
 
-        One that was sealed before is opened up again.
+        In one that is sealed already, the stretch is written where it is: whoever comes late writes what is there.
         """
-        path = self.path(_unsealed(name))
+        path = self.path(name)
         try:
-            if not os.path.exists(path):
-                with contextlib.suppress(FileNotFoundError):
-                    os.rename(self.path(name), path)
-            path = own(self.path(_unsealed(name)))
-            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o644)
+            descriptor = self._fillable(name)
             with io.BufferedWriter(EagerFile(descriptor, "wb")) as file:
                 if os.path.getsize(descriptor) != size:
                     os.ftruncate(descriptor, size)
@@ -174,6 +170,17 @@ class DiskFolder:
                 os.fsync(descriptor)
         except OSError as error:
             raise write_error(path, error) from error
+
+    def _fillable(self, name: str) -> int:
+        """The descriptor of a file that is being filled, or of the sealed one."""
+        sealed, unsealed = own(self.path(name)), own(self.path(_unsealed(name)))
+        if not os.path.exists(sealed):
+            descriptor = os.open(unsealed, os.O_WRONLY | os.O_CREAT, 0o644)
+            if not os.path.exists(sealed) or os.path.samestat(os.fstat(descriptor), os.stat(sealed)):
+                return descriptor
+            os.close(descriptor)  # it was sealed in between, and what was opened is a new, empty file
+            os.unlink(unsealed)
+        return os.open(sealed, os.O_WRONLY)
 
     def publish_first(self, name: str, data: pa.Buffer) -> bool:
         """Publish a file unless there is one; whether it was. Of several that try, one does."""
@@ -193,7 +200,7 @@ class DiskFolder:
         return self._filled_bytes(name) == size
 
     def _filled_bytes(self, name: str) -> int | None:
-        for path in (self.path(_unsealed(name)), self.path(name)):
+        for path in (self.path(name), self.path(_unsealed(name))):
             with contextlib.suppress(OSError):
                 return os.path.getsize(path)
         return None
@@ -203,8 +210,8 @@ class DiskFolder:
         if self._filled_bytes(name) != size:
             raise StoreError(f"{self.path(name)} has gone while it was written", "Run the same command again.")
         try:
-            if os.path.exists(self.path(_unsealed(name))):
-                os.replace(self.path(_unsealed(name)), self.path(name))
+            if not os.path.exists(self.path(name)):
+                os.rename(self.path(_unsealed(name)), self.path(name))
             sync_directory(os.path.dirname(self.path(name)))
         except OSError as error:
             raise write_error(self.path(name), error) from error
@@ -291,7 +298,7 @@ class DiskFolder:
     ) -> Iterator[BinaryIO]:
         with self._lock_file(name) as file:
             until = time.monotonic() + patience_seconds
-            while not (taken := _try_lock(file, kind)) and time.monotonic() < until:
+            while not (taken := try_lock(file, kind)) and time.monotonic() < until:
                 time.sleep(0.1)
             if not taken:
                 owner = str(_owner(file) or "several, on one or more machines")
@@ -316,11 +323,7 @@ class DiskFolder:
         if not self.exists(name):
             return None
         with self._open(name) as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return str(_owner(file))
-        return None
+            return None if try_lock(file, fcntl.LOCK_SH) else str(_owner(file))
 
     def free_bytes(self) -> int | None:
         """The space left on the folder's file system (of its nearest existing parent)."""
@@ -358,19 +361,11 @@ def _name_first(temporary: str, path: str) -> None:
     except FileExistsError:
         raise Overtaken(path) from None
     except OSError as error:
-        if error.errno not in (errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK, errno.ENOSYS):
+        if error.errno not in (errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EMLINK, errno.ENOSYS, errno.EXDEV):
             raise
         if os.path.exists(path):  # a file system without links, where nobody can be kept from coming in between
             raise Overtaken(path) from None
         os.replace(temporary, path)
-
-
-def _try_lock(file: BinaryIO, kind: int) -> bool:
-    try:
-        fcntl.flock(file, kind | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 def _owner(file: BinaryIO) -> int:
