@@ -207,6 +207,7 @@ def test_verify_all_finds_wrong_tokens(tmp_path: Path, store: Path) -> None:
     summary, content = open_part(folder, 0)
     tokens = content.tokens.copy()
     tokens[5] += 1
+    (store / "parts" / "00000000.arrow").unlink()
     write_part(folder, summary, type(content)(tokens, content.offsets, content.source, content.row))
     assert "manifest" in run("verify", store, code=3).stderr
     assert "row 0 has other tokens" in run("verify", store, "--all", code=3).stderr

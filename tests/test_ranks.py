@@ -23,7 +23,7 @@ from tokenmill import machine, slurm
 from tokenmill.api.ranks import Share, choose_share
 from tokenmill.api.turns import turn
 from tokenmill.errors import UsageError
-from tokenmill.storage import claims, folder_at
+from tokenmill.storage import claims, disk, folder_at
 
 ALONE = ("--workers", "1")
 ENVIRONMENT = (
@@ -227,14 +227,42 @@ def test_the_last_ranks_death_is_mended_by_finish(corpus: Path, reference: dict[
     assert "unit 11" in gap.err
 
 
-def test_ranks_and_a_run_alone_do_not_mix_on_a_disk(corpus: Path, tmp_path: Path) -> None:
-    """A run that holds the store for itself keeps ranks out, and the other way round; both say so."""
+BAD = b'{"text": "one"}\n{"text": "\xff"}\n{"text": "three"}\n{"text": 4}\n'
+
+
+def test_a_rank_that_is_stopped_leaves_the_names_of_others_alone(tmp_path: Path) -> None:
+    """What is in quarantine is named by whoever completes the store; `verify` finds it if the names are gone."""
+    (tmp_path / "corpus.jsonl").write_bytes(BAD)
+    words = [tmp_path / "corpus.jsonl", *SMALL_UNITS, *ALONE, "--max-bad", "90%", "--out", tmp_path / "out"]
     folder = folder_at(str(tmp_path / "out"))
     folder.create()
-    with folder.lock(".lock"):
-        refused = tokenmill(*rank(0, 2, corpus, tmp_path / "out"))
-    assert refused.code == 2
-    assert "another run is writing" in refused.err
+    claim = folder.claim("finishing")
+    assert claim.take()
+    with running("prepare", *words, "--rank", 0, "--of", 2) as one:
+        assert wait_until(lambda: len(folder.names("parts")) >= 1)
+        time.sleep(1.0)  # it waits for whoever holds the claim
+        one.send_signal(signal.SIGTERM)
+        assert one.wait(20) == 130
+    assert not folder.exists("quarantine.jsonl")
+    claim.release()
+    assert tokenmill("prepare", *words, "--rank", 1, "--of", 2).code == 0
+    assert len(folder.read("quarantine.jsonl").splitlines()) == 2
+    assert tokenmill("verify", tmp_path / "out").code == 0
+    folder.discard("quarantine.jsonl")
+    wrong = tokenmill("verify", tmp_path / "out")
+    assert wrong.code == 3
+    assert "names 0 rows, and the manifest counts 2 in quarantine" in wrong.err
+
+
+def test_ranks_and_a_run_alone_do_not_mix_on_a_disk(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that holds the store for itself keeps ranks out, and the other way round; both say so."""
+    monkeypatch.setattr(disk, "TIDY_SECONDS", 0.2)
+    folder = folder_at(str(tmp_path / "out"))
+    folder.create()
+    with folder.lock(".lock"), pytest.raises(UsageError, match="another run is writing"), folder.share(".lock"):
+        pass
     with folder.share(".lock"):
         assert tokenmill(*rank(0, 2, corpus, tmp_path / "out")).code == 0
         refused = tokenmill("prepare", corpus, *SMALL_UNITS, "--out", tmp_path / "out")
@@ -253,7 +281,7 @@ def test_a_rank_cannot_export(corpus: Path, tmp_path: Path) -> None:
 def test_status_tells_of_all_ranks(s3: Bucket, corpus: Path) -> None:
     """Drivers and workers of a run that goes on elsewhere, read from the store; none when it is over."""
     out = f"{s3.url}/run"
-    with Proxy(s3.server.port, latency_seconds=0.2) as proxy:
+    with Proxy(s3.server.port, latency_seconds=0.1) as proxy:
         far = {"AWS_ENDPOINT_URL": proxy.endpoint}
         with running(*rank(0, 2, corpus, out), **far) as one, running(*rank(1, 2, corpus, out), **far) as other:
 

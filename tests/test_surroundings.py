@@ -324,12 +324,16 @@ def files_now(folder: Folder, prefix: str = "") -> Iterator[tuple[str, bytes]]:
             yield from files_now(entry, f"{prefix}{name}/")
 
 
+NAMING = ("rename", "link")
+"""What gives a file its name."""
+
+
 @needs_strace
 def test_a_file_is_synced_before_it_gets_its_name(traced: tuple[Path, list[tracing.Event]]) -> None:
     """No name is ever given to bytes that a loss of power could take back."""
     renames = 0
     for machine, event in at_each(traced):
-        if event.kind == "rename" and not event.other.endswith(".unsealed"):
+        if event.kind in NAMING and not event.path.endswith(".unsealed"):
             entry = machine.entry(event.path)
             assert isinstance(entry, File)
             assert entry.sure, f"{event.other} is published before its bytes are synced"
@@ -351,7 +355,7 @@ def test_what_a_name_promises_is_synced_before(
         promised["manifest.parquet"].add("quarantine.jsonl")
     seen = set()
     for machine, event in at_each(traced):
-        name = os.path.relpath(event.other, traced[0] / "store") if event.kind == "rename" else ""
+        name = os.path.relpath(event.other, traced[0] / "store") if event.kind in NAMING else ""
         if name in promised:
             seen.add(name)
             folder = f"store/{name.partition('/')[0]}" if "/" in name else "store"

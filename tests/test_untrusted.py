@@ -28,6 +28,7 @@ from targets import END, TARGETS, fate, make_base  # noqa: E402
 import tokenmill  # noqa: E402
 from conftest import DATA, SMALL_TIKTOKEN  # noqa: E402
 from tokenmill import layout  # noqa: E402
+from tokenmill.api.freeze import load  # noqa: E402
 from tokenmill.errors import CorruptStore, SourceError, StoreError, TokenmillError  # noqa: E402
 from tokenmill.exports.job import read_frozen  # noqa: E402
 from tokenmill.part import MOST, PartContent, PartSummary, Skipped, open_part, part_name, write_part  # noqa: E402
@@ -62,6 +63,8 @@ def store(base: Path, tmp_path: Path) -> Path:
 
 def use(directory: Path) -> None:
     """Look at a store in every way that starts no worker."""
+    folder = folder_at(str(directory))
+    load(folder, layout.require_run(folder))
     tokenmill.status(str(directory))
     opened = tokenmill.open(str(directory))
     opened.document(0)

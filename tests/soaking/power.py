@@ -70,6 +70,8 @@ class Machine:
             folder.change(name, None)
         elif event.kind == "rename":
             folder.change(os.path.basename(event.other), entry, gone=name)
+        elif event.kind == "link":
+            folder.change(os.path.basename(event.other), entry)
         elif event.kind == "sync":
             self._sync(entry)
         elif isinstance(entry, File):

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 CALLS = (
-    "openat,open,write,pwrite64,lseek,ftruncate,fsync,fdatasync,rename,renameat,renameat2,mkdir,unlink,unlinkat,rmdir"
+    "openat,open,write,pwrite64,lseek,ftruncate,fsync,fdatasync,"
+    "rename,renameat,renameat2,link,linkat,mkdir,unlink,unlinkat,rmdir"
 )
 LONGEST_WRITE = 1 << 22
 TEXT = r'"((?:[^"\\]|\\.)*)"'
@@ -27,6 +28,7 @@ PATTERNS = {
     "resize": re.compile(rf"ftruncate\({FILE}, (\d+)\) = 0"),
     "sync": re.compile(rf"f(?:data)?sync\({FILE}\) = 0"),
     "rename": re.compile(rf"rename(?:at2?)?\({AT}{TEXT}, {AT}{TEXT}.*\) = 0"),
+    "link": re.compile(rf"link(?:at)?\({AT}{TEXT}, {AT}{TEXT}.*\) = 0"),
     "make": re.compile(rf"mkdir\({TEXT}, .*\) = 0"),
     "remove": re.compile(rf"(?:unlink|rmdir)\({TEXT}\) = 0"),
     "remove in": re.compile(rf"unlinkat\({FILE}, {TEXT}, .*\) = 0"),
@@ -81,8 +83,8 @@ def _events(lines: Sequence[tuple[str, str]]) -> Iterator[Event]:
             yield Event("write", found[2], data=_bytes(found[3])[: int(found[5])], place=int(found[4]))
         elif kind == "resize":
             yield Event("resize", found[2], place=int(found[3]))
-        elif kind == "rename":
-            yield Event("rename", _text(found[1]), _text(found[2]))
+        elif kind in {"rename", "link"}:
+            yield Event(kind, _text(found[1]), _text(found[2]))
         elif kind == "remove in":
             yield Event("remove", os.path.join(found[2], _text(found[3])))
         else:

@@ -57,6 +57,7 @@ class Heart:
         self._thread.join()
 
     def _beat(self) -> None:
+        self._tell(ended=False)
         while not self._ended.wait(self._first.every_seconds):
             self._tell(ended=False)
         self._tell(ended=True)

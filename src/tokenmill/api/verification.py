@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from tokenmill import layout, planning
+from tokenmill import layout, planning, quarantine
 from tokenmill.api import progress
 from tokenmill.api.freeze import load
 from tokenmill.api.means import Means, choose_means
@@ -88,6 +88,7 @@ def verify(  # noqa: PLR0913 - the options of the command, by their names
             compared += done.value.compared
             step = progress.Step(step.text_bytes + summary.text_bytes, step.tokens + summary.tokens, step.units + 1)
             report.advance(done.item.text_bytes, step)
+        problems += _compare_quarantine(folder, int(np.sum(manifest["quarantined"].to_numpy())))
         complete = [name for name in exports_in(folder) if folder.exists(f"{name}/{MANIFEST}")]
         exports = {
             name: _check_export(folder_at(folder.path(name)), pool, report, means, problems) for name in complete
@@ -149,6 +150,13 @@ def _compare(manifest: pa.Table, unit: int, part: pa.Table) -> list[str]:
     if unit < len(manifest) and manifest.slice(unit, 1).equals(part):
         return []
     return [f"part {unit} is not the one the manifest describes"]
+
+
+def _compare_quarantine(folder: Folder, expected: int) -> list[str]:
+    named = sum(1 for _ in quarantine.read(folder))
+    if named == expected:
+        return []
+    return [f"{quarantine.TOGETHER} names {named:,} rows, and the manifest counts {expected:,} in quarantine"]
 
 
 def _report(folder: Folder, problems: list[str]) -> CorruptStore:

@@ -312,8 +312,10 @@ class RayExecutor:
         """A node that fails at what others can do is not used any more."""
         del dispatch.faults[node]
         self._unfit.add(node)
-        for hand in [hand for hand in self._hands if hand.node.id == node]:
-            self._say(f"note: node {hand.node.name} is not used any more: it fails at what others can do")
+        hands = [hand for hand in self._hands if hand.node.id == node]
+        for name in {hand.node.name for hand in hands}:
+            self._say(f"note: node {name} is not used any more: it fails at what others can do")
+        for hand in hands:
             yield from self._lost(hand, dispatch, "its node is not used any more")
 
     def _fallen_silent(self) -> Iterator[_Hand]:
