@@ -387,8 +387,16 @@ def _log_name(rank: int | None) -> str:
     return LOG if rank is None else LOG.replace(".", f"-{rank}.")
 
 
-def append_log(folder: Folder, event: str, rank: int | None = None, **fields: Any) -> None:
-    """Add a line to the run's log: what happened, when, and to what."""
-    line = msgspec.json.encode({"time": round(time.time(), 3), "event": event, **fields})
-    name = LOG if folder.is_remote else _log_name(rank)
-    folder.append(name, line + b"\n")
+def append_log(folder: Folder, event: str, **fields: Any) -> None:
+    """Add a line to the run's log."""
+    append_lines(folder, [log_line(event, **fields)])
+
+
+def log_line(event: str, **fields: Any) -> bytes:
+    """A line of the run's log: what happened, when, and to what."""
+    return msgspec.json.encode({"time": round(time.time(), 3), "event": event, **fields}) + b"\n"
+
+
+def append_lines(folder: Folder, lines: list[bytes], rank: int | None = None) -> None:
+    """Add lines to the run's log, or to that of a rank."""
+    folder.append(LOG if folder.is_remote else _log_name(rank), b"".join(lines))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from tokenmill.work import Committed
 
 
+LOG_SECONDS = 0.1
 MOST_SAID = 100
 """How many troubles are told to whoever watches; the log has all of them."""
 
@@ -37,6 +39,8 @@ class Chronicle:
     retries: int = 0
     failures: int = 0
     crew: Callable[[], str] = str
+    _lines: list[bytes] = field(default_factory=list)
+    _logged: float = 0.0
     _said: int = 0
     _loss: str = ""
 
@@ -46,8 +50,17 @@ class Chronicle:
         return layout.log_path(self.folder, self.rank)
 
     def log(self, event: str, **fields: object) -> None:
-        """Add a line to the run's log."""
-        layout.append_log(self.folder, event, self.rank, **fields)
+        """Add a line to the run's log; those of units wait for a moment, as there may be thousands of them."""
+        self._lines.append(layout.log_line(event, **fields))
+        if event != "unit" or time.monotonic() - self._logged > LOG_SECONDS:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write the lines that wait."""
+        self._logged = time.monotonic()
+        if self._lines:
+            lines, self._lines = self._lines, []
+            layout.append_lines(self.folder, lines, self.rank)
 
     def committed(self, task: UnitTask, committed: Committed, done: Done[Any, Any]) -> None:
         """A unit has its part. One that was found is not this call's work."""

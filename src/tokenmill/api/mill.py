@@ -113,10 +113,13 @@ class Mill:
         there = self.frozen.plan["text_bytes"].to_numpy()[self.committed].sum()
         self.report.begin("tokenize", self._planned_bytes, int(there), workers)
         started = time.monotonic()
-        while len(self._untried()) and not self._hopeless():
-            self._give_out(executor, self.engine)
-            while self._aside and not self._hopeless():
-                self._isolate(executor, self.engine)
+        try:
+            while len(self._untried()) and not self._hopeless():
+                self._give_out(executor, self.engine)
+                while self._aside and not self._hopeless():
+                    self._isolate(executor, self.engine)
+        finally:
+            self.chronicle.flush()
         self.seconds = time.monotonic() - started
         if self.failures and self.is_shared:
             self._take_from_others()  # what could not be done here may have been done elsewhere
