@@ -62,12 +62,12 @@ class PartSummary(msgspec.Struct, frozen=True):
     @property
     def skipped_rows(self) -> int:
         """How many rows of the unit's sources are not in the part."""
-        return sum(skipped.rows for skipped in self.skipped)
+        return sum(skipped.rows for skipped in self.skipped) if self.skipped else 0
 
     @property
     def quarantined_rows(self) -> int:
         """How many of them are not there because they could not be."""
-        return sum(skipped.rows for skipped in self.skipped if skipped.reason != NULL)
+        return sum(skipped.rows for skipped in self.skipped if skipped.reason != NULL) if self.skipped else 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -79,12 +79,13 @@ class Chronicle:
             **_node(worker),
         )
         self.peak_worker_bytes = max(self.peak_worker_bytes, worker.peak_bytes)
-        self.step = replace(
-            self.step,
-            text_bytes=self.step.text_bytes + summary.text_bytes,
-            tokens=self.step.tokens + summary.tokens,
-            units=self.step.units + 1,
-            bad=self.step.bad + summary.quarantined_rows,
+        before = self.step
+        self.step = Step(
+            text_bytes=before.text_bytes + summary.text_bytes,
+            tokens=before.tokens + summary.tokens,
+            units=before.units + 1,
+            deaths=before.deaths,
+            bad=before.bad + summary.quarantined_rows,
             crew=self.crew(),
         )
         self.report.advance(task.text_bytes, self.step)
