@@ -57,7 +57,7 @@ from memory import process_tree
 from plan_scale import GROUPS_IN_FILE, text_of, write_parquet
 
 import tokenmill
-from tokenmill import layout, planning
+from tokenmill import layout, logbook, planning
 from tokenmill.api import mill
 from tokenmill.api.freeze import freeze, load
 from tokenmill.api.progress import Silent
@@ -210,7 +210,8 @@ def make_parts(store: str, missing: int, workers: int) -> None:
     left_out = set(np.linspace(0, run.units - 1, missing).astype(int).tolist())
     units = [unit for unit in range(run.units) if unit not in left_out]
     chunks = [units[start : start + 2000] for start in range(0, len(units), 2000)]
-    layout.append_log(folder, "start", units=run.units, missing=run.units, workers=workers, engine="")
+    start = logbook.line("start", units=run.units, missing=run.units, workers=workers, engine="")
+    logbook.append(folder, [start])
     with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), _skip_fsync) as pool:
         for lines in pool.map(partial(_make_parts, store, msgspec.json.encode(run.job)), chunks):
             folder.append(layout.LOG, lines)

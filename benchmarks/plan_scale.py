@@ -37,7 +37,7 @@ import pyarrow.parquet as pq
 from engine_ratio import tokenmill_command
 from memory import Measured, measure
 
-from tokenmill import layout
+from tokenmill import layout, logbook
 from tokenmill.api.freeze import freeze
 from tokenmill.api.request import Words, find_sources, make_request
 from tokenmill.executors.local import LocalExecutor
@@ -106,7 +106,8 @@ def make_store(kind: str, sources: str, directory: str, missing: set[int], optio
     with ProcessPoolExecutor(options.workers, multiprocessing.get_context("spawn"), _skip_fsync) as pool:
         futures = [pool.submit(make_parts, kind, directory, job, chunk) for chunk in chunks]
         lines = b"".join(future.result() for future in futures)
-    layout.append_log(folder, "start", units=options.units, missing=options.units, workers=options.workers, engine="")
+    start = logbook.line("start", units=options.units, missing=options.units, workers=options.workers, engine="")
+    logbook.append(folder, [start])
     folder.append(layout.LOG, lines)
 
 

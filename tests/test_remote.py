@@ -41,6 +41,7 @@ from source_files import KINDS, SEPARATOR
 from tokenmill import layout, storage
 from tokenmill.errors import StorageError
 from tokenmill.formats import FORMATS
+from tokenmill.storage import bucket
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -235,7 +236,7 @@ def test_many_numbered_objects_are_listed_in_stretches(
     s3: Bucket, monkeypatch: pytest.MonkeyPatch, at_once: int
 ) -> None:
     """Whatever stretches a listing is cut into, every number that is there is found, and no other."""
-    monkeypatch.setattr(layout, "LISTED_AT_ONCE", at_once)
+    monkeypatch.setattr(bucket, "LISTED_AT_ONCE", at_once)
     folder = storage.folder_at(f"{s3.url}/store")
     there = sorted(random.Random(1).sample(range(300), 90))
     strangers = [

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import re
-import time
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -21,13 +20,11 @@ import pyarrow.parquet as pq
 from tokenmill.errors import CorruptStore, IncompleteStore, StoreError, UsageError
 from tokenmill.job import Job, TokenizerSpec
 from tokenmill.sources import KINDS
-from tokenmill.storage import in_turn, scheme
 from tokenmill.storage.damage import Damage, decode
-from tokenmill.storage.objects import names_between
 from tokenmill.storage.tables import count_rows, read_parquet
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Collection, Sequence
 
     from tokenmill.part import PartSummary
     from tokenmill.storage import Folder
@@ -42,12 +39,6 @@ PARTS = "parts"
 TOKENIZER = "tokenizer"
 QUARANTINE = "quarantine"
 DRIVERS = "drivers"
-LISTED_AT_ONCE = 9_900
-"""How many numbers a stretch of a listing has: no more than ten answers, which have a thousand names each."""
-
-LISTS_AHEAD = 15
-"""How many such stretches are listed while one is looked at."""
-
 FOOTER_BYTES = 1 << 20
 """More than the footer of any of our tables has."""
 
@@ -55,9 +46,8 @@ RUN_BYTES = 64 << 20
 """More than any `run.json` has."""
 
 FORMAT = 5
-"""2 since sources have an identity, 3 since the manifest counts rows in quarantine, 4 since the plan keeps footers.
-
-5 since it keeps of them only the numbers that differ, in a third of the bytes."""
+"""2 since sources have an identity, 3 since the manifest counts rows in quarantine, 4 since the plan keeps footers, 5
+since it keeps only the numbers of them that differ."""
 
 MANIFEST_SCHEMA = pa.schema(
     [
@@ -333,24 +323,10 @@ def numbered_files(folder: Folder, directory: str, ending: str, count: int) -> n
     """Which of so many files are in a directory, where a file is called by its number, by listing it once."""
     pattern = re.compile(rf"([0-9]{{8,18}})\.{ending}")
     there = np.zeros(count, np.bool_)
-    for names in _listed(folder, directory, count):
+    for names in folder.numbered_names(directory, count):
         numbers = np.array([int(match[1]) for name in names if (match := pattern.fullmatch(name))], np.int64)
         there[numbers[numbers < count]] = True
     return there
-
-
-def _listed(folder: Folder, directory: str, count: int) -> Iterator[list[str]]:
-    """The names in a directory of so many numbered files; in S3 many at a time, a thousand come with each answer.
-
-    Other object stores cannot begin in the middle, or it was not tried.
-    """
-    url = folder.path(directory)
-    if scheme(url) != "s3" or count <= LISTED_AT_ONCE or "--x-s3/" in url:  # directory buckets list in no order
-        yield folder.names(directory)
-        return
-    edges = [f"{number:08d}" for number in range(LISTED_AT_ONCE, min(count, 10**8), LISTED_AT_ONCE)]
-    stretches = zip(["", *edges], [*edges, None], strict=True)
-    yield from in_turn(folder, lambda stretch: names_between(url, *stretch), stretches, LISTS_AHEAD)
 
 
 def manifest_row(s: PartSummary) -> tuple[int | str, ...]:
@@ -375,28 +351,3 @@ def tidy(folder: Folder) -> None:
     """Remove what killed writers left behind, if nobody writes now."""
     with contextlib.suppress(UsageError), folder.lock(LOCK):
         remove_temporaries(folder)
-
-
-def log_path(folder: Folder, rank: int | None = None) -> str:
-    """Where people find the log."""
-    return folder.path(LOG.partition(".")[0] if folder.is_remote else _log_name(rank))
-
-
-def _log_name(rank: int | None) -> str:
-    """Each rank has its own, because not every disk that machines share lets several of them add to one file."""
-    return LOG if rank is None else LOG.replace(".", f"-{rank}.")
-
-
-def append_log(folder: Folder, event: str, **fields: Any) -> None:
-    """Add a line to the run's log."""
-    append_lines(folder, [log_line(event, **fields)])
-
-
-def log_line(event: str, **fields: Any) -> bytes:
-    """A line of the run's log: what happened, when, and to what."""
-    return msgspec.json.encode({"time": round(time.time(), 3), "event": event, **fields}) + b"\n"
-
-
-def append_lines(folder: Folder, lines: list[bytes], rank: int | None = None) -> None:
-    """Add lines to the run's log, or to that of a rank."""
-    folder.append(LOG if folder.is_remote else _log_name(rank), b"".join(lines))

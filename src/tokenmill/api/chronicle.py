@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from tokenmill import layout
+from tokenmill import logbook
 from tokenmill.api.progress import Reporter, Step
 from tokenmill.api.trouble import fewer_workers, row_name, span, unit_obituary, whereabouts
 from tokenmill.executors.outcomes import Cause
@@ -47,11 +47,11 @@ class Chronicle:
     @property
     def log_path(self) -> str:
         """Where all of it is."""
-        return layout.log_path(self.folder, self.rank)
+        return logbook.path(self.folder, self.rank)
 
     def log(self, event: str, **fields: object) -> None:
         """Add a line to the run's log; those of units wait for a moment, as there may be thousands of them."""
-        self._lines.append(layout.log_line(event, **fields))
+        self._lines.append(logbook.line(event, **fields))
         if event != "unit" or time.monotonic() - self._logged > LOG_SECONDS:
             self.flush()
 
@@ -60,7 +60,7 @@ class Chronicle:
         self._logged = time.monotonic()
         if self._lines:
             lines, self._lines = self._lines, []
-            layout.append_lines(self.folder, lines, self.rank)
+            logbook.append(self.folder, lines, self.rank)
 
     def committed(self, task: UnitTask, committed: Committed, done: Done[Any, Any]) -> None:
         """A unit has its part. One that was found is not this call's work."""

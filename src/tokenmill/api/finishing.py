@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 import msgspec
 import numpy as np
 
-from tokenmill import layout, quarantine
+from tokenmill import layout, logbook, quarantine
 from tokenmill.api import progress
 from tokenmill.api.manifest import ManifestBuilder
 from tokenmill.api.means import choose_means
@@ -115,6 +115,6 @@ def _write(folder: Folder, run: layout.Run, pool: Pool, max_bad: float) -> None:
     builder = ManifestBuilder(folder, run)
     builder.add_from_parts(pool, np.arange(run.units))
     if builder.quarantined > max_bad * builder.rows:
-        raise too_many_bad(folder, builder.bad_reasons(), builder.rows, max_bad, layout.log_path(folder))
+        raise too_many_bad(folder, builder.bad_reasons(), builder.rows, max_bad, logbook.path(folder))
     quarantine.gather(folder, np.ones(run.units, np.bool_))
     builder.publish()

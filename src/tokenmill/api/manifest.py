@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tokenmill import layout, quarantine
+from tokenmill import layout, logbook, quarantine
 from tokenmill.api.trouble import obituary, raised_again
 from tokenmill.errors import CorruptStore, RunFailed, StoreError
 from tokenmill.executors.outcomes import Done, Failed
@@ -85,7 +85,7 @@ class ManifestBuilder:
         if not self._folder.exists(layout.MANIFEST):
             self._folder.settle(layout.PARTS)
             layout.publish_table(self._folder, layout.MANIFEST, manifest)
-            layout.append_log(self._folder, "complete", units=self._run.units)
+            logbook.append(self._folder, [logbook.line("complete", units=self._run.units)])
         return manifest
 
     def _pack(self) -> None:

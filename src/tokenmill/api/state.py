@@ -56,7 +56,8 @@ def status(directory: str) -> Status:
     complete = folder.exists(layout.MANIFEST)
     holder = folder.at_work(layout.LOCK)
     pulses = pulse.read(folder)
-    at_work = [each for each in pulses if each.is_alive and (holder or folder.is_remote or each.of)]
+    anybody = holder is not None or folder.is_remote  # a disk that nobody holds has ranks at work, if anybody
+    at_work = [] if complete else [each for each in pulses if each.is_alive and (anybody or each.of)]
     done = int(text_bytes[committed].sum())
     totals = _totals(folder, run) if complete else {}
     running = not complete and bool(holder or at_work)
@@ -82,9 +83,9 @@ def status(directory: str) -> Status:
         bytes_per_second=rate,
         tokens_per_second=sum(each.tokens_per_second for each in at_work) if running else None,
         seconds_left=(int(text_bytes.sum()) - done) / rate if rate else None,
-        drivers=len(at_work) if running else 0,
-        nodes=len({node for each in at_work for node in each.nodes}) if running else 0,
-        workers=sum(each.workers for each in at_work) if running else 0,
+        drivers=len(at_work),
+        nodes=len({node for each in at_work for node in each.nodes}),
+        workers=sum(each.workers for each in at_work),
         retries=sum(each.retries for each in latest),
         deaths=sum(each.deaths for each in latest),
         failures=sum(each.failures for each in latest),

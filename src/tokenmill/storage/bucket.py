@@ -29,6 +29,11 @@ DELETE_AT_ONCE = 1000
 PIECES_AHEAD = 6
 """How many pieces of a file are on their way while it is joined."""
 CREATE_ATTEMPTS = 3
+LISTED_AT_ONCE = 9_900
+"""How many numbers a stretch of a listing has: no more than ten answers, which have a thousand names each."""
+
+LISTS_AHEAD = 15
+"""How many such stretches are listed while one is looked at."""
 
 
 class BucketFolder:
@@ -61,6 +66,19 @@ class BucketFolder:
         root = self.path(directory)
         found = (file.path[len(root) + 1 :] for file in objects.below(root))
         return [name for name in found if "/" not in name]
+
+    def numbered_names(self, directory: str, count: int) -> Iterator[list[str]]:
+        """The same where there may be `count` numbered objects: in S3 by stretches of numbers, many at a time.
+
+        Other stores cannot begin in the middle, or it was not tried; S3's directory buckets list in no order.
+        """
+        url = self.path(directory)
+        if not url.startswith("s3://") or "--x-s3/" in url or count <= LISTED_AT_ONCE:
+            yield self.names(directory)
+            return
+        edges = [f"{number:08d}" for number in range(LISTED_AT_ONCE, min(count, 10**8), LISTED_AT_ONCE)]
+        stretches = zip(["", *edges], [*edges, None], strict=True)
+        yield from in_turn(self, lambda stretch: objects.names_between(url, *stretch), stretches, LISTS_AHEAD)
 
     def size(self, name: str) -> int:
         """The size of an object in bytes."""

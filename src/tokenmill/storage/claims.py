@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import os
 import secrets
 import socket
 import threading
@@ -18,7 +17,8 @@ from typing import TYPE_CHECKING, BinaryIO, Protocol
 
 import pyarrow as pa
 
-from tokenmill.errors import StoreError, TokenmillError
+from tokenmill.errors import TokenmillError
+from tokenmill.storage.locks import ALONE, try_lock
 
 if TYPE_CHECKING:
     from tokenmill.storage.bucket import BucketFolder
@@ -37,22 +37,6 @@ class Claim(Protocol):
         """Let others try."""
 
 
-def try_lock(file: BinaryIO, kind: int) -> bool:
-    """Lock a file, if nobody else has; whether it was."""
-    try:
-        fcntl.flock(file, kind | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError as error:
-        raise StoreError(
-            f"{file.name} cannot be locked",
-            f"reason       {os.strerror(error.errno or 0)}",
-            "The file system has no locks, or they are off (Lustre: mount it with flock; NFS: run its lock service).",
-            "Use another --out, or a bucket, which needs none.",
-        ) from error
-    return True
-
-
 class DiskClaim:
     """A locked file."""
 
@@ -61,7 +45,7 @@ class DiskClaim:
 
     def take(self) -> bool:
         """Whether nobody else has it."""
-        return try_lock(self._file, fcntl.LOCK_EX)
+        return try_lock(self._file, ALONE)
 
     def release(self) -> None:
         """Unlock it."""

@@ -36,6 +36,9 @@ class Folder(Protocol):
     def names(self, directory: str) -> list[str]:
         """The names of the published files directly inside a directory, unordered; none if it does not exist."""
 
+    def numbered_names(self, directory: str, count: int) -> Iterator[list[str]]:
+        """The same where there may be `count` files that are called by their numbers, of eight digits; in lots."""
+
     def size(self, name: str) -> int:
         """The size of a file in bytes."""
 
