@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 from dataclasses import dataclass
 
 from tokenmill.doctor.waits import Wait, wait_of
@@ -47,8 +48,9 @@ class Stillness:
 
     def __init__(self, hang_seconds: float) -> None:
         self._hang_seconds = hang_seconds
-        self._since = self._last = 0.0
-        self._cpu_seconds = 0.0
+        self._last = 0.0
+        self._since: float | None = None
+        self._used: collections.deque[tuple[float, float]] = collections.deque()  # in the last `hang_seconds`
 
     def look(self, tree: Tree, is_pool_dead: bool) -> Hang | None:
         """The hang, if there is one now; to be asked after each sample. `is_pool_dead`: POOL_DIED was said."""
@@ -57,10 +59,16 @@ class Stillness:
             used = sum(process.cpu_seconds for process in tree.alive.values() if process.role == "worker")
         was_away = now - self._last > max(AWAY_SECONDS, self._hang_seconds / 2)
         self._last = now
-        if was_away or used - self._cpu_seconds > IDLE_SHARE * self._hang_seconds or not _had_workers(tree):
-            self._since, self._cpu_seconds = now, used
-        if now - self._since < self._hang_seconds:
+        if was_away or not _had_workers(tree):
+            self._used.clear()
+        self._used.append((now, used))
+        while len(self._used) > 1 and self._used[1][0] <= now - self._hang_seconds:
+            self._used.popleft()
+        start, before = self._used[0]
+        if now - start < self._hang_seconds or used - before > IDLE_SHARE * self._hang_seconds:
+            self._since = None
             return None
+        self._since = start if self._since is None else self._since
         waits = tuple(Waiting(process, wait_of(process.pid)) for process in tree.alive.values())
         return Hang(now - self._since, waits)
 
