@@ -15,6 +15,7 @@ from tokenmill import layout
 from tokenmill.job import Job, TokenizerSpec
 from tokenmill.part import PartContent, PartSummary, write_part
 from tokenmill.storage import folder_at
+from tokenmill.tokenizers.tiktoken_engine import format_ranks
 
 END = 50256
 PART_TOKENS = 4_000_000
@@ -26,12 +27,17 @@ def make_store(directory: str, tokens: int, vocabulary_size: int = END + 1) -> i
     """A store of about so many tokens, in documents of about 700; returns how many documents."""
     parts = max(1, tokens // PART_TOKENS)
     sources = -(-parts // PARTS_IN_SOURCE)
+    vocabulary = format_ranks({b"%d " % token: token for token in range(END)})
+    sha256 = hashlib.sha256(vocabulary).hexdigest()
     spec = TokenizerSpec(
-        "synthetic", "tiktoken", f"{'0' * 64}.tiktoken", "0" * 64, vocabulary_size, {"<|end|>": END}, end_of_text=END
+        "synthetic", "tiktoken", f"{sha256}.tiktoken", sha256, vocabulary_size, {"<|end|>": END}, end_of_text=END
     )
     job = Job(spec, "text", None, None, END, PART_TOKENS * 4)
     folder = folder_at(directory)
     folder.create(layout.PARTS)
+    folder.create(layout.TOKENIZER)
+    with folder.publish(f"{layout.TOKENIZER}/{spec.file}") as file:
+        file.write(vocabulary)
     with ProcessPoolExecutor(os.cpu_count(), multiprocessing.get_context("spawn")) as pool:
         encoded = msgspec.json.encode(job)
         found = pool.map(make_part, [directory] * parts, [encoded] * parts, range(parts))
@@ -53,7 +59,7 @@ def make_store(directory: str, tokens: int, vocabulary_size: int = END + 1) -> i
         "start": numbers % PARTS_IN_SOURCE,
         "stop": numbers % PARTS_IN_SOURCE + 1,
         "text_bytes": np.full(parts, PART_TOKENS * 4),
-        "rows": pa.nulls(parts, pa.int64()),
+        "rows": np.full(parts, PART_TOKENS),  # far more than there are, as if all others were null
         layout.DETAIL: pa.nulls(parts, pa.large_binary()),
     }
     plan = pa.table([columns[field.name] for field in layout.PLAN_SCHEMA], schema=layout.PLAN_SCHEMA)

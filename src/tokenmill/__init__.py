@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         Store,
         export,
         finish,
+        locate,
         map_dataset,
         open,  # noqa: A004 - tokenmill.open is the name
         plan,
@@ -36,6 +37,7 @@ __all__ = [
     "TokenmillError",
     "export",
     "finish",
+    "locate",
     "map_dataset",
     "open",
     "plan",

@@ -19,11 +19,15 @@ OPEN_PARTS = 64
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One document of a store: its tokens, and the source and row they come from."""
+    """One document of a store: its tokens, the source and row they come from, and the kind of that source.
+
+    In a source of text or JSON Lines the row is the byte at which the document starts.
+    """
 
     tokens: TokenArray
     source: str
     row: int
+    kind: str = "parquet"
 
 
 class Store:
@@ -76,8 +80,36 @@ class Store:
         """Document number `position`, with where it comes from."""
         part, place = self._find(position)
         content = self._part(part)
-        source = self.sources["path"][int(content.source[place])].as_py()
-        return Document(content.document(place), source, int(content.row[place]))
+        path, kind = (self.sources[name][int(content.source[place])].as_py() for name in ("path", "kind"))
+        return Document(content.document(place), path, int(content.row[place]), kind)
+
+    def at(self, token: int) -> tuple[int, int]:
+        """The document that a token of the whole stream is in, and which of its tokens it is."""
+        if not 0 <= token < self.token_count:
+            raise IndexError(f"token {token} of a store of {self.token_count}")
+        part = int(np.searchsorted(self._token_ends, token, side="right"))
+        offsets = self._part(part).offsets
+        token -= self._tokens_before(part)
+        place = int(np.searchsorted(offsets, token, side="right")) - 1
+        return self._documents_before(part) + place, token - int(offsets[place])
+
+    def start_of(self, position: int) -> int:
+        """The token of the whole stream that document number `position` starts with."""
+        part, place = self._find(position)
+        return self._tokens_before(part) + int(self._part(part).offsets[place])
+
+    def find(self, source: int, row: int) -> int | None:
+        """The number of the document that is this row of the source with this number; None if there is none.
+
+        The plan tells which part would hold it, and only that is opened.
+        """
+        part = self._part_of(source, row)
+        if part is None:
+            return None
+        content = self._part(part)
+        low, high = np.searchsorted(content.source, [source, source + 1]).tolist()
+        place = low + int(np.searchsorted(content.row[low:high], np.uint64(row)))
+        return self._documents_before(part) + place if place < high and int(content.row[place]) == row else None
 
     def tokens(self, start: int, stop: int) -> TokenArray:
         """Tokens [start, stop) of the whole stream: a view if they are in one part, else a copy."""
@@ -126,9 +158,33 @@ class Store:
             raise IndexError(f"document {position} of a store of {count}")
         position %= count
         part = int(np.searchsorted(self._document_ends, position, side="right"))
-        before = int(self._document_ends[part - 1]) if part else 0
-        return part, position - before
+        return part, position - self._documents_before(part)
+
+    def _part_of(self, source: int, row: int) -> int | None:
+        """The part of the slice of the source that the row is in: the only one with the source, or told by the plan."""
+        first, sources, stop, rows = (self._plan[name] for name in ("source", "sources", "stop", "rows"))
+        starts = first.to_numpy().astype(np.int64)
+        low = int(np.searchsorted(starts + sources.to_numpy(), source, side="right"))
+        high = int(np.searchsorted(starts, source, side="right"))
+        if high - low < 2:  # a compressed file is one slice, too, and its rows are not counted in bytes of the file
+            return low if low < high else None
+        counted = rows.slice(low, high - low)  # where rows are not counted, a row is the byte that it starts at
+        ends = np.cumsum(counted.to_numpy()) if not counted.null_count else stop.slice(low, high - low).to_numpy()
+        part = low + int(np.searchsorted(ends, row, side="right"))
+        return part if part < high else None
+
+    @functools.cached_property
+    def _plan(self) -> pa.Table:
+        name = layout.table_name(self._folder, layout.PLAN, self.run.plan_sha256)
+        columns = ["source", "sources", "stop", "rows"]
+        return layout.read_table(self._folder, name, self.run.plan_sha256, layout.PLAN_SCHEMA, columns)
+
+    def _documents_before(self, part: int) -> int:
+        return int(self._document_ends[part - 1]) if part else 0
+
+    def _tokens_before(self, part: int) -> int:
+        return int(self._token_ends[part - 1]) if part else 0
 
     def _stretch(self, part: int, start: int, stop: int) -> TokenArray:
-        before = int(self._token_ends[part - 1]) if part else 0
+        before = self._tokens_before(part)
         return self._part(part).tokens[max(start - before, 0) : stop - before]

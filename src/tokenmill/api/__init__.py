@@ -4,6 +4,7 @@ from tokenmill.api.estimate import Estimate, plan
 from tokenmill.api.exporter import Exported
 from tokenmill.api.exporting import export
 from tokenmill.api.finishing import Finished, finish
+from tokenmill.api.locating import Located, locate
 from tokenmill.api.mapping import map_dataset
 from tokenmill.api.preparation import Prepared, prepare
 from tokenmill.api.state import Status, status
@@ -21,12 +22,14 @@ __all__ = [
     "Estimate",
     "Exported",
     "Finished",
+    "Located",
     "Prepared",
     "Status",
     "Store",
     "Verification",
     "export",
     "finish",
+    "locate",
     "map_dataset",
     "open",
     "plan",

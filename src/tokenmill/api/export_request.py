@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from dataclasses import dataclass, fields
 from typing import Any, get_args
@@ -14,7 +13,7 @@ import pyarrow as pa
 from tokenmill import layout
 from tokenmill.errors import UsageError
 from tokenmill.exports import shards
-from tokenmill.exports.job import FIRST_SHARD, ExportJob
+from tokenmill.exports.job import FIRST_SHARD, ExportJob, store_digest
 from tokenmill.formats import FORMATS, find_format
 from tokenmill.formats.format import Place, Tail, Traits
 from tokenmill.job import TokenizerSpec, parse_size
@@ -110,7 +109,7 @@ def make_job(request: ExportRequest, run: layout.Run, manifest: pa.Table) -> tup
         )
     job = ExportJob(
         format=traits.name,
-        store=hashlib.sha256("".join(manifest["sha256"].to_pylist()).encode()).hexdigest(),
+        store=store_digest(manifest),
         tokenizer=run.job.tokenizer.name,
         dtype=request.dtype,
         end=request.end,

@@ -11,6 +11,7 @@ import click
 from tokenmill.cli import options
 from tokenmill.cli.datasets import datasets
 from tokenmill.cli.doctor import doctor
+from tokenmill.cli.locate import locate
 
 if TYPE_CHECKING:
     from tokenmill.api import Status
@@ -235,4 +236,4 @@ def inspect(directory: str, doc: int | None, skipped: bool, as_json: bool) -> No
         show.overview(store, as_json)
 
 
-COMMANDS = (prepare, plan, status, export, verify, finish, inspect, formats, datasets, doctor)
+COMMANDS = (prepare, plan, status, export, verify, finish, inspect, locate, formats, datasets, doctor)

@@ -39,6 +39,13 @@ def result(record: Result, as_json: bool, lines: Callable[[Result], Iterable[tup
         _table(lines(record))
 
 
+def marked(before: str, text: str, after: str) -> None:
+    """Some text within text: in reverse where there are colours, in brackets elsewhere."""
+    console = Console(soft_wrap=True, highlight=False)
+    middle = (text, "bold reverse") if console.color_system else f"[[{text}]]"
+    console.print(Text.assemble("\n", before, middle, after))
+
+
 def line(text: str) -> None:
     """A line that replaces the last one on a terminal."""
     click.echo(f"\r\x1b[K{text}" if sys.stderr.isatty() else text, err=True, nl=not sys.stderr.isatty())

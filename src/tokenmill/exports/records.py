@@ -126,8 +126,8 @@ def _check(shard: int, record: ShardRecord) -> None:
         raise Damage("its counts are none")
 
 
-def read_lengths(folder: Folder, shard: int) -> npt.NDArray[np.int64]:
-    """The lengths of a shard's documents."""
+def read_origins(folder: Folder, shard: int) -> Origins:
+    """The documents of a shard, or pieces of them: how long each is, and where it is from."""
     try:
         _, batch = read_batch(folder.buffer(_name(shard)), SCHEMA)
     except Damage as damage:
@@ -135,7 +135,12 @@ def read_lengths(folder: Folder, shard: int) -> npt.NDArray[np.int64]:
     lengths = np.asarray(batch.column("length").to_numpy())
     if bool((lengths < 0).any()):
         raise _corrupt(folder, shard, "a document has less than no tokens")
-    return lengths
+    return Origins(lengths, *(np.asarray(batch.column(name).to_numpy()) for name in ("source", "row")))
+
+
+def read_lengths(folder: Folder, shard: int) -> npt.NDArray[np.int64]:
+    """The lengths of a shard's documents."""
+    return read_origins(folder, shard).lengths
 
 
 def _name(shard: int) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import functools
 import hashlib
 import json
 from collections.abc import Callable
@@ -9,37 +11,69 @@ from typing import TYPE_CHECKING
 
 from tokenmill.errors import CorruptStore
 from tokenmill.storage.damage import Damage
-from tokenmill.tokenizers.tiktoken_engine import parse_ranks
-from tokenmill.tokenizers.tokenizer_json import TokenizerJson, read_tokenizer_json
+from tokenmill.tokenizers.tokenizer_json import read_tokenizer_json
 
 if TYPE_CHECKING:
     from tokenmill.job import TokenizerSpec
+
+Find = Callable[[int], bytes | None]
 
 
 def piece_lookup(spec: TokenizerSpec, content: bytes) -> Callable[[int], bytes]:
     """A function that gives the bytes of a token of this vocabulary; unknown ids give their number in brackets."""
     if hashlib.sha256(content).hexdigest() != spec.sha256:
         raise CorruptStore(f"the vocabulary {spec.file} is damaged", f"expected     sha256 {spec.sha256}")
-    if spec.kind == "tiktoken":
-        pieces = {rank: token for token, rank in parse_ranks(content, spec.name).items()}
-    else:
+    try:
+        find = _tiktoken_pieces(content) if spec.kind == "tiktoken" else _huggingface_pieces(content)
+    except Damage as damage:
+        raise CorruptStore(f"the vocabulary {spec.file} is no tokenizer.json", f"found        {damage}") from damage
+    special = {token: spelling.encode() for spelling, token in spec.special_tokens.items()}
+
+    def piece(token: int) -> bytes:
+        if token in special:
+            return special[token]
         try:
-            pieces = _huggingface_pieces(read_tokenizer_json(content))
-        except Damage as damage:
-            raise CorruptStore(f"the vocabulary {spec.file} is no tokenizer.json", f"found        {damage}") from damage
-    pieces |= {token: spelling.encode() for spelling, token in spec.special_tokens.items()}
-    return lambda token: pieces.get(token, b"<%d>" % token)
+            found = find(token)
+        except ValueError:  # whoever made the hash made a file that is no vocabulary
+            found = None
+        return b"<%d>" % token if found is None else found
+
+    return piece
 
 
-def _huggingface_pieces(content: TokenizerJson) -> dict[int, bytes]:
-    vocabulary = content.model.vocab
+def _tiktoken_pieces(content: bytes) -> Find:
+    """Only the lines of tokens that are asked for are taken apart: a vocabulary has hundreds of thousands."""
+    lines = content.splitlines()
+
+    @functools.cache
+    def elsewhere() -> dict[int, bytes]:
+        return {int(rank): token for token, rank in (line.split() for line in lines if line)}
+
+    def find(token: int) -> bytes | None:
+        written, _, rank = lines[token].partition(b" ") if token < len(lines) else (b"", b"", b"")
+        if rank != b"%d" % token:  # the file is in another order, or there are gaps
+            written = elsewhere().get(token, b"")
+        return base64.b64decode(written) if written else None
+
+    return find
+
+
+def _huggingface_pieces(content: bytes) -> Find:
+    parsed = read_tokenizer_json(content)
+    vocabulary = parsed.model.vocab
     if isinstance(vocabulary, dict):
         tokens = {number: token for token, number in vocabulary.items()}
     else:
         tokens = {number: token for number, (token, _) in enumerate(vocabulary)}
-    to_bytes = _byte_level_bytes if "ByteLevel" in json.dumps(content.decoder) else _plain_bytes
-    pieces = {number: to_bytes(token) for number, token in tokens.items()}
-    return pieces | {token.id: token.content.encode() for token in content.added_tokens or []}
+    added = {token.id: token.content.encode() for token in parsed.added_tokens or []}
+    to_bytes = _byte_level_bytes if "ByteLevel" in json.dumps(parsed.decoder) else _plain_bytes
+
+    def find(token: int) -> bytes | None:
+        if token in added:
+            return added[token]
+        return to_bytes(tokens[token]) if token in tokens else None
+
+    return find
 
 
 def _plain_bytes(token: str) -> bytes:

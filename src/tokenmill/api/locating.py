@@ -1,0 +1,248 @@
+"""From a token to the row of the source it comes from, and back: in a store, and in the files exported from it."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+
+import msgspec
+import pyarrow.compute as pc
+
+from tokenmill import layout
+from tokenmill.api.trouble import MEASURES
+from tokenmill.errors import JobChanged, StoreError, UsageError
+from tokenmill.exports.finding import Export, Spot, in_store
+from tokenmill.exports.job import EXPORT, MANIFEST, STATE, exports_in, store_digest
+from tokenmill.exports.order import Order
+from tokenmill.part import TokenArray
+from tokenmill.storage import Folder, absolute, folder_at
+from tokenmill.store import Store
+from tokenmill.tokenizers.pieces import piece_lookup
+
+MOST_DOCUMENTS = 1000
+"""How many documents of a stretch are told of, one by one."""
+
+CONTEXT_TOKENS = 40
+NAMED_SOURCES = 5
+BY_BYTE = (
+    "In a file of this kind a row is the byte that its document starts at: `tokenmill inspect DIR --doc N` shows it."
+)
+LEVELS = 3
+"""How far above a shard its export is looked for: some formats have a directory for each split."""
+
+
+class Around(msgspec.Struct, frozen=True):
+    """Text around some tokens: what stands before them in the document, they themselves, and what comes after."""
+
+    before: str
+    text: str
+    after: str
+
+
+class Found(msgspec.Struct, frozen=True):
+    """Tokens of one document. `token` is the first of them in the place that was asked about, `tokens` their number.
+
+    `store_token` is where that token is in the store, `offset` where it is in the document, of `document_tokens`;
+    `row` is the row of the source, or the byte that the document starts at where a source has no rows.
+    """
+
+    token: int
+    tokens: int
+    store_token: int
+    document: int
+    offset: int
+    document_tokens: int
+    source: str
+    kind: str
+    row: int
+    around: Around
+
+
+class Located(msgspec.Struct, frozen=True):
+    """What was found: the documents of some tokens, or of a row, and for a row also where it went in each export."""
+
+    place: str
+    store: str
+    documents: list[Found]
+    more: bool
+    exports: dict[str, list[Spot]] | None = None
+
+
+def locate(  # noqa: PLR0913 - the options of the command, by their names
+    where: str,
+    token: int | None = None,
+    token2: int | None = None,
+    *,
+    source: str | None = None,
+    row: int | None = None,
+    store: str | None = None,
+    context: int = CONTEXT_TOKENS,
+) -> Located:
+    """Say which row of which source tokens come from, and what text they are; or where the tokens of a row are.
+
+    `where` is a store, or a file of an export: `token` counts from 0 in it, and with `token2` all documents from the
+    one to before the other are told, up to 1,000. `source` and `row` ask the other way: where the document is in the
+    store and in each of its exports, or in one of them, if that is `where`. `store` is the store that an export which
+    is not in it was made from. `context` is how many tokens around are shown.
+    """
+    _check(token, token2, source, row, context)
+    folder, name = _find_folder(where)
+    is_store = name is None and folder.exists(layout.RUN)
+    export = None if is_store else Export(folder)
+    locator = Locator(Store(folder.root) if export is None else _store_of(export, store), context)
+    if source is not None and row is not None:
+        exports = {export.job.format: export} if export is not None else locator.exports()
+        return locator.row(where, source, row, exports)
+    start, stop = token or 0, token2 or (token or 0) + 1
+    if export is None:
+        return locator.stretch(where, locator.in_store(start, stop))
+    return locator.stretch(where, locator.in_export(export, name or "", start, stop))
+
+
+def _check(token: int | None, token2: int | None, source: str | None, row: int | None, context: int) -> None:
+    by_row = source is not None and row is not None
+    if by_row == (token is not None) or (source is None) != (row is None):
+        raise UsageError("say which token, or which row of which source", "Give TOKEN, or --source FILE and --row N.")
+    if (token is not None and token < 0) or (row is not None and row < 0) or context < 0:
+        raise UsageError("tokens and rows are counted from 0 on")
+    if token2 is not None and (token is None or token2 <= token):
+        raise UsageError("the stretch ends before it starts", "Give TOKEN TOKEN2: from the one to before the other.")
+
+
+def _find_folder(where: str) -> tuple[Folder, str | None]:
+    """The store or the export at a path, or the export above it and the name of the file in it."""
+    path, name = absolute(where), ""
+    for level in range(LEVELS):
+        folder = folder_at(path)
+        if level == 0 and folder.exists(layout.RUN):
+            return folder, None
+        if folder.exists(EXPORT):
+            return folder, name or None
+        path, _, last = path.rpartition("/")
+        name = f"{last}/{name}" if name else last
+        if not path or path.endswith("/"):
+            break
+    raise StoreError(
+        f"{where} is neither a tokenmill store nor a file of an export",
+        f"Where tokenmill has exported files, the directory {STATE} beside them tells of them.",
+    )
+
+
+def _store_of(export: Export, given: str | None) -> Store:
+    """The store that an export was made from: the one that it is in, if none is named."""
+    root = export.folder.root
+    parent = given if given is not None else root.rpartition("/")[0]
+    if given is None and not folder_at(parent).exists(layout.RUN):
+        raise UsageError(
+            "it is not known which store this was exported from", f"export       {root}", "Name it: --store DIR."
+        )
+    store = Store(parent)
+    if store_digest(store.manifest) != export.job.store:
+        raise JobChanged(
+            "this is not the store that was exported", f"store        {store.directory}", f"export       {root}"
+        )
+    return store
+
+
+class Locator:
+    """A store that is asked for documents, with its vocabulary at hand; for whoever has many questions."""
+
+    def __init__(self, store: Store, context: int) -> None:
+        self._store, self._context = store, context
+        self._piece: Callable[[int], bytes] = piece_lookup(store.job.tokenizer, store.vocabulary())
+
+    def exports(self) -> dict[str, Export]:
+        """The exports in the store's directory that are complete."""
+        folder = folder_at(self._store.directory)
+        complete = [name for name in exports_in(folder) if folder.exists(f"{name}/{MANIFEST}")]
+        return {name: Export(folder_at(folder.path(name))) for name in complete}
+
+    def in_store(self, start: int, stop: int) -> Iterator[Found]:
+        """The documents of tokens [start, stop) of the store."""
+        if stop > self._store.token_count:
+            wanted = f"{start:,}" if stop == start + 1 else f"{start:,} to {stop:,}"
+            held = f"holds        {self._store.token_count:,} tokens, from 0"
+            raise UsageError(f"there is no token {wanted} in {self._store.directory}", held)
+        while start < stop:
+            document, offset = self._store.at(start)
+            length = len(self._store[document])
+            end = min(offset + stop - start, length)
+            yield self._found(document, start, offset, end - offset)
+            start += end - offset
+
+    def in_export(self, export: Export, name: str, start: int, stop: int) -> Iterator[Found]:
+        """The documents of tokens [start, stop) of an exported file."""
+        for origin in export.origins(name, start, stop):
+            document = self._store.find(origin.source, origin.row)
+            length = 0 if document is None else len(self._store[document])
+            if document is None or origin.stop > length:
+                reason = (
+                    f"row {origin.row} of source {origin.source}, which a record names, is not like that in the store"
+                )
+                raise layout.damaged(export.folder, MANIFEST, reason)
+            place = in_store(export.job, origin, length)
+            yield self._found(document, place.token, place.start, place.stop - place.start)
+
+    def stretch(self, where: str, documents: Iterator[Found]) -> Located:
+        """The answer about tokens."""
+        some = list(itertools.islice(documents, MOST_DOCUMENTS))
+        return Located(where, self._store.directory, some, more=next(documents, None) is not None)
+
+    def row(self, where: str, source: str, row: int, exports: dict[str, Export]) -> Located:
+        """The answer about a row."""
+        number = self._source(source)
+        document = self._store.find(number, row)
+        if document is None:
+            raise self._no_document(number, row)
+        order = self._store.sources["identity"].to_numpy()
+        spots = {name: each.spots(Order.of(each.job, order), number, row) for name, each in exports.items()}
+        start = self._store.start_of(document)
+        found = self._found(document, start, 0, len(self._store[document]))
+        return Located(where, self._store.directory, [found], more=False, exports=spots)
+
+    def _source(self, given: str) -> int:
+        """The number of the source of this path; the end of a path will do if only one has it."""
+        paths = self._store.sources["path"]
+        exact = pc.equal(paths, absolute(given) if "://" not in given else given)
+        ending = pc.ends_with(paths, f"/{given.removeprefix('./')}")
+        alike = next((found for mask in (exact, ending) if (found := paths.filter(mask))), paths.slice(0, 0))
+        if len(alike) == 1:
+            return int(pc.index(paths, alike[0]).as_py())
+        what = f"{len(alike)} sources are called like this" if len(alike) else "the store has no such source"
+        shown = (alike if len(alike) else paths).slice(0, NAMED_SOURCES).to_pylist()
+        lines = [f"{'' if place else 'sources':<12} {path}" for place, path in enumerate(shown)]
+        raise UsageError(f"{what}: {given}", *lines)
+
+    def _no_document(self, source: int, row: int) -> UsageError:
+        path, kind = (self._store.sources[name][source].as_py() for name in ("path", "kind"))
+        skipped = next((s for s in self._store.skipped() if s.source == source and s.first <= row <= s.last), None)
+        why = f"reason       {skipped.reason}" if skipped is not None else ""
+        hint = BY_BYTE if kind not in MEASURES else ""
+        lines = [line for line in (f"source       {path}", why, hint) if line]
+        return UsageError(f"row {row:,} is not a document of the store", *lines)
+
+    def _found(self, document: int, token: int, offset: int, tokens: int) -> Found:
+        read = self._store.document(document)
+        return Found(
+            token=token,
+            tokens=tokens,
+            store_token=self._store.start_of(document) + offset,
+            document=document,
+            offset=offset,
+            document_tokens=len(read.tokens),
+            source=read.source,
+            kind=read.kind,
+            row=read.row,
+            around=self._around(read.tokens, offset, tokens),
+        )
+
+    def _around(self, document: TokenArray, offset: int, tokens: int) -> Around:
+        tokens = min(tokens, 2 * self._context + 1)
+        start, stop = max(offset - self._context, 0), offset + tokens + self._context
+        edges = (start, offset), (offset, offset + tokens), (offset + tokens, stop)
+        before, text, after = (b"".join(map(self._piece, document[low:high].tolist())) for low, high in edges)
+        while text and text[0] & 0xC0 == 0x80 and before:  # in the middle of a character
+            before, text = before[:-1], before[-1:] + text
+        while after and after[0] & 0xC0 == 0x80:
+            text, after = text + after[:1], after[1:]
+        return Around(*(piece.decode(errors="replace") for piece in (before, text, after)))
