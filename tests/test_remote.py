@@ -148,7 +148,10 @@ def test_a_store_in_object_storage_holds_the_same_bytes(
 def test_a_store_is_exported_from_and_to_object_storage(
     remote: str, s3: Bucket, local_exports: dict[tuple[str, ...], dict[str, bytes]], tmp_path: Path
 ) -> None:
-    """`export --out` reads a remote store, and writes a remote or a local directory, with the same bytes."""
+    """`export --out` reads a remote store, and writes a remote or a local directory, with the same bytes.
+
+    Their tokens lead back to the rows of the remote store.
+    """
     prepared(remote, *SMALL_UNITS, "--out", f"{s3.url}/run")
     expected = {name[9:]: data for name, data in local_exports[SHUFFLED].items() if name.startswith("megatron/")}
     expected.pop(".tokenmill/lock")
@@ -158,6 +161,16 @@ def test_a_store_is_exported_from_and_to_object_storage(
         found.pop(".tokenmill/lock", None)
         assert found == expected
     assert tokenmill("verify", f"{s3.url}/elsewhere").code == 0
+    shard = next(name for name in expected if name.endswith(".bin") and not name.startswith("."))
+    where = f"{s3.url}/elsewhere/{shard}"
+    (found,) = tokenmill("locate", where, "100", "--store", f"{s3.url}/run", "--json").result()["documents"]
+    token = np.frombuffer(expected[shard], np.uint16)[100]
+    assert package.open(f"{s3.url}/run")[found["document"]][found["offset"]] == token
+    row = ["--source", found["source"], "--row", str(found["row"])]
+    (spot,) = tokenmill("locate", f"{s3.url}/elsewhere", "--store", f"{s3.url}/run", *row, "--json").result()[
+        "exports"
+    ]["megatron"]
+    assert (spot["file"], spot["token"] <= 100 < spot["token"] + spot["tokens"]) == (where, True)
 
 
 NAMES = ["a b", "per%20cent 100%", "snow ☃ ü", "hash#tag", "plus+and&equals=", "quo'te\"s", "brackets[1]", "10", "9"]

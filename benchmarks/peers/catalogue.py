@@ -1,0 +1,162 @@
+"""The pipelines that are compared: what each needs, which program of `recipes` runs it, and where its tokens are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+TIKTOKEN = "tiktoken==0.14.0"
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """One pipeline.
+
+    `packages` is what is installed, pinned; the first ones, up to `named`, are told in the table. `rate` is a rough
+    speed in MB/s on two cores, doubled where starting takes long: it sizes the work. `reads` is the kind of input,
+    `vocabulary` what the fourth argument is (hub: a name on the Hub or a tokenizer.json; ranks: a .tiktoken file).
+    `layout` is how its tokens are found, see `outputs`. A pipeline that is `bare` keeps its tokens in memory and is
+    no pipeline in the strict sense.
+    """
+
+    name: str
+    title: str
+    recipe: str
+    packages: tuple[str, ...]
+    rate: float
+    layout: str
+    note: str
+    named: int = 1
+    reads: str = "parquet"
+    vocabulary: str = ""
+    bare: bool = False
+    threads: int | None = None
+
+
+PIPELINES = (
+    Pipeline(
+        "nanogpt",
+        "nanoGPT: datasets.map + memmap",
+        "nanogpt.py",
+        ("datasets==5.2.0", TIKTOKEN),
+        rate=4,
+        layout="bin",
+        named=2,
+        note="a second pass, in one process, writes",
+    ),
+    Pipeline(
+        "build-nanogpt",
+        "build-nanogpt, llm.c: Pool.imap",
+        "build_nanogpt.py",
+        ("datasets==5.2.0", TIKTOKEN),
+        rate=8,
+        layout="npy",
+        named=2,
+        note="every row goes to a worker and back through one parent",
+    ),
+    Pipeline(
+        "datatrove",
+        "datatrove: tokenizer + merger",
+        "datatrove_merge.py",
+        ("datatrove[io,processing]==0.10.1", "tokenizers==0.23.3", "orjson"),
+        rate=4,
+        layout="datatrove",
+        vocabulary="hub",
+        note="not shuffled; metadata of rows is not read",
+    ),
+    Pipeline(
+        "dolma",
+        "dolma tokens",
+        "dolma_tokens.py",
+        ("dolma==1.2.1",),
+        rate=4,
+        layout="dolma",
+        reads="jsonl.gz",
+        vocabulary="hub",
+        note="strips white space around each text; input converted to .jsonl.gz beforehand, not timed",
+    ),
+    Pipeline(
+        "megatron",
+        "megatron-core: Pool.imap + builder",
+        "megatron_builder.py",
+        ("megatron-core==0.16.1", "tokenizers==0.23.3"),
+        rate=4,
+        layout="bin",
+        reads="jsonl",
+        vocabulary="hub",
+        note="preprocess_data.py is in no package: the same loop over megatron-core's IndexedDatasetBuilder; "
+        "input converted to .jsonl beforehand, not timed",
+    ),
+    Pipeline(
+        "litdata",
+        "litdata optimize, TokensLoader",
+        "litdata_optimize.py",
+        ("litdata==0.2.76", TIKTOKEN, "pyarrow"),
+        rate=8,
+        layout="litdata",
+        named=2,
+        note="a worker takes a file at a time",
+    ),
+    Pipeline(
+        "mds",
+        "MosaicML MDSWriter",
+        "mds_writer.py",
+        ("mosaicml-streaming==0.13.0", TIKTOKEN, "pyarrow"),
+        rate=8,
+        layout="mds",
+        named=2,
+        note="one process, as its writer is",
+    ),
+    Pipeline(
+        "gigatoken",
+        "gigatoken alone",
+        "gigatoken_files.py",
+        ("gigatoken==0.10.0", "pyarrow"),
+        rate=150,
+        layout="bin",
+        vocabulary="ranks",
+        bare=True,
+        note="encode_files; result in memory, nothing written or checked",
+    ),
+    Pipeline(
+        "tiktoken-1",
+        "tiktoken alone, 1 thread",
+        "tiktoken_memory.py",
+        (TIKTOKEN, "numpy", "pyarrow"),
+        rate=8,
+        layout="bin",
+        bare=True,
+        threads=1,
+        note="text and result in memory, nothing written",
+    ),
+    Pipeline(
+        "tiktoken-2",
+        "tiktoken alone, 2 threads",
+        "tiktoken_memory.py",
+        (TIKTOKEN, "numpy", "pyarrow"),
+        rate=8,
+        layout="bin",
+        bare=True,
+        threads=2,
+        note="text and result in memory, nothing written",
+    ),
+)
+TOKENMILL = Pipeline(
+    "tokenmill",
+    "tokenmill prepare --to nanogpt",
+    "",
+    ("tokenmill", "gigatoken==0.10.0", TIKTOKEN),
+    rate=150,
+    layout="tokenmill",
+    named=2,
+    note="store and train.bin, both with checksums and synced to the disk",
+)
+STORE = Pipeline(
+    "tokenmill-store",
+    "tokenmill prepare",
+    "",
+    TOKENMILL.packages,
+    rate=150,
+    layout="store",
+    named=2,
+    note="the store alone, without train.bin",
+)
