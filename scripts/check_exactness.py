@@ -1,6 +1,6 @@
 """Compare every document of some corpora with the reference tokenizers, called directly.
 
-    TOKENMILL_TEST_DATA=DIR python scripts/check_exactness.py [--files N]
+    TOKENMILL_TEST_DATA=DIR python scripts/check_exactness.py [--files N] [--rows N]
 
 DIR holds `corpus/en`, `corpus/multi`, `vocab` and `vocab/hf`. For each tokenizer, the corpora are prepared by the
 installed command, then each document of the sources is encoded again by `tiktoken.encode_ordinary` or by `tokenizers`
@@ -34,11 +34,26 @@ def main() -> int:
     """Check all tokenizers; the exit code is 1 if anything differs."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--files", type=int, help="only the first N files of each corpus")
+    parser.add_argument("--rows", type=int, help="only the first N rows of each file")
     parser.add_argument("--tokenizer", action="append", help="only this one (may be repeated)")
     options = parser.parse_args()
     data = Path(os.environ["TOKENMILL_TEST_DATA"])
     os.environ["TIKTOKEN_CACHE_DIR"] = str(data / "vocab")
     files = [str(f) for name in ("en", "multi") for f in sorted((data / "corpus" / name).iterdir())[: options.files]]
+    with tempfile.TemporaryDirectory() as directory:
+        return check_all(options, data, files if options.rows is None else cut(files, options.rows, directory))
+
+
+def cut(files: list[str], rows: int, directory: str) -> list[str]:
+    """The first rows of files, as files."""
+    short = [f"{directory}/{number:05}.parquet" for number in range(len(files))]
+    for path, out in zip(files, short, strict=True):
+        pq.write_table(pq.read_table(path).slice(0, rows), out)
+    return short
+
+
+def check_all(options: argparse.Namespace, data: Path, files: list[str]) -> int:
+    """Check the tokenizers that are asked for."""
     wrong = 0
     for name in options.tokenizer or (*OPENAI, *HUGGING_FACE):
         started = time.monotonic()

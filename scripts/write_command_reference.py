@@ -6,6 +6,7 @@ With --check nothing is written, and the exit code is 1 if the file is not what 
 from __future__ import annotations
 
 import argparse
+import inspect
 import sys
 from pathlib import Path
 
@@ -20,6 +21,12 @@ Written by `scripts/write_command_reference.py` from the commands themselves; CI
 
 Results go to stdout, progress to stderr. Exit codes: 0 done, 1 failed or incomplete, 2 usage, 3 verification failed,
 130 interrupted. Sizes take the suffixes k, M, G, T and B (billion).
+
+| argument | what it is |
+| --- | --- |
+| `SOURCE` | a file, a directory, a glob, an address such as `s3://bucket/path`, or the name of a dataset |
+| `DIR` | a store: a path, or an address such as `s3://bucket/run` |
+| `FORMAT` | a trainer's format, as `tokenmill formats` lists them |
 """
 
 
@@ -39,9 +46,45 @@ def main() -> int:
 
 
 def section(name: str, command: click.Command) -> str:
-    """One command: its help, as the command prints it in 100 columns."""
+    """One command: how it is called, what it does, its arguments and options, and an example that works."""
     context = click.Context(command, info_name=f"tokenmill {name}", terminal_width=100, **CONTEXT)
-    return f"\n## tokenmill {name}\n\n```text\n{command.get_help(context)}\n```\n"
+    usage = command.get_usage(context).removeprefix("Usage: ")
+    rows = [row(option, context) for option in command.get_params(context) if isinstance(option, click.Option)]
+    table = "\n".join(["| option | value | meaning |", "| --- | --- | --- |", *rows])
+    parts = [f"## tokenmill {name}", fence(usage), inspect.cleandoc(command.help or ""), table, examples(command)]
+    return "".join(f"\n{part}\n" for part in parts)
+
+
+def row(option: click.Option, context: click.Context) -> str:
+    """One option: its names, what follows it, and its help with default and limits as the command prints them."""
+    names = ", ".join(f"`{name}`" for name in sorted(option.opts, key=len, reverse=True))
+    meaning = (option.get_help_record(context) or ("", ""))[1]
+    return f"| {names} | {value(option, context)} | {escape(' '.join(meaning.split()))} |"
+
+
+def value(option: click.Option, context: click.Context) -> str:
+    """What follows an option: one of some words, or something that has a name; nothing if it is a flag."""
+    if option.is_flag:
+        return ""
+    if isinstance(option.type, click.Choice):
+        return ", ".join(f"`{choice}`" for choice in option.type.choices)
+    return f"`{option.make_metavar(context)}`"
+
+
+def examples(command: click.Command) -> str:
+    """The commands of the epilogue."""
+    lines = inspect.cleandoc((command.epilog or "").replace("\b\n", "")).splitlines()
+    return fence("\n".join(line.strip() for line in lines[1:]))
+
+
+def fence(code: str) -> str:
+    """Lines for a shell."""
+    return f"```sh\n{code}\n```"
+
+
+def escape(text: str) -> str:
+    """Text in a table of Markdown."""
+    return text.replace("|", "\\|").replace("*", "\\*").replace("<", "&lt;")
 
 
 if __name__ == "__main__":

@@ -277,7 +277,7 @@ def test_datasets_map_in_every_way(method: str, used: str, tmp_path: Path, test_
     """Exact and cached: every start method, number of processes, batched or not, the parent having encoded or not."""
     # One process last, because that one may be the script's own. Eight new ones import everything eight times.
     processes = "2,8,1" if method == "fork" else "2,1"
-    matrix(method, used, processes, ["gpt2", "cl100k_base", SMALL_JSON], tmp_path)
+    matrix(method, used, processes, ["gpt2", SMALL_JSON], tmp_path)
 
 
 @pytest.mark.data

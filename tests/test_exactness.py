@@ -214,10 +214,13 @@ def test_schemes_are_tiktokens_own(test_data: Path, name: str) -> None:
 @pytest.mark.data
 @pytest.mark.parametrize("name", ["gpt2", "cl100k_base", "o200k_base", "gpt2.json", "gpt-neox-20b.json"])
 def test_real_corpora_equal_the_reference(test_data: Path, name: str) -> None:
-    """Two files of real text give the reference's tokens, document by document (all files: the script itself)."""
+    """Some real text gives the reference's tokens, document by document (all of it: the script itself)."""
     script = Path(__file__).parent.parent / "scripts" / "check_exactness.py"
     done = subprocess.run(
-        [sys.executable, script, "--files", "1", "--tokenizer", name], capture_output=True, text=True, check=False
+        [sys.executable, script, "--files", "1", "--rows", "800", "--tokenizer", name],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert " 0 differ" in done.stdout

@@ -20,7 +20,7 @@ def test_the_public_surface_is_this() -> None:
     """Adding or removing a public name is a decision."""
     classes, functions = (
         ["Store", "TokenmillError"],
-        ["export", "finish", "locate", "map_dataset", "open", "plan", "prepare", "status"],
+        ["bench", "export", "finish", "locate", "map_dataset", "open", "plan", "prepare", "report", "stats", "status"],
     )
     expected = [*classes, *functions, "tokenize_fn", "using", "verify"]
     assert sorted(tokenmill.__all__) == expected

@@ -19,6 +19,7 @@ from tokenmill.settings import using
 if TYPE_CHECKING:
     from tokenmill.api import (
         Store,
+        bench,
         export,
         finish,
         locate,
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
         open,  # noqa: A004 - tokenmill.open is the name
         plan,
         prepare,
+        report,
+        stats,
         status,
         tokenize_fn,
         verify,
@@ -35,6 +38,7 @@ __version__ = "0.1.0"
 __all__ = [
     "Store",
     "TokenmillError",
+    "bench",
     "export",
     "finish",
     "locate",
@@ -42,6 +46,8 @@ __all__ = [
     "open",
     "plan",
     "prepare",
+    "report",
+    "stats",
     "status",
     "tokenize_fn",
     "using",

@@ -9,8 +9,10 @@ from collections.abc import Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
+from typing import Protocol
 
 import msgspec
+import pyarrow as pa
 
 from tokenmill import layout
 from tokenmill.building import PartBuilder
@@ -45,6 +47,18 @@ HEADERS_AHEAD = 32
 
 SLOW_BYTES = 250_000
 """What an engine encodes in a second at the least: the longer a batch of many documents, the longer it may take."""
+
+
+class Encoder(Protocol):
+    """What documents are given to: a Tokenizer, or something around one."""
+
+    def encode(self, text: pa.LargeStringArray) -> Encoded:
+        """The tokens of each document, without begin and end tokens."""
+        ...
+
+    def trim(self, most_bytes: int) -> None:
+        """Called after each batch: hold no more than this."""
+        ...
 
 
 class Limits(msgspec.Struct, frozen=True):
@@ -179,7 +193,7 @@ _looking = _Looking()
 
 
 def unit_tokens(
-    task: UnitTask, job: Job, tokenizer: Tokenizer, limits: Limits
+    task: UnitTask, job: Job, tokenizer: Encoder, limits: Limits
 ) -> Iterator[tuple[SourceFile, Documents, Encoded]]:
     """The documents of a unit, nulls included, with the framed tokens of those that are not null, batch by batch."""
     for file, documents in unit_documents(task, limits.read_options(job)):
@@ -188,7 +202,7 @@ def unit_tokens(
         tokenizer.trim(limits.worker_bytes)
 
 
-def document_tokens(file: SourceFile, present: Documents, job: Job, tokenizer: Tokenizer, limits: Limits) -> Encoded:
+def document_tokens(file: SourceFile, present: Documents, job: Job, tokenizer: Encoder, limits: Limits) -> Encoded:
     """The framed tokens of some documents, none of which is null; the worker is marked to be at them."""
     rows = present.rows
     if len(rows):

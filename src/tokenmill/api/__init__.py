@@ -1,5 +1,6 @@
 """What Python users call. `tokenmill` itself offers the same names, loaded on first use."""
 
+from tokenmill.api.benching import Benchmark, bench
 from tokenmill.api.estimate import Estimate, plan
 from tokenmill.api.exporter import Exported
 from tokenmill.api.exporting import export
@@ -7,8 +8,11 @@ from tokenmill.api.finishing import Finished, finish
 from tokenmill.api.locating import Located, locate
 from tokenmill.api.mapping import map_dataset
 from tokenmill.api.preparation import Prepared, prepare
+from tokenmill.api.reporting import Reported, report
 from tokenmill.api.state import Status, status
+from tokenmill.api.statistics import stats
 from tokenmill.api.verification import Verification, verify
+from tokenmill.census.figures import Statistics
 from tokenmill.drop_in import tokenize_fn
 from tokenmill.store import Store
 
@@ -19,14 +23,18 @@ def open(directory: str) -> Store:  # noqa: A001 - the name users know: tokenmil
 
 
 __all__ = [
+    "Benchmark",
     "Estimate",
     "Exported",
     "Finished",
     "Located",
     "Prepared",
+    "Reported",
+    "Statistics",
     "Status",
     "Store",
     "Verification",
+    "bench",
     "export",
     "finish",
     "locate",
@@ -34,6 +42,8 @@ __all__ = [
     "open",
     "plan",
     "prepare",
+    "report",
+    "stats",
     "status",
     "tokenize_fn",
     "verify",

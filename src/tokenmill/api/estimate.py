@@ -18,17 +18,20 @@ from tokenmill.api.request import Request, Words, find_sources, make_request
 from tokenmill.api.trouble import raised_again, span, work_failed
 from tokenmill.errors import SourceError
 from tokenmill.executors.local import LocalExecutor
-from tokenmill.executors.outcomes import Done, Failed, Terms
+from tokenmill.executors.outcomes import Done, Failed, Terms, Value
 from tokenmill.sampling import Measure, Sample
 from tokenmill.storage import folder_at
 from tokenmill.tokenizers import engine_modules
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     import pyarrow as pa
 
-    from tokenmill.executors.outcomes import Executor
+    from tokenmill.executors.outcomes import Executor, Outcome
+    from tokenmill.planning import UnitTask
+    from tokenmill.storage import Folder
+    from tokenmill.tokenizers.vocabulary import Vocabulary
 
 SAMPLED_UNITS = 8
 START_SECONDS = 1.5
@@ -132,17 +135,27 @@ def _measure(request: Request, units: pa.Table, means: Means, executor: Executor
     tasks = planning.tasks(units, request.discovery.table, chosen)
     options = msgspec.structs.replace(means.limits().read_options(request.job), on_bad="quarantine")
     with tempfile.TemporaryDirectory() as directory:
-        folder = folder_at(directory)
-        folder.create(layout.TOKENIZER)
-        with folder.publish(f"{layout.TOKENIZER}/{request.job.tokenizer.file}") as file:
-            file.write(request.vocabulary.content)
+        lay_down(folder_at(directory), request.vocabulary)
         measure = Measure(directory, request.job, request.choice.engine, options)
         sample = Sample()
-        for outcome in executor.run(measure, tasks, ONE_BY_ONE):
-            if isinstance(outcome, Done):
-                sample = sample.plus(outcome.value)
-            elif isinstance(outcome, Failed) and outcome.explained:
-                raise raised_again(outcome, SourceError)
-            elif isinstance(outcome, Failed) or outcome.final:
-                raise work_failed([outcome], span)
+        for done in successes(executor.run(measure, tasks, ONE_BY_ONE)):
+            sample = sample.plus(done.value)
     return sample
+
+
+def lay_down(folder: Folder, vocabulary: Vocabulary) -> None:
+    """Put a vocabulary where workers look for it, in a folder that has nothing else of a run."""
+    folder.create(layout.TOKENIZER)
+    with folder.publish(f"{layout.TOKENIZER}/{vocabulary.spec.file}") as file:
+        file.write(vocabulary.content)
+
+
+def successes(outcomes: Iterable[Outcome[UnitTask, Value]]) -> Iterator[Done[UnitTask, Value]]:
+    """What came of units of a sample; the first that could not be done is raised."""
+    for outcome in outcomes:
+        if isinstance(outcome, Done):
+            yield outcome
+        elif isinstance(outcome, Failed) and outcome.explained:
+            raise raised_again(outcome, SourceError)
+        elif isinstance(outcome, Failed) or outcome.final:
+            raise work_failed([outcome], span)

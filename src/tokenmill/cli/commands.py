@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tokenmill.cli import options
+from tokenmill.cli.bench import bench
 from tokenmill.cli.datasets import datasets
 from tokenmill.cli.doctor import doctor
 from tokenmill.cli.locate import locate
+from tokenmill.cli.report import report, stats
 
 if TYPE_CHECKING:
     from tokenmill.api import Status
@@ -236,4 +238,19 @@ def inspect(directory: str, doc: int | None, skipped: bool, as_json: bool) -> No
         show.overview(store, as_json)
 
 
-COMMANDS = (prepare, plan, status, export, verify, finish, inspect, locate, formats, datasets, doctor)
+COMMANDS = (
+    prepare,
+    plan,
+    status,
+    export,
+    verify,
+    finish,
+    inspect,
+    locate,
+    stats,
+    report,
+    formats,
+    datasets,
+    bench,
+    doctor,
+)

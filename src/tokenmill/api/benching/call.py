@@ -1,0 +1,187 @@
+"""`bench`: what this machine makes of a sample, and what the whole corpus will take.
+
+It does what a run does, with the same workers, the same reading and encoding, and real parts with checksums on a real
+disk; only the parts are removed again.
+"""
+
+from __future__ import annotations
+
+import math
+import tempfile
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from tokenmill import machine, planning
+from tokenmill.api import progress
+from tokenmill.api.benching.cells import Cells, cell_of
+from tokenmill.api.benching.place import scratch
+from tokenmill.api.benching.result import SMALL_BYTES, Benchmark, Measured, benchmark
+from tokenmill.api.benching.sample import Draw, Sample, take_sample
+from tokenmill.api.benching.text import write_made_up
+from tokenmill.api.estimate import lay_down
+from tokenmill.api.means import choose_means
+from tokenmill.api.mill import UNITS_AHEAD
+from tokenmill.api.naming import name_sources
+from tokenmill.api.request import BadWords, Request, Words, find_sources, make_request
+from tokenmill.errors import UsageError
+from tokenmill.executors.local import LocalExecutor
+from tokenmill.job import parse_size
+from tokenmill.storage import scheme
+from tokenmill.timing import ready
+from tokenmill.tokenizers import engine_modules
+from tokenmill.tokenizers.tokenizer import REFERENCES
+from tokenmill.tokenizers.vocabulary import resolve
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from tokenmill.api.means import Means
+    from tokenmill.storage import Folder
+
+SECONDS = 30.0
+SMALL_SECONDS = 4.0
+
+
+def bench(  # noqa: PLR0913 - the options of the command, by their names
+    sources: str | Sequence[str] = (),
+    *,
+    tokenizer: str = "gpt2",
+    version: str | None = None,
+    column: str | None = None,
+    separator: str | None = None,
+    workers: str | int | Sequence[int] | None = None,
+    sample_bytes: str | int | None = None,
+    seconds: float = SECONDS,
+    price_per_core_hour: float | None = None,
+    out: str | None = None,
+    reporter: progress.Reporter | None = None,
+) -> Benchmark:
+    """Measure each engine with each number of workers on a sample, and say what all of the sources would take.
+
+    Without sources, the text is made up. Parts are written below `out`, or where temporary files go, and removed.
+    """
+    started = time.monotonic()
+    _check(seconds, price_per_core_hour)
+    wanted = _wanted_counts(workers)
+    most_bytes = None if sample_bytes is None else parse_size(sample_bytes)
+    with (
+        scratch(out) as folder,  # the first in, the last out: when it is removed, no worker writes any more
+        _early_workers() as (pool, library_seconds),
+        reporter if reporter is not None else progress.for_python() as report,
+        _text(sources, report.pending) as found,
+    ):
+        request = _request(found, tokenizer, version, column, separator, report, is_made_up=not sources)
+        default = (request.choice.engine, _default_workers(request if sources else None))
+        counts = wanted or _usual_counts(default[1])
+        means = choose_means(max(counts), None, max(counts))
+        pool.start(means.workers, means.worker_bytes, means.crew_bytes)
+        sample = take_sample(request, pool, report.pending)
+        by = _measurer(folder, request, means, pool, Draw(sample, most_bytes), report)
+        turns = by.measure(_engines(request), _fitting(counts, means.workers), _enough(sample, seconds))
+    cells = [cell_of(*cell, each, is_default=cell == default) for cell, each in turns.items()]
+    measured = Measured(request, cells, by, means, not sources, library_seconds)
+    return benchmark(measured, price_per_core_hour, time.monotonic() - started)
+
+
+def _check(seconds: float, price: float | None) -> None:
+    if not 0 < seconds < math.inf:
+        raise UsageError(f"--seconds {seconds:g} is not a time", "Give the seconds that measuring may take: 30.")
+    if price is not None and not 0 <= price < math.inf:
+        raise UsageError(
+            f"--price-per-core-hour {price:g} is not a price", "Give what an hour of one core costs: 0.04."
+        )
+
+
+def _request(  # noqa: PLR0913, PLR0917 - the words of the call
+    sources: str | Sequence[str],
+    tokenizer: str,
+    version: str | None,
+    column: str | None,
+    separator: str | None,
+    report: progress.Reporter,
+    *,
+    is_made_up: bool,
+) -> Request:
+    """What a run would be asked for. Any token may end a document here: all of them take the same time."""
+    named, vocabulary = name_sources(sources, version, column), resolve(tokenizer)
+    words = Words(
+        named.sources,
+        tokenizer,
+        named.column,
+        separator,
+        eot=None if vocabulary.spec.end_of_text is not None else 0,
+        unit_bytes=planning.USUAL_UNIT_BYTES if is_made_up else None,
+    )
+    return make_request(words, find_sources(words, report.pending), vocabulary, named)
+
+
+def _wanted_counts(workers: str | int | Sequence[int] | None) -> list[int]:
+    """The numbers of workers that were asked for, each once; none if nothing was said."""
+    if workers is None:
+        return []
+    words = workers.split(",") if isinstance(workers, str) else [workers] if isinstance(workers, int) else workers
+    try:
+        counts = sorted({int(word) for word in words})
+    except ValueError:
+        counts = []
+    if not counts or counts[0] < 1:
+        raise UsageError(f"--workers {workers} are no numbers of workers", "Give one, or several: 1,2,4.")
+    return counts
+
+
+def _usual_counts(default: int) -> list[int]:
+    """1, 2, 4, ... up to what a run takes by itself, and that."""
+    doubled = [1 << power for power in range(default.bit_length())]
+    return sorted({*doubled, default})
+
+
+def _fitting(counts: list[int], most: int) -> list[int]:
+    """Those for which there is memory."""
+    return [number for number in counts if number <= most] or [most]
+
+
+def _default_workers(request: Request | None) -> int:
+    """How many workers a run takes if nothing is said: of these sources, or of more than enough."""
+    units = machine.cores() if request is None else request.source_bytes // planning.SMALLEST_UNIT_BYTES + 1
+    return choose_means(None, None, units).workers
+
+
+def _engines(request: Request) -> list[str]:
+    """The fast engine, if it can be used, and the reference."""
+    return list(dict.fromkeys([request.choice.engine, REFERENCES[request.job.tokenizer.kind].name]))
+
+
+@contextmanager
+def _early_workers() -> Iterator[tuple[LocalExecutor, float]]:
+    """Workers that have loaded their libraries, and how long that took."""
+    started = time.monotonic()
+    with LocalExecutor((*engine_modules("auto"), "tokenmill.timing")) as pool:
+        pool.start(1)
+        list(pool.run(ready, [0]))
+        yield pool, time.monotonic() - started
+
+
+@contextmanager
+def _text(sources: str | Sequence[str], pending: Callable[[str], None]) -> Iterator[str | Sequence[str]]:
+    """The sources, or some made up for as long as they are needed."""
+    if sources:
+        yield sources
+        return
+    pending("making up    text")
+    with tempfile.TemporaryDirectory(prefix="tokenmill-bench-") as directory:
+        yield write_made_up(directory)
+
+
+def _measurer(  # noqa: PLR0913, PLR0917 - all that a run has
+    folder: Folder, request: Request, means: Means, pool: LocalExecutor, draw: Draw, report: progress.Reporter
+) -> Cells:
+    lay_down(folder, request.vocabulary)
+    is_far = folder.is_remote or any(scheme(path) for path in draw.sample.sources["path"].to_pylist())
+    ahead = UNITS_AHEAD if is_far else 0
+    return Cells(pool, folder, request.job, means.limits(BadWords()), draw, ahead, report)
+
+
+def _enough(sample: Sample, seconds: float) -> float:
+    """No more time than a small sample is worth."""
+    return seconds if sample.planned_bytes >= SMALL_BYTES else min(seconds, SMALL_SECONDS)

@@ -1,0 +1,156 @@
+"""What `bench` came to: the cells, and what follows from them for the corpus, with what should be known of both."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+
+from tokenmill import machine
+from tokenmill.api.benching.forecast import Cell, Corpus, Forecast, corpus_of, forecast, limit
+from tokenmill.api.benching.place import is_in_memory
+from tokenmill.wording import count, size
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tokenmill.api.benching.cells import Cells
+    from tokenmill.api.means import Means
+    from tokenmill.api.request import Request
+
+SMALL_BYTES = 8 << 20
+"""Less text than this tells little of how long more of it takes."""
+
+MADE_UP_CORPUS_BYTES = 10**12
+AGAIN = 1.5
+"""How many times over a sample may be used before it is worth a note."""
+
+
+class Benchmark(msgspec.Struct, frozen=True):
+    """What was measured, and what follows from it for the corpus.
+
+    `start_seconds` is what starting takes before the first unit is begun, once a run; it is in no cell. `default` is
+    what `prepare` would do if nothing is said, where that was measured.
+    """
+
+    tokenizer: str
+    cores: int
+    is_made_up: bool
+    sample_bytes: int
+    sample_times: float
+    written_to: str
+    start_seconds: float
+    cells: list[Cell]
+    noise: float
+    corpus: Corpus
+    best: Forecast
+    default: Forecast | None
+    price_per_core_hour: float | None
+    limit: str
+    seconds: float
+    notices: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """All that was found out: what was asked for, who measured it, with which means, and the cells."""
+
+    request: Request
+    cells: list[Cell]
+    by: Cells
+    means: Means
+    is_made_up: bool
+    library_seconds: float
+
+    def start_seconds(self, cell: Cell) -> float:
+        """What it takes to load the libraries and the engine of a cell."""
+        return self.library_seconds + self.by.start_seconds[cell.engine]
+
+    def sample_bytes(self) -> float:
+        """The text of the sample."""
+        return self.by.draw.text_bytes * self.by.found_share
+
+
+def benchmark(measured: Measured, price: float | None, seconds: float) -> Benchmark:
+    """What follows from it."""
+    cells, cores = measured.cells, machine.cores()
+    corpus = _made_up_corpus(measured) if measured.is_made_up else _corpus(measured)
+    best = max(cells, key=lambda cell: cell.bytes_per_second)
+    usual = next((cell for cell in cells if cell.is_default), None)
+    chosen = usual or best
+    alone = next((cell for cell in cells if cell.engine == chosen.engine and cell.workers == 1), None)
+
+    def told(cell: Cell) -> Forecast:
+        return forecast(cell, corpus, start_seconds=measured.start_seconds(cell), cores=cores, price=price)
+
+    return Benchmark(
+        tokenizer=measured.request.job.tokenizer.name,
+        cores=cores,
+        is_made_up=measured.is_made_up,
+        sample_bytes=round(min(measured.sample_bytes(), measured.by.total.text_bytes)),
+        sample_times=round(measured.by.times, 1),
+        written_to=os.path.dirname(measured.by.folder.root),
+        start_seconds=round(measured.start_seconds(chosen), 2),
+        cells=cells,
+        noise=round(max(cell.noise for cell in cells), 3),
+        corpus=corpus,
+        best=told(best),
+        default=None if usual is None else told(usual),
+        price_per_core_hour=price,
+        limit=limit(chosen, alone, cores),
+        seconds=round(seconds, 1),
+        notices=list(_notices(measured)),
+    )
+
+
+def _corpus(measured: Measured) -> Corpus:
+    """All of the sources. Their text is what the plan says, corrected by what was found in units that were read."""
+    request, sample, total = measured.request, measured.by.draw.sample, measured.by.total
+    text_bytes = sample.planned_bytes * request.source_bytes / sample.source_bytes * measured.by.found_share
+    counted = sample.rows if sample.source_bytes == request.source_bytes else None
+    return corpus_of(
+        sources=len(request.discovery.table),
+        source_bytes=request.source_bytes,
+        text_bytes=text_bytes,
+        documents=counted if counted is not None else text_bytes * total.documents / total.text_bytes,
+        tokens=text_bytes * total.tokens / total.text_bytes,
+        token_bytes=np.dtype(request.job.tokenizer.dtype).itemsize,
+    )
+
+
+def _made_up_corpus(measured: Measured) -> Corpus:
+    """A terabyte of such text, to have something to tell hours of."""
+    small = _corpus(measured)
+    times = MADE_UP_CORPUS_BYTES / small.text_bytes
+    return corpus_of(
+        sources=0,
+        source_bytes=round(small.source_bytes * times),
+        text_bytes=MADE_UP_CORPUS_BYTES,
+        documents=small.documents * times,
+        tokens=small.tokens * times,
+        token_bytes=small.token_bytes,
+    )
+
+
+def _notices(measured: Measured) -> Iterator[str]:
+    """What a person should know of the sample, the engine and the place."""
+    request, times, held = measured.request, measured.by.times, measured.sample_bytes()
+    yield from request.named.notes
+    if held < SMALL_BYTES:
+        yield f"the sample holds {size(held)} of text: too little for these figures to mean anything"
+    elif times > AGAIN and not measured.is_made_up:
+        yield f"the sample was used {times:.0f} times over, and known words are fast: a long run may be slower"
+    if request.choice.reason:
+        yield request.choice.reason
+    if measured.means.notice:
+        yield measured.means.notice
+    if request.discovery.ignored:
+        ignored = request.discovery.ignored
+        yield f"not counted: {count(len(ignored), 'file')} with other endings, such as {ignored[0]}"
+    root = measured.by.folder.root
+    if is_in_memory(os.path.dirname(root)):
+        yield f"{os.path.dirname(root)} is in memory, which is no disk: measure yours with --out"
+    yield from measured.by.notices

@@ -1,0 +1,164 @@
+"""What the lines of a run's logs tell, gathered in bounded memory.
+
+Anybody may have written them: lines that are not understood are counted and passed over, and no more is held than there
+is room for.
+"""
+
+from __future__ import annotations
+
+import re
+from array import array
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from tokenmill.layout import LOG
+
+if TYPE_CHECKING:
+    from tokenmill.storage import Folder
+
+MOST_LINE_BYTES = 1 << 20
+MOST_LOG_BYTES = 2 << 30
+MOST_UNITS = 20_000_000
+MOST_WORKERS = 100_000
+MOST_SESSIONS = 10_000
+NAMED = 20
+MOST_WORDS = 500
+LATEST = 4_102_444_800.0
+"""The year 2100: no run has been later."""
+
+
+class _Line(msgspec.Struct):
+    """What is read of a line; each kind of event has some of it."""
+
+    time: float
+    event: str
+    unit: int = 0
+    tokens: int = 0
+    text_bytes: int = 0
+    seconds: float = 0.0
+    pid: int = 0
+    peak_bytes: int = 0
+    node: str = ""
+    workers: int = 0
+    cause: str = ""
+    how: str = ""
+    file: str = ""
+    attempt: int = 0
+    kind: str = ""
+    message: str = ""
+
+
+class Trouble(msgspec.Struct, frozen=True):
+    """A death, a failure or a notice: when, of which unit, and what is told of it."""
+
+    time: float
+    event: str
+    unit: int | None
+    what: str
+
+
+@dataclass
+class Told:
+    """What the lines have told so far."""
+
+    ends: array[float] = field(default_factory=lambda: array("d"))
+    seconds: array[float] = field(default_factory=lambda: array("d"))
+    tokens: array[float] = field(default_factory=lambda: array("d"))
+    text_bytes: array[float] = field(default_factory=lambda: array("d"))
+    peaks: array[float] = field(default_factory=lambda: array("d"))
+    sessions: list[list[float]] = field(default_factory=list)
+    workers: dict[str, tuple[int, int]] = field(default_factory=dict)
+    deaths: Counter[str] = field(default_factory=Counter)
+    failures: Counter[str] = field(default_factory=Counter)
+    tried_again: set[int] = field(default_factory=set)
+    troubles: list[Trouble] = field(default_factory=list)
+    strange: int = 0
+    is_cut: bool = False
+
+    def take(self, line: _Line, *, begins: bool) -> bool:
+        """Count one line, which may begin a session without saying so; whether it made sense."""
+        if not 0 <= line.time < LATEST or min(line.tokens, line.text_bytes, line.peak_bytes) < 0:
+            self.strange += 1
+            return False
+        if begins or (line.event == "start" and len(self.sessions) < MOST_SESSIONS):
+            self.sessions.append([line.time, line.time])
+        self.sessions[-1][1] = max(self.sessions[-1][1], line.time)
+        if line.event == "unit":
+            self._unit(line)
+        elif line.event in ("death", "failure", "notice"):
+            self._trouble(line)
+        self._worker(line)
+        return True
+
+    def _unit(self, line: _Line) -> None:
+        if len(self.ends) >= MOST_UNITS:
+            self.is_cut = True
+            return
+        self.ends.append(line.time)
+        self.seconds.append(min(max(line.seconds, 0.0), line.time))
+        self.tokens.append(float(min(line.tokens, 1 << 52)))
+        self.text_bytes.append(float(min(line.text_bytes, 1 << 52)))
+        self.peaks.append(float(min(line.peak_bytes, 1 << 52)))
+
+    def _trouble(self, line: _Line) -> None:
+        if line.event == "death":
+            self.deaths[line.cause[:40] if len(self.deaths) < NAMED else "other"] += 1
+        if line.event == "failure":
+            self.failures[line.kind[:80] if len(self.failures) < NAMED else "other"] += 1
+        if line.event != "notice" and len(self.tried_again) < MOST_WORKERS:
+            self.tried_again.add(line.unit)
+        if len(self.troubles) < NAMED:
+            first = f"{line.kind}: {line.message}" if line.event == "failure" else line.how or line.message
+            what = first.partition("\n")[0] + (f", on {line.file}" if line.file else "")
+            self.troubles.append(
+                Trouble(line.time, line.event, None if line.event == "notice" else line.unit, what[:MOST_WORDS])
+            )
+
+    def _worker(self, line: _Line) -> None:
+        name = f"{line.node[:80]} {line.pid}".strip()
+        if line.pid <= 0 or (len(self.workers) >= MOST_WORKERS and name not in self.workers):
+            return
+        peak, units = self.workers.get(name, (0, 0))
+        self.workers[name] = max(peak, line.peak_bytes), units + (line.event == "unit")
+
+
+def gather(folder: Folder) -> Told:
+    """What all logs of a run tell."""
+    told = Told()
+    for name in _logs(folder):
+        begun = folder.is_remote and bool(told.sessions)  # there, it is a piece of a log
+        for data in _lines(folder, name, told):
+            try:
+                line = msgspec.json.decode(data, type=_Line)
+            except (msgspec.DecodeError, RecursionError):
+                told.strange += 1
+                continue
+            begun = told.take(line, begins=not begun) or begun
+    return told
+
+
+def _logs(folder: Folder) -> list[str]:
+    """The logs there are: one for each rank, or pieces in the order of time where that takes a network."""
+    stem = LOG.partition(".")[0]
+    if folder.is_remote:
+        return sorted(f"{stem}/{name}" for name in folder.names(stem) if name.endswith(".jsonl"))
+    return sorted(name for name in folder.names(".") if re.fullmatch(rf"{stem}(-[0-9]{{1,9}})?\.jsonl", name))
+
+
+def _lines(folder: Folder, name: str, told: Told) -> Iterator[bytes]:
+    """The lines of a log, none longer than there is room for."""
+    rest = b""
+    size = folder.size(name)
+    told.is_cut |= size > MOST_LOG_BYTES
+    for data in folder.chunks(name, 0, min(size, MOST_LOG_BYTES)):
+        *whole, rest = (rest + data).split(b"\n")
+        yield from (line for line in whole if line.strip())
+        if len(rest) > MOST_LINE_BYTES:
+            told.strange += 1
+            rest = b""
+    if rest.strip():
+        yield rest

@@ -1,0 +1,169 @@
+"""Count tokens by the values of a column of the sources. Runs in a worker, except for adding up.
+
+The sources are read again, that column only, and joined with the part by row.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tokenmill.census.counting import count_tokens, open_checked, pieces_of
+from tokenmill.census.lengths import Counts
+from tokenmill.errors import SourceError, UsageError
+from tokenmill.job import Job
+from tokenmill.part import PartContent
+from tokenmill.planning import UnitTask
+from tokenmill.sources.documents import Documents, ReadOptions, Slice, SourceFile
+from tokenmill.storage import folder_at
+from tokenmill.work import unit_documents
+
+NONE = "(none)"
+"""What stands for a row that has no value."""
+
+NOT_TEXT = "(not text)"
+"""What stands for a row whose value is a number or the like, in JSON Lines."""
+
+MOST_VALUES = 10_000
+MOST_CHARACTERS = 200
+"""What is beyond that is cut off a value."""
+
+ADVICE = "Name a column of text that the sources have: --by NAME."
+
+
+class ValueCount(msgspec.Struct, frozen=True, array_like=True):
+    """How much of a store has one value."""
+
+    documents: int
+    tokens: int
+    bytes: int
+
+
+@dataclass
+class ValueCounts:
+    """The values of a column. Of more than there is room for, the smallest are counted together in `others`.
+
+    Then `folded` tells that what a value has may have been counted there before it grew.
+    """
+
+    counts: dict[str, ValueCount] = field(default_factory=dict)
+    others: ValueCount = field(default_factory=lambda: ValueCount(0, 0, 0))
+    folded: bool = False
+
+    def add(self, value: str, count: ValueCount) -> None:
+        """Count some more of a value."""
+        known = self.counts.get(value)
+        self.counts[value] = count if known is None else _sum(known, count)
+
+    def join(self, other: ValueCounts) -> None:
+        """Take over what was counted elsewhere. What is folded depends on the order in which this is done."""
+        for value, count in other.counts.items():
+            self.add(value, count)
+        self.others = _sum(self.others, other.others)
+        self.folded |= other.folded
+        self.fold()
+
+    def fold(self) -> None:
+        """Keep the largest only, if there are too many."""
+        if len(self.counts) <= MOST_VALUES:
+            return
+        self.folded = True
+        ranked = self.ranked()
+        self.counts = dict(ranked[: MOST_VALUES // 2])
+        for _, count in ranked[MOST_VALUES // 2 :]:
+            self.others = _sum(self.others, count)
+
+    def ranked(self) -> list[tuple[str, ValueCount]]:
+        """The values, that with most tokens first."""
+        return sorted(self.counts.items(), key=lambda item: (-item[1].tokens, -item[1].documents, item[0]))
+
+
+@dataclass(frozen=True, slots=True)
+class CountValues:
+    """The function that counts the documents of one part by the values that a column has in their rows."""
+
+    directory: str
+    job: Job
+    sources: int
+    column: str
+    batch_bytes: int
+
+    def __call__(self, task: UnitTask) -> ValueCounts:
+        """Read the column of a unit, and count its part by it."""
+        _, content = open_checked(folder_at(self.directory), self.job, self.sources, task.unit)
+        pieces = pieces_of(self.directory, self.job)
+        ignored = np.zeros(len(pieces.sizes), np.int64)
+        written = count_tokens(self.directory, task.unit, content, ignored, pieces)
+        joined = _Join(content, np.stack([np.ones_like(written), np.diff(content.offsets), written]))
+        try:
+            for file, documents in unit_documents(self._other_column(task), self._options()):
+                joined.take(file, documents)
+        except SourceError as error:
+            raise _about_column(error) from error
+        return joined.finish()
+
+    def _options(self) -> ReadOptions:
+        return ReadOptions(self.column, None, self.batch_bytes, "quarantine")
+
+    def _other_column(self, task: UnitTask) -> UnitTask:
+        """The task without what the plan knows of the column of text."""
+        text = next((file for file in task.files if file.kind == "text"), None)
+        if text is not None:
+            raise UsageError("text files have no columns", f"file         {text.path}", "Leave out --by.")
+        if task.piece is None:
+            return task
+        return msgspec.structs.replace(task, piece=Slice(task.piece.start, task.piece.stop))
+
+
+class _Join:
+    """The documents of a part, waiting for the values of their rows. Both come in the order of the sources."""
+
+    def __init__(self, content: PartContent, figures: Counts) -> None:
+        self._content = content
+        self._figures = figures
+        self._left = np.ones(len(content.row), np.bool_)
+        self._found = ValueCounts()
+
+    def take(self, file: SourceFile, documents: Documents) -> None:
+        """Find the documents of some rows."""
+        first, last = np.searchsorted(self._content.source, [file.index, file.index + 1])
+        rows = self._content.row[first:last]
+        if not len(rows):
+            return
+        places = np.searchsorted(rows, documents.rows)
+        known = rows[np.minimum(places, len(rows) - 1)] == documents.rows
+        places = places[known] + first
+        self._left[places] = False
+        self._count(documents.text.filter(pa.array(known)), places)
+
+    def _count(self, values: pa.LargeStringArray, places: npt.NDArray[np.int64]) -> None:
+        short = pc.utf8_slice_codeunits(values, 0, MOST_CHARACTERS)
+        encoded = short.dictionary_encode(null_encoding="encode")
+        codes = encoded.indices.to_numpy(zero_copy_only=False)
+        sums = [
+            np.bincount(codes, weights=figure, minlength=len(encoded.dictionary)) for figure in self._figures[:, places]
+        ]
+        for value, *figures in zip(encoded.dictionary.to_pylist(), *(each.tolist() for each in sums), strict=True):
+            self._found.add(NONE if value is None else value, ValueCount(*map(int, figures)))
+        self._found.fold()
+
+    def finish(self) -> ValueCounts:
+        """What was found. Rows without a value that is text have not been among those that were read."""
+        if self._left.any():
+            self._found.add(NOT_TEXT, ValueCount(*map(int, self._figures[:, self._left].sum(axis=1))))
+        return self._found
+
+
+def _sum(one: ValueCount, other: ValueCount) -> ValueCount:
+    return ValueCount(one.documents + other.documents, one.tokens + other.tokens, one.bytes + other.bytes)
+
+
+def _about_column(error: SourceError) -> SourceError:
+    """What a reader says of the column of text, as it should be said of another one."""
+    details = [ADVICE if line.endswith("--column NAME.") else line for line in error.details]
+    return SourceError(error.headline, *details)

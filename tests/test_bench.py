@@ -1,0 +1,302 @@
+"""`bench`: what it measures is what a run does, its forecast is exact arithmetic, and it leaves nothing behind."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import tokenmill
+from conftest import SMALL_JSON, SMALL_TIKTOKEN, Bucket, write_parquet
+from servers.hub import Hub
+from tokenmill import machine, planning
+from tokenmill.api.benching import cells, place, sample, text
+from tokenmill.api.benching.call import _usual_counts
+from tokenmill.api.benching.forecast import Cell, corpus_of, forecast, limit
+from tokenmill.errors import SourceError, UsageError
+from tokenmill.sources import discover, file_at, split_file
+from tokenmill.sources.documents import ReadOptions
+from tokenmill.storage.objects import below
+from tokenmill.timing import Steps
+
+QUICK = ("--tokenizer", SMALL_TIKTOKEN, "--workers", "1", "--seconds", "0.4")
+
+
+def command(*arguments: str | Path) -> list[str]:
+    return [sys.executable, "-m", "tokenmill", "bench", *map(str, arguments)]
+
+
+def run(*arguments: str | Path, code: int = 0) -> subprocess.CompletedProcess[str]:
+    """Run the command as a user would."""
+    done = subprocess.run(command(*arguments), capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == code, done.stderr
+    assert "Traceback" not in done.stderr
+    return done
+
+
+def cell(workers: int, bytes_per_second: float, wall: Steps, cpu: Steps) -> Cell:
+    return Cell("gigatoken", workers, True, 2, 1, bytes_per_second, bytes_per_second / 2, 1, wall, cpu, wall.shares())
+
+
+BUSY = Steps(read=1, encode=8, check=0.5, write=0.5)
+
+
+def test_a_forecast_is_exact_arithmetic() -> None:
+    """Hours, core-hours, money, disk and machines follow from text, rate, workers and price; starting counts once."""
+    corpus = corpus_of(sources=3, source_bytes=10**12, text_bytes=4e12, documents=1e9, tokens=1e12, token_bytes=2)
+    assert (corpus.store_bytes, corpus.export_bytes) == (2 * 10**12 + 20 * 10**9, 2 * 10**12)
+    assert corpus.bytes_per_token == 4.0
+    told = forecast(cell(8, 10e6, BUSY, BUSY), corpus, start_seconds=20.0, cores=16, price=0.05)
+    assert told.seconds == 400_020.0
+    assert told.hours == round(400_020 / 3600, 4)
+    assert told.core_hours == round(400_020 * 8 / 3600, 4)
+    assert told.money == round(400_020 * 8 / 3600 * 0.05, 4)
+    assert told.machines_for_a_day == 5
+    assert told.source_bytes_per_second == 2_500_000
+
+
+def test_no_more_cores_are_paid_for_than_there_are() -> None:
+    """More workers than cores take the machine's cores, and without a price nothing is said of money."""
+    corpus = corpus_of(sources=1, source_bytes=1, text_bytes=3600, documents=1, tokens=900, token_bytes=2)
+    told = forecast(cell(8, 1, BUSY, BUSY), corpus, start_seconds=0.0, cores=4, price=None)
+    assert (told.core_hours, told.money, told.machines_for_a_day) == (4.0, None, 1)
+
+
+@pytest.mark.parametrize(
+    ("wall", "cpu", "words"),
+    [
+        (BUSY, BUSY, "encoding limits, 80% of the workers' time: more cores help"),
+        (BUSY, Steps(read=1, encode=2), "gets 25% of a core"),
+        (
+            Steps(read=9, encode=1),
+            Steps(read=1, encode=1),
+            "reading limits, 90% .* waiting for the disk or the network",
+        ),
+        (Steps(read=9, encode=1), Steps(read=9, encode=1), "reading limits, 90% .* decompressing"),
+        (Steps(write=6, encode=4), Steps(write=1, encode=4), "writing limits, 60% .* waiting for the disk"),
+    ],
+)
+def test_the_limit_is_told(wall: Steps, cpu: Steps, words: str) -> None:
+    """The largest step limits; whether it works or waits is told by the processor's time."""
+    import re
+
+    assert re.search(words, limit(cell(1, 1e6, wall, cpu), None, 4))
+
+
+def test_workers_that_hinder_each_other_are_told() -> None:
+    """If four workers on four cores give less than three times one, more cores are not what is missing."""
+    alone = cell(1, 10e6, BUSY, BUSY)
+    assert "4 workers give 1.2 times one" in limit(cell(4, 12e6, BUSY, BUSY), alone, 4)
+    assert "more cores help" in limit(cell(4, 39e6, BUSY, BUSY), alone, 4)
+    halved = Steps(read=0.5, encode=4, check=0.25, write=0.25)
+    assert "more cores help" in limit(cell(8, 39e6, BUSY, halved), alone, 4), "two workers to a core"
+
+
+@pytest.mark.parametrize(
+    ("default", "counts"), [(1, [1]), (2, [1, 2]), (6, [1, 2, 4, 6]), (64, [1, 2, 4, 8, 16, 32, 64])]
+)
+def test_worker_counts_double_up_to_the_default(default: int, counts: list[int]) -> None:
+    """1, 2, 4, ... and the default, which is always among them."""
+    assert _usual_counts(default) == counts
+
+
+@pytest.mark.parametrize("engines", [1, 2])
+@pytest.mark.parametrize("counts", [1, 2, 7])
+@pytest.mark.parametrize("seconds", [0.3, 6.0, 30.0])
+def test_the_time_is_kept(seconds: float, counts: int, engines: int) -> None:
+    """Rounds, cells and warming up take no more than the time there is, unless that is less than a moment for each."""
+    plan = cells.schedule(seconds, engines, counts)
+    spent = plan.rounds * engines * (counts * plan.cell_seconds + cells.WARM_SECONDS)
+    assert spent <= seconds + 1e-9 or plan.cell_seconds == cells.LEAST_CELL_SECONDS / 10
+    assert plan.rounds >= 2 or seconds < 10
+
+
+def test_a_sample_comes_from_all_over_a_large_corpus() -> None:
+    """Of many files some are taken, from the first to the last tenth, and no file twice."""
+    sizes = [1000 + 7 * (n % 13) for n in range(10_000)]
+    table = pa.table({"path": [str(n) for n in range(10_000)], "size": sizes})
+    chosen = [int(path) for path in sample.spread_files(table, 5000)["path"].to_pylist()]
+    assert len(set(chosen)) == len(chosen) == sum(1 for _ in chosen)
+    assert {n // 1000 for n in chosen} == set(range(10))
+    assert 32 * 4 <= len(chosen) <= 32 * 7
+    assert sample.spread_files(table.slice(0, 20), 5000).equals(table.slice(0, 20))
+
+
+def test_units_are_drawn_from_all_over_and_numbered_anew(tmp_path: Path) -> None:
+    """Every unit comes once before any comes again, neighbours apart; no number comes twice; a limit takes fewer."""
+    (tmp_path / "a.jsonl").write_text("".join(f'{{"text": "{n:090}"}}\n' for n in range(1000)))
+    sources = discover([str(tmp_path / "a.jsonl")]).table
+    units = planning.joined([split_file(file_at(sources, 0), ReadOptions(), 1000)], 1000, None)
+    taken = sample.Sample(sources, units)
+    draw = sample.Draw(taken)
+    tasks = [draw.next() for _ in range(2 * len(units))]
+    starts = [task.piece.start for task in tasks if task.piece]
+    assert len(set(starts[: len(units)])) == len(units)
+    assert starts[: len(units)] == starts[len(units) :]
+    assert max(starts[:10]) - min(starts[:10]) > 50_000
+    assert [task.unit for task in tasks] == list(range(len(tasks)))
+    little = sample.Draw(taken, most_bytes=2500)
+    assert 2500 <= little.text_bytes < 5000
+    assert len({little.next().piece for _ in range(20)}) == 3
+
+
+def test_bench_tells_all_in_json(tmp_path: Path, documents: list[str]) -> None:
+    """Every engine is measured, shares are of all time, and the corpus is counted as a run counts it."""
+    source = write_parquet(tmp_path / "corpus.parquet", documents * 3)
+    out = tmp_path / "disk" / "store"
+    told = json.loads(
+        run(source, *QUICK, "--workers", "2,1", "--price-per-core-hour", "36", "--out", out, "--json").stdout
+    )
+    cells = [(each["engine"], each["workers"], each["is_default"]) for each in told["cells"]]
+    assert cells[:2] == [("gigatoken", 1, True), ("gigatoken", 2, False)]
+    assert cells[2:] == [("tiktoken", 1, False), ("tiktoken", 2, False)]
+    for each in told["cells"]:
+        assert sum(each["shares"].values()) == pytest.approx(1, abs=0.001)
+        assert each["bytes_per_second"] >= each["slowest_bytes_per_second"] > 0
+        assert all(seconds > 0 for seconds in each["wall_seconds"].values())
+    real = tokenmill.prepare(source, tokenizer=SMALL_TIKTOKEN, eot=0, out=str(tmp_path / "real"))
+    assert told["corpus"]["documents"] == real.documents
+    assert told["corpus"]["text_bytes"] == pytest.approx(real.text_bytes, abs=1)
+    assert told["corpus"]["tokens"] == pytest.approx(real.tokens, abs=1)
+    default = told["default"]
+    assert default["money"] == pytest.approx(36 * default["core_hours"], abs=0.01)
+    assert default["seconds"] > told["start_seconds"] - 0.01 > 0
+    assert told["written_to"] == str(tmp_path)
+    assert sorted(os.listdir(tmp_path)) == ["corpus.parquet", "real"]
+
+
+def test_a_tiny_file_works_and_says_that_it_is_too_small(tmp_path: Path) -> None:
+    """A kilobyte of text gives figures, and a note that they mean nothing."""
+    (tmp_path / "tiny.txt").write_text("A short text. " * 70)
+    (tmp_path / "other.xyz").touch()
+    shown = run(tmp_path, *QUICK, "--out", tmp_path, "--price-per-core-hour", "1").stdout
+    flat = " ".join(shown.split())
+    assert "980 B of text: too little for these figures to mean anything" in flat
+    assert "not counted: 1 file with other endings" in flat
+    assert "1*" in shown
+    assert "money less than 0.01" in flat
+    assert all(len(line) <= 80 for line in shown.splitlines() if str(tmp_path) not in line)
+    assert sorted(os.listdir(tmp_path)) == ["other.xyz", "tiny.txt"]
+
+
+def test_without_a_source_the_text_is_made_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Made-up text is always the same, is said to be made up, and is told of by the terabyte."""
+    monkeypatch.setattr(text, "WORDS_IN_FILE", 50_000)
+    monkeypatch.setattr(text, "WORDS", 5_000)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    told = tokenmill.bench(tokenizer=SMALL_JSON, workers=1, seconds=0.2)
+    assert told.is_made_up
+    assert told.corpus.text_bytes == 10**12
+    assert {each.engine for each in told.cells} >= {"tokenizers"}
+    assert os.listdir(tmp_path) == []
+    both = [text.write_made_up(str(tmp_path)) and (tmp_path / "3.parquet").read_bytes() for _ in range(2)]
+    assert both[0] == both[1]
+    words = " ".join(pq.read_table(tmp_path / "0.parquet")["text"].to_pylist()).split()
+    assert len(words) == 50_000
+    assert 1.5 < words.count("the") / words.count("of") < 2.5, "by Zipf's law"
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "words"),
+    [
+        ("--price-per-core-hour", "-1", "is not a price"),
+        ("--price-per-core-hour", "nan", "is not a price"),
+        ("--seconds", "0", "is not a time"),
+        ("--workers", "0,2", "no numbers of workers"),
+        ("--workers", "two", "no numbers of workers"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(option: str, value: str, words: str) -> None:
+    """Bad options are refused before anything is done, with what would be right."""
+    with pytest.raises(UsageError, match=words):
+        tokenmill.bench("nowhere.txt", **{option[2:].replace("-", "_"): value if "w" in option[:3] else float(value)})
+
+
+def test_a_damaged_source_is_named_and_nothing_is_left(tmp_path: Path, documents: list[str]) -> None:
+    """A file that ends in the middle is an error that names it, and the directory of the parts is gone."""
+    path = tmp_path / "cut.jsonl.gz"
+    path.write_bytes(gzip.compress("".join(f'{{"text": "{n} {"x" * 50}"}}\n' for n in range(5000)).encode())[:-200])
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    with pytest.raises(SourceError, match=r"cut\.jsonl\.gz"):
+        tokenmill.bench(str(path), tokenizer=SMALL_TIKTOKEN, workers=1, seconds=0.2, out=str(scratch))
+    assert os.listdir(scratch) == []
+
+
+def test_sources_without_text_are_refused(tmp_path: Path) -> None:
+    """Rows that are all null are no sample."""
+    source = write_parquet(tmp_path / "nulls.parquet", [None] * 50)
+    with pytest.raises(SourceError, match="there is no text in the sample"):
+        tokenmill.bench(source, tokenizer=SMALL_TIKTOKEN, workers=1, seconds=0.2, out=str(tmp_path))
+    assert os.listdir(tmp_path) == ["nulls.parquet"]
+
+
+def test_an_interrupted_bench_leaves_nothing(tmp_path: Path, documents: list[str]) -> None:
+    """SIGINT in the middle of measuring ends it with 130, and the directory of the parts is gone."""
+    source = write_parquet(tmp_path / "corpus.parquet", documents * 30)
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    arguments = command(source, "--tokenizer", SMALL_TIKTOKEN, "--seconds", "60", "--out", scratch, "--quiet")
+    process = subprocess.Popen(arguments, stderr=subprocess.PIPE)
+    try:
+        deadline = time.monotonic() + 30
+        while not list(scratch.glob(".tokenmill-bench-*/parts/*")) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert list(scratch.iterdir()), "it has begun to write"
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=30)
+    finally:
+        process.kill()
+        process.wait()
+    assert process.returncode == 130
+    assert os.listdir(scratch) == []
+
+
+def test_a_unit_is_broken_off_where_an_engine_is_slow(tmp_path: Path) -> None:
+    """One large unit does not hold up a cell: some of its text is measured, and all of it is foretold."""
+    text = "".join(json.dumps({"text": f"document {n} " + "lorem ipsum dolor " * 200}) + "\n" for n in range(4000))
+    with gzip.open(tmp_path / "large.jsonl.gz", "wt") as file:
+        file.write(text)
+    started = time.monotonic()
+    told = tokenmill.bench(str(tmp_path / "large.jsonl.gz"), tokenizer=SMALL_JSON, workers=1, seconds=0.5)
+    assert time.monotonic() - started < 20
+    slow = next(each for each in told.cells if each.engine == "tokenizers")
+    assert slow.text_bytes < len(text) / 2
+
+
+def test_a_remote_source_is_measured_where_it_is(tmp_path: Path, hub: Hub, documents: list[str]) -> None:
+    """A dataset of the Hub is read by the workers, ahead of what they are at."""
+    hub.add("org/text", {"data/a.parquet": Path(write_parquet(tmp_path / "a.parquet", documents * 5))})
+    told = json.loads(run("hf://datasets/org/text/data/a.parquet", *QUICK, "--json", "--out", tmp_path).stdout)
+    assert told["corpus"]["documents"] == 5 * len(documents)
+    assert set(os.listdir(tmp_path)) <= {"a.parquet", "hf_home"}
+
+
+def test_sources_and_parts_may_be_in_an_object_store(tmp_path: Path, documents: list[str], s3: Bucket) -> None:
+    """A store that will be in a bucket is measured there, by requests that go on beside the work, and removed."""
+    write_parquet(tmp_path / "text" / "a.parquet", documents * 5)
+    s3.server.upload(tmp_path / "text", f"{s3.url}/text")
+    told = tokenmill.bench(f"{s3.url}/text", tokenizer=SMALL_TIKTOKEN, workers=1, seconds=0.4, out=f"{s3.url}/later")
+    assert told.written_to == f"{s3.url}/later"
+    assert told.corpus.documents == 5 * len(documents)
+    assert all(each.wall_seconds.write > 0 for each in told.cells)
+    assert [file.path for file in below(s3.url)] == [f"{s3.url}/text/a.parquet"]
+
+
+def test_where_parts_go_is_looked_at(tmp_path: Path) -> None:
+    """A directory that does not exist yet is measured on the disk it will be on; memory is told from a disk."""
+    with place.scratch(str(tmp_path / "not" / "yet")) as folder:
+        assert os.path.dirname(folder.root) == str(tmp_path)
+    assert os.listdir(tmp_path) == []
+    if machine.memory_bytes() and os.path.isdir("/dev/shm"):
+        assert place.is_in_memory("/dev/shm") or not os.path.ismount("/dev/shm")
+    assert not place.is_in_memory("/proc/self")
