@@ -40,7 +40,8 @@ def adopt(settings: dict[str, str]) -> None:
 def using(*, endpoint: str | None = None, region: str | None = None, cache: str | None = None) -> Iterator[None]:
     """Use an S3-compatible store at `endpoint`, in a `region`, and keep whole files of the Hub in `cache`, in a block.
 
-    with tokenmill.using(endpoint="http://localhost:9000"): tokenmill.prepare("s3://bucket/data", ...)
+    with tokenmill.using(endpoint="http://localhost:9000"):
+        tokenmill.prepare("s3://bucket/data", ...)
     """
     before = dict(os.environ)
     apply(endpoint=endpoint, region=region, cache=cache)
