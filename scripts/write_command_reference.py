@@ -12,7 +12,7 @@ from pathlib import Path
 
 import click
 
-from tokenmill.cli import CONTEXT, cli
+from tokenmill.cli import CONTEXT, cli, options
 
 PAGE = Path(__file__).parent.parent / "docs" / "commands.md"
 HEAD = """# Commands
@@ -49,10 +49,16 @@ def section(name: str, command: click.Command) -> str:
     """One command: how it is called, what it does, its arguments and options, and an example that works."""
     context = click.Context(command, info_name=f"tokenmill {name}", terminal_width=100, **CONTEXT)
     usage = command.get_usage(context).removeprefix("Usage: ")
-    rows = [row(option, context) for option in command.get_params(context) if isinstance(option, click.Option)]
-    table = "\n".join(["| option | value | meaning |", "| --- | --- | --- |", *rows])
-    parts = [f"## tokenmill {name}", fence(usage), inspect.cleandoc(command.help or ""), table, examples(command)]
+    tables = [table(heading, found, context) for heading, found in options.sections(command, context).items()]
+    parts = [f"## tokenmill {name}", fence(usage), inspect.cleandoc(command.help or ""), *tables, examples(command)]
     return "".join(f"\n{part}\n" for part in parts)
+
+
+def table(heading: str, found: list[click.Option], context: click.Context) -> str:
+    """The options of a heading, which is told where there are several."""
+    rows = [row(option, context) for option in found]
+    head = [] if heading == options.REST else [f"{heading}:", ""]
+    return "\n".join([*head, "| option | value | meaning |", "| --- | --- | --- |", *rows])
 
 
 def row(option: click.Option, context: click.Context) -> str:

@@ -7,6 +7,7 @@ import hashlib
 import itertools
 import os
 import random
+import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -22,7 +23,8 @@ from damage import WRITERS, Reading, ReadOurs, damage, ending, read_plainly
 from source_files import KINDS, Kind, read_all, read_all_and_bad, read_slice, source
 from tokenmill import sources
 from tokenmill.api.cutting import cut
-from tokenmill.errors import SourceError
+from tokenmill.api.trouble import BadShare
+from tokenmill.errors import RunFailed, SourceError
 from tokenmill.executors.local import LocalExecutor
 from tokenmill.executors.outcomes import Cause, Died, Done, Terms
 from tokenmill.planning import SplitFiles
@@ -147,6 +149,59 @@ def test_a_missing_column_in_one_file_of_many_is_named(tmp_path: Path, command: 
         getattr(tokenmill, command)(str(tmp_path / "*.parquet"), tokenizer=SMALL_JSON, **out)
     assert "17.parquet" in str(caught.value)
     assert "body (string)" in str(caught.value)
+
+
+@pytest.mark.parametrize(("max_bad", "said"), [("0.1%", "0.1%"), (0.01, "1%")])
+def test_the_share_of_bad_rows_is_that_of_the_rows_read(tmp_path: Path, max_bad: str | float, said: str) -> None:
+    """A run that is given up counts what it has read, asks for the column, and advises a limit that would do."""
+    for number in range(8):
+        (tmp_path / f"{number}.jsonl").write_text('{"meta": {"a": 1}, "text": "%s"}\n' % ("x" * 1000) * 1000)
+    with pytest.raises(RunFailed, match=r"rows read so far") as caught:
+        tokenmill.prepare(
+            str(tmp_path), tokenizer=SMALL_JSON, column="meta", max_bad=max_bad, workers=1, out=str(tmp_path / "out")
+        )
+    message = str(caught.value)
+    bad, rows = re.search(r"^([\d,]+) of the ([\d,]+) rows read so far", message).groups()
+    assert bad == rows
+    assert f"100.00%, more than --max-bad {said}\n" in message
+    assert "Is --column meta right?" in message
+    assert message.endswith("--max-bad 100%")
+
+
+@pytest.mark.parametrize(
+    ("bad", "rows", "advice"), [(1, 1000, "0.2%"), (645, 10_000, "10%"), (5, 10, "100%"), (1, 100_000, "0.1%")]
+)
+def test_the_limit_that_is_advised_is_larger_than_the_share(bad: int, rows: int, advice: str) -> None:
+    """It is the next round figure."""
+    assert BadShare(Counter({"not valid UTF-8": bad}), rows, "text").enough() == advice
+
+
+@pytest.mark.parametrize("command", ["plan", "prepare"])
+def test_a_column_that_json_lines_lack_is_refused_before_any_work(tmp_path: Path, command: str) -> None:
+    """Nothing is frozen and nothing is left behind, and the message comes once, however many files there are."""
+    for number in range(9):
+        (tmp_path / f"{number}.jsonl").write_text('{"id": 1, "content": "x"}\n' * 10)
+    out = {"out": str(tmp_path / "out")} if command == "prepare" else {}
+    with pytest.raises(SourceError, match="has the column 'text'") as caught:
+        getattr(tokenmill, command)(str(tmp_path / "*.jsonl"), tokenizer=SMALL_JSON, **out)
+    message = str(caught.value)
+    assert message.count("columns      id, content\n") == 1
+    assert "0.jsonl" in message
+    assert "--column NAME" in message
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("column", "lacking", "having"), [("text", "b.jsonl", "a.parquet"), ("body", "a.parquet", "b.jsonl")]
+)
+def test_sources_with_different_columns_need_stores_of_their_own(tmp_path: Path, column, lacking, having) -> None:
+    """The message tells which source has the column, and which has not."""
+    pq.write_table(pa.table({"text": ["x"]}), tmp_path / "a.parquet")
+    (tmp_path / "b.jsonl").write_text('{"body": "x"}\n')
+    with pytest.raises(SourceError, match=f"(?s)file +{tmp_path}/{lacking}\n.*has it +{tmp_path}/{having} ") as caught:
+        tokenmill.prepare(str(tmp_path), tokenizer=SMALL_JSON, column=column, out=str(tmp_path / "out"))
+    assert "stores of their own" in str(caught.value)
+    assert "--column NAME" not in str(caught.value)
 
 
 def test_a_bad_row_does_not_stop_a_dry_run(tmp_path: Path) -> None:

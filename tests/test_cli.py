@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -15,9 +16,11 @@ from conftest import SMALL_TIKTOKEN, write_parquet
 from tokenmill import settings
 from tokenmill.api.naming import name_sources
 from tokenmill.cli import cli
-from tokenmill.errors import UsageError
+from tokenmill.errors import TokenizerError, UsageError
 from tokenmill.part import open_part, write_part
 from tokenmill.storage import folder_at
+from tokenmill.tokenizers.vocabulary import resolve
+from tokenmill.wording import folded
 
 ENGINE = ("--engine", "tiktoken")
 TOKENS = ("--tokenizer", SMALL_TIKTOKEN, "--eot", "1199", *ENGINE)
@@ -220,6 +223,84 @@ def test_every_command_and_option_has_help(command: click.Command) -> None:
     assert "Example:" in (command.epilog or command.help)
     for parameter in command.params:
         assert isinstance(parameter, click.Argument) or parameter.help
+
+
+def test_the_list_of_commands_has_whole_sentences() -> None:
+    """On a terminal of 80 columns no summary is cut off."""
+    for name, command in cli.commands.items():
+        assert not command.get_short_help_str(80 - 6 - max(map(len, cli.commands))).endswith("..."), name
+
+
+def test_many_options_are_under_headings() -> None:
+    """The help of prepare has every option once, under a heading, and those of all commands come last."""
+    shown = run("prepare", "--help").stdout
+    headings = ["Text and tokenizer", "Output", "Exports", "Machine", "Clusters", "Bad documents", "Storage", "General"]
+    assert re.findall(r"^([A-Z][a-z ]+):$", shown, re.MULTILINE) == headings
+    for option in cli.commands["prepare"].params:
+        name = max(option.opts, key=len)
+        assert (
+            isinstance(option, click.Argument)
+            or len(re.findall(rf"^  (?:-\w, )?{name}\b(?!-)", shown, re.MULTILINE)) == 1
+        )
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (("--seed", "1"), "Use --shuffle SEED."),
+        (("--num_proc=4",), "Use --workers N."),
+        (("--append-eod",), "unless --eot none is given"),
+        (("--dtype", "uint16"), "`tokenmill export` has it."),
+        (("--shuffle",), "--shuffle 1337"),
+        (("--shuffle", "--workers", "2"), "--shuffle 1337"),
+    ],
+)
+def test_options_of_other_tools_are_understood(words: tuple[str, ...], hint: str) -> None:
+    """An option that there is not, or one without its value, is refused with what to write instead."""
+    assert hint in run("prepare", "data.jsonl", *words, code=2).stderr
+
+
+def test_a_hint_is_given_only_where_it_helps() -> None:
+    """A command that has no such option itself does not tell to use it."""
+    assert "--shuffle" not in run("status", "out", "--seed", "1", code=2).stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "advice"),
+    [
+        ("gtp2", "Did you mean gpt2?"),
+        ("GPT2", "Did you mean gpt2?"),
+        ("EleutherAI/gpt-neox-20b", "hf download EleutherAI/gpt-neox-20b tokenizer.json --local-dir ."),
+    ],
+)
+def test_a_tokenizer_that_is_called_otherwise_is_guessed(name: str, advice: str) -> None:
+    """A name that is nearly right gets the right one, and one of the Hub the way to its file."""
+    with pytest.raises(UsageError) as raised:
+        resolve(name)
+    assert advice in str(raised.value)
+
+
+def test_a_directory_without_a_tokenizer_says_what_it_has(tmp_path: Path) -> None:
+    """Up to five files that could be meant are named."""
+    for place in range(7):
+        (tmp_path / f"{place}.json").touch()
+    with pytest.raises(TokenizerError, match=r"found        0\.json, 1\.json, 2\.json, 3\.json, 4\.json, \.\.\."):
+        resolve(str(tmp_path))
+
+
+def test_what_has_no_rows_is_shown_by_its_byte(tmp_path: Path) -> None:
+    """A document of JSON Lines is told by the byte that it starts at, as `locate` tells it."""
+    (tmp_path / "a.jsonl").write_text('{"text": "one"}\n{"text": "two"}\n')
+    run("prepare", tmp_path / "a.jsonl", *TOKENS, "--out", tmp_path / "out", "--quiet")
+    assert "byte         16\n" in run("inspect", tmp_path / "out", "--doc", "1").stdout
+
+
+def test_lines_are_broken_between_words() -> None:
+    """What does not fit a terminal goes on below, beside its label; a path is left whole."""
+    line = "order        in the order of the store; val none"
+    assert folded(line, 46) == "order        in the order of the store; val\n             none"
+    assert folded("store        /a/very-long/path", 20) == "store        /a/very-long/path"
+    assert folded("note: no label here", 16) == "note: no label\nhere"
 
 
 def test_debug_shows_the_traceback(tmp_path: Path) -> None:

@@ -271,8 +271,16 @@ def matrix(method: str, used: str, processes: str, tokenizer_names: list[str], t
 
 @pytest.mark.data
 @pytest.mark.timeout(MATRIX_SECONDS + 30)
-@pytest.mark.parametrize("used", ["used", "unused"])
-@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+@pytest.mark.parametrize(
+    ("method", "used"),
+    [
+        ("fork", "used"),
+        ("fork", "unused"),
+        ("spawn", "unused"),
+        ("forkserver", "unused"),
+        *(pytest.param(method, "used", marks=pytest.mark.slow) for method in ("spawn", "forkserver")),
+    ],
+)
 def test_datasets_map_in_every_way(method: str, used: str, tmp_path: Path, test_data: Path) -> None:
     """Exact and cached: every start method, number of processes, batched or not, the parent having encoded or not."""
     # One process last, because that one may be the script's own. Eight new ones import everything eight times.

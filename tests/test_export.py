@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import hashlib
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -247,7 +249,11 @@ def test_a_store_without_end_token_exports_as_it_is(tmp_path: Path) -> None:
     [
         ({"to": "nanogtp"}, "no format 'nanogtp'"),
         ({"to": "nanogpt", "dtype": "uint32"}, "no tokens of type 'uint32'"),
-        ({"to": "nanogpt", "val": "2"}, "not a share"),
+        ({"to": "nanogpt", "val": "2"}, "between 0 and 1"),
+        ({"to": "nanogpt", "val": "100%"}, "between 0 and 1"),
+        ({"to": "nanogpt", "val": "1e999999999999999999"}, "between 0 and 1"),
+        ({"to": "llmc", "shard_tokens": "10MB"}, "--shard-tokens counts tokens: write 10M"),
+        ({"to": "mds", "sequence_tokens": "2KiB"}, "--sequence-tokens counts tokens: write 2K"),
         ({"to": "nanogpt", "val": "first-shard"}, "there is no first shard"),
         ({"to": "megatron", "val": "first-shard"}, "there is no first shard"),
         ({"to": "llmc", "shard_tokens": "2B"}, "too large for llmc"),
@@ -298,6 +304,49 @@ def test_prepare_exports_to_several_formats(corpus: list[str], tmp_path: Path) -
     assert (tmp_path / "mds/val/index.json").exists()
     with pytest.raises(UsageError, match="about an export"):
         tokenmill.prepare(corpus, tokenizer=SMALL_TIKTOKEN, eot=END, out=str(tmp_path), shuffle=1)
+
+
+def test_val_may_be_given_in_percent(store: tokenmill.Store, tmp_path: Path) -> None:
+    """A share in percent is the same job as the number, whatever its digits."""
+    for share, percent in (("0.07", "7%"), ("0.0007", "0.07 %"), (0.2, "20%")):
+        export(store.directory, to="nanogpt", out=str(tmp_path / str(share)), val=share)
+        again = export(store.directory, to="NanoGPT", out=str(tmp_path / str(share)), val=percent)
+        assert again.shards_done_now == 0
+
+
+def test_a_val_that_is_hardly_there_is_told_of(store: tokenmill.Store, tmp_path: Path) -> None:
+    """A val without a document, or with less than a window of tokens, gets a note with a share that is enough."""
+    none = export(store.directory, to="megatron", out=str(tmp_path / "none"), val="0.0000001")
+    assert any("no document fell into val" in note and "--val 0." in note for note in none.notices)
+    tiny = export(store.directory, to="nanogpt", out=str(tmp_path / "tiny"), val="first-shard", shard_tokens=10)
+    assert "val has only 10 tokens; hold out more: --val 0." in tiny.notices[-1]
+    enough = tiny.notices[-1].partition("--val ")[2].partition(",")[0]
+    assert export(store.directory, to="nanogpt", out=str(tmp_path / "some"), val=enough).splits["val"].tokens >= 2048
+
+
+@pytest.mark.parametrize(
+    ("name", "words", "use"),
+    [
+        ("nanogpt", {"val": 0.2}, "link {out} to data/NAME of nanoGPT, then train with --dataset=NAME"),
+        ("megatron", {"name": "x"}, "--data-path {out}/x_train_text_document --split 99,1,0"),
+        (
+            "megatron",
+            {"val": 0.2},
+            "--train-data-path {out}/train_text_document --valid-data-path {out}/val_text_document",
+        ),
+        ("llmc", {}, '-i "{out}/fineweb_train_*.bin" -j "{out}/fineweb_val_000000.bin"'),
+        ("datatrove", {"val": 0.2}, 'DatatroveFolderDataset("{out}/train", '),
+        ("olmo", {"shard_tokens": 9_000}, 'NumpyFSLDatasetConfig(paths=glob("{out}/part-0-*.npy")'),
+    ],
+)
+def test_the_result_says_what_to_tell_the_trainer(
+    store: tokenmill.Store, tmp_path: Path, name: str, words: dict[str, object], use: str
+) -> None:
+    """The paths in it are those that were written, and a pattern finds as many files as there are shards."""
+    done = export(store.directory, to=name, out=str(tmp_path), **words)
+    assert done.use.startswith(use.format(out=tmp_path))
+    for pattern in re.findall(rf'"({tmp_path}/[^"]*\*[^"]*)"', done.use):
+        assert len(glob.glob(pattern)) == done.splits["train"].shards
 
 
 def test_a_small_store_gets_small_shards_for_val(store: tokenmill.Store, tmp_path: Path) -> None:

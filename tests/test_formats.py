@@ -294,6 +294,23 @@ def test_formats_are_found_by_name() -> None:
         find_format("zip")
 
 
+@pytest.mark.parametrize(
+    ("said", "advice"),
+    [
+        ("megatron-lm", "Did you mean megatron?"),
+        ("NeMo", "Did you mean megatron?"),
+        ("llm.c", "Did you mean llmc?"),
+        ("nanogpt,megatron", "Give --to once for each"),
+    ],
+)
+def test_a_format_that_is_called_otherwise_is_guessed(said: str, advice: str) -> None:
+    """Capitals do not matter; another spelling, a trainer's name or a list is refused with what was meant."""
+    assert find_format("Megatron") is FORMATS["megatron"]
+    with pytest.raises(UsageError) as raised:
+        find_format(said)
+    assert advice in str(raised.value)
+
+
 def test_numpy_reads_build_nanogpt(tmp_path: Path) -> None:
     """The shards of build-nanogpt are NumPy files, whatever their type."""
     for dtype in ("uint16", "uint32"):

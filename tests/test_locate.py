@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import json
+import os
 import random
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -24,9 +27,11 @@ from tokenmill.executors.local import LocalExecutor
 from tokenmill.exports import PRELOAD
 from tokenmill.exports.finding import Export
 from tokenmill.formats import FORMATS, find_format
+from tokenmill.job import TokenizerSpec
 from tokenmill.storage import folder_at
+from tokenmill.tokenizers.pieces import piece_lookup
 
-POSITIONS = 60
+POSITIONS = 30
 LONG = "a long document, which goes on through several shards " * 120
 
 
@@ -150,8 +155,8 @@ def test_a_stretch_names_every_document(store: tokenmill.Store, crew: LocalExecu
     """The documents of [TOKEN, TOKEN2) follow each other, in a store and in a file, and have all of its tokens."""
     out = tmp_path / "out"
     tokenmill.export(store.directory, to="nanogpt", out=str(out), val="none", executor=crew)
-    for where in (store.directory, str(out / "train.bin")):
-        documents = tokenmill.locate(where, 100, 5_000, store=store.directory).documents
+    for where, made_from in ((store.directory, None), (str(out / "train.bin"), store.directory)):
+        documents = tokenmill.locate(where, 100, 5_000, store=made_from).documents
         assert documents[0].token == 100
         assert all(a.token + a.tokens == b.token for a, b in itertools.pairwise(documents))
         assert documents[-1].token + documents[-1].tokens == 5_000
@@ -170,6 +175,94 @@ def test_the_text_around_is_cut_at_characters(tmp_path: Path, tokenizer: str) ->
         assert whole[: len(text)] == text
         assert "\ufffd" not in whole
         assert around.text
+
+
+def test_a_long_stretch_is_shown_by_its_ends(store: tokenmill.Store) -> None:
+    """Of many tokens the first and the last are shown, and what comes after them is what really does."""
+    number = next(n for n, tokens in enumerate(store) if len(tokens) > 1000)
+    start = store.start_of(number)
+    locator = Locator(store, 3)
+    whole, part = (next(locator.in_store(start + a, start + b)).around for a, b in ((0, 1000), (1000, 1001)))
+    assert whole.shortened
+    assert " ... " in whole.text
+    assert whole.after.startswith(part.text)
+
+
+def test_stretches_of_prepended_documents_leave_no_gap(
+    store: tokenmill.Store, crew: LocalExecutor, tmp_path: Path
+) -> None:
+    """The end token before a document counts with it, and the text begins with the document."""
+    out = tmp_path / "out"
+    tokenmill.export(store.directory, to="llmc", out=str(out), executor=crew, val="none", shard_tokens=100_000)
+    file = token_files(out)[0][0]
+    documents = tokenmill.locate(str(out / file), 0, 3_000, store=store.directory).documents
+    assert all(a.token + a.tokens == b.token for a, b in itertools.pairwise(documents))
+    assert [d.offset for d in documents if d.document_tokens > 1] == [0] * sum(d.document_tokens > 1 for d in documents)
+
+
+def test_links_copies_and_other_names_of_a_file_are_understood(
+    store: tokenmill.Store, crew: LocalExecutor, tmp_path: Path
+) -> None:
+    """A link leads to its file, a copy is known by name and size in the store that is named, a pair by any name."""
+    plain = tmp_path / "store"
+    shutil.copytree(store.directory, plain)
+    tokenmill.export(str(plain), to="megatron", executor=crew)
+    pair = plain / "megatron/train_text_document"
+    (tmp_path / "link.bin").symlink_to(f"{pair}.bin")
+    shutil.copy(f"{pair}.bin", tmp_path)
+    expected = tokenmill.locate(f"{pair}.bin", 777).documents
+    for where in (pair, f"{pair}.idx", tmp_path / "link.bin"):
+        assert tokenmill.locate(str(where), 777).documents == expected
+    copy = str(tmp_path / "train_text_document.bin")
+    assert tokenmill.locate(copy, 777, store=str(plain)).documents == expected
+    with pytest.raises(StoreError, match="--store DIR"):
+        tokenmill.locate(copy, 777)
+
+
+def test_an_export_that_is_not_of_the_store_is_not_asked(crew: LocalExecutor, tmp_path: Path) -> None:
+    """What was exported before the store was made anew, and what is not complete, is named with the reason."""
+    source, out = write_parquet(tmp_path / "a.parquet", ["One text.", "Another text."]), str(tmp_path / "store")
+    prepare(source, tmp_path)
+    for name in ("llmc", "nanogpt", "megatron"):
+        tokenmill.export(out, to=name, executor=crew, val="none")
+    (tmp_path / "store/megatron/.tokenmill/manifest.parquet").unlink()
+    export = tmp_path / "store/llmc/.tokenmill/export.json"
+    export.write_text(export.read_text().replace('"store": "', '"store": "0'))
+    found = tokenmill.locate(out, source="a.parquet", row=1)
+    assert list(found.exports or {}) == ["nanogpt"]
+    assert found.unasked == {"llmc": "exported from another store", "megatron": "not complete"}
+
+
+def test_nothing_in_a_document_is_obeyed_by_a_terminal(tmp_path: Path) -> None:
+    """Escape sequences and marks that turn the direction of writing are shown by their codes, both ways."""
+    text = "red \x1b[31m title \x1b]0;me\x07 back \x08\r over \u202e turned \x9b2J"
+    directory = prepare(write_parquet(tmp_path / "a.parquet", [text]), tmp_path)
+    for words in (["2"], ["--source", "a.parquet", "--row", "0"]):
+        command = [sys.executable, "-m", "tokenmill", "locate", directory, *words]
+        shown = subprocess.run(command, capture_output=True, check=True, env={**os.environ, "FORCE_COLOR": "1"}).stdout
+        found = shown.decode()
+        assert not any(
+            code in found.replace("\x1b[1;7m", "").replace("\x1b[0m", "") for code in "\x1b\x07\x08\r\u202e\x9b"
+        )
+
+
+@pytest.mark.parametrize(
+    ("model", "decoder", "expected"),
+    [
+        ({"type": "BPE", "vocab": {"\u2581na": 0, "<0xC3>": 1, "<0xAF>": 2, "ve": 3}}, None, " naïve"),
+        ({"type": "WordPiece", "vocab": {"na": 0, "##\u00ef": 1, "##ve": 2, "man": 3}}, None, " naïve man"),
+        ({"type": "BPE", "vocab": {"na": 0, "\u00c3\u00af": 1, "ve": 2, "\u0120man": 3}}, "ByteLevel", "naïve man"),
+    ],
+)
+def test_pieces_are_spelled_as_their_vocabulary_has_them(
+    model: dict[str, Any], decoder: str | None, expected: str
+) -> None:
+    """Bytes that a vocabulary falls back to, words and byte-level tokens become the text they stand for."""
+    steps = {"decoder": None, "pre_tokenizer": {"type": decoder} if decoder else None}
+    content = json.dumps({"model": model, **steps}).encode()
+    spec = TokenizerSpec("x", "huggingface", "x.json", hashlib.sha256(content).hexdigest(), 4, {})
+    lookup = piece_lookup(spec, content)
+    assert b"".join(map(lookup, range(4))).decode() == expected
 
 
 def prepare(source: str, folder: Path, tokenizer: str = SMALL_TIKTOKEN) -> str:
@@ -199,6 +292,8 @@ def test_what_cannot_be_found_is_told(store: tokenmill.Store, crew: LocalExecuto
         (UsageError, "before it starts", {"where": directory, "token": 4, "token2": 4}),
         (UsageError, "a.parquet", {"where": directory, "source": "z.parquet", "row": 1}),
         (UsageError, "reason       null", {"where": directory, "source": "a.parquet", "row": 57}),
+        (UsageError, "no document starts there", {"where": directory, "source": "c0.txt", "row": 1 << 80}),
+        (UsageError, "--store is for files", {"where": directory, "token": 1, "store": directory}),
         (UsageError, "the byte", {"where": directory, "source": "b.jsonl", "row": 1}),
     ]
     for error, words, question in questions:
@@ -218,7 +313,7 @@ def test_the_command_shows_both_ways(store: tokenmill.Store) -> None:
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
     start = store.start_of(store.find(number_of(store, "c1.txt"), 0) or 0)
-    shown = run(str(start + 2))
+    shown = run(f"{start + 2:,}")
     assert "c1.txt" in shown
     assert "[[" in shown
     assert shown.replace("[[", "").replace("]]", "").strip().endswith("\nA small file, number 1. line")

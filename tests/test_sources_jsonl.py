@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import random
 import re
 import tempfile
 
@@ -12,8 +13,9 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from source_files import read_all, texts
+from source_files import read_all, source, texts
 from tokenmill.errors import BadDocument, SourceError
+from tokenmill.sources.columns import look_ahead
 from tokenmill.sources.documents import ReadOptions
 
 SMALL = ReadOptions(batch_bytes=16)  # blocks of a line or two
@@ -160,3 +162,22 @@ def test_empty_members_do_not_end_a_stream(write):
         empty = compress(b"")
         path = write(empty + compress(line) + empty * 3000 + compress(line) + empty, name)
         assert texts(path) == ["x", "x"]
+
+
+@pytest.mark.parametrize("name", ["file.jsonl", "file.jsonl.gz", "file.jsonl.zst"])
+def test_a_column_that_the_first_lines_lack_is_seen_before_a_file_is_read(write, name):
+    """One short read tells it, also where lines are bad, blank, cut off by the end of that read, or compressed."""
+    compress = {"l": bytes, "z": gzip.compress, "t": zstandard.ZstdCompressor().compress}[name[-1]]
+    lines = b"\xef\xbb\xbf" + b'{"id": 1, "body": "x"}\n\nno object\n' + b'{"id": 2, "url": "yyyyy"}\n' * 40_000
+    file = source(write(compress(lines), name))
+    has_it, error = look_ahead(file, "text")
+    assert not has_it
+    told = rf"(?s)'text'.*file +{file.path}\n.*the first \d+,\d{{3}} lines\n.*columns +id, body, url\n"
+    assert re.search(told, str(error))
+    assert look_ahead(file, "body") == (True, None)
+    short = source(write(compress(b'{"id": 1}'), name))
+    assert "looked at" not in str(look_ahead(short, "text")[1])
+    later = source(write(compress(b'{"id": 1}\n' * 9 + b'{"text": null}\n' + lines), name))
+    assert look_ahead(later, "text") == (True, None)
+    for nothing in (b"", b"\n \n", b"null\n[]\n", b'{"body": "' + random.Random(0).randbytes(400_000).hex().encode()):
+        assert look_ahead(source(write(compress(nothing), name)), "text") == (False, None)

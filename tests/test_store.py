@@ -111,22 +111,68 @@ def test_a_changed_job_is_refused(tmp_path: Path, corpus: list[str], words: dict
     """A directory is never shared by two jobs; the message names what changed."""
     prepare(corpus, tmp_path / "out")
     before = part_bytes(tmp_path / "out")
-    with pytest.raises(errors.JobChanged, match=named):
+    with pytest.raises(errors.JobChanged, match=rf"(?s){named}.*another --out, or remove the directory"):
         prepare(corpus, tmp_path / "out", **words)
     assert part_bytes(tmp_path / "out") == before
 
 
 def test_changed_sources_are_refused(tmp_path: Path, corpus: list[str]) -> None:
-    """A source that changed, came or went is named."""
+    """A source that changed, came or went is named; other sources are not called changed ones."""
     prepare(corpus, tmp_path / "out")
-    with pytest.raises(errors.JobChanged, match=r"gone +.*2\.parquet"):
+    with pytest.raises(errors.JobChanged, match=r"(?s)these are not the sources .*gone +[^\n]*2\.parquet"):
         prepare(corpus[:2], tmp_path / "out")
     more = write_parquet(tmp_path / "in/3.parquet", ["new"])
-    with pytest.raises(errors.JobChanged, match=r"new +.*3\.parquet"):
+    with pytest.raises(errors.JobChanged, match=r"(?s)these are not the sources .*new +[^\n]*3\.parquet"):
         prepare([*corpus, more], tmp_path / "out")
+    with pytest.raises(errors.JobChanged, match="come in another order"):
+        prepare(corpus[::-1], tmp_path / "out")
     write_parquet(Path(corpus[1]), ["other"])
-    with pytest.raises(errors.JobChanged, match=r"changed +.*1\.parquet"):
+    with pytest.raises(
+        errors.JobChanged, match=r"(?s)the sources changed .*changed +[^\n]*1\.parquet.*or remove the dir"
+    ):
         prepare(corpus, tmp_path / "out")
+
+
+def test_other_files_in_the_directory_of_a_run_are_left_alone(tmp_path: Path, corpus: list[str]) -> None:
+    """A note says that they are there: when the run is new, not when it goes on, and not of what is its own."""
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "notes.txt").write_text("mine")
+    said: list[str] = []
+    reporter = Silent()
+    reporter.say = said.append
+    prepare(corpus, out, reporter=reporter, limit_units=1)
+    assert f"note: {out} holds other files; they are left alone" in said
+    assert (out / "notes.txt").read_text() == "mine"
+    said.clear()
+    prepare(corpus, out, reporter=reporter, limit_units=1)
+    assert "holds other files" not in "".join(said)
+    assert "resuming     1 of 1 unit is there already" in said
+    stopped = tmp_path / "stopped"  # while it was frozen
+    for name in ("parts", "tokenizer"):
+        (stopped / name).mkdir(parents=True)
+    (stopped / "sources.parquet").write_bytes((out / "sources.parquet").read_bytes())
+    prepare(corpus, stopped, reporter=reporter, limit_units=1)
+    assert "holds other files" not in "".join(said)
+
+
+@pytest.mark.parametrize("out", ["a file", "a file/out"])
+def test_a_store_is_not_made_where_a_file_is(tmp_path: Path, corpus: list[str], out: str) -> None:
+    """The message says that it is a file."""
+    (tmp_path / "a file").write_text("mine")
+    with pytest.raises(errors.StoreError, match=rf"(?s)where a file is.*file +{tmp_path}/a file\n"):
+        prepare(corpus, tmp_path / out)
+    assert (tmp_path / "a file").read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [{"to": "none such"}, {"to": "nanogpt", "val": "2"}, {"to": "llmc", "shard_tokens": "x"}, {"unit_bytes": 0}],
+)
+def test_words_are_checked_before_anything_is_looked_for(tmp_path: Path, words: dict[str, object]) -> None:
+    """What cannot be meant is told first, whether there are sources and a tokenizer or not."""
+    with pytest.raises(errors.UsageError):
+        prepare(str(tmp_path / "no such.jsonl"), tmp_path / "out", **{"tokenizer": "no such", **words})
 
 
 def test_a_failed_unit_is_named_and_the_rest_is_done(tmp_path: Path, corpus: list[str]) -> None:
@@ -135,7 +181,7 @@ def test_a_failed_unit_is_named_and_the_rest_is_done(tmp_path: Path, corpus: lis
     data[100:160] = bytes(60)
     Path(corpus[1]).write_bytes(data)
     out = tmp_path / "out"
-    with pytest.raises(errors.RunFailed, match=r"1\.parquet"):
+    with pytest.raises(errors.RunFailed, match=r"(?s)units (is|are) not done.*1\.parquet"):
         prepare(corpus, out, unit_bytes=500)
     assert not (out / "manifest.parquet").exists()
     assert part_bytes(out)

@@ -103,13 +103,22 @@ class Store:
 
         The plan tells which part would hold it, and only that is opened.
         """
-        part = self._part_of(source, row)
+        part = self._part_of(source, row) if 0 <= row < 1 << 64 else None
         if part is None:
             return None
         content = self._part(part)
         low, high = np.searchsorted(content.source, [source, source + 1]).tolist()
         place = low + int(np.searchsorted(content.row[low:high], np.uint64(row)))
         return self._documents_before(part) + place if place < high and int(content.row[place]) == row else None
+
+    def why_not(self, source: int, row: int) -> str:
+        """Why a row of a source is not in the store, as far as its part tells."""
+        part = self._part_of(source, row)
+        if part is None:
+            limit = self.job.limit_units
+            return "no unit has it" + (f": the run is of the first {limit:,} (--limit-units)" if limit else "")
+        skipped = [each for each in read_summary(self._folder, part).skipped if each.source == source]
+        return next((each.reason for each in skipped if each.first <= row <= each.last), "no document starts there")
 
     def tokens(self, start: int, stop: int) -> TokenArray:
         """Tokens [start, stop) of the whole stream: a view if they are in one part, else a copy."""

@@ -21,6 +21,7 @@ from tokenmill.building import PartBuilder
 from tokenmill.job import Job
 from tokenmill.places import Place
 from tokenmill.planning import UnitTask
+from tokenmill.sources.documents import Documents, SourceFile
 from tokenmill.storage import Folder, folder_at, in_background
 from tokenmill.tokenizers.engine import Encoded
 from tokenmill.tokenizers.tokenizer import Tokenizer
@@ -61,16 +62,25 @@ class Steps(msgspec.Struct, frozen=True):
         return float(sum(msgspec.structs.astuple(self)))
 
 
+class Stop(msgspec.Struct, frozen=True):
+    """Where a unit was broken off: in which of its files, and about how many bytes into what that unpacks to."""
+
+    file: int
+    byte: int
+
+
 class Timing(msgspec.Struct, frozen=True):
     """What became of a unit, and how long its steps took by the clock (`wall`) and by the processor (`cpu`).
 
-    `whole` tells that it was not broken off; `load_seconds` is what the engine took to load, if it was not before.
+    `rows` are its documents and those that cannot be any; `stop` is None if it was not broken off; `load_seconds` is
+    what the engine took to load, if it was not before.
     """
 
     text_bytes: int
     documents: int
     tokens: int
-    whole: bool
+    rows: int
+    stop: Stop | None
     load_seconds: float
     wall: Steps
     cpu: Steps
@@ -99,15 +109,15 @@ class TimedTokenize:
         clock.at("load")
         tokenizer = loaded_tokenizer(self.directory, self.job, self.engine)
         clock.at("read")
-        builder, whole = tokenizer.give_up_if_wrong(lambda: self._encode(task, tokenizer, clock))
+        builder, stop = tokenizer.give_up_if_wrong(lambda: self._encode(task, tokenizer, clock))
         Place("write").mark()
         clock.at("check")
         if not folder.is_remote:
-            return _committed(folder, builder, tokenizer, clock, whole)
+            return _committed(folder, builder, tokenizer, clock, stop)
         clock.stop()
-        return in_background().submit(_committed, folder, builder, tokenizer, clock, whole)
+        return in_background().submit(_committed, folder, builder, tokenizer, clock, stop)
 
-    def _encode(self, task: UnitTask, tokenizer: Tokenizer, clock: _Clock) -> tuple[PartBuilder, bool]:
+    def _encode(self, task: UnitTask, tokenizer: Tokenizer, clock: _Clock) -> tuple[PartBuilder, Stop | None]:
         builder = PartBuilder(self.job, task, self.limits.with_text)
         limits = self.limits if tokenizer.engine == FAST else self._small_batches()
         for file, documents, encoded in unit_tokens(task, self.job, _TimedEncoder(tokenizer, clock), limits):
@@ -115,8 +125,8 @@ class TimedTokenize:
             builder.add(file, documents.without_nulls(), encoded)
             if builder.text_bytes >= self.most_bytes:
                 builder.task = msgspec.structs.replace(task, rows=None)  # the plan's count is that of all its text
-                return builder, False
-        return builder, True
+                return builder, _stop(task, file, documents)
+        return builder, None
 
     def _small_batches(self) -> Limits:
         """A slow engine is as slow with small batches, and can be broken off between them."""
@@ -128,7 +138,14 @@ def ready(_: int) -> None:
     """Do nothing: who has the answer knows that the worker has its libraries."""
 
 
-def _committed(folder: Folder, builder: PartBuilder, tokenizer: Tokenizer, clock: _Clock, whole: bool) -> Timing:
+def _stop(task: UnitTask, file: SourceFile, last: Documents) -> Stop:
+    """Where its last documents end, if their rows are bytes: the last one is taken to be as long as the others."""
+    first, start, others = int(last.rows[0]), int(last.rows[-1]), len(last.rows) - 1
+    length = (start - first) // others if others else last.text_bytes()
+    return Stop(file.index - task.files[0].index, start + length)
+
+
+def _committed(folder: Folder, builder: PartBuilder, tokenizer: Tokenizer, clock: _Clock, stop: Stop | None) -> Timing:
     clock.at("check")
     timed = cast("Folder", _TimedFolder(folder, clock))  # all but `publish` is the folder's own
     done = commit(timed, builder, tokenizer.engine, tokenizer.take_notices())
@@ -137,7 +154,8 @@ def _committed(folder: Folder, builder: PartBuilder, tokenizer: Tokenizer, clock
         text_bytes=done.summary.text_bytes,
         documents=done.summary.documents,
         tokens=done.summary.tokens,
-        whole=whole,
+        rows=done.summary.documents + done.summary.skipped_rows,
+        stop=stop,
         load_seconds=clock.wall["load"],
         wall=clock.steps(clock.wall),
         cpu=clock.steps(clock.cpu),

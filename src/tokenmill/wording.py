@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import signal
+import textwrap
+
+LABEL_COLUMNS = 13
+"""Where values begin in lines that have a label."""
 
 
 def count(value: int, what: str) -> str:
@@ -42,6 +46,14 @@ def duration(seconds: float) -> str:
 def plain(text: str) -> str:
     """Text that somebody else chose, so that it cannot do anything to a terminal."""
     return "".join(character if character.isprintable() else repr(character)[1:-1] for character in text)
+
+
+def folded(line: str, columns: int) -> str:
+    """A line broken between words so that it fits; what follows a label stays beside it."""
+    label = line[:LABEL_COLUMNS] if "  " in line[:LABEL_COLUMNS] else ""
+    width = max(columns - len(label), LABEL_COLUMNS)
+    lines = textwrap.wrap(line[len(label) :], width, break_long_words=False, break_on_hyphens=False)
+    return label + f"\n{' ' * len(label)}".join(lines)
 
 
 def signal_name(value: int) -> str:

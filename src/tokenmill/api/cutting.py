@@ -1,21 +1,25 @@
 """Cut the sources into units, where no file can harm the process of the caller.
 
 The footers of Parquet and Arrow files are parsed by native code, which some damages of a file kill, so workers do it. A
-text needs no reading to be cut.
+text needs no reading to be cut; of JSON Lines only the first lines of some files are looked at, so that a column which
+is not there is refused before any work.
 """
 
 from __future__ import annotations
 
 import itertools
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from tokenmill import planning
 from tokenmill.errors import SourceError, TokenmillError
 from tokenmill.executors.outcomes import Died, Done, Failed, Terms
-from tokenmill.sources import NATIVE_KINDS, files_between, split_file
+from tokenmill.sources import NATIVE_KINDS, file_at, files_between, split_file
+from tokenmill.sources.columns import NoColumn, found_elsewhere, look_ahead
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -28,6 +32,9 @@ if TYPE_CHECKING:
 MOST_FILES_AT_ONCE = 64
 LEAST_CHUNKS = 8
 """Into how many chunks a few files are cut at least, so that all workers get some."""
+
+MOST_LOOKED_AT = 64
+"""How many JSON Lines files, spread over all of them, are looked at for the column."""
 
 FILES_IN_MEMORY = 4096
 TOGETHER = Terms(deaths=1, kills=10)
@@ -52,8 +59,15 @@ def cut(  # noqa: PLR0913 - what is cut, how, by whom, and who looks at it
     pieces: dict[int, Slices] = {}
     for file in _files(sources, native=False):
         pieces[file.index] = split_file(file, options, unit_bytes)
+    having, lacking = _look(sources, options.column)
     splitting = _Splitting(planning.SplitFiles(options, unit_bytes), executor, pieces, told)
-    splitting.run(_chunks(sources))
+    try:
+        splitting.run(itertools.islice(_chunks(sources), None if lacking is None else 1))
+    except NoColumn as error:
+        lacking = error
+    if lacking is not None:
+        having = having or splitting.first(sources)
+        raise lacking if having is None else found_elsewhere(lacking, having)
     ordered = [pieces[index] for index in range(len(sources))]
     check(sources, ordered)
     return planning.joined(ordered, unit_bytes, limit_units)
@@ -79,6 +93,10 @@ class _Splitting:
         self._give_out(((file,) for chunk in deadly for file in chunk), ALONE)
         if self._errors:
             raise self._errors[min(self._errors)]
+
+    def first(self, sources: pa.Table) -> SourceFile | None:
+        """The first file that was parsed, and therefore has the column."""
+        return next((file for file in _files(sources, native=True) if file.index in self._pieces), None)
 
     def _give_out(self, chunks: Iterable[Files], terms: Terms) -> None:
         wanted = itertools.takewhile(lambda _: not self._errors, chunks)
@@ -117,6 +135,19 @@ def _chunks(sources: pa.Table) -> Iterator[Files]:
     size = min(MOST_FILES_AT_ONCE, len(sources) // LEAST_CHUNKS + 1)
     while chunk := tuple(itertools.islice(files, size)):
         yield chunk
+
+
+def _look(sources: pa.Table, column: str) -> tuple[SourceFile | None, NoColumn | None]:
+    """A JSON Lines file that has the column, if there are such files; what is wrong with the first that has not."""
+    places = np.flatnonzero(pc.equal(sources["kind"].cast(pa.string()), "jsonl").to_numpy())
+    if not len(places):
+        return None, None
+    chosen = places[np.unique(np.linspace(0, len(places) - 1, min(MOST_LOOKED_AT, len(places))).astype(int))]
+    files = [file_at(sources, place) for place in chosen.tolist()]
+    with ThreadPoolExecutor(8) as pool:  # waiting, more than work
+        found = list(pool.map(look_ahead, files, itertools.repeat(column)))
+    having = next((file for file, (has_it, _) in zip(files, found, strict=True) if has_it), None)
+    return having, next((error for _, error in found if error is not None), None)
 
 
 def _failure(failure: Failed[Files]) -> SourceError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, fields
+from decimal import Decimal
 from typing import Any, get_args
 
 import msgspec
@@ -22,6 +23,7 @@ LARGEST_IDS = {"uint16": 1 << 16, "int32": 1 << 31, "uint32": 1 << 32}
 SMALL_CORPUS_SHARDS = 10
 MOST_SHARDS = 1_000_000
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+BYTE_SUFFIX = re.compile(r"(?<=[kmgtb])i?b\s*$", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +71,7 @@ def make_export_request(to: str, words: ExportWords, tokenizer: TokenizerSpec) -
         raise UsageError(f"--shuffle {words.shuffle} is not a seed", "Give a whole number from 0 to 2^64 - 1.")
     sequence = _tokens("--sequence-tokens", words.sequence_tokens)
     if sequence is not None and traits.sequence_tokens is None:
-        raise UsageError(f"{to} has no sequences of a fixed length", "--sequence-tokens is for mds.")
+        raise UsageError(f"{traits.name} has no sequences of a fixed length", "--sequence-tokens is for mds.")
     request = ExportRequest(
         words=words,
         traits=traits,
@@ -161,20 +163,32 @@ def _val(said: str | float | None, traits: Traits) -> str | None:
         return None
     if val == FIRST_SHARD:
         return val
-    try:
-        share = float(val)
-    except ValueError:
-        share = -1.0
+    share = _share(val)
     if share == 0:
         return None
-    if not 0 < share < 1:
-        raise UsageError(f"--val {val} is not a share", "Give a share such as 0.0005, first-shard, or none.")
+    if share is None or not 0 < share < 1:
+        raise UsageError(
+            f"--val {val} is not a share",
+            "Give the share of the documents to hold out, between 0 and 1 (0.0005, or 0.05%), first-shard, or none.",
+        )
     return repr(share)
+
+
+def _share(said: str) -> float | None:
+    """A share that was written as a number or in percent; exact, so that both ways of writing it are the same job."""
+    try:
+        return float(Decimal(said.strip().removesuffix("%")) / (100 if said.strip().endswith("%") else 1))
+    except (ArithmeticError, ValueError):
+        return None
 
 
 def _tokens(option: str, said: str | int | None) -> int | None:
     if said is None:
         return None
+    if isinstance(said, str) and BYTE_SUFFIX.search(said):
+        raise UsageError(
+            f"{option} {said} is a size in bytes", f"{option} counts tokens: write {BYTE_SUFFIX.sub('', said)}."
+        )
     tokens = parse_size(said)
     if tokens < 1:
         raise UsageError(f"{option} has to be at least 1")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -51,11 +52,19 @@ class Exported(msgspec.Struct, frozen=True):
     seconds: float
     tokens_per_second: float
     notices: list[str]
+    use: str = ""
+    """How the trainer is told of the files."""
 
 
 LOOKS_AHEAD = 16
 SHORT_TOKENS = 1 << 20
 """A shard of less may be too short for a trainer: a batch of GPT-2's size is half of it."""
+
+SHOWN_PREFIXES = 3
+TINY_VAL_TOKENS = 2048
+"""A val of less tells little of a model: it is one or two windows of a trainer's."""
+
+VAL_SHARES = (0.01, 0.02, 0.05, 0.1, 0.2)
 
 
 @dataclass
@@ -199,9 +208,19 @@ class Exporter:
             return
         for split in ["train"] if self.job.val is None else ["train", "val"]:
             if split not in self.left_out:
-                self._note(f"no document fell into {split}: it has no file")
+                remedy = f"; hold out more: {self._larger_val()}" if split == "val" else ""
+                self._note(f"no document fell into {split}: it has no file{remedy}")
             elif split not in splits:
                 self._note(f"{split} has no file: its {self.left_out[split]:,} tokens fill no sequence or shard")
+        train, val = (sum(record.tokens for record in splits.get(split, [])) for split in ("train", "val"))
+        if 0 < val < TINY_VAL_TOKENS and train > 10 * val and not self.traits.shortest_shard:
+            self._note(f"val has only {val:,} tokens; hold out more: {self._larger_val()}")
+
+    def _larger_val(self) -> str:
+        """A share that gives a val of some use, if the store is large enough for one."""
+        tokens = int(self.manifest["tokens"].to_numpy().sum())
+        enough = (share for share in VAL_SHARES if share * tokens > 2 * TINY_VAL_TOKENS)
+        return f"--val {next(enough, VAL_SHARES[-1])}, or larger"
 
     def _note(self, notice: str) -> None:
         if notice not in self.notices:
@@ -259,7 +278,33 @@ class Exporter:
             seconds=round(seconds, 3),
             tokens_per_second=round(sum(record.tokens for record in self.written) / max(self.seconds, 1e-9)),
             notices=self.notices,
+            use=self._use(found),
         )
+
+    def _use(self, splits: dict[str, list[ShardRecord]]) -> str:
+        """How the trainer is told of the files; nothing if there is nothing to train on."""
+        if "train" not in splits:
+            return ""
+        files = {split: sorted({each.files[0].name for each in found}) for split, found in splits.items()}
+        template = self.traits.use_val if "val" in splits and self.traits.use_val else self.traits.use
+        return template.format(
+            directory=self.folder.root,
+            train_folder=self.folder.path(split_folder(self.job, "train") or "."),
+            token_bytes=np.dtype(self.job.dtype).itemsize,
+            **{split: self.folder.path(_pattern(found)) for split, found in files.items()},
+            **{f"{split}_prefix": _prefixes([*map(self.folder.path, found)]) for split, found in files.items()},
+        )
+
+
+def _pattern(files: Sequence[str]) -> str:
+    """The file of a split, or a pattern for several: what differs is the number in their names."""
+    return files[0] if len(files) == 1 else re.sub(r"\d+(?=\D*$)", "*", files[0])
+
+
+def _prefixes(paths: Sequence[str]) -> str:
+    """The paths without their endings; of many, the first and the last."""
+    stems = [os.path.splitext(path)[0] for path in paths]
+    return " ".join(stems if len(stems) <= SHOWN_PREFIXES else [stems[0], "...", stems[-1]])
 
 
 def _exported_split(found: Sequence[ShardRecord], tokens_left_out: int) -> ExportedSplit:

@@ -13,7 +13,7 @@ from tokenmill.api import progress
 from tokenmill.api.manifest import ManifestBuilder
 from tokenmill.api.means import choose_means
 from tokenmill.api.request import BadWords
-from tokenmill.api.trouble import too_many_bad
+from tokenmill.api.trouble import BadShare, too_many_bad
 from tokenmill.api.turns import FINISHING, turn
 from tokenmill.api.workplace import check_place, workplace
 from tokenmill.errors import IncompleteStore
@@ -115,6 +115,7 @@ def _write(folder: Folder, run: layout.Run, pool: Pool, max_bad: float) -> None:
     builder = ManifestBuilder(folder, run)
     builder.add_from_parts(pool, np.arange(run.units))
     if builder.quarantined > max_bad * builder.rows:
-        raise too_many_bad(folder, builder.bad_reasons(), builder.rows, max_bad, logbook.path(folder))
+        found = BadShare(builder.bad_reasons(), builder.rows, run.job.column)
+        raise too_many_bad(folder, found, max_bad, logbook.path(folder))
     quarantine.gather(folder, np.ones(run.units, np.bool_))
     builder.publish()

@@ -109,14 +109,14 @@ def _refuse_other_job(folder: Folder, run: layout.Run, request: Request) -> None
             "the tokenizer changed since this run was started",
             f"run          {folder.root}   ({old.name}, sha256 {old.sha256[:8]}...)",
             f"now          {new.name}   (sha256 {new.sha256[:8]}...)",
-            "Use the original tokenizer, or another --out.",
+            "Use the original tokenizer, another --out, or remove the directory.",
         )
     lines = [("run", folder.root), *((name, f"was {before}, is now {now}") for name, before, now in changes)]
     width = max(12, *(len(name) for name, _ in lines))
     raise JobChanged(
         f"this directory holds a run with another {changes[0][0]}",
         *(f"{name:<{width}} {value}" for name, value in lines),
-        "Use the original options, or another --out.",
+        "Use the original options, another --out, or remove the directory.",
     )
 
 
@@ -136,8 +136,10 @@ def _refuse_other_sources(folder: Folder, before: pa.Table, now: pa.Table) -> No
         if len(paths) > NAMED_SOURCES:
             details.append(f"{kind:<12} and {len(paths) - NAMED_SOURCES:,} more")
     raise JobChanged(
-        "the sources changed since this run was started",
+        "the sources changed since this run was started"
+        if kinds["changed"]
+        else "these are not the sources that this run was started with",
         f"run          {folder.root}",
         *(details or ["order        the same files come in another order"]),
-        "Restore the sources, or use another --out.",
+        "Use the original sources, another --out, or remove the directory.",
     )

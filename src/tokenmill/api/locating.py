@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import codecs
 import itertools
+import os
 from collections.abc import Callable, Iterator
 
 import msgspec
@@ -15,7 +17,7 @@ from tokenmill.exports.finding import Export, Spot, in_store
 from tokenmill.exports.job import EXPORT, MANIFEST, STATE, exports_in, store_digest
 from tokenmill.exports.order import Order
 from tokenmill.part import TokenArray
-from tokenmill.storage import Folder, absolute, folder_at
+from tokenmill.storage import Folder, absolute, folder_at, scheme
 from tokenmill.store import Store
 from tokenmill.tokenizers.pieces import piece_lookup
 
@@ -32,18 +34,23 @@ LEVELS = 3
 
 
 class Around(msgspec.Struct, frozen=True):
-    """Text around some tokens: what stands before them in the document, they themselves, and what comes after."""
+    """Text around some tokens: what stands before them in the document, they themselves, and what comes after.
+
+    Of very many of them `text` has the first and the last, with three dots between, if it is `shortened`.
+    """
 
     before: str
     text: str
     after: str
+    shortened: bool = False
 
 
 class Found(msgspec.Struct, frozen=True):
     """Tokens of one document. `token` is the first of them in the place that was asked about, `tokens` their number.
 
-    `store_token` is where that token is in the store, `offset` where it is in the document, of `document_tokens`;
-    `row` is the row of the source, or the byte that the document starts at where a source has no rows.
+    An end token that an export has put before the document counts as one of them, but has no place of its own in the
+    store. `store_token` is where that token is in the store, `offset` where it is in the document, of
+    `document_tokens`; `row` is the row of the source, or the byte that the document starts at where a source has none.
     """
 
     token: int
@@ -59,13 +66,17 @@ class Found(msgspec.Struct, frozen=True):
 
 
 class Located(msgspec.Struct, frozen=True):
-    """What was found: the documents of some tokens, or of a row, and for a row also where it went in each export."""
+    """What was found: the documents of some tokens, or of a row, and for a row also where it went in each export.
+
+    `more` tells that there are documents beyond the 1,000 that are named, `unasked` why an export could not be asked.
+    """
 
     place: str
     store: str
     documents: list[Found]
     more: bool
     exports: dict[str, list[Spot]] | None = None
+    unasked: dict[str, str] = {}
 
 
 def locate(  # noqa: PLR0913 - the options of the command, by their names
@@ -86,13 +97,13 @@ def locate(  # noqa: PLR0913 - the options of the command, by their names
     is not in it was made from. `context` is how many tokens around are shown.
     """
     _check(token, token2, source, row, context)
-    folder, name = _find_folder(where)
-    is_store = name is None and folder.exists(layout.RUN)
-    export = None if is_store else Export(folder)
+    folder, name = _find_folder(where, store)
+    export = None if name is None and folder.exists(layout.RUN) else Export(folder)
+    if export is None and store is not None:
+        raise UsageError("--store is for files that were exported to another place", f"store        {where}")
     locator = Locator(Store(folder.root) if export is None else _store_of(export, store), context)
     if source is not None and row is not None:
-        exports = {export.job.format: export} if export is not None else locator.exports()
-        return locator.row(where, source, row, exports)
+        return locator.row(where, source, row, None if export is None else {export.job.format: export})
     start, stop = token or 0, token2 or (token or 0) + 1
     if export is None:
         return locator.stretch(where, locator.in_store(start, stop))
@@ -109,9 +120,22 @@ def _check(token: int | None, token2: int | None, source: str | None, row: int |
         raise UsageError("the stretch ends before it starts", "Give TOKEN TOKEN2: from the one to before the other.")
 
 
-def _find_folder(where: str) -> tuple[Folder, str | None]:
+def _find_folder(where: str, store: str | None) -> tuple[Folder, str | None]:
     """The store or the export at a path, or the export above it and the name of the file in it."""
-    path, name = absolute(where), ""
+    path = absolute(where)
+    ways = [path] if scheme(path) else list(dict.fromkeys([path, os.path.realpath(path)]))
+    found = next(filter(None, map(_above, ways)), None) or (_copied(path, store) if store is not None else None)
+    if found is not None:
+        return found
+    raise StoreError(
+        f"{where} is neither a tokenmill store nor a file of an export",
+        f"An export has a directory {STATE} that tells what is in its files: ask for the file beside it.",
+        "For a copy of such a file, name the store that it was exported from: --store DIR.",
+    )
+
+
+def _above(path: str) -> tuple[Folder, str | None] | None:
+    name = ""
     for level in range(LEVELS):
         folder = folder_at(path)
         if level == 0 and folder.exists(layout.RUN):
@@ -122,10 +146,20 @@ def _find_folder(where: str) -> tuple[Folder, str | None]:
         name = f"{last}/{name}" if name else last
         if not path or path.endswith("/"):
             break
-    raise StoreError(
-        f"{where} is neither a tokenmill store nor a file of an export",
-        f"Where tokenmill has exported files, the directory {STATE} beside them tells of them.",
-    )
+    return None
+
+
+def _copied(path: str, store: str) -> tuple[Folder, str] | None:
+    """The file in an export of a store that a file was copied from, as far as its name and its size tell."""
+    parent, _, last = path.rpartition("/")
+    beside, inside = folder_at(parent), folder_at(absolute(store))
+    if not beside.exists(last):
+        return None
+    for name in exports_in(inside):
+        folder = folder_at(inside.path(name))
+        if folder.exists(MANIFEST) and (same := Export(folder).file_like(last, beside.size(last))) is not None:
+            return folder, same
+    return None
 
 
 def _store_of(export: Export, given: str | None) -> Store:
@@ -151,11 +185,21 @@ class Locator:
         self._store, self._context = store, context
         self._piece: Callable[[int], bytes] = piece_lookup(store.job.tokenizer, store.vocabulary())
 
-    def exports(self) -> dict[str, Export]:
-        """The exports in the store's directory that are complete."""
+    def exports(self) -> tuple[dict[str, Export], dict[str, str]]:
+        """The exports in the store's directory, and why those cannot be asked that cannot."""
         folder = folder_at(self._store.directory)
-        complete = [name for name in exports_in(folder) if folder.exists(f"{name}/{MANIFEST}")]
-        return {name: Export(folder_at(folder.path(name))) for name in complete}
+        digest = store_digest(self._store.manifest)
+        found, unasked = {}, {}
+        for name in exports_in(folder):
+            if not folder.exists(f"{name}/{MANIFEST}"):
+                unasked[name] = "not complete"
+                continue
+            export = Export(folder_at(folder.path(name)))
+            if export.job.store == digest:
+                found[name] = export
+            else:
+                unasked[name] = "exported from another store"
+        return found, unasked
 
     def in_store(self, start: int, stop: int) -> Iterator[Found]:
         """The documents of tokens [start, stop) of the store."""
@@ -167,7 +211,7 @@ class Locator:
             document, offset = self._store.at(start)
             length = len(self._store[document])
             end = min(offset + stop - start, length)
-            yield self._found(document, start, offset, end - offset)
+            yield self._found(document, (start, end - offset), offset, end)
             start += end - offset
 
     def in_export(self, export: Export, name: str, start: int, stop: int) -> Iterator[Found]:
@@ -181,24 +225,25 @@ class Locator:
                 )
                 raise layout.damaged(export.folder, MANIFEST, reason)
             place = in_store(export.job, origin, length)
-            yield self._found(document, place.token, place.start, place.stop - place.start)
+            yield self._found(document, (origin.token, origin.stop - origin.start), place.start, place.stop)
 
     def stretch(self, where: str, documents: Iterator[Found]) -> Located:
         """The answer about tokens."""
         some = list(itertools.islice(documents, MOST_DOCUMENTS))
         return Located(where, self._store.directory, some, more=next(documents, None) is not None)
 
-    def row(self, where: str, source: str, row: int, exports: dict[str, Export]) -> Located:
-        """The answer about a row."""
+    def row(self, where: str, source: str, row: int, exports: dict[str, Export] | None = None) -> Located:
+        """The answer about a row: where it is in these exports, or in all that the store's directory has."""
         number = self._source(source)
         document = self._store.find(number, row)
         if document is None:
             raise self._no_document(number, row)
-        order = self._store.sources["identity"].to_numpy()
-        spots = {name: each.spots(Order.of(each.job, order), number, row) for name, each in exports.items()}
-        start = self._store.start_of(document)
-        found = self._found(document, start, 0, len(self._store[document]))
-        return Located(where, self._store.directory, [found], more=False, exports=spots)
+        identities = self._store.sources["identity"].to_numpy()
+        asked, unasked = self.exports() if exports is None else (exports, {})
+        spots = {name: each.spots(Order.of(each.job, identities), number, row) for name, each in asked.items()}
+        length = len(self._store[document])
+        found = self._found(document, (self._store.start_of(document), length), 0, length)
+        return Located(where, self._store.directory, [found], more=False, exports=spots, unasked=unasked)
 
     def _source(self, given: str) -> int:
         """The number of the source of this path; the end of a path will do if only one has it."""
@@ -215,34 +260,46 @@ class Locator:
 
     def _no_document(self, source: int, row: int) -> UsageError:
         path, kind = (self._store.sources[name][source].as_py() for name in ("path", "kind"))
-        skipped = next((s for s in self._store.skipped() if s.source == source and s.first <= row <= s.last), None)
-        why = f"reason       {skipped.reason}" if skipped is not None else ""
-        hint = BY_BYTE if kind not in MEASURES else ""
-        lines = [line for line in (f"source       {path}", why, hint) if line]
+        lines = [f"source       {path}", f"reason       {self._store.why_not(source, row)}"]
+        lines += [BY_BYTE] if kind not in MEASURES else []
         return UsageError(f"row {row:,} is not a document of the store", *lines)
 
-    def _found(self, document: int, token: int, offset: int, tokens: int) -> Found:
+    def _found(self, document: int, asked: tuple[int, int], start: int, stop: int) -> Found:
+        """Tokens [start, stop) of a document of the store, and where and how many were asked for."""
         read = self._store.document(document)
         return Found(
-            token=token,
-            tokens=tokens,
-            store_token=self._store.start_of(document) + offset,
+            token=asked[0],
+            tokens=asked[1],
+            store_token=self._store.start_of(document) + start,
             document=document,
-            offset=offset,
+            offset=start,
             document_tokens=len(read.tokens),
             source=read.source,
             kind=read.kind,
             row=read.row,
-            around=self._around(read.tokens, offset, tokens),
+            around=self._around(read.tokens, start, stop),
         )
 
-    def _around(self, document: TokenArray, offset: int, tokens: int) -> Around:
-        tokens = min(tokens, 2 * self._context + 1)
-        start, stop = max(offset - self._context, 0), offset + tokens + self._context
-        edges = (start, offset), (offset, offset + tokens), (offset + tokens, stop)
-        before, text, after = (b"".join(map(self._piece, document[low:high].tolist())) for low, high in edges)
+    def _around(self, document: TokenArray, start: int, stop: int) -> Around:
+        most = self._context + 1
+        first, last = max(start - self._context, 0), stop + self._context
+        shortened = stop - start > 2 * most
+        before, after = self._bytes(document[first:start]), self._bytes(document[stop:last])
+        text = self._bytes(document[start : start + most] if shortened else document[start:stop])
+        end = self._bytes(document[stop - most : stop]) if shortened else b""
         while text and text[0] & 0xC0 == 0x80 and before:  # in the middle of a character
             before, text = before[:-1], before[-1:] + text
         while after and after[0] & 0xC0 == 0x80:
-            text, after = text + after[:1], after[1:]
-        return Around(*(piece.decode(errors="replace") for piece in (before, text, after)))
+            taken, after = after[:1], after[1:]
+            text, end = (text, end + taken) if shortened else (text + taken, end)
+        pieces = [_text(piece) for piece in (before, text, end, after)]
+        return Around(pieces[0], " ... ".join(pieces[1:3]) if shortened else pieces[1], pieces[3], shortened)
+
+    def _bytes(self, tokens: TokenArray) -> bytes:
+        return b"".join(map(self._piece, tokens.tolist()))
+
+
+def _text(data: bytes) -> str:
+    """Bytes as text, without the halves of characters at their edges."""
+    start = next((place for place, byte in enumerate(data[:4]) if byte & 0xC0 != 0x80), 0)
+    return codecs.getincrementaldecoder("utf-8")("replace").decode(data[start:])

@@ -20,7 +20,7 @@ from tokenmill import layout, planning
 from tokenmill.api import isolating
 from tokenmill.api.chronicle import Chronicle
 from tokenmill.api.manifest import ManifestBuilder
-from tokenmill.api.trouble import bad_document, run_failed, too_many_bad
+from tokenmill.api.trouble import BadShare, bad_document, run_failed, too_many_bad
 from tokenmill.executors.outcomes import Died, Done, Executor, Failed, Terms
 from tokenmill.isolation import Isolate, Patient
 from tokenmill.work import Committed, Tokenize
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from tokenmill.api.means import Means
     from tokenmill.api.progress import Reporter
     from tokenmill.api.ranks import Share
+    from tokenmill.errors import RunFailed
     from tokenmill.planning import UnitTask
     from tokenmill.storage import Folder
     from tokenmill.work import Limits
@@ -127,16 +128,16 @@ class Mill:
         if self.failures and left:
             raise run_failed(self.failures, left, len(self.committed), self.chronicle.log_path)
         if left:
-            raise too_many_bad(
-                self.folder, self._bad_reasons(), round(self._most_rows()), self.max_bad, self.chronicle.log_path
-            )
+            raise self._given_up(self._rows_read(), so_far=True)
 
     def check_bad(self) -> None:
         """Raise RunFailed if more of all rows are bad than may be; call it when the manifest knows all of them."""
         if self.manifest.quarantined > self.max_bad * self.manifest.rows:
-            raise too_many_bad(
-                self.folder, self._bad_reasons(), self.manifest.rows, self.max_bad, self.chronicle.log_path
-            )
+            raise self._given_up(self.manifest.rows)
+
+    def _given_up(self, rows: int, *, so_far: bool = False) -> RunFailed:
+        found = BadShare(self._bad_reasons(), rows, self.frozen.run.job.column, so_far)
+        return too_many_bad(self.folder, found, self.max_bad, self.chronicle.log_path)
 
     def _give_out(self, executor: Executor, engine: str) -> None:
         """Give out the missing units until they are done, too many are in trouble, or the engine is given up."""
@@ -309,6 +310,11 @@ class Mill:
         """How many rows are bad, for each reason, those of units that are not done yet included."""
         verdicts = (verdict for patient in self._aside.values() for verdict in patient.left_out)
         return self.manifest.bad_reasons() + Counter(verdict.reason for verdict in verdicts)
+
+    def _rows_read(self) -> int:
+        """How many rows this call has come to: of units that are not done yet, those that it knows of."""
+        aside = (max(patient.task.rows or 0, len(patient.left_out)) for patient in self._aside.values())
+        return self.manifest.rows + sum(aside)
 
     def _most_rows(self) -> float:
         """How many rows all units have at most: counted where the sources tell it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from contextlib import contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING
@@ -20,11 +21,14 @@ from tokenmill.api.means import choose_means
 from tokenmill.api.mill import Mill
 from tokenmill.api.naming import name_sources
 from tokenmill.api.request import BadWords, Request, Words, find_sources, make_request, total_bytes
+from tokenmill.api.trouble import out_of
 from tokenmill.api.turns import FINISHING, PLANNING, turn
 from tokenmill.api.workplace import LOCAL, check_place, workplace
 from tokenmill.errors import StorageError, StoreError, UsageError
+from tokenmill.job import TokenizerSpec
 from tokenmill.places import USUAL_SECONDS
 from tokenmill.storage import folder_at
+from tokenmill.storage.disk import DiskFolder
 from tokenmill.tokenizers import engine_modules
 from tokenmill.wording import count, size
 
@@ -38,8 +42,13 @@ if TYPE_CHECKING:
     from tokenmill.api.naming import Named
     from tokenmill.api.ranks import Share
     from tokenmill.executors.outcomes import Pool
-    from tokenmill.job import TokenizerSpec
     from tokenmill.storage import Folder
+
+FITS_ANYWHERE = TokenizerSpec("any", "", "", "", vocabulary_size=1, special_tokens={})
+"""A stand-in for a tokenizer that is not known yet: what was said about exports is checked with it."""
+
+FROZEN = (layout.PARTS, layout.TOKENIZER, layout.SOURCES, layout.PLAN)
+"""What a run that was stopped while it was frozen may have left, besides hidden files."""
 
 
 class Prepared(msgspec.Struct, frozen=True):
@@ -116,6 +125,9 @@ def prepare(  # noqa: PLR0913 - the options of the command, by their names
     bad.check()
     named = name_sources(sources, version, column, limited=limit_units is not None)
     words = Words(named.sources, tokenizer, named.column, separator, engine, eot, bos, unit_bytes, limit_units)
+    words.check()
+    for each in formats:  # before anything is loaded or looked for
+        make_export_request(each, export_words, FITS_ANYWHERE)
     started = time.monotonic()
     with workplace(on, engine_modules(engine), executor, reporter) as (pool, report):
         discovery = find_sources(words, report.pending)
@@ -124,8 +136,8 @@ def prepare(  # noqa: PLR0913 - the options of the command, by their names
         request = make_request(words, discovery, named=named)
         exports = [make_export_request(each, export_words, request.job.tokenizer) for each in formats]
         folder = folder_at(out)
-        folder.create()
         with _held(folder, share):
+            named.notes.extend(_strangers(folder))
             pool.start(means.workers, means.worker_bytes, means.crew_bytes, means.most_workers)
             frozen = _frozen(folder, request, pool, report, share)
             mill = Mill(folder, frozen, request.choice.engine, means, means.limits(bad), bad.share(), report, share)
@@ -148,15 +160,32 @@ def _refuse_exports(share: Share | None, formats: list[str], out: str) -> None:
 
 @contextmanager
 def _held(folder: Folder, share: Share | None) -> Iterator[None]:
-    """Hold the store, alone or with other ranks; nobody else's temporary files are touched."""
+    """Hold the store, alone or with other ranks; nobody else's temporary files are touched.
+
+    A directory that is made here and stays empty, because nothing could be planned, is gone when the block ends.
+    """
+    is_new = isinstance(folder, DiskFolder) and not os.path.lexists(folder.root)
+    folder.create()
     if share is None:
         with folder.lock(layout.LOCK):
             layout.remove_temporaries(folder)
-            yield
+            try:
+                yield
+            finally:
+                if is_new and isinstance(folder, DiskFolder):
+                    folder.withdraw(layout.LOCK)
         return
     with folder.share(layout.LOCK):
         yield
     layout.tidy(folder)
+
+
+def _strangers(folder: Folder) -> list[str]:
+    """The note that a new run goes into a directory in which there is something else."""
+    if folder.is_remote or folder.exists(layout.RUN):
+        return []
+    others = [name for name in folder.names(".") if name not in FROZEN and not name.startswith(".")]
+    return [f"{folder.root} holds other files; they are left alone"] if others else []
 
 
 def _frozen(folder: Folder, request: Request, pool: Pool, report: progress.Reporter, share: Share | None) -> FrozenRun:
@@ -232,7 +261,7 @@ def _announce(report: progress.Reporter, mill: Mill, request: Request) -> None:
     if means.notice:
         report.say(f"note: {means.notice}")
     if len(mill.earlier):
-        report.say(f"resuming     {len(mill.earlier):,} of {count(run.units, 'unit')} are there already")
+        report.say(f"resuming     {out_of(len(mill.earlier), run.units, 'unit')} there already")
 
 
 def _announce_cluster(report: progress.Reporter, mill: Mill, pool: Pool) -> None:

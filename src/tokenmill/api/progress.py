@@ -7,14 +7,15 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, Self
 
-from tokenmill.wording import count, duration, number
+from tokenmill.wording import count, duration, folded, number
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.console import Console, RenderableType
     from rich.progress import Progress, Task
     from rich.status import Status
 
 LINE_SECONDS = 10.0
+INTERRUPT_COLUMNS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +134,7 @@ class Bar(Silent):
 
     def begin(self, title: str, total_bytes: int, done_bytes: int, workers: int) -> None:
         """Draw the bar."""
+        from rich.constrain import Constrain  # noqa: PLC0415
         from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn  # noqa: PLC0415
         from rich.table import Column  # noqa: PLC0415
         from rich.text import Text  # noqa: PLC0415
@@ -145,12 +147,22 @@ class Bar(Silent):
             def render(self, task: Task) -> Text:
                 elapsed = max(task.elapsed or 0, 1e-3)
                 done = task.completed - done_bytes
-                left = duration(((task.total or 0) - task.completed) * elapsed / done) if done else "..."
+                if not done:
+                    return Text(rates(task.fields["step"], elapsed), style="cyan")
+                left = duration(((task.total or 0) - task.completed) * elapsed / done)
                 return Text(f"{rates(task.fields['step'], elapsed)}  {left} left", style="cyan")
+
+        console = self._console
+
+        class Narrow(Progress):
+            """A bar that leaves room for the ^C which a terminal shows; at its edge that would begin another line."""
+
+            def get_renderable(self) -> RenderableType:
+                return Constrain(super().get_renderable(), console.width - INTERRUPT_COLUMNS)
 
         self._clear()
         whole = Column(no_wrap=True)
-        self._progress = Progress(
+        self._progress = Narrow(
             TextColumn("{task.description}", table_column=whole),
             BarColumn(bar_width=None),
             TextColumn("{task.percentage:3.0f} %", table_column=whole),
@@ -175,7 +187,8 @@ class Bar(Silent):
 
     def say(self, message: str) -> None:
         """Print above the bar."""
-        self._console.print(message, highlight=False, markup=False, soft_wrap=True)
+        text = "\n".join(folded(line, self._console.width) for line in message.splitlines())
+        self._console.print(text, highlight=False, markup=False, soft_wrap=True)
 
     def __exit__(self, *_: object) -> None:
         self._clear()

@@ -39,6 +39,15 @@ class Words:
     unit_bytes: str | int | None = None
     limit_units: int | None = None
 
+    def check(self) -> None:
+        """Raise UsageError for what cannot be meant, whatever the sources and the tokenizer are."""
+        if self.separator == "":
+            raise UsageError("--separator is empty", "Give the text that stands between two documents.")
+        if self.limit_units is not None and self.limit_units < 1:
+            raise UsageError("--limit-units has to be at least 1")
+        if self.unit_bytes is not None and parse_size(self.unit_bytes) == 0:
+            raise UsageError("--unit-bytes has to be at least 1")
+
 
 @dataclass(frozen=True, slots=True)
 class BadWords:
@@ -120,15 +129,10 @@ def make_request(
     words: Words, discovery: Discovery, vocabulary: Vocabulary | None = None, named: Named | None = None
 ) -> Request:
     """Resolve the tokenizer, if that was not done before, and fill in what was not said."""
+    words.check()
     vocabulary = vocabulary or resolve(words.tokenizer)
     spec = vocabulary.spec
-    if words.separator == "":
-        raise UsageError("--separator is empty", "Give the text that stands between two documents.")
-    if words.limit_units is not None and words.limit_units < 1:
-        raise UsageError("--limit-units has to be at least 1")
     unit_bytes = parse_size(words.unit_bytes) if words.unit_bytes is not None else None
-    if unit_bytes == 0:
-        raise UsageError("--unit-bytes has to be at least 1")
     job = Job(
         tokenizer=spec,
         column=words.column,

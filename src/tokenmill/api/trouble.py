@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tokenmill import quarantine
 from tokenmill.errors import BadDocument, RunFailed, TokenmillError
 from tokenmill.executors.outcomes import Cause, Died, Failed, Item, Worker
 from tokenmill.places import STAGES, place_in
+from tokenmill.sources.columns import NoColumn
+from tokenmill.sources.validity import NOT_TEXT
 from tokenmill.wording import count, size
 
 if TYPE_CHECKING:
@@ -24,6 +27,10 @@ NAMED_FAILURES = 5
 MEASURES = {"parquet": "row groups", "arrow": "record batches"}
 """What a slice of a source is counted in, where rows have numbers; elsewhere it is bytes."""
 
+PERCENT = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50)
+"""Limits for bad documents that a message may advise."""
+
+ANOTHER_COLUMN = "The column is frozen with the run: for another one use another --out, or remove the directory."
 COMMITTED_STAYS = "What is committed stays. When the cause is gone, run the same command again."
 
 
@@ -93,24 +100,65 @@ def unit_span(failure: Failed[UnitTask] | Died[UnitTask]) -> str:
 
 def run_failed(failures: Sequence[Failed[UnitTask] | Died[UnitTask]], left: int, units: int, log: str) -> RunFailed:
     """The error that ends a run whose units could not all be done."""
+    columns_only = all(isinstance(failure, Failed) and failure.kind == NoColumn.__name__ for failure in failures)
     return RunFailed(
-        f"{left:,} of {units:,} units are not done",
+        f"{out_of(left, units, 'unit')} not done",
         *_reasons(failures, lambda task: f"unit {task.unit}", unit_span, f": see {log}"),
-        COMMITTED_STAYS,
+        ANOTHER_COLUMN if columns_only else COMMITTED_STAYS,
     )
 
 
-def too_many_bad(folder: Folder, reasons: Counter[str], rows: int, max_bad: float, log: str) -> RunFailed:
+def out_of(some: int, total: int, what: str) -> str:
+    """Some of all, with the verb that goes with it: 1 of 1 unit is, 1 of 2 units is, 2 of 9 units are."""
+    return f"{some:,} of {count(total, what)} {'is' if some == 1 else 'are'}"
+
+
+@dataclass(frozen=True, slots=True)
+class BadShare:
+    """How many rows are bad, for each reason, of how many: of all rows, or of those that were read before the end."""
+
+    reasons: Counter[str]
+    rows: int
+    column: str
+    so_far: bool = False
+
+    @property
+    def bad(self) -> int:
+        """The bad rows, whatever the reason."""
+        return self.reasons.total()
+
+    @property
+    def share(self) -> float:
+        """The bad rows among all of them."""
+        return self.bad / max(self.rows, 1)
+
+    def sentence(self) -> str:
+        """How many of how many."""
+        if self.so_far:
+            return f"{self.bad:,} of the {count(self.rows, 'row')} read so far cannot be tokenized: {self.share:.2%}"
+        return f"{count(self.bad, 'document')} of {self.rows:,} cannot be tokenized: {self.share:.2%}"
+
+    def question(self) -> list[str]:
+        """What is most likely wrong, if most rows have no text where it should be."""
+        if 2 * self.reasons[NOT_TEXT] <= self.rows:
+            return []
+        return [f"Is --column {self.column} right? Most of its values are no text: another one needs another --out."]
+
+    def enough(self) -> str:
+        """A limit that is larger than the share, in percent."""
+        return next(f"{percent:g}%" for percent in (*PERCENT, 100) if percent > 100 * self.share or percent == 100)
+
+
+def too_many_bad(folder: Folder, found: BadShare, max_bad: float, log: str) -> RunFailed:
     """The error that ends a run with more bad documents than may be."""
-    bad = reasons.total()
-    share = bad / max(rows, 1)
     return RunFailed(
-        f"{count(bad, 'document')} of {rows:,} cannot be tokenized: {share:.2%}, more than --max-bad {max_bad:g}",
-        *(f"{number:>11,}  {reason}" for reason, number in reasons.most_common(NAMED_FAILURES)),
+        f"{found.sentence()}, more than --max-bad {100 * max_bad:g}%",
+        *(f"{number:>11,}  {reason}" for reason, number in found.reasons.most_common(NAMED_FAILURES)),
         f"named in     {folder.path(quarantine.TOGETHER)}",
         f"             and {log}, if their unit is not done",
+        *found.question(),
         "What is committed stays. Repair the sources and use another --out, or run it again and allow more:",
-        "--max-bad 1%" if max_bad else "--on-bad quarantine --max-bad 0.1%",
+        f"{'' if max_bad else '--on-bad quarantine '}--max-bad {found.enough()}",
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import signal
 import sys
@@ -11,7 +12,7 @@ from typing import Any, NoReturn
 import click
 
 from tokenmill import __version__, startup
-from tokenmill.cli import commands
+from tokenmill.cli import commands, hints
 from tokenmill.errors import INTERRUPTED, TokenmillError
 from tokenmill.wording import plain
 
@@ -42,6 +43,9 @@ for command in commands.COMMANDS:
 def main() -> None:
     """The `tokenmill` command."""
     startup.skip_pandas()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # whatever a document holds can be shown, in any encoding
+            stream.reconfigure(errors="backslashreplace")
     for number in INTERRUPTS:
         if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup asks
             signal.signal(number, _interrupt)
@@ -58,7 +62,7 @@ def _run() -> None:
         sys.stderr.flush()
         os._exit(code)  # all is done and written; native libraries have been seen to abort while they are taken down
     except click.ClickException as error:
-        error.show()
+        hints.hinted(error).show()
         sys.exit(error.exit_code)
     except click.exceptions.Abort:
         raise

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
-import textwrap
+import os
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from tokenmill.cli import options
+from tokenmill.errors import INTERRUPTED
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -19,15 +19,16 @@ if TYPE_CHECKING:
     from tokenmill.api.benching.forecast import Cell, Forecast
 
 DEFAULT_MARK = "*"
-LABEL_COLUMNS = 13
-LEAST_COLUMNS = 40
+STOPPED = b"\ninterrupted: nothing is left behind\n"
 CLEARLY = 1.1
 """How much faster another cell has to be than the default to be worth telling."""
 
 
 @click.command(
+    cls=options.Command,
+    short_help="Measure this machine, and what a corpus will take.",
     epilog="\b\nExample:\n  tokenmill bench\n  tokenmill bench data/*.parquet --tokenizer gpt2 "
-    "--price-per-core-hour 0.04"
+    "--price-per-core-hour 0.04",
 )
 @click.argument("sources", nargs=-1, metavar="[SOURCE]...")
 @click.option(
@@ -38,7 +39,9 @@ CLEARLY = 1.1
 @click.option("--separator", metavar="TEXT", help="What stands between documents in .txt files.")
 @click.option("--workers", metavar="N,N,...", help="Numbers of workers to try. [default: 1, 2, 4, ... one per core]")
 @click.option("--seconds", type=float, default=30.0, show_default=True, metavar="S", help="Time for measuring, in all.")
-@click.option("--sample-bytes", metavar="SIZE", help="Take no more text than this. [default: what fits into the time]")
+@click.option(
+    "--sample-bytes", metavar="SIZE", help="Take about this much text at most. [default: what fits into the time]"
+)
 @click.option(
     "--price-per-core-hour", type=float, metavar="P", help="What an hour of one core costs, to tell what all costs."
 )
@@ -63,15 +66,19 @@ def bench(sources: tuple[str, ...], as_json: bool, **words: Any) -> None:
     from tokenmill.cli import show  # noqa: PLC0415
 
     words["separator"] = options.written(words["separator"])
-    measured = api.bench(sources, **words, reporter=progress.for_command(options.quiet()))
+    try:
+        measured = api.bench(sources, **words, reporter=progress.for_command(options.quiet()))
+    except KeyboardInterrupt:  # there is no store to go on with, as other commands have it
+        os.write(2, STOPPED)
+        os._exit(INTERRUPTED)
     if as_json:
         show.result(measured, as_json, _measured)
         return
     _print_table(measured.cells)
     click.echo()
-    show.result(measured, as_json, lambda result: _broken(_measured(result)))
+    show.result(measured, as_json, _measured)
     click.echo()
-    show.result(measured, as_json, lambda result: _broken(_foretold(result)))
+    show.result(measured, as_json, _foretold)
 
 
 def _print_table(cells: list[Cell]) -> None:
@@ -109,14 +116,6 @@ def _table(cells: list[Cell]) -> Table:
         )
         last = cell.engine
     return table
-
-
-def _broken(lines: Iterable[tuple[str, str]]) -> Iterable[tuple[str, str]]:
-    """Lines that fit the terminal, broken between words."""
-    width = max(shutil.get_terminal_size().columns, LEAST_COLUMNS) - LABEL_COLUMNS
-    for name, value in lines:
-        for place, line in enumerate(textwrap.wrap(value, width, break_long_words=False, break_on_hyphens=False)):
-            yield "" if place else name, line
 
 
 def _measured(measured: Benchmark) -> Iterable[tuple[str, str]]:

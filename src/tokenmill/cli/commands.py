@@ -34,10 +34,14 @@ def _example(*commands: str) -> str:
 
 
 @click.command(
+    cls=options.Command,
+    short_help="Tokenize sources into a store, and export it if asked.",
     epilog=_example(
         "tokenmill prepare data/*.parquet --tokenizer gpt2 --out tokens",
+        "tokenmill prepare chunks/*.jsonl --column content --tokenizer gpt2 --to megatron --out tokens",
+        "tokenmill prepare data/*.jsonl --tokenizer gpt2 --to nanogpt --val 0.01 --shuffle 1337 --out tokens",
         "tokenmill prepare fineweb-edu --version 10B --tokenizer gpt2 --to nanogpt --out s3://bucket/run",
-    )
+    ),
 )
 @click.argument("sources", nargs=-1, required=True, metavar="SOURCE...")
 @options.what
@@ -77,7 +81,11 @@ def prepare(sources: tuple[str, ...], as_json: bool, **words: Any) -> None:
     show.result(result, as_json, show.prepared)
 
 
-@click.command(epilog=_example("tokenmill plan data/*.parquet --tokenizer gpt2"))
+@click.command(
+    cls=options.Command,
+    short_help="Say what `prepare` would do and need, without doing it.",
+    epilog=_example("tokenmill plan data/*.parquet --tokenizer gpt2"),
+)
 @click.argument("sources", nargs=-1, required=True, metavar="SOURCE...")
 @options.what
 @options.limits
@@ -96,7 +104,11 @@ def plan(sources: tuple[str, ...], as_json: bool, **words: Any) -> None:
     show.result(api.plan(sources, **words, reporter=reporter), as_json, show.estimate)
 
 
-@click.command(epilog=_example("tokenmill export tokens --to nanogpt --val 0.0005 --shuffle 1337"))
+@click.command(
+    cls=options.Command,
+    short_help="Write a store's tokens as the files a trainer reads.",
+    epilog=_example("tokenmill export tokens --to nanogpt --val 0.0005 --shuffle 1337"),
+)
 @click.argument("directory", metavar="DIR")
 @click.option("--to", required=True, metavar="FORMAT", help="The format: `tokenmill formats` lists them.")
 @click.option("--out", "-o", metavar="DIR2", help="Where the files go. [default: DIR/FORMAT]")
@@ -123,7 +135,11 @@ def export(directory: str, as_json: bool, **words: Any) -> None:
     show.result(result, as_json, show.exported)
 
 
-@click.command(epilog=_example("tokenmill formats"))
+@click.command(
+    cls=options.Command,
+    short_help="List the formats, and the trainer each is for.",
+    epilog=_example("tokenmill formats"),
+)
 @options.everywhere
 def formats(as_json: bool) -> None:
     """List the formats that a store can be exported to, and the trainer each is for."""
@@ -133,14 +149,16 @@ def formats(as_json: bool) -> None:
 
 
 @click.command(
-    epilog=_example("tokenmill status tokens", "tokenmill status s3://bucket/run --endpoint https://host:9000")
+    cls=options.Command,
+    short_help="Show how far a run is, here or on other machines.",
+    epilog=_example("tokenmill status tokens", "tokenmill status s3://bucket/run --endpoint https://host:9000"),
 )
 @click.argument("directory", metavar="DIR")
 @click.option("--watch", is_flag=True, help="Look again every second until the run is complete or stops.")
 @options.storage
 @options.everywhere
 def status(directory: str, watch: bool, as_json: bool) -> None:
-    """Say how far a run is, also while it goes on elsewhere."""
+    """Show how far a run is; it may be running in another process or on other machines."""
     from tokenmill import api  # noqa: PLC0415
     from tokenmill.cli import show  # noqa: PLC0415
 
@@ -159,15 +177,19 @@ def _one_line(state: Status) -> str:
     from tokenmill import wording  # noqa: PLC0415
 
     share = state.planned_bytes_done / max(state.planned_bytes, 1)
-    left = wording.duration(state.seconds_left) if state.seconds_left is not None else "..."
+    left = f"  {wording.duration(state.seconds_left)} left" if state.seconds_left is not None else ""
     rates = f"{wording.number(state.tokens_per_second or 0)} tok/s  {wording.size(state.bytes_per_second or 0)}/s"
     crew = f"{wording.count(state.workers, 'worker')} on {wording.count(state.nodes, 'node')}"
     troubles = ((state.retries, "retries"), (state.deaths, "deaths"))
     trouble = "".join(f"  {number:,} {what}" for number, what in troubles if number)
-    return f"{share:6.1%}  {state.units_done:,} of {state.units:,} units  {rates}  {left} left  {crew}{trouble}"
+    return f"{share:6.1%}  {state.units_done:,} of {state.units:,} units  {rates}{left}  {crew}{trouble}"
 
 
-@click.command(epilog=_example("tokenmill verify tokens --sample 0.01"))
+@click.command(
+    cls=options.Command,
+    short_help="Check a store or an export, byte by byte.",
+    epilog=_example("tokenmill verify tokens --sample 0.01"),
+)
 @click.argument("directory", metavar="DIR")
 @click.option(
     "--sample",
@@ -182,9 +204,10 @@ def _one_line(state: Status) -> str:
 @options.storage
 @options.everywhere
 def verify(directory: str, every: bool, as_json: bool, **words: Any) -> None:
-    """Check a store: every checksum, and with --sample or --all its tokens against the sources.
+    """Check a store or an export: every checksum, and with --sample or --all a store's tokens against the sources.
 
-    Exit code 3 means that something is wrong.
+    DIR is a store, which is checked with the exports inside it, or the directory of an export. Exit code 3 means that
+    something is wrong.
     """
     from tokenmill import api  # noqa: PLC0415
     from tokenmill.api import progress  # noqa: PLC0415
@@ -195,7 +218,11 @@ def verify(directory: str, every: bool, as_json: bool, **words: Any) -> None:
     show.result(result, as_json, show.verification)
 
 
-@click.command(epilog=_example("tokenmill finish s3://bucket/run"))
+@click.command(
+    cls=options.Command,
+    short_help="Complete a store whose parts are all there.",
+    epilog=_example("tokenmill finish s3://bucket/run"),
+)
 @click.argument("directory", metavar="DIR")
 @click.option(
     "--max-bad", default="0.1%", show_default=True, metavar="SHARE", help="More bad documents than this are an error."
@@ -218,7 +245,11 @@ def finish(directory: str, as_json: bool, **words: Any) -> None:
     show.result(result, as_json, show.finished)
 
 
-@click.command(epilog=_example("tokenmill inspect tokens --doc 7"))
+@click.command(
+    cls=options.Command,
+    short_help="Look into a store, or at one document of it.",
+    epilog=_example("tokenmill inspect tokens --doc 7"),
+)
 @click.argument("directory", metavar="DIR")
 @click.option("--doc", type=int, metavar="N", help="Show document N: its tokens as text, its source and row.")
 @click.option("--skipped", is_flag=True, help="List the rows that are not in the store, with the reason.")

@@ -21,7 +21,11 @@ DISPENSABLE = ("files", "rows", "download", "disk")
 """What is left out of the table where a terminal is narrow, in this order."""
 
 
-@click.command(epilog="\b\nExample:\n  tokenmill datasets fineweb-edu --tokenizer gpt2")
+@click.command(
+    cls=options.Command,
+    short_help="List the datasets that have a name, and their sizes.",
+    epilog="\b\nExample:\n  tokenmill datasets fineweb-edu --tokenizer gpt2",
+)
 @click.argument("name", required=False, metavar="[NAME]")
 @click.option(
     "--tokenizer",

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 FUNCTION = re.compile(r".+\.py:[A-Za-z_][\w.]*")
 
 
-class _Doctor(click.Command):
+class _Doctor(options.Command):
     """Options may follow FILE.py:FUNCTION, but everything that follows a command is the command's."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -30,6 +30,7 @@ class _Doctor(click.Command):
 
 @click.command(
     cls=_Doctor,
+    short_help="Say why work over many processes dies.",
     epilog="\b\nExample:\n  tokenmill doctor prepare.py:tokenize --num-proc 8\n  tokenmill doctor -- python prepare.py",
 )
 @click.argument("words", nargs=-1, required=True, type=click.UNPROCESSED, metavar="FILE.py:FUNCTION | -- COMMAND...")

@@ -15,19 +15,33 @@ if TYPE_CHECKING:
 SHOWN_DOCUMENTS = 20
 
 
+class Position(click.ParamType[int]):
+    """A number from 0 on, with or without the commas that tokenmill prints."""
+
+    name = "integer"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """The number, or click's own error."""
+        if isinstance(value, str):
+            value = value.replace(",", "").replace("_", "")
+        return int(click.IntRange(0).convert(value, param, ctx))
+
+
 @click.command(
+    cls=options.Command,
+    short_help="Find the document behind a token, or the way back.",
     epilog="\b\nExample:\n"
     "  tokenmill locate tokens 81234567\n"
     "  tokenmill locate tokens/llmc/fineweb_train_000003.bin 81234567\n"
-    "  tokenmill locate tokens --source data/000.parquet --row 1234"
+    "  tokenmill locate tokens --source data/000.parquet --row 1234",
 )
 @click.argument("where", metavar="DIR|SHARD")
-@click.argument("token", type=int, required=False, metavar="[TOKEN")
-@click.argument("token2", type=int, required=False, metavar="[TOKEN2]]")
+@click.argument("token", type=Position(), required=False)
+@click.argument("token2", type=Position(), required=False)
 @click.option("--source", metavar="FILE", help="Ask the other way: where a document of this file is, ...")
 @click.option(
     "--row",
-    type=click.IntRange(0),
+    type=Position(),
     metavar="N",
     help="... which is this row of it. In text and JSON Lines: the byte that it starts at.",
 )
@@ -79,8 +93,10 @@ def _one(found: Located) -> Iterable[tuple[str, str]]:
     for name, spots in found.exports.items():
         for spot in spots:
             yield name, f"{spot.file}, tokens {spot.token:,} to {spot.token + spot.tokens:,} ({spot.split})"
-        if not spots:
-            yield name, "not in it: what fills no shard was dropped (--tail drop)"
+        left_out = document.document_tokens - sum(spot.tokens for spot in spots)
+        if left_out or not spots:
+            yield name, f"{left_out:,} tokens of it are in no shard" + (" (--tail drop)" if left_out else "")
+    yield from found.unasked.items()
 
 
 def _several(found: Located) -> Iterable[tuple[str, str]]:
@@ -91,7 +107,8 @@ def _several(found: Located) -> Iterable[tuple[str, str]]:
         yield f"{document.token:,}", f"{stretch}: document {document.document:,}, {origin}"
     left = len(found.documents) - SHOWN_DOCUMENTS
     if left > 0 or found.more:
-        yield "...", f"{max(left, 0):,}{' or more' if found.more else ''} more documents; --json names up to 1,000"
+        count = f"more than {left:,}" if found.more else f"{left:,}"
+        yield "...", f"and {count} other documents; --json names up to 1,000"
 
 
 def _row(document: Found) -> tuple[str, str]:
@@ -105,7 +122,4 @@ def _show_text(found: Located, context: int) -> None:
     start = "..." if document.offset > context else ""
     end = "..." if document.offset + document.tokens + context < document.document_tokens else ""
     before, text, after = start + document.around.before, document.around.text, document.around.after + end
-    if found.exports is None:
-        show.marked(before, text, after)
-    else:
-        click.echo(f"\n{before}{text}{after}")
+    show.marked(before, text, after, is_marked=found.exports is None)

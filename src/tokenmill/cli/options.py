@@ -1,4 +1,4 @@
-"""The options that several commands share."""
+"""The options that several commands share, and the headings that help puts them under."""
 
 from __future__ import annotations
 
@@ -10,6 +10,51 @@ import click
 from tokenmill import settings
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+
+MOST_FLAT = 12
+"""More options than these are put under headings."""
+
+HEADINGS = {
+    "Text and tokenizer": "--tokenizer --version --column --separator --engine --eot --bos",
+    "Output": "--out",
+    "Exports": "--to --val --shuffle --shard-tokens --tail --end-token --dtype --sequence-tokens --name",
+    "Machine": "--workers --memory --unit-bytes --limit-units",
+    "Clusters": "--on --rank --of",
+    "Bad documents": "--on-bad --max-bad --document-timeout --quarantine-text",
+    "Storage": "--endpoint --region --cache",
+    "General": "--json --quiet --debug --help",
+}
+REST = "Options"
+
+
+class Command(click.Command):
+    """A command whose help puts many options under headings."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options, heading by heading."""
+        for heading, found in sections(self, ctx).items():
+            with formatter.section(heading):
+                formatter.write_dl([option.get_help_record(ctx) or ("", "") for option in found])
+
+
+def sections(command: click.Command, context: click.Context) -> dict[str, list[click.Option]]:
+    """The options of a command by heading; a few are under one, and those that are its own come first."""
+    every = [each for each in command.get_params(context) if isinstance(each, click.Option) and not each.hidden]
+    if len(every) <= MOST_FLAT:
+        return {REST: every}
+    found: dict[str, list[click.Option]] = {heading: [] for heading in (REST, *HEADINGS)}
+    for option in every:
+        name = max(option.opts, key=len)
+        found[next((heading for heading, names in HEADINGS.items() if name in names.split()), REST)].append(option)
+    return {heading: options for heading, options in found.items() if options}
+
+
+def _seed(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise click.BadParameter(f"{text!r} is not a seed. Give a whole number: --shuffle 1337.") from None
+
 
 _WHAT = [
     click.option(
@@ -73,9 +118,14 @@ _BAD = [
 
 _EXPORTS = [
     click.option(
-        "--val", metavar="V", help="Held out: a share such as 0.0005, first-shard, or none. [default: by format]"
+        "--val",
+        metavar="V",
+        help="Held out: a share of the documents, chosen by hash (0.01 or 1%; the tokens are about as many), "
+        "first-shard, or none. [default: by format]",
     ),
-    click.option("--shuffle", type=int, metavar="SEED", help="Put all documents into one random order."),
+    click.option(
+        "--shuffle", type=_seed, metavar="SEED", help="Put all documents into the random order of a seed, such as 1337."
+    ),
     click.option("--shard-tokens", metavar="N", help="Tokens in a shard, such as 100M. [default: by format]"),
     click.option(
         "--tail",

@@ -22,7 +22,11 @@ _by = click.option(
 )
 
 
-@click.command(epilog="\b\nExample:\n  tokenmill stats tokens --by language")
+@click.command(
+    cls=options.Command,
+    short_help="Count what a store holds: lengths, sources, tokens.",
+    epilog="\b\nExample:\n  tokenmill stats tokens --by language",
+)
 @click.argument("directory", metavar="DIR")
 @_by
 @options.limits
@@ -43,7 +47,9 @@ def stats(directory: str, as_json: bool, **words: Any) -> None:
 
 
 @click.command(
-    epilog="\b\nExample:\n  tokenmill report tokens --by language\n  tokenmill report s3://bucket/run --out run.html"
+    cls=options.Command,
+    short_help="Write a page of pictures about a store and its run.",
+    epilog="\b\nExample:\n  tokenmill report tokens --by language\n  tokenmill report s3://bucket/run --out run.html",
 )
 @click.argument("directory", metavar="DIR")
 @_by

@@ -55,7 +55,7 @@ def reported(done: Reported) -> None:
 def statistics(found: Statistics) -> None:
     """All of it."""
     show.result(found, False, lambda it: [("store", it.directory), *_lines(it)])
-    _bars("documents by length: so many tokens, or up to twice as many", list(_lengths(found)))
+    _bars("documents by length in tokens (each row: from its number up to twice as many)", list(_lengths(found)))
     _bars(_title(found.sources, "tokens by source"), _shares(found.sources, found.tokens))
     for each in found.columns:
         _bars(_title(each, f"tokens by {each.by}"), _shares(each, found.tokens))

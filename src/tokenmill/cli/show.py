@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shutil
 import sys
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -20,13 +21,16 @@ from tokenmill.part import NULL
 from tokenmill.quarantine import TOGETHER
 from tokenmill.storage import folder_at
 from tokenmill.tokenizers.pieces import piece_lookup
-from tokenmill.wording import count, duration, number, plain, size
+from tokenmill.wording import count, duration, folded, number, plain, size
 
 if TYPE_CHECKING:
     from tokenmill.api import Estimate, Exported, Finished, Prepared, Status, Store, Verification
 
 Result = TypeVar("Result")
 TOKEN_STYLES = ("black on #ffd6a5", "black on #caffbf", "black on #9bf6ff", "black on #bdb2ff", "black on #ffadad")
+COPIED = ("use",)
+"""Lines that are there to be copied, so that only the terminal breaks them."""
+
 SHOWN_TOKENS = 2000
 SHOWN_RANGES = 1000
 
@@ -39,10 +43,11 @@ def result(record: Result, as_json: bool, lines: Callable[[Result], Iterable[tup
         _table(lines(record))
 
 
-def marked(before: str, text: str, after: str) -> None:
-    """Some text within text: in reverse where there are colours, in brackets elsewhere."""
+def marked(before: str, text: str, after: str, *, is_marked: bool) -> None:
+    """Some text within text: in reverse where there are colours, in brackets elsewhere, if it is marked at all."""
     console = Console(soft_wrap=True, highlight=False)
-    middle = (text, "bold reverse") if console.color_system else f"[[{text}]]"
+    before, text, after = (_harmless(part) for part in (before, text, after))
+    middle = text if not is_marked else (text, "bold reverse") if console.color_system else f"[[{text}]]"
     console.print(Text.assemble("\n", before, middle, after))
 
 
@@ -89,9 +94,11 @@ def prepared(done: Prepared) -> Iterable[tuple[str, str]]:
 def exported(done: Exported) -> Iterable[tuple[str, str]]:
     """The end of an export."""
     yield "export", f"{done.directory} ({done.format}, for {done.trainer})"
+    tokens = sum(split.tokens for split in done.splits.values())
     for name, split in done.splits.items():
         held = f"{split.tokens:,} tokens of {count(split.documents, 'document')}"
-        yield name, f"{held} in {count(split.shards, 'shard')}" if split.shards > 1 else held
+        held += f" in {count(split.shards, 'shard')}" if split.shards > 1 else ""
+        yield name, f"{held}, {_percent(split.tokens / max(tokens, 1))} of the tokens" if name == "val" else held
         if split.tokens_left_out:
             yield "left out", f"{split.tokens_left_out:,} tokens that fill no shard (--tail drop)"
     yield "files", f"{done.files:,}, {size(done.bytes)} of {done.dtype}"
@@ -102,6 +109,8 @@ def exported(done: Exported) -> Iterable[tuple[str, str]]:
     for notice in done.notices if options.quiet() else []:  # otherwise they have been said
         yield "note", notice
     yield "took", duration(done.seconds)
+    if done.use:
+        yield "use", done.use
 
 
 def formats(as_json: bool) -> None:
@@ -234,6 +243,8 @@ def overview(store: Store, as_json: bool) -> None:
 
 def document(store: Store, position: int, as_json: bool) -> None:
     """One document, token by token."""
+    from tokenmill.api.trouble import MEASURES  # noqa: PLC0415 - heavy
+
     try:
         found = store.document(position)
     except IndexError:
@@ -249,7 +260,7 @@ def document(store: Store, position: int, as_json: bool) -> None:
         [
             ("document", f"{position:,}"),
             ("source", found.source),
-            ("row", f"{found.row:,}"),
+            ("row" if found.kind in MEASURES else "byte", f"{found.row:,}"),
             ("tokens", f"{len(tokens):,}"),
         ]
     )
@@ -285,10 +296,22 @@ def _readable(piece: bytes) -> str:
         text = piece.decode()
     except UnicodeDecodeError:
         return "".join(f"\\x{byte:02x}" for byte in piece)
+    return _harmless(text)
+
+
+def _harmless(text: str) -> str:
+    """A document's text with nothing in it that a terminal would obey."""
     return "".join(
         character if character.isprintable() or character in "\n\t" else f"\\u{ord(character):04x}"
         for character in text
     )
+
+
+def _percent(share: float) -> str:
+    """Two digits of a share: 12 %, 1.2 %, 0.051 %."""
+    if 0 < share < 1e-4:
+        return "less than 0.01 %"
+    return f"{share * 100:.0f} %" if share >= 0.1 else f"{share * 100:.2g} %"
 
 
 def _token(token: int | None) -> str:
@@ -296,8 +319,10 @@ def _token(token: int | None) -> str:
 
 
 def _table(lines: Iterable[tuple[str, str]]) -> None:
+    columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
     for name, value in lines:
-        click.echo(f"{name:<12} {plain(value)}")
+        line = f"{name:<12} {plain(value)}"
+        click.echo(line if columns is None or name in COPIED else folded(line, columns))
 
 
 def _json(record: Any) -> None:

@@ -6,6 +6,7 @@ is found by halving: the records of some shards are read, never all of them.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -147,10 +148,21 @@ class Export:
         held_out = pc.equal(self._manifest["split"], "val").to_numpy(zero_copy_only=False)
         return np.where(held_out, VAL, TRAIN)
 
+    def file_like(self, name: str, size: int) -> str | None:
+        """The file of this name and size, in whichever directory of the export."""
+        files = self._manifest["files"].combine_chunks().flatten()
+        paths, sizes = (pc.struct_field(files, field) for field in ("name", "bytes"))
+        for path in pc.unique(paths.filter(pc.match_substring_regex(paths, f"(^|/){re.escape(name)}$"))).to_pylist():
+            if pc.sum(sizes.filter(pc.equal(paths, path))).as_py() == size:
+                return str(path)
+        return None
+
     def _shards_of(self, name: str) -> Counts:
         """The shards that a file holds: one, or all of a split if that is one file."""
         files = self._manifest["files"].combine_chunks()
-        named = np.flatnonzero(pc.equal(pc.struct_field(files.flatten(), "name"), name).to_numpy(zero_copy_only=False))
+        alike = pa.array([name, f"{name}.bin", f"{name.removesuffix('.idx')}.bin"])  # as Megatron calls a pair
+        names = pc.struct_field(files.flatten(), "name")
+        named = np.flatnonzero(pc.is_in(names, alike).to_numpy(zero_copy_only=False))
         if len(named):
             return np.unique(np.searchsorted(files.offsets.to_numpy(), named, "right") - 1)
         first = pc.struct_field(pc.list_element(files.filter(pc.greater(pc.list_value_length(files), 0)), 0), "name")

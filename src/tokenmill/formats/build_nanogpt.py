@@ -18,6 +18,7 @@ TRAITS = Traits(
     dtypes=("uint16", "uint32"),
     cuts=True,
     shard_tokens=100_000_000,
+    use="link {directory} to edu_fineweb10B, the data_root in train_gpt2.py",
     val="first-shard",
     numbered_together=True,
     named=True,

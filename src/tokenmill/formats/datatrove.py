@@ -19,6 +19,7 @@ TRAITS = Traits(
     dtypes=("uint16", "uint32"),
     cuts=False,
     shard_tokens=100_000_000,
+    use='DatatroveFolderDataset("{train_folder}", seq_len=2048, filename_pattern="*.ds", token_size={token_bytes})',
     folders=True,
 )
 finish = nothing_left

@@ -32,7 +32,10 @@ class Traits:
     documents or nothing. `folders` tells that each split has a directory of its own, if there is more than one;
     `single` that a split is always one file; `numbered_together` that shards are counted through both splits, train
     from 1 on; `named` that a name can be chosen for its files. `most_bytes` is the size of a file that readers can
-    address, of which `header_bytes` and `item_bytes` for each document or sequence are not tokens.
+    address, of which `header_bytes` and `item_bytes` for each document or sequence are not tokens. `use` is how the
+    trainer is told of the files, and `use_val` the same where there is a val: templates with the `{directory}`, the
+    directory `{train_folder}`, the files `{train}` and `{val}` (a pattern if they are several), their paths without
+    endings, one after the other (`{train_prefix}` and `{val_prefix}`), and `{token_bytes}`.
     """
 
     name: str
@@ -42,6 +45,8 @@ class Traits:
     dtypes: tuple[str, ...]
     cuts: bool
     shard_tokens: int | None
+    use: str
+    use_val: str | None = None
     val: str | None = None
     tail: Tail = "keep"
     folders: bool = False

@@ -23,6 +23,7 @@ TRAITS = Traits(
     dtypes=("uint16", "int32", "uint32"),
     cuts=False,
     shard_tokens=16_000_000,
+    use='StreamingDataset("{train_folder}", item_loader=TokensLoader(block_size=2049))',
     folders=True,
     most_bytes=MOST_BYTES,
     header_bytes=8,

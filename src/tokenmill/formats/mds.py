@@ -28,6 +28,7 @@ TRAITS = Traits(
     dtypes=("uint16", "int32", "uint32"),
     cuts=True,
     shard_tokens=8_388_608,
+    use='StreamingDataset(local="{train_folder}", batch_size=8)',
     tail="drop",
     folders=True,
     most_bytes=MOST_BYTES,

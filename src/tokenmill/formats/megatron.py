@@ -24,6 +24,8 @@ TRAITS = Traits(
     cuts=False,
     named=True,
     shard_tokens=None,
+    use="--data-path {train_prefix} --split 99,1,0",
+    use_val="--train-data-path {train_prefix} --valid-data-path {val_prefix}",
     most_documents=(1 << 31) - 1,
 )
 MAGIC = b"MMIDIDX\0\0" + (1).to_bytes(8, "little")

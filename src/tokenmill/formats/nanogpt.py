@@ -16,6 +16,7 @@ TRAITS = Traits(
     dtypes=("uint16",),
     cuts=True,
     shard_tokens=None,
+    use="link {directory} to data/NAME of nanoGPT, then train with --dataset=NAME",
     val="0.0005",
     single=True,
 )

@@ -24,6 +24,7 @@ TRAITS = Traits(
     dtypes=("uint16", "uint32"),
     cuts=False,
     shard_tokens=250_000_000,
+    use='NumpyFSLDatasetConfig(paths=glob("{train}"), sequence_length=2048, ...)',
     folders=True,
 )
 ROWS_AT_ONCE = 1 << 16

@@ -28,6 +28,7 @@ TRAITS = Traits(
     dtypes=("uint16", "uint32"),
     cuts=False,
     shard_tokens=100_000_000,
+    use='datasets.load_dataset("{directory}")',
 )
 GROUP_TOKENS = 1 << 22
 GROUP_ROWS = 1 << 20

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.json
 
-from tokenmill.errors import SourceError
+from tokenmill.sources.columns import BYTE_ORDER_MARK, WHITE_SPACE, ColumnSearch
 from tokenmill.sources.documents import (
     BadRow,
     Documents,
@@ -30,9 +30,7 @@ from tokenmill.sources.documents import (
 from tokenmill.sources.pieces import Block, reach_of, read_pieces, split_bytes
 from tokenmill.sources.validity import NOT_AN_OBJECT, NOT_TEXT, bad_row, checked
 
-BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 SEPARATOR = b"\n"
-WHITE_SPACE = b" \t\r\n"  # what JSON calls so
 LONGEST_BLOCK = 2**31 - 2  # pyarrow counts the bytes of a block in 32 bits
 
 
@@ -49,15 +47,17 @@ def reach(file: SourceFile, piece: Slice | None, options: ReadOptions) -> list[S
 def read(file: SourceFile, piece: Slice, options: ReadOptions) -> Iterator[Documents]:
     """The documents of the lines that start in the bytes of the slice."""
     blocks = read_pieces(file, piece, SEPARATOR, options)
-    search = _ColumnSearch(options.column, is_over=piece.start > 0)
+    search = ColumnSearch(options.column, is_over=piece.start > 0)
     documents_of = functools.partial(_documents, file, options, search)
     for documents in map(documents_of, blocks):  # a name for the block would keep its memory
         if len(documents.rows) or documents.bad:
             yield documents
-    search.check(file)
+    missing = search.missing(file, is_all=True)
+    if missing is not None:
+        raise missing
 
 
-def _documents(file: SourceFile, options: ReadOptions, search: _ColumnSearch, block: Block) -> Documents:
+def _documents(file: SourceFile, options: ReadOptions, search: ColumnSearch, block: Block) -> Documents:
     if block.bad:
         nothing = Documents(pa.array([], pa.large_string()), np.empty(0, np.uint64), block.bad)
         return checked(file, nothing, options)
@@ -66,7 +66,8 @@ def _documents(file: SourceFile, options: ReadOptions, search: _ColumnSearch, bl
     text = _parse_block(lines, options.column)
     if text is None:
         text, bad = _parse_lines(lines, options.column)
-    search.look(lines, text)
+    search.is_over |= text.null_count < len(text)
+    search.look(lines)
     return checked(file, Documents(as_text(text), lines.rows, tuple(bad)), options, lines.raw)
 
 
@@ -204,39 +205,6 @@ def _encoded(text: str) -> bytes:
         return text.encode()
     except UnicodeEncodeError:
         return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace").encode()
-
-
-class _ColumnSearch:
-    """Looks for the column in the lines of a file's first slice, as long as no line has a value there."""
-
-    def __init__(self, column: str, *, is_over: bool) -> None:
-        self._column = column
-        self._is_over = is_over
-        self._keys: dict[str, None] = {}
-        self._lines = 0
-
-    def look(self, lines: _Lines, text: pa.Array) -> None:
-        """Take some more lines, and what was found in them."""
-        self._is_over = self._is_over or text.null_count < len(text)
-        for line in lines if not self._is_over else ():
-            try:
-                record = json.loads(line.decode("utf-8", "replace"), parse_int=float)
-            except (ValueError, RecursionError):
-                record = {self._column: None}  # pyarrow took the line, but which keys it has cannot be told
-            self._is_over |= self._column in record
-            self._keys.update(dict.fromkeys(list(record)[:50]) if len(self._keys) < 50 else {})
-            self._lines += 1
-
-    def check(self, file: SourceFile) -> None:
-        """Raise the error that tells which columns there are, if this one was in no line."""
-        if self._is_over or not self._lines:
-            return
-        raise SourceError(
-            f"no line of a source has the column {self._column!r}",
-            f"file         {file.path}",
-            f"columns      {', '.join(list(self._keys)[:50]) or 'none'}",
-            "Name the column that holds the text: --column NAME.",
-        )
 
 
 def _excerpt(line: bytes | bytearray) -> str:

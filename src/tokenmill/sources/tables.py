@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tokenmill.errors import SourceError
+from tokenmill.sources.columns import NoColumn
 from tokenmill.sources.documents import BadRow, Documents, Int64Array, ReadOptions, SourceFile, as_text
 from tokenmill.sources.validity import checked, without_long
 
@@ -26,7 +27,9 @@ def text_column(file: SourceFile, schema: pa.Schema, name: str) -> int:
     positions = schema.get_all_field_indices(name)
     if len(positions) != 1:
         found = f"{len(positions)} columns" if positions else "no column"
-        raise _column_error(file, schema, f"a source has {found} named {name!r}")
+        raise _column_error(
+            file, schema, f"a source has {found} named {name!r}", SourceError if positions else NoColumn
+        )
     kind = schema.field(positions[0]).type
     if pa.types.is_nested(kind):
         raise _column_error(file, schema, f"the column {name!r} is nested ({kind}): tokenmill reads plain columns only")
@@ -42,9 +45,11 @@ def _is_text(kind: pa.DataType) -> bool:
     return kind in (*strings, pa.binary(), pa.large_binary(), pa.binary_view(), pa.null())
 
 
-def _column_error(file: SourceFile, schema: pa.Schema, headline: str) -> SourceError:
+def _column_error(
+    file: SourceFile, schema: pa.Schema, headline: str, error: type[SourceError] = SourceError
+) -> SourceError:
     columns = ", ".join(f"{field.name} ({_short(field.type)})" for field in list(schema)[:50]) or "none"
-    return SourceError(
+    return error(
         headline,
         f"file         {file.path}",
         f"columns      {columns}",

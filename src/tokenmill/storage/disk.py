@@ -58,6 +58,7 @@ class DiskFolder:
         """Make the folder, or one inside it, with its parents."""
         path = self.path(name)
         made = []
+        _refuse_file(path)
         while not os.path.isdir(path):
             made.append(path)
             path = os.path.dirname(path)
@@ -254,6 +255,13 @@ class DiskFolder:
         except OSError as error:
             raise write_error(self.path(directory), error) from error
 
+    def withdraw(self, lock: str) -> None:
+        """Remove the folder itself if it is empty but for its lock, which the caller holds; else nothing happens."""
+        with contextlib.suppress(OSError):
+            if os.listdir(self.root) == [lock]:
+                os.unlink(self.path(lock))
+                os.rmdir(self.root)  # fails if somebody has put something there meanwhile
+
     def remove_temporaries(self, directory: str) -> int:
         """Remove what an interrupted writer left behind; call it only while holding the lock."""
         removed = 0
@@ -329,6 +337,18 @@ class DiskFolder:
         """Refuse bytes that a file does not have, before there is memory for them."""
         if min(start, count) < 0 or start + count > self.size(name):
             raise early(self.path(name), start + count)
+
+
+def _refuse_file(path: str) -> None:
+    """Refuse to make a directory where a file is, or below one."""
+    while not os.path.lexists(path):
+        path = os.path.dirname(path)
+    if os.path.exists(path) and not os.path.isdir(path):
+        raise StoreError(
+            "a directory cannot be made where a file is",
+            f"file         {path}",
+            "Name another directory, or remove the file.",
+        )
 
 
 def _name_first(temporary: str, path: str) -> None:

@@ -5,18 +5,22 @@ from __future__ import annotations
 import base64
 import functools
 import hashlib
-import json
+import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from tokenmill.errors import CorruptStore
 from tokenmill.storage.damage import Damage
-from tokenmill.tokenizers.tokenizer_json import read_tokenizer_json
+from tokenmill.tokenizers.tokenizer_json import TokenizerJson, read_tokenizer_json
 
 if TYPE_CHECKING:
     from tokenmill.job import TokenizerSpec
 
 Find = Callable[[int], bytes | None]
+_BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+"""How vocabularies without bytes in them write those that they fall back to."""
 
 
 def piece_lookup(spec: TokenizerSpec, content: bytes) -> Callable[[int], bytes]:
@@ -66,7 +70,7 @@ def _huggingface_pieces(content: bytes) -> Find:
     else:
         tokens = {number: token for number, (token, _) in enumerate(vocabulary)}
     added = {token.id: token.content.encode() for token in parsed.added_tokens or []}
-    to_bytes = _byte_level_bytes if "ByteLevel" in json.dumps(parsed.decoder) else _plain_bytes
+    to_bytes = _spelling(parsed)
 
     def find(token: int) -> bytes | None:
         if token in added:
@@ -76,8 +80,21 @@ def _huggingface_pieces(content: bytes) -> Find:
     return find
 
 
+def _spelling(parsed: TokenizerJson) -> Callable[[str], bytes]:
+    """How the tokens of a vocabulary are written."""
+    if b"ByteLevel" in msgspec.json.encode([parsed.decoder, parsed.pre_tokenizer]):
+        return _byte_level_bytes
+    return _word_bytes if parsed.model.type in ("WordPiece", "WordLevel") else _plain_bytes
+
+
 def _plain_bytes(token: str) -> bytes:
-    return token.replace("\u2581", " ").encode()
+    byte = _BYTE.fullmatch(token)
+    return bytes([int(byte[1], 16)]) if byte else token.replace("\u2581", " ").encode()
+
+
+def _word_bytes(token: str) -> bytes:
+    """Words stand apart, and what goes on with one is marked."""
+    return token[2:].encode() if token.startswith("##") else f" {token}".encode()
 
 
 def _byte_level_bytes(token: str) -> bytes:

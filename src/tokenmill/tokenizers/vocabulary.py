@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import difflib
+import glob
 import hashlib
 import json
 import os
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +18,10 @@ from tokenmill.tokenizers.tiktoken_engine import format_ranks, parse_ranks
 from tokenmill.tokenizers.tokenizer_json import read_tokenizer_json
 
 MOST_BYTES = 1 << 30
+SHOWN_FILES = 5
+REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
+"""What a model on the Hub is called."""
+
 END_OF_TEXT_SPELLINGS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|im_end|>")
 
 
@@ -64,7 +71,7 @@ def resolve(name: str) -> Vocabulary:
     if path.endswith(".tiktoken"):
         return _from_tiktoken_file(path, scheme)
     if os.path.isdir(path):
-        return _from_json_file(os.path.join(path, "tokenizer.json"))
+        return _from_directory(path)
     if os.path.isfile(path) or path.endswith(".json"):
         return _from_json_file(path)
     return _from_encoding(name)
@@ -91,15 +98,27 @@ def _from_encoding(name: str) -> Vocabulary:
         try:
             name = tiktoken.encoding_name_for_model(name)
         except KeyError:
-            raise UsageError(
-                f"there is no tokenizer called {name!r}",
-                f"known names  {', '.join(names)}",
-                "Or give a path: a .tiktoken file, a tokenizer.json, or a directory that holds one.",
-            ) from None
+            raise UsageError(f"there is no tokenizer called {name!r}", *_advice(name, names)) from None
     definition = _definition(name)
     return _tiktoken_vocabulary(
         name, format_ranks(definition["mergeable_ranks"]), definition["pat_str"], definition["special_tokens"]
     )
+
+
+def _advice(name: str, names: list[str]) -> list[str]:
+    """How to say what was meant: the file of a repository on the Hub, a name that is spelt otherwise, or a path."""
+    if REPOSITORY.fullmatch(name):
+        return [
+            "It is no path here, and names of the Hub are not taken. Get the file, and give its path:",
+            f"hf download {name} tokenizer.json --local-dir .",
+            "--tokenizer tokenizer.json",
+        ]
+    close = difflib.get_close_matches(name.lower(), names, 1)
+    return [
+        f"known names  {', '.join(names)}",
+        *(f"Did you mean {each}?" for each in close),
+        "Or give a path: a .tiktoken file, a tokenizer.json, or a directory that holds one.",
+    ]
 
 
 def _definition(name: str) -> dict[str, Any]:
@@ -156,6 +175,20 @@ def _tiktoken_vocabulary(name: str, content: bytes, pattern: str, special_tokens
         end_of_text=special_tokens.get("<|endoftext|>"),
     )
     return Vocabulary(spec, content)
+
+
+def _from_directory(path: str) -> Vocabulary:
+    file = os.path.join(path, "tokenizer.json")
+    pattern = os.path.join(glob.escape(path), "*")
+    others = sorted(os.path.basename(each) for each in glob.glob(pattern) if each.endswith((".json", ".tiktoken")))
+    if os.path.exists(file) or not others:
+        return _from_json_file(file)
+    more = ", ..." if len(others) > SHOWN_FILES else ""
+    raise TokenizerError(
+        f"the directory {path} has no tokenizer.json",
+        f"found        {', '.join(others[:SHOWN_FILES])}{more}",
+        "Give the path of a tokenizer.json of Hugging Face's tokenizers or of a .tiktoken file.",
+    )
 
 
 def _from_json_file(path: str) -> Vocabulary:

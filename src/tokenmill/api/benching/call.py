@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING
 
 from tokenmill import machine, planning
 from tokenmill.api import progress
-from tokenmill.api.benching.cells import Cells, cell_of
-from tokenmill.api.benching.place import scratch
+from tokenmill.api.benching.cells import Cells
+from tokenmill.api.benching.place import PREFIX, scratch
 from tokenmill.api.benching.result import SMALL_BYTES, Benchmark, Measured, benchmark
 from tokenmill.api.benching.sample import Draw, Sample, take_sample
 from tokenmill.api.benching.text import write_made_up
+from tokenmill.api.benching.turn import cell_of
 from tokenmill.api.estimate import lay_down
 from tokenmill.api.means import choose_means
 from tokenmill.api.mill import UNITS_AHEAD
@@ -69,9 +70,9 @@ def bench(  # noqa: PLR0913 - the options of the command, by their names
         scratch(out) as folder,  # the first in, the last out: when it is removed, no worker writes any more
         _early_workers() as (pool, library_seconds),
         reporter if reporter is not None else progress.for_python() as report,
-        _text(sources, report.pending) as found,
+        _text(sources, folder, report.pending) as text,
     ):
-        request = _request(found, tokenizer, version, column, separator, report, is_made_up=not sources)
+        request = _request(text, tokenizer, version, column, separator, report, is_made_up=not sources)
         default = (request.choice.engine, _default_workers(request if sources else None))
         counts = wanted or _usual_counts(default[1])
         means = choose_means(max(counts), None, max(counts))
@@ -79,8 +80,9 @@ def bench(  # noqa: PLR0913 - the options of the command, by their names
         sample = take_sample(request, pool, report.pending)
         by = _measurer(folder, request, means, pool, Draw(sample, most_bytes), report)
         turns = by.measure(_engines(request), _fitting(counts, means.workers), _enough(sample, seconds))
+        found = by.readings.found(sample, pool)
     cells = [cell_of(*cell, each, is_default=cell == default) for cell, each in turns.items()]
-    measured = Measured(request, cells, by, means, not sources, library_seconds)
+    measured = Measured(request, cells, by, found, means, not sources, library_seconds)
     return benchmark(measured, price_per_core_hour, time.monotonic() - started)
 
 
@@ -156,20 +158,23 @@ def _engines(request: Request) -> list[str]:
 def _early_workers() -> Iterator[tuple[LocalExecutor, float]]:
     """Workers that have loaded their libraries, and how long that took."""
     started = time.monotonic()
-    with LocalExecutor((*engine_modules("auto"), "tokenmill.timing")) as pool:
+    with LocalExecutor((*engine_modules("auto"), "tokenmill.timing", "tokenmill.unpacking")) as pool:
         pool.start(1)
         list(pool.run(ready, [0]))
         yield pool, time.monotonic() - started
 
 
 @contextmanager
-def _text(sources: str | Sequence[str], pending: Callable[[str], None]) -> Iterator[str | Sequence[str]]:
-    """The sources, or some made up for as long as they are needed."""
+def _text(
+    sources: str | Sequence[str], folder: Folder, pending: Callable[[str], None]
+) -> Iterator[str | Sequence[str]]:
+    """The sources, or some made up for as long as they are needed: beside the parts, unless these are far away."""
     if sources:
         yield sources
         return
     pending("making up    text")
-    with tempfile.TemporaryDirectory(prefix="tokenmill-bench-") as directory:
+    above = None if folder.is_remote else folder.root
+    with tempfile.TemporaryDirectory(prefix=PREFIX, dir=above) as directory:
         yield write_made_up(directory)
 
 

@@ -5,27 +5,28 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from tokenmill.api.benching.forecast import Cell
+from tokenmill.api.benching.readings import Readings
+from tokenmill.api.benching.turn import Turn
 from tokenmill.api.estimate import successes
 from tokenmill.errors import SourceError
-from tokenmill.executors.outcomes import Terms
+from tokenmill.executors.outcomes import Died, Terms
 from tokenmill.part import part_name
-from tokenmill.timing import Steps, TimedTokenize, Timing
+from tokenmill.timing import TimedTokenize
 from tokenmill.wording import count, duration
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from tokenmill.api.benching.sample import Draw
     from tokenmill.api.progress import Reporter
-    from tokenmill.executors.outcomes import Executor
+    from tokenmill.executors.outcomes import Executor, Outcome
     from tokenmill.job import Job
     from tokenmill.planning import UnitTask
     from tokenmill.storage import Folder
+    from tokenmill.timing import Timing
     from tokenmill.work import Limits
 
 FIRST_BYTES = 1 << 20
@@ -39,37 +40,8 @@ WARM_SECONDS = 0.5
 MOST_CELL_SECONDS = 5.0
 LEAST_CELL_SECONDS = 0.5
 MOST_ROUNDS = 3
-
-
-@dataclass
-class Turn:
-    """One measurement of a cell: what its workers did, and for how long each was at it."""
-
-    text_bytes: int = 0
-    documents: int = 0
-    tokens: int = 0
-    wall: Steps = field(default_factory=Steps)
-    cpu: Steps = field(default_factory=Steps)
-    load_seconds: float = 0.0
-    worker_bytes: defaultdict[int, int] = field(default_factory=lambda: defaultdict(int))
-    worker_seconds: dict[int, float] = field(default_factory=dict)
-
-    begun: float = field(default_factory=time.monotonic)
-
-    def add(self, timing: Timing, pid: int) -> None:
-        """A worker has done a unit."""
-        self.worker_seconds[pid] = time.monotonic() - self.begun
-        self.worker_bytes[pid] += timing.text_bytes
-        self.text_bytes += timing.text_bytes
-        self.documents += timing.documents
-        self.tokens += timing.tokens
-        self.wall, self.cpu = self.wall.plus(timing.wall), self.cpu.plus(timing.cpu)
-        self.load_seconds = max(self.load_seconds, timing.load_seconds)
-
-    @property
-    def bytes_per_second(self) -> float:
-        """What the workers get through together while all of them are busy, as they are but at the end of a run."""
-        return sum(self.worker_bytes[pid] / seconds for pid, seconds in self.worker_seconds.items())
+TRIES = 3
+"""How often a turn is tried in which workers die."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,9 +73,8 @@ class Cells:
     report: Reporter
     start_seconds: dict[str, float] = field(default_factory=dict)
     notices: dict[str, None] = field(default_factory=dict)
-    total: Turn = field(default_factory=Turn)
-    whole_bytes: int = 0
-    whole_planned_bytes: int = 0
+    readings: Readings = field(default_factory=Readings)
+    text_bytes: int = 0
     _pace: dict[str, float] = field(default_factory=dict)
 
     def measure(
@@ -128,14 +99,9 @@ class Cells:
         return turns
 
     @property
-    def found_share(self) -> float:
-        """How much text was found in units that were read to their end, for each byte that the plan has of them."""
-        return self.whole_bytes / self.whole_planned_bytes if self.whole_planned_bytes else 1.0
-
-    @property
     def times(self) -> float:
-        """How many times over the sample has been used."""
-        return self.total.text_bytes / (self.draw.text_bytes * self.found_share)
+        """How many times over text of the sample has been used."""
+        return self.text_bytes / self.readings.text_bytes
 
     def _warm_up(self, engine: str, workers: int, cell_seconds: float) -> None:
         """Let every worker load the engine, which is told apart, and meet the words that every text has."""
@@ -144,31 +110,53 @@ class Cells:
         self._turn(engine, workers, min(WARM_SECONDS, cell_seconds / 2))
 
     def _turn(self, engine: str, workers: int, seconds: float) -> Turn:
-        """Give out units for so many seconds, at least one to each worker, and wait for the last of them."""
-        most_bytes = self._most_bytes(engine, seconds)
-        function: Callable[[UnitTask], Any] = TimedTokenize(self.folder.root, self.job, engine, self.limits, most_bytes)
-        turn = Turn()
-        tasks = self._tasks(workers, turn.begun + seconds)
-        for done in successes(self.executor.run(function, tasks, Terms(workers=workers, ahead=self.ahead))):
-            turn.add(done.value, done.worker.pid)
-            self._take(done.value, done.item)
-        if not turn.text_bytes:
-            raise SourceError("there is no text in the sample", "Every row of it is empty: is it the right --column?")
+        """A turn in which no worker died, if there is one to be had: those of a team that was not whole tell little."""
+        for _ in range(TRIES):
+            turn = self._try_turn(engine, workers, seconds)
+            if not turn.deaths:
+                break
+            self.notices[_told(turn.deaths[0], engine, workers)] = None
         self._pace[engine] = turn.text_bytes / turn.wall.total
         return turn
 
+    def _try_turn(self, engine: str, workers: int, seconds: float) -> Turn:
+        """Give out units for so many seconds, at least one to each worker, and wait for the last of them.
+
+        If there is no text in them, others follow, until all have been seen.
+        """
+        turn = Turn(workers)
+        most_bytes = self._most_bytes(engine, seconds)
+        function: Callable[[UnitTask], Any] = TimedTokenize(self.folder.root, self.job, engine, self.limits, most_bytes)
+        given = self._run(function, turn, turn.begun + seconds)
+        while not turn.text_bytes:
+            if given >= len(self.draw.order):
+                raise _no_text(self.draw)
+            given += self._run(function, turn, time.monotonic())
+        return turn
+
+    def _run(self, function: Callable[[UnitTask], Any], turn: Turn, until: float) -> int:
+        """Let the workers do units until then, and tell how many it were."""
+        outcomes = self.executor.run(
+            function, self._tasks(turn.workers, until), Terms(workers=turn.workers, ahead=self.ahead)
+        )
+        given = 0
+        for done in successes(_mourned(outcomes, turn.deaths)):
+            turn.add(done.value, done.worker.pid)
+            self._take(done.value, done.item)
+            given += 1
+        return given
+
     def _take(self, timing: Timing, task: UnitTask) -> None:
-        self.total.add(timing, 0)
-        if timing.whole:
-            self.whole_bytes += timing.text_bytes
-            self.whole_planned_bytes += task.text_bytes
+        self.text_bytes += timing.text_bytes
+        self.readings.take(self.draw.place(task), task, timing)
         self.notices.update(dict.fromkeys(timing.notices))
         self.folder.discard(part_name(task.unit))
 
     def _most_bytes(self, engine: str, seconds: float) -> int:
         """How much of a unit a worker is given: what it gets through several times in the time there is."""
-        pace = self._pace.get(engine)
-        return FIRST_BYTES if pace is None else max(LEAST_BYTES, round(pace * seconds / (PIECES + 2 * self.ahead)))
+        pace, most = self._pace.get(engine), self.draw.most_bytes
+        wanted = FIRST_BYTES if pace is None else max(LEAST_BYTES, round(pace * seconds / (PIECES + 2 * self.ahead)))
+        return wanted if most is None else max(1, min(wanted, most))
 
     def _tasks(self, least: int, until: float) -> Iterator[UnitTask]:
         for given in itertools.count():
@@ -177,20 +165,22 @@ class Cells:
             yield self.draw.next()
 
 
-def cell_of(engine: str, workers: int, turns: Sequence[Turn], *, is_default: bool) -> Cell:
-    """The best of some turns: nothing makes a machine faster than it is, and much makes it slower."""
-    best = max(turns, key=lambda turn: turn.bytes_per_second)
-    rate = best.bytes_per_second
-    return Cell(
-        engine=engine,
-        workers=workers,
-        is_default=is_default,
-        rounds=len(turns),
-        text_bytes=best.text_bytes,
-        bytes_per_second=round(rate, 1),
-        slowest_bytes_per_second=round(min(turn.bytes_per_second for turn in turns), 1),
-        tokens_per_second=round(rate * best.tokens / best.text_bytes),
-        wall_seconds=best.wall.rounded(),
-        cpu_seconds=best.cpu.rounded(),
-        shares=best.wall.shares(),
-    )
+def _mourned(outcomes: Iterable[Outcome[UnitTask, Any]], deaths: list[Died[Any]]) -> Iterator[Outcome[UnitTask, Any]]:
+    """The outcomes, with the deaths among them noted."""
+    for outcome in outcomes:
+        if isinstance(outcome, Died):
+            deaths.append(outcome)
+        yield outcome
+
+
+def _told(death: Died[Any], engine: str, workers: int) -> str:
+    left = f"; {count(death.workers, 'worker')} went on" if death.workers < workers else ""
+    cell = f"{engine} was measured with {count(workers, 'worker')}"
+    return f"a worker {death.how} while {cell}, which was thrown away and done again{left}"
+
+
+def _no_text(draw: Draw) -> SourceError:
+    advice = "Every row of it is empty: is it the right --column?"
+    if len(draw.order) < len(draw.sample.units):
+        advice = "Every row of it is empty: give more --sample-bytes, or is it the wrong --column?"
+    return SourceError("there is no text in the sample", advice)

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import heapq
 import math
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from tokenmill.api.estimate import ROW_BYTES
 from tokenmill.timing import Steps
 
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
 DAY_SECONDS = 86_400.0
 BUSY = 0.75
 """A step whose time is the processor's by at least this share is work; below it, waiting."""
 
+SURELY = 0.25
+"""Where workers do not get their cores, all steps wait: only one that waits so much more waits for something else."""
+
+STEPS = {"read": "reading", "encode": "encoding", "check": "checksums and joining", "write": "writing"}
+WAITING = {"read": "the disk or the network", "write": "the disk"}
 SCALES = 0.7
 """What a further worker should add at the least, where each has a core of its own."""
 
@@ -56,11 +66,12 @@ class Forecast(msgspec.Struct, frozen=True):
     """What the whole corpus takes with one engine and number of workers.
 
     A core-hour is an hour of a worker, which takes a core; `machines_for_a_day` is how many machines like this one it
-    takes to be done within 24 hours.
+    takes to be done within 24 hours. `busy_workers` is how many of the workers have something to do, on average.
     """
 
     engine: str
     workers: int
+    busy_workers: float
     seconds: float
     hours: float
     core_hours: float
@@ -87,14 +98,30 @@ def corpus_of(  # noqa: PLR0913 - what is known of it
     )
 
 
-def forecast(cell: Cell, corpus: Corpus, *, start_seconds: float, cores: int, price: float | None) -> Forecast:
-    """The time, work and money that a corpus takes; starting up is counted once."""
-    work_seconds = corpus.text_bytes / cell.bytes_per_second
+def kept_busy(unit_bytes: Iterable[float], workers: int) -> float:
+    """How many workers have something to do on average, if each takes the next unit when it is free."""
+    total, until = 0.0, [0.0] * workers
+    for each in unit_bytes:
+        total += each
+        heapq.heapreplace(until, until[0] + each)
+    return total / max(until) if total else float(workers)
+
+
+def forecast(  # noqa: PLR0913 - what is known of it
+    cell: Cell, corpus: Corpus, *, start_seconds: float, cores: int, price: float | None, busy: float | None = None
+) -> Forecast:
+    """The time, work and money that a corpus takes; starting up is counted once.
+
+    `busy` is how many of the workers the units of the corpus keep busy, if it is not all of them.
+    """
+    busy = cell.workers if busy is None else busy
+    work_seconds = corpus.text_bytes / (cell.bytes_per_second * busy / cell.workers)
     seconds = start_seconds + work_seconds
     core_hours = seconds * min(cell.workers, cores) / 3600
     return Forecast(
         engine=cell.engine,
         workers=cell.workers,
+        busy_workers=round(busy, 2),
         seconds=round(seconds, 2),
         hours=round(seconds / 3600, 4),
         core_hours=round(core_hours, 4),
@@ -106,23 +133,28 @@ def forecast(cell: Cell, corpus: Corpus, *, start_seconds: float, cores: int, pr
 
 def limit(cell: Cell, alone: Cell | None, cores: int) -> str:
     """What keeps this cell from being faster; `alone` is the same engine with one worker."""
-    wall, cpu = msgspec.structs.asdict(cell.wall_seconds), msgspec.structs.asdict(cell.cpu_seconds)
+    wall = msgspec.structs.asdict(cell.wall_seconds)
     step = max(wall, key=wall.__getitem__)
-    share = f"{wall[step] / (cell.wall_seconds.total or 1):.0%} of the workers' time"
-    works = cpu[step] >= BUSY * wall[step] * min(1.0, cores / cell.workers)
-    if step == "read":
-        why = "decompressing and checking text: more cores help" if works else "waiting for the disk or the network"
-        return f"reading limits, {share}: {why}"
-    if step == "write":
-        return f"writing limits, {share}: " + ("more cores help" if works else "waiting for the disk")
-    what = "encoding" if step == "encode" else "checksums and joining"
-    if not works:
-        got = f"gets {cpu[step] / wall[step]:.0%} of a core"
-        return f"{what} limits, {share}, and {got}: something else is at work here, so measure again later"
+    limits = f"{STEPS[step]} limits, {wall[step] / (cell.wall_seconds.total or 1):.0%} of the workers' time"
+    got = _processor(cell, "encode" if step in WAITING else step)  # encoding never waits: it gets what there is
+    is_disturbed = got < BUSY * min(1.0, cores / cell.workers)
+    if step in WAITING and _processor(cell, step) < got * (SURELY if is_disturbed else BUSY):
+        return f"{limits}: waiting for {WAITING[step]}"
+    if is_disturbed:
+        return f"{limits}; a worker gets {got:.0%} of a core: something else is at work here, so measure again later"
+    if step in WAITING:
+        return f"{limits}: {'decompressing and checking text: ' if step == 'read' else ''}more cores help"
     if alone is not None and 1 < cell.workers <= cores and not _scales(cell, alone):
         gain = cell.bytes_per_second / alone.bytes_per_second
-        return f"{what} limits, {share}; {cell.workers} workers give {gain:.1f} times one: cores share what they need"
-    return f"{what} limits, {share}: more cores help"
+        return f"{limits}; {cell.workers} workers give {gain:.1f} times one: cores share what they need"
+    return f"{limits}: more cores help"
+
+
+def _processor(cell: Cell, step: str) -> float:
+    """How much of a core a step has while it goes on; all of one, if it takes no time."""
+    wall: float = getattr(cell.wall_seconds, step)
+    cpu: float = getattr(cell.cpu_seconds, step)
+    return cpu / wall if wall else 1.0
 
 
 def _scales(cell: Cell, alone: Cell) -> bool:

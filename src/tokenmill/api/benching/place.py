@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from tokenmill.storage import Folder
 
+PREFIX = ".tokenmill-bench-"
 REMOVALS = 20
 REMOVAL_SECONDS = 0.1
 """A worker that was killed while it gave a file its name may still have done so."""
@@ -30,7 +31,7 @@ IN_MEMORY = ("tmpfs", "ramfs")
 def scratch(out: str | None) -> Iterator[Folder]:
     """A folder of our own in `out`, or in the nearest directory above it that exists, or where temporary files go."""
     parent = folder_at(_existing(out or tempfile.gettempdir()))
-    name = f".tokenmill-bench-{secrets.token_hex(6)}"
+    name = f"{PREFIX}{secrets.token_hex(6)}"
     try:
         folder = folder_at(f"{parent.root}/{name}")
         folder.create(PARTS)

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 
 from tokenmill import machine
-from tokenmill.api.benching.forecast import Cell, Corpus, Forecast, corpus_of, forecast, limit
+from tokenmill.api.benching.forecast import Cell, Corpus, Forecast, corpus_of, forecast, kept_busy, limit
 from tokenmill.api.benching.place import is_in_memory
 from tokenmill.wording import count, size
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tokenmill.api.benching.cells import Cells
+    from tokenmill.api.benching.readings import Found
     from tokenmill.api.means import Means
     from tokenmill.api.request import Request
 
@@ -25,6 +26,10 @@ SMALL_BYTES = 8 << 20
 """Less text than this tells little of how long more of it takes."""
 
 MADE_UP_CORPUS_BYTES = 10**12
+MANY_UNITS = 100_000
+MOST_BUSY = 0.9
+"""If fewer of the workers than this have work on average, it is worth a note."""
+
 AGAIN = 1.5
 """How many times over a sample may be used before it is worth a note."""
 
@@ -61,6 +66,7 @@ class Measured:
     request: Request
     cells: list[Cell]
     by: Cells
+    found: Found
     means: Means
     is_made_up: bool
     library_seconds: float
@@ -69,28 +75,40 @@ class Measured:
         """What it takes to load the libraries and the engine of a cell."""
         return self.library_seconds + self.by.start_seconds[cell.engine]
 
-    def sample_bytes(self) -> float:
-        """The text of the sample."""
-        return self.by.draw.text_bytes * self.by.found_share
+    @property
+    def times(self) -> float:
+        """How many times the sample the corpus is, by the size of the files."""
+        return self.request.source_bytes / self.by.draw.sample.source_bytes
+
+    def units(self) -> int:
+        """How many units the corpus has, about."""
+        return round(len(self.found.unit_bytes) * self.times)
+
+    def busy_workers(self, workers: int) -> float:
+        """How many workers the units of the corpus keep busy; all of them, where there are more units than matter."""
+        if self.is_made_up or self.units() > MANY_UNITS:
+            return float(workers)
+        return kept_busy(np.tile(self.found.unit_bytes, max(round(self.times), 1)).tolist(), workers)
 
 
 def benchmark(measured: Measured, price: float | None, seconds: float) -> Benchmark:
     """What follows from it."""
     cells, cores = measured.cells, machine.cores()
     corpus = _made_up_corpus(measured) if measured.is_made_up else _corpus(measured)
-    best = max(cells, key=lambda cell: cell.bytes_per_second)
+
+    def told(cell: Cell) -> Forecast:
+        start, busy = measured.start_seconds(cell), measured.busy_workers(cell.workers)
+        return forecast(cell, corpus, start_seconds=start, cores=cores, price=price, busy=busy)
+
+    best = min(cells, key=lambda cell: told(cell).seconds)
     usual = next((cell for cell in cells if cell.is_default), None)
     chosen = usual or best
     alone = next((cell for cell in cells if cell.engine == chosen.engine and cell.workers == 1), None)
-
-    def told(cell: Cell) -> Forecast:
-        return forecast(cell, corpus, start_seconds=measured.start_seconds(cell), cores=cores, price=price)
-
     return Benchmark(
         tokenizer=measured.request.job.tokenizer.name,
         cores=cores,
         is_made_up=measured.is_made_up,
-        sample_bytes=round(min(measured.sample_bytes(), measured.by.total.text_bytes)),
+        sample_bytes=measured.by.readings.text_bytes,
         sample_times=round(measured.by.times, 1),
         written_to=os.path.dirname(measured.by.folder.root),
         start_seconds=round(measured.start_seconds(chosen), 2),
@@ -102,21 +120,20 @@ def benchmark(measured: Measured, price: float | None, seconds: float) -> Benchm
         price_per_core_hour=price,
         limit=limit(chosen, alone, cores),
         seconds=round(seconds, 1),
-        notices=list(_notices(measured)),
+        notices=[*_few_units(measured, told(chosen)), *_notices(measured)],
     )
 
 
 def _corpus(measured: Measured) -> Corpus:
-    """All of the sources. Their text is what the plan says, corrected by what was found in units that were read."""
-    request, sample, total = measured.request, measured.by.draw.sample, measured.by.total
-    text_bytes = sample.planned_bytes * request.source_bytes / sample.source_bytes * measured.by.found_share
+    """All of the sources: what was found in the sample, as many times over as they are larger."""
+    request, sample, found = measured.request, measured.by.draw.sample, measured.found
     counted = sample.rows if sample.source_bytes == request.source_bytes else None
     return corpus_of(
         sources=len(request.discovery.table),
         source_bytes=request.source_bytes,
-        text_bytes=text_bytes,
-        documents=counted if counted is not None else text_bytes * total.documents / total.text_bytes,
-        tokens=text_bytes * total.tokens / total.text_bytes,
+        text_bytes=found.text_bytes * measured.times,
+        documents=counted if counted is not None else found.documents * measured.times,
+        tokens=found.tokens * measured.times,
         token_bytes=np.dtype(request.job.tokenizer.dtype).itemsize,
     )
 
@@ -135,14 +152,23 @@ def _made_up_corpus(measured: Measured) -> Corpus:
     )
 
 
+def _few_units(measured: Measured, told: Forecast) -> Iterator[str]:
+    if told.busy_workers < MOST_BUSY * told.workers:
+        units = f"{count(measured.units(), 'unit')} for {count(told.workers, 'worker')}"
+        busy = f"{told.busy_workers:.1f} of them have work on average"
+        yield f"{units}: {busy}, since a compressed file or a row group is never cut"
+
+
 def _notices(measured: Measured) -> Iterator[str]:
     """What a person should know of the sample, the engine and the place."""
-    request, times, held = measured.request, measured.by.times, measured.sample_bytes()
+    request, times, held = measured.request, measured.by.times, measured.found.text_bytes
     yield from request.named.notes
     if held < SMALL_BYTES:
         yield f"the sample holds {size(held)} of text: too little for these figures to mean anything"
     elif times > AGAIN and not measured.is_made_up:
         yield f"the sample was used {times:.0f} times over, and known words are fast: a long run may be slower"
+    if measured.found.is_guessed:
+        yield "how much text there is, is a guess from the size of compressed files: tokens and time may be far off"
     if request.choice.reason:
         yield request.choice.reason
     if measured.means.notice:

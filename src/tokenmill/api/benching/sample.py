@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from tokenmill import planning
 from tokenmill.api.cutting import cut
 from tokenmill.api.freeze import plan_step
 from tokenmill.errors import SourceError
+from tokenmill.sources.pieces import codec_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -59,9 +61,21 @@ class Sample:
         return int(self.sources["size"].to_numpy().sum())
 
     @property
+    def planned(self) -> npt.NDArray[np.int64]:
+        """The text of each unit, as the plan has it."""
+        planned: npt.NDArray[np.int64] = self.units["text_bytes"].to_numpy()
+        return planned
+
+    @property
     def planned_bytes(self) -> int:
-        """Their text, as the plan has it."""
-        return int(self.units["text_bytes"].to_numpy().sum())
+        """All of it."""
+        return int(self.planned.sum())
+
+    def kinds(self) -> list[str]:
+        """What each unit is cut from: the plan knows more of one kind than of another."""
+        paths, kinds = self.sources["path"].to_pylist(), self.sources["kind"].to_pylist()
+        of_source = [codec_of(path) or kind for path, kind in zip(paths, kinds, strict=True)]
+        return [of_source[source] for source in self.units["source"].to_pylist()]
 
     @property
     def rows(self) -> int | None:
@@ -86,19 +100,24 @@ class Draw:
 
     sample: Sample
     most_bytes: int | None = None
-    text_bytes: int = 0
+    order: list[int] = field(init=False)
     _tasks: Iterator[tuple[int, UnitTask]] = field(init=False)
 
     def __post_init__(self) -> None:
-        planned = self.sample.units["text_bytes"].to_numpy()
+        planned = self.sample.planned
         order = np.argsort(np.arange(len(planned)) * GOLDEN % 1)
-        if self.most_bytes is not None:
-            order = order[: int(np.searchsorted(np.cumsum(planned[order]), self.most_bytes)) + 1]
-        self.text_bytes = int(planned[order].sum())
-        endless = itertools.cycle(order.tolist())
+        if self.most_bytes is not None:  # the first one is taken in any case, and broken off if it has more
+            fitting = int(np.searchsorted(np.cumsum(planned[order]), self.most_bytes, side="right"))
+            order = order[: max(fitting, 1)]
+        self.order = order.tolist()
+        endless = itertools.cycle(self.order)
         self._tasks = enumerate(planning.tasks(self.sample.units, self.sample.sources, endless))
 
     def next(self) -> UnitTask:
         """The next unit, under a number that no other has had."""
         number, task = next(self._tasks)
         return msgspec.structs.replace(task, unit=number)
+
+    def place(self, task: UnitTask) -> int:
+        """The place in the sample of a unit that was drawn."""
+        return self.order[task.unit % len(self.order)]
