@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from contextlib import contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING
@@ -28,7 +27,6 @@ from tokenmill.errors import StorageError, StoreError, UsageError
 from tokenmill.job import TokenizerSpec
 from tokenmill.places import USUAL_SECONDS
 from tokenmill.storage import folder_at
-from tokenmill.storage.disk import DiskFolder
 from tokenmill.tokenizers import engine_modules
 from tokenmill.wording import count, size
 
@@ -164,15 +162,14 @@ def _held(folder: Folder, share: Share | None) -> Iterator[None]:
 
     A directory that is made here and stays empty, because nothing could be planned, is gone when the block ends.
     """
-    is_new = isinstance(folder, DiskFolder) and not os.path.lexists(folder.root)
-    folder.create()
+    is_new = folder.create()
     if share is None:
         with folder.lock(layout.LOCK):
             layout.remove_temporaries(folder)
             try:
                 yield
             finally:
-                if is_new and isinstance(folder, DiskFolder):
+                if is_new:
                     folder.withdraw(layout.LOCK)
         return
     with folder.share(layout.LOCK):

@@ -54,8 +54,9 @@ class BucketFolder:
             raise CorruptStore(f"the name {name!r} points outside {self.root}")
         return self.root if inside == "." else f"{self.root}/{inside}"
 
-    def create(self, name: str = ".") -> None:
+    def create(self, name: str = ".") -> bool:  # noqa: ARG002 - the face of a folder
         """Nothing: a folder is there as soon as an object is in it."""
+        return False
 
     def exists(self, name: str) -> bool:
         """Whether there is an object of that name."""
@@ -239,6 +240,9 @@ class BucketFolder:
         keys = [file.path[len(self.root) - len(self._prefix) :] for file in objects.below(self.path(directory))]
         for start in range(0, len(keys), DELETE_AT_ONCE):
             self._delete(keys[start : start + DELETE_AT_ONCE])
+
+    def withdraw(self, lock: str) -> None:
+        """Nothing: a folder is gone with its last object."""
 
     def remove_temporaries(self, directory: str) -> int:  # noqa: ARG002 - the face of a folder
         """Nothing: what was not written whole was never there."""

@@ -54,8 +54,8 @@ class DiskFolder:
             )
         return path
 
-    def create(self, name: str = ".") -> None:
-        """Make the folder, or one inside it, with its parents."""
+    def create(self, name: str = ".") -> bool:
+        """Make the folder, or one inside it, with its parents; whether it was not there."""
         path = self.path(name)
         made = []
         _refuse_file(path)
@@ -68,6 +68,7 @@ class DiskFolder:
                 sync_directory(os.path.dirname(each))
         except OSError as error:
             raise write_error(self.path(name), error) from error
+        return bool(made)
 
     def exists(self, name: str) -> bool:
         """Whether a file of that name has been published."""

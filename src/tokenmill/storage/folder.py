@@ -27,8 +27,8 @@ class Folder(Protocol):
     def path(self, name: str) -> str:
         """The full path or URL of a name, which must stay inside the folder."""
 
-    def create(self, name: str = ".") -> None:
-        """Make the folder, or one inside it, where folders have to be made."""
+    def create(self, name: str = ".") -> bool:
+        """Make the folder, or one inside it, where folders have to be made; whether it was made now."""
 
     def exists(self, name: str) -> bool:
         """Whether a file of that name has been published."""
@@ -96,6 +96,9 @@ class Folder(Protocol):
 
     def remove(self, directory: str) -> None:
         """Remove a directory of files, if it is there."""
+
+    def withdraw(self, lock: str) -> None:
+        """Remove the folder itself if it is empty but for its lock, which the caller holds; else nothing happens."""
 
     def remove_temporaries(self, directory: str) -> int:
         """Remove what an interrupted writer left behind; call it only while holding the lock."""
