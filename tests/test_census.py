@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 from collections import Counter
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -15,9 +17,11 @@ from hypothesis import strategies as st
 
 import tokenmill
 from conftest import SMALL_JSON, SMALL_TIKTOKEN, write_parquet
+from tokenmill import layout
 from tokenmill.census import duplicates, history, values
-from tokenmill.census.counting import Counted, Pieces, count_tokens
+from tokenmill.census.counting import Counted, CountParts, Pieces, Stretch, count_tokens
 from tokenmill.census.lengths import BUCKETS, LONGEST, LengthCounts, bucket, first_lengths
+from tokenmill.census.tally import length_figures
 from tokenmill.census.values import ValueCount, ValueCounts
 from tokenmill.errors import CorruptStore, IncompleteStore, SourceError, UsageError
 from tokenmill.part import PartContent
@@ -71,6 +75,22 @@ def test_counts_equal_a_plain_count(tmp_path: Path, documents: list[str], tokeni
             source: sum(len(text.encode()) for text in documents[i::3]) for i, source in enumerate(sources)
         }
         assert sum(found.bytes_per_token_bins) == len(everything)
+
+
+def test_counts_do_not_depend_on_how_documents_are_cut(
+    tmp_path: Path, documents: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A part with many documents is counted some at a time, with the same result."""
+    sources = [write_parquet(tmp_path / f"{i}.parquet", documents[i::3]) for i in range(3)]
+    directory = prepared(tmp_path, *sources)
+    run = layout.require_run(folder_at(directory))
+    count_parts, stretch = CountParts(directory, run.job, run.sources), Stretch(0, 0, run.units)
+    whole = count_parts(stretch)
+    monkeypatch.setattr("tokenmill.census.counting.DOCUMENTS_AT_ONCE", 2)
+    cut = count_parts(stretch)
+    for name in ("ratios", "by_source", "tokens"):
+        assert np.array_equal(getattr(whole, name), getattr(cut, name))
+    assert length_figures(whole.lengths) == length_figures(cut.lengths)
 
 
 def test_the_small_vocabulary_is_faithful(tmp_path: Path, documents: list[str]) -> None:
@@ -164,6 +184,21 @@ def test_duplicates_do_not_depend_on_ranges_or_files(documents: list[list[int]],
     assert found == expected
 
 
+def test_copies_take_one_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However often a document is there, a scratch file has one record of it, so no range grows with its copies."""
+    monkeypatch.setattr(duplicates, "DOCUMENTS_AT_ONCE", 1000)
+    parts = [content([[1, 2]] * 2500), content([[7]] + [[1, 2]] * 2500)]
+    for file in range(2):
+        duplicates.spill(duplicates.scratch_path(str(tmp_path), file), [duplicates.records(it) for it in parts], 3)
+        written = Path(duplicates.scratch_path(str(tmp_path), file)).stat().st_size
+        assert written == 4 * 8 + 2 * duplicates.RECORD.itemsize
+    found = duplicates.Found()
+    for number in range(3):
+        found = duplicates.join(found, duplicates.CountDuplicates(str(tmp_path), 2, 3)(number))
+    assert (found.groups, found.documents, found.tokens) == (2, 9999 + 1, 2 * 9999 + 1)
+    assert [(each.copies, each.tokens, each.row) for each in found.largest] == [(10_000, 2, 0), (2, 1, 0)]
+
+
 def test_nothing_is_left_in_the_temporary_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Hashes are spilled into the directory for temporary files, and nothing of them is there afterwards."""
     directory = prepared(tmp_path, write_parquet(tmp_path / "a.parquet", ["one", "two"]))
@@ -233,6 +268,37 @@ def test_a_column_that_there_is_not_is_named(tmp_path: Path, kind: str) -> None:
     assert "'dump'" in str(error.value)
     assert "language" in str(error.value)
     assert str(error.value).endswith(values.ADVICE)
+
+
+@pytest.mark.parametrize("kind", ["parquet", "jsonl"])
+def test_a_column_that_some_sources_lack(tmp_path: Path, kind: str) -> None:
+    """Rows of a file without the column are as those without a value, be it alone in its unit or among others."""
+    for number in (1, 2):
+        bare = {"text": ["a", "b"]}
+        if kind == "parquet":
+            pq.write_table(pa.table(bare), tmp_path / f"{number}.parquet")
+        else:
+            (tmp_path / f"{number}.jsonl").write_text('{"text": "a"}\n{"text": "b"}\n')
+    tagged = _tagged(tmp_path, kind, ["c", "d", "e", "f"])
+    lacking = [str(tmp_path / f"{number}.{kind}") for number in (1, 2)]
+    for place, unit_bytes in enumerate(("1", "1M")):
+        out = str(tmp_path / f"tokens{place}")
+        sources = [lacking[0], tagged, lacking[1]]
+        tokenmill.prepare(sources, tokenizer=SMALL_TIKTOKEN, out=out, unit_bytes=unit_bytes, workers=1, eot="none")
+        (by,) = tokenmill.stats(out, by="language").columns
+        assert {each.name: each.documents for each in by.largest} == {values.NONE: 5, "en": 1, "fr": 1, "中文": 1}
+        with pytest.raises(SourceError, match="'dump'"):
+            tokenmill.stats(out, by="dump")
+
+
+def test_a_column_only_in_later_lines(tmp_path: Path) -> None:
+    """In JSON Lines a column may begin beyond a file's first unit."""
+    lines = [json.dumps({"text": "x" * 100})] * 20 + [json.dumps({"text": "y", "tag": "t"})]
+    (tmp_path / "a.jsonl").write_text("\n".join(lines))
+    directory = prepared(tmp_path, str(tmp_path / "a.jsonl"))
+    assert len(list(Path(directory, "parts").iterdir())) > 1
+    (by,) = tokenmill.stats(directory, by="tag").columns
+    assert {each.name: each.documents for each in by.largest} == {values.NONE: 20, "t": 1}
 
 
 def test_a_column_of_numbers_and_sources_of_text_are_refused(tmp_path: Path) -> None:
@@ -361,6 +427,76 @@ def test_lines_that_make_no_sense_are_counted(tmp_path: Path) -> None:
     found = history.read_history(folder_at(str(tmp_path)))
     assert found is not None
     assert (found.units, found.tokens, found.lines_not_understood) == (1, 5, 2)
+
+
+def test_bad_bytes_in_a_line_are_that_line_only(tmp_path: Path) -> None:
+    """A byte that is no UTF-8, in a string of a log, costs one line of it."""
+    good = b'{"time": 3.0, "event": "unit", "tokens": 5}\n'
+    (tmp_path / "log.jsonl").write_bytes(good + b'{"time": 4.0, "event": "notice", "message": "\xff"}\n' + good)
+    found = history.read_history(folder_at(str(tmp_path)))
+    assert found is not None
+    assert (found.units, found.lines_not_understood) == (2, 1)
+
+
+def test_a_log_that_is_no_file_is_passed_over(tmp_path: Path) -> None:
+    """A directory, a pipe or a link that leaves the store is told, and the other logs are read."""
+    store = tmp_path / "store"
+    _log(store, "log.jsonl", {"time": 5.0, "event": "start"}, _unit(6.0))
+    _log(tmp_path, "log.jsonl", _unit(6.0))
+    (store / "log-1.jsonl").mkdir()
+    os.mkfifo(store / "log-2.jsonl")
+    (store / "log-3.jsonl").symlink_to(tmp_path / "log.jsonl")
+    notices: list[str] = []
+    found = history.read_history(folder_at(str(store)), notices)
+    assert found is not None
+    assert (found.units, found.sessions) == (1, 1)
+    assert [notice.partition(" ")[0] for notice in notices] == ["log-1.jsonl", "log-2.jsonl", "log-3.jsonl"]
+
+
+def test_a_damaged_quarantine_is_a_notice(tmp_path: Path) -> None:
+    """Rows in quarantine are named up to the damage, the page says so, and all else is told."""
+    (tmp_path / "a.jsonl").write_text('{"text": 1}\n{"text": 2}\n{"text": "a"}\n')
+    directory = prepared(tmp_path, str(tmp_path / "a.jsonl"), max_bad="90%")
+    path = Path(directory, "quarantine.jsonl")
+    path.write_bytes(path.read_bytes().splitlines(keepends=True)[0] + b'{"unit": "\xff')
+    found = tokenmill.stats(directory)
+    assert (found.skipped.quarantined, len(found.skipped.first)) == (2, 1)
+    assert "quarantine.jsonl is damaged" in found.notices[0]
+
+
+@pytest.mark.parametrize(("first", "last"), [(5.0, 5.0004), (-0.0, 5e-324), (5.0, 5.0)])
+def test_a_run_of_no_time_has_no_course(tmp_path: Path, first: float, last: float) -> None:
+    """A run that is shorter than a millisecond has no bins, and nothing is divided by its time."""
+    _log(tmp_path, "log.jsonl", {"time": first, "event": "start"}, _unit(last))
+    found = history.read_history(folder_at(str(tmp_path)))
+    assert found is not None
+    assert (found.working_seconds, found.tokens_per_second, found.peak_bytes, found.units) == (0.0, [], [], 1)
+
+
+def test_many_kinds_of_trouble(tmp_path: Path) -> None:
+    """A kind that is known goes on being counted when there is no room for new ones; the first are so by time."""
+    kinds = [f"kind {number}" for number in range(30)] + ["kind 0"] * 5
+    events = [{"time": 100.0 + i, "event": "failure", "kind": kind, "unit": i} for i, kind in enumerate(kinds)]
+    _log(tmp_path, "log.jsonl", *events)
+    _log(tmp_path, "log-7.jsonl", {"time": 1.0, "event": "failure", "kind": "early", "unit": 1 << 70, "pid": 1 << 70})
+    found = history.read_history(folder_at(str(tmp_path)))
+    assert found is not None
+    assert found.failures["kind 0"] == 6
+    assert sum(found.failures.values()) == 36
+    assert (len(found.troubles), found.troubles[0].what) == (20, "early: ")
+    assert [each.time for each in found.troubles] == [1.0, *(100.0 + i for i in range(19))]
+    msgspec.json.encode(found)
+
+
+def test_a_line_that_ends_the_store_is_no_session(tmp_path: Path) -> None:
+    """Ranks have a log each; the log in which the store is said to be complete adds no session."""
+    _log(tmp_path, "log.jsonl", {"time": 900.0, "event": "complete", "units": 2})
+    assert history.read_history(folder_at(str(tmp_path))) is None
+    _log(tmp_path, "log-0.jsonl", {"time": 5.0, "event": "start"}, _unit(6.0, pid=1, peak_bytes=1 << 70))
+    found = history.read_history(folder_at(str(tmp_path)))
+    assert found is not None
+    assert (found.sessions, found.ended, found.pauses) == (1, 6.0, [])
+    assert found.memory[0].peak_bytes == 1 << 52
 
 
 def test_no_log_is_no_history(tmp_path: Path) -> None:

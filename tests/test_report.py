@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -16,9 +17,9 @@ import pytest
 
 import tokenmill
 from conftest import SMALL_TIKTOKEN, Bucket, write_parquet
-from tokenmill.census.figures import Statistics
+from tokenmill.census.figures import LengthBin, Statistics
 from tokenmill.census.pieces import named, spelled, visible
-from tokenmill.errors import UsageError
+from tokenmill.errors import TokenmillError, UsageError
 from tokenmill.reports import render
 from tokenmill.reports.markup import share, short
 from tokenmill.reports.plots import Series, Tick, plot
@@ -87,8 +88,6 @@ def prepared(tmp_path: Path, *sources: str, **words: object) -> str:
 
 def command(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run tokenmill as people do."""
-    import os
-
     line = [sys.executable, "-m", "tokenmill", *words]
     return subprocess.run(line, capture_output=True, text=True, check=False, env={**os.environ, **environment})
 
@@ -201,6 +200,48 @@ def test_the_page_goes_where_it_is_wanted(tmp_path: Path) -> None:
     tokenmill.verify(store)
 
 
+def _snapshot(folder: str) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in Path(folder).rglob("*") if path.is_file()}
+
+
+def test_a_page_replaces_nothing_else(tmp_path: Path) -> None:
+    """Files of the store, other people's files, fifos, and what links lead to are refused, and stay as they are."""
+    store = prepared(tmp_path, write_parquet(tmp_path / "a.parquet", ["one"]))
+    (tmp_path / "notes").write_text("mine")
+    (tmp_path / "link.html").symlink_to(tmp_path / "notes")
+    (tmp_path / "same").symlink_to(store)
+    os.mkfifo(tmp_path / "fifo.html")
+    before = _snapshot(store)
+    within = [f"{store}/{name}" for name in ("manifest.parquet", "parts/00000000.arrow", "parts/x.html", "new.txt")]
+    around = [str(tmp_path / name) for name in ("notes", "link.html", "fifo.html", "same/run.json", "a.parquet")]
+    for out in (*within, *around):
+        with pytest.raises(UsageError, match=r"files of the store|is no page"):
+            tokenmill.report(store, out=out)
+    assert _snapshot(store) == before
+    assert (tmp_path / "notes").read_text() == "mine"
+    assert (tmp_path / "fifo.html").is_fifo()
+    done = command("report", store, "--out", f"{store}/run.json", "-q")
+    assert (done.returncode, "Give --out another name" in done.stderr) == (2, True)
+
+
+def test_a_page_goes_to_where_a_link_leads(tmp_path: Path) -> None:
+    """The link stays, and the page is behind it; but a link in the store, which others may have made, is refused."""
+    store = prepared(tmp_path, write_parquet(tmp_path / "a.parquet", ["one"]))
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link.html").symlink_to(tmp_path / "real" / "page.html")
+    tokenmill.report(store, out=str(tmp_path / "link.html"))
+    tokenmill.report(store, out=str(tmp_path / "link.html"))
+    assert (tmp_path / "link.html").is_symlink()
+    assert Page((tmp_path / "real" / "page.html").read_text(encoding="utf-8"))
+    for target in (tmp_path / "outside.html", Path(store, "manifest.parquet"), Path(store, "inside.html")):
+        Path(store, "report.html").symlink_to(target)
+        for out in (None, f"{store}/report.html"):
+            with pytest.raises(TokenmillError):
+                tokenmill.report(store, out=out)
+        Path(store, "report.html").unlink()
+    assert not (tmp_path / "outside.html").exists()
+
+
 def test_a_missing_column_is_a_sentence(hostile: str) -> None:
     """The command tells which columns there are, without a traceback."""
     done = command("report", hostile, "--by", "language", "-q")
@@ -223,6 +264,12 @@ def test_a_store_in_a_bucket_has_its_report_there(tmp_path: Path, s3: Bucket) ->
     assert done.statistics.history is not None
     assert done.statistics.history.units == 1
     assert folder_at(out).read("report.html").decode() == render(done.statistics)
+    with folder_at(s3.url).publish("notes") as file:
+        file.write(b"mine")
+    for taken in (f"{out}/manifest.parquet", f"{out}/parts/page.html", f"{s3.url}/notes"):
+        with pytest.raises(UsageError, match=r"files of the store|is no page"):
+            tokenmill.report(out, out=taken)
+    assert tokenmill.report(out, out=f"{s3.url}/page.html").path == f"{s3.url}/page.html"
 
 
 @pytest.mark.parametrize(
@@ -238,7 +285,11 @@ def test_a_store_in_a_bucket_has_its_report_there(tmp_path: Path, s3: Bucket) ->
 )
 def test_shares_do_not_lie(part: int, whole: int, word: str) -> None:
     """What is little is not called nothing, and what is nearly all is not called all."""
+    from tokenmill.cli.report_show import _share
+
     assert share(part, whole) == word
+    if part:
+        assert _share(part, whole) == word.replace("< ", "<").replace("> ", ">")
 
 
 def test_pieces_can_be_seen() -> None:
@@ -257,6 +308,42 @@ def test_plots_stay_in_their_frame(values: list[float]) -> None:
         heights = [float(number) for number in re.findall(r'height="([\d.e-]+)"', html)]
         assert all(0 <= height <= 100.001 for height in heights)
         assert "nan" not in html
+
+
+def test_one_bin_has_its_mark_and_its_point(tmp_path: Path) -> None:
+    """Where all documents are of one length, the axis names it, and the line is a dot."""
+    html = plot("t", [Series("s", [3.0], ["x"], "line")], [], short)
+    (points,) = re.findall(r'points="([^"]+)"', html)
+    assert len(points.split()) == 2
+    found = tokenmill.stats(prepared(tmp_path, write_parquet(tmp_path / "a.parquet", ["one"])))
+    one = LengthBin(1536, 2047, 1, 1600)
+    lengths = msgspec.structs.replace(found.lengths, bins=[one])
+    assert ">1.5k<" in render(msgspec.structs.replace(found, lengths=lengths))
+
+
+def test_long_reasons_are_cut(hostile: str) -> None:
+    """What a row in quarantine says of itself takes no more than some lines of the page."""
+    found = tokenmill.stats(hostile)
+    row = msgspec.structs.replace(found.skipped.first[0], reason="r" * 9999, detail="d" * 9999)
+    skipped = msgspec.structs.replace(found.skipped, first=[row], reasons={"q" * 9999: 3})
+    html = render(msgspec.structs.replace(found, skipped=skipped))
+    assert all(letter * 199 + "\u2026" in html and letter * 200 not in html for letter in "rdq")
+
+
+def test_values_are_not_shortened_as_paths_are(tmp_path: Path) -> None:
+    """A column may be called source: its values are printed whole."""
+    table = pa.table({"text": ["a", "b"], "source": ["web/crawl/x", "web/crawl/y"]})
+    pq.write_table(table, tmp_path / "a.parquet")
+    done = command("stats", prepared(tmp_path, str(tmp_path / "a.parquet")), "--by", "source", "-q")
+    assert "web/crawl/x" in done.stdout
+    assert "  a.parquet" in done.stdout
+
+
+def test_a_page_and_json_are_not_printed_at_once(hostile: str) -> None:
+    """There is one standard output."""
+    done = command("report", hostile, "--out", "-", "--json", "-q")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "Leave out one of them." in done.stderr
 
 
 def test_a_tokenizer_that_changes_text_has_no_bytes_by_source(hostile: str) -> None:

@@ -61,7 +61,7 @@ def stats(  # noqa: PLR0913 - the options of the command, by their names
     """Count what a complete store holds: tokens, lengths, sources, vocabulary, duplicates, and the course of its run.
 
     With `by`, the sources are read again, that column only, and tokens are counted by its values. What tells equal
-    documents takes 32 bytes for each document in the directory for temporary files, and is removed at the end.
+    documents takes up to 36 bytes for each document in the directory for temporary files, and is removed at the end.
     """
     folder = folder_at(directory)
     run = layout.require_run(folder)
@@ -135,15 +135,19 @@ class _Census:
         function = CountValues(self.folder.root, self.run.job, self.run.sources, column, BATCH_BYTES)
         plan = layout.read_plan(self.folder, self.run)
         tasks = planning.tasks(plan, self.sources, range(self.run.units))
-        counts = ValueCounts()
+        counts, is_said = ValueCounts(), False
         self.crew.begin(f"by {column}", int(self.tokens.sum()))
         while some := list(islice(tasks, UNITS_AT_ONCE * self.means.workers)):
+            if counts.missing and not counts.is_known and not is_said:
+                self.crew.report.say(f"no source so far has the column {column!r}: the others are looked at")
+                is_said = True
             found: dict[int, ValueCounts] = {}
             for done in _each(self.crew, function, some, lambda it: f"unit {it.unit}"):
                 found[done.item.unit] = done.value
                 self.crew.advance(int(self.tokens[done.item.unit]))
             for unit in sorted(found):
                 counts.join(found[unit])
+        counts.require_column()
         return counts
 
     def _ranges(self) -> int:
@@ -177,8 +181,8 @@ class _Census:
             sources=tally.source_figures(self.tally, self.sources["path"]),
             columns=[tally.value_figures(it, each, faithful=self.tally.faithful) for it, each in values.items()],
             duplicates=found,
-            skipped=left_out(self.folder, self.manifest, self.tally.skipped),
-            history=read_history(self.folder),
+            skipped=left_out(self.folder, self.manifest, self.tally.skipped, self.notices),
+            history=read_history(self.folder, self.notices),
             origin=origin(self.folder, self.run),
             notices=self.notices,
         )

@@ -23,6 +23,9 @@ from tokenmill.tokenizers.pieces import piece_lookup
 TOKENS_AT_ONCE = 1 << 18
 """Few enough to stay in the processor's cache while they are counted."""
 
+DOCUMENTS_AT_ONCE = 1 << 18
+"""A part of documents of a few tokens each has millions of them."""
+
 PARTS_AHEAD = 2
 RATIO_STEPS = 10
 RATIO_BINS = 101
@@ -104,9 +107,9 @@ class CountParts:
     def _count(self, total: Counted, summary: PartSummary, content: PartContent, pieces: Pieces) -> None:
         lengths = np.diff(content.offsets)
         written = count_tokens(self.directory, summary.unit, content, total.tokens, pieces)
-        total.lengths.add(lengths)
-        total.ratios += _ratios(written, lengths)
-        _add_sources(total, content.source, np.stack([np.ones_like(lengths), lengths, written]))
+        for start in range(0, len(lengths), DOCUMENTS_AT_ONCE):
+            some = slice(start, start + DOCUMENTS_AT_ONCE)
+            _add_documents(total, content.source[some], lengths[some], written[some])
         total.text_bytes += summary.text_bytes
         total.faithful &= int(written.sum()) == summary.text_bytes
         for skipped in summary.skipped:
@@ -142,6 +145,12 @@ def _spread(written: Counts, offsets: Counts, start: int, values: Counts) -> Non
     before = np.concatenate([np.zeros(1, np.int64), np.cumsum(values)])
     edges = np.clip(offsets[first : last + 1], start, stop) - start
     written[first:last] += np.diff(before[edges])
+
+
+def _add_documents(total: Counted, source: npt.NDArray[np.uint32], lengths: Counts, written: Counts) -> None:
+    total.lengths.add(lengths)
+    total.ratios += _ratios(written, lengths)
+    _add_sources(total, source, np.stack([np.ones_like(lengths), lengths, written]))
 
 
 def _ratios(written: Counts, lengths: Counts) -> Counts:

@@ -1,9 +1,10 @@
 """Documents that are equal, token by token, found by a hash of 128 bits (XXH3) in bounded memory.
 
-A worker writes a record for each document of its parts into a scratch file, sorted by hash. Ranges of hashes are then
-the same for all files, so a range is read from each of them, sorted and counted by whoever has it, and no step holds
-more than a range. A library call for each document is quicker here than arithmetic on whole columns: it takes less than
-a microsecond, and the hash itself runs at the speed of memory.
+A worker writes a record for each hash in its parts, with the number of copies, into a scratch file, sorted by hash.
+Ranges of hashes are then the same for all files, so a range is read from each of them, sorted and counted by whoever
+has it, and no step holds more than a range. All copies of a document fall into one, where they take one record of each
+file, however many they are. A library call for each document is quicker here than arithmetic on whole columns: it takes
+less than a microsecond, and the hash itself runs at the speed of memory.
 """
 
 from __future__ import annotations
@@ -18,7 +19,11 @@ import xxhash
 
 from tokenmill.part import PartContent
 
-RECORD = np.dtype([("high", "<u8"), ("low", "<u8"), ("row", "<u8"), ("source", "<u4"), ("tokens", "<u4")])
+RECORD = np.dtype(
+    [("high", "<u8"), ("low", "<u8"), ("row", "<u8"), ("source", "<u4"), ("tokens", "<u4"), ("copies", "<u4")]
+)
+"""A hash, the first document that has it, the length of each, and how many there are."""
+
 DOCUMENTS_AT_ONCE = 1 << 16
 NAMED_GROUPS = 10
 SORTING_FACTOR = 4
@@ -53,15 +58,38 @@ def join(one: Found, other: Found) -> Found:
 
 
 def records(content: PartContent) -> Records:
-    """One record for each document of a part."""
-    found = np.empty(len(content.row), RECORD)
-    for start in range(0, len(found), DOCUMENTS_AT_ONCE):
-        stop = min(start + DOCUMENTS_AT_ONCE, len(found))
-        hashes = np.frombuffer(_hashes(content, start, stop), "<u8").reshape(-1, 2)
-        found["high"][start:stop], found["low"][start:stop] = hashes[:, 0], hashes[:, 1]
-    found["row"], found["source"] = content.row, content.source
-    found["tokens"] = np.minimum(np.diff(content.offsets), (1 << 32) - 1)
-    return found
+    """One record for each hash of a part."""
+    count = len(content.row)
+    edges = range(0, count, DOCUMENTS_AT_ONCE)
+    return collapsed([_records(content, start, min(start + DOCUMENTS_AT_ONCE, count)) for start in edges])
+
+
+def _records(content: PartContent, start: int, stop: int) -> Records:
+    hashes = np.frombuffer(_hashes(content, start, stop), "<u8").reshape(-1, 2)
+    found = np.empty(stop - start, RECORD)
+    found["high"], found["low"] = hashes[:, 0], hashes[:, 1]
+    found["row"], found["source"] = content.row[start:stop], content.source[start:stop]
+    found["tokens"] = np.minimum(np.diff(content.offsets[start : stop + 1]), (1 << 32) - 1)
+    found["copies"] = 1
+    return collapsed([found])
+
+
+def collapsed(found: list[Records]) -> Records:
+    """One record for each hash, sorted by hash; those that come first tell where the first document is."""
+    together = np.concatenate(found) if found else np.empty(0, RECORD)
+    if not len(together):
+        return together
+    order, starts = _sorted(together)
+    kept = together[order[starts]]
+    kept["copies"] = np.add.reduceat(together["copies"][order], starts)
+    return kept
+
+
+def _sorted(found: Records) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
+    """The order of hashes, in which equal ones stay as they are, and where in it each hash begins."""
+    order = np.lexsort((found["low"], found["high"]))
+    high, low = found["high"][order], found["low"][order]
+    return order, np.flatnonzero(np.append(True, (high[1:] != high[:-1]) | (low[1:] != low[:-1])))
 
 
 def _hashes(content: PartContent, start: int, stop: int) -> bytes:
@@ -78,13 +106,11 @@ def range_of(high: npt.NDArray[np.uint64], ranges: int) -> npt.NDArray[np.int64]
 
 def spill(path: str, found: list[Records], ranges: int) -> None:
     """Write records into a scratch file, range by range, with where each range begins before them."""
-    together = np.concatenate(found) if found else np.empty(0, RECORD)
-    places = range_of(together["high"], ranges)
-    order = np.argsort(places, kind="stable")
-    index = np.searchsorted(places[order], np.arange(ranges + 1)).astype("<i8")
+    together = collapsed(found)
+    index = np.searchsorted(range_of(together["high"], ranges), np.arange(ranges + 1)).astype("<i8")
     with open(path, "wb") as file:
         file.write(index.data)
-        file.write(together[order].data)
+        file.write(together.data)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,16 +138,14 @@ def count(found: Records) -> Found:
     """What is equal among all documents of a range."""
     if not len(found):
         return Found()
-    order = np.lexsort((found["low"], found["high"]))
-    high, low = found["high"][order], found["low"][order]
-    is_first = np.append(True, (high[1:] != high[:-1]) | (low[1:] != low[:-1]))
-    starts = np.flatnonzero(is_first)
-    copies = np.diff(np.append(starts, len(found)))
-    starts, copies = starts[copies > 1], copies[copies > 1]
+    order, starts = _sorted(found)
+    copies = np.add.reduceat(found["copies"][order].astype(np.int64), starts)
+    stops = np.append(starts[1:], len(found))
+    starts, stops, copies = starts[copies > 1], stops[copies > 1], copies[copies > 1]
     tokens = found["tokens"][order[starts]].astype(np.int64)
     wasted = tokens * (copies - 1)
     best = np.lexsort((-copies, -wasted))[:NAMED_GROUPS]  # as _rank has it: the sort is stable, and hashes rise
-    largest = tuple(_group(found[order[starts[i] : starts[i] + copies[i]]], int(tokens[i])) for i in best)
+    largest = tuple(_group(found[order[starts[i] : stops[i]]], int(copies[i]), int(tokens[i])) for i in best)
     return Found(len(starts), int((copies - 1).sum()), int(wasted.sum()), largest)
 
 
@@ -130,10 +154,10 @@ def scratch_path(directory: str, file: int) -> str:
     return os.path.join(directory, f"{file:08d}.hashes")
 
 
-def _group(members: Records, tokens: int) -> Group:
+def _group(members: Records, copies: int, tokens: int) -> Group:
     first = members[np.lexsort((members["row"], members["source"]))[0]]
     name = f"{int(first['high']):016x}{int(first['low']):016x}"
-    return Group(len(members), tokens, int(first["source"]), int(first["row"]), name)
+    return Group(copies, tokens, int(first["source"]), int(first["row"]), name)
 
 
 def _rank(group: Group) -> tuple[int, int, str]:

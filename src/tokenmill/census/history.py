@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from tokenmill.storage import Folder
 
 BINS = 100
+LEAST_SECONDS = 0.001
+"""What is shorter has no course."""
+
 Numbers = npt.NDArray[np.float64]
 
 
@@ -60,16 +63,18 @@ class History(msgspec.Struct, frozen=True):
     is_cut: bool
 
 
-def read_history(folder: Folder) -> History | None:
-    """The course of a run, if there is a log that tells of it."""
+def read_history(folder: Folder, notices: list[str] | None = None) -> History | None:
+    """The course of a run, if there is a log that tells of it. Logs that cannot be read are told in `notices`."""
     told = gather(folder)
+    if notices is not None:
+        notices += told.unread[:NAMED]
     return _history(told) if told.sessions else None
 
 
 def _history(told: Told) -> History:
     shifts = _at_work(told.sessions)
     clock = _Clock(shifts)
-    working = clock.seconds
+    working = clock.seconds if clock.seconds >= LEAST_SECONDS else 0.0
     edges = np.linspace(0.0, working, BINS + 1)
     ends = np.frombuffer(told.ends, np.float64)
     stops = clock.at(ends)

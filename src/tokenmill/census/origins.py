@@ -13,6 +13,7 @@ import pyarrow as pa
 from tokenmill import layout, quarantine
 from tokenmill.census.counting import OTHER_REASONS
 from tokenmill.census.figures import BadRow, Origin, Skipped
+from tokenmill.errors import StoreError
 
 if TYPE_CHECKING:
     from tokenmill.storage import Folder
@@ -20,11 +21,15 @@ if TYPE_CHECKING:
 NAMED_ROWS = 20
 
 
-def left_out(folder: Folder, manifest: pa.Table, reasons: Counter[str]) -> Skipped:
-    """The rows that are no documents, by reason, and the first of those in quarantine."""
+def left_out(folder: Folder, manifest: pa.Table, reasons: Counter[str], notices: list[str]) -> Skipped:
+    """The rows that are no documents, by reason, and the first of those in quarantine, as far as they can be read."""
     rows, bad = (int(np.sum(manifest[name].to_numpy())) for name in ("skipped", "quarantined"))
-    named = islice(quarantine.read(folder), NAMED_ROWS) if bad else ()
-    first = [BadRow(each.file, each.row, each.reason, each.detail) for each in named]
+    first: list[BadRow] = []
+    try:
+        for each in islice(quarantine.read(folder), NAMED_ROWS if bad else 0):
+            first.append(BadRow(each.file, each.row, each.reason, each.detail))  # noqa: PERF401 - the next may be damaged
+    except StoreError as error:
+        notices.append(f"not all rows in quarantine are named: {error.headline}")
     return Skipped(rows, bad, _ranked(reasons), first)
 
 

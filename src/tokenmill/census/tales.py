@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from array import array
+from bisect import insort
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from tokenmill.errors import StoreError
 from tokenmill.layout import LOG
 
 if TYPE_CHECKING:
@@ -27,6 +29,9 @@ MOST_WORKERS = 100_000
 MOST_SESSIONS = 10_000
 NAMED = 20
 MOST_WORDS = 500
+MOST_COUNT = 1 << 52
+"""More than anybody has of anything; it fits into a float."""
+
 LATEST = 4_102_444_800.0
 """The year 2100: no run has been later."""
 
@@ -78,11 +83,14 @@ class Told:
     troubles: list[Trouble] = field(default_factory=list)
     strange: int = 0
     is_cut: bool = False
+    unread: list[str] = field(default_factory=list)
 
     def take(self, line: _Line, *, begins: bool) -> bool:
         """Count one line, which may begin a session without saying so; whether it made sense."""
         if not 0 <= line.time < LATEST or min(line.tokens, line.text_bytes, line.peak_bytes) < 0:
             self.strange += 1
+            return False
+        if begins and line.event == "complete":  # the store is: those who worked on it have logs of their own
             return False
         if begins or (line.event == "start" and len(self.sessions) < MOST_SESSIONS):
             self.sessions.append([line.time, line.time])
@@ -100,45 +108,61 @@ class Told:
             return
         self.ends.append(line.time)
         self.seconds.append(min(max(line.seconds, 0.0), line.time))
-        self.tokens.append(float(min(line.tokens, 1 << 52)))
-        self.text_bytes.append(float(min(line.text_bytes, 1 << 52)))
-        self.peaks.append(float(min(line.peak_bytes, 1 << 52)))
+        self.tokens.append(float(min(line.tokens, MOST_COUNT)))
+        self.text_bytes.append(float(min(line.text_bytes, MOST_COUNT)))
+        self.peaks.append(float(min(line.peak_bytes, MOST_COUNT)))
 
     def _trouble(self, line: _Line) -> None:
         if line.event == "death":
-            self.deaths[line.cause[:40] if len(self.deaths) < NAMED else "other"] += 1
+            _count(self.deaths, line.cause[:40])
         if line.event == "failure":
-            self.failures[line.kind[:80] if len(self.failures) < NAMED else "other"] += 1
+            _count(self.failures, line.kind[:80])
         if line.event != "notice" and len(self.tried_again) < MOST_WORKERS:
             self.tried_again.add(line.unit)
-        if len(self.troubles) < NAMED:
-            first = f"{line.kind}: {line.message}" if line.event == "failure" else line.how or line.message
-            what = first.partition("\n")[0] + (f", on {line.file}" if line.file else "")
-            self.troubles.append(
-                Trouble(line.time, line.event, None if line.event == "notice" else line.unit, what[:MOST_WORDS])
-            )
+        # The first by time: ranks have a log each, and all of them begin at the beginning.
+        if len(self.troubles) < NAMED or line.time < self.troubles[-1].time:
+            insort(self.troubles, _told_of(line), key=lambda trouble: trouble.time)
+            del self.troubles[NAMED:]
 
     def _worker(self, line: _Line) -> None:
         name = f"{line.node[:80]} {line.pid}".strip()
         if line.pid <= 0 or (len(self.workers) >= MOST_WORKERS and name not in self.workers):
             return
         peak, units = self.workers.get(name, (0, 0))
-        self.workers[name] = max(peak, line.peak_bytes), units + (line.event == "unit")
+        self.workers[name] = max(peak, min(line.peak_bytes, MOST_COUNT)), units + (line.event == "unit")
+
+
+def _count(counter: Counter[str], kind: str) -> None:
+    counter[kind if kind in counter or len(counter) < NAMED else "other"] += 1
+
+
+def _told_of(line: _Line) -> Trouble:
+    first = f"{line.kind}: {line.message}" if line.event == "failure" else line.how or line.message
+    what = first.partition("\n")[0] + (f", on {line.file}" if line.file else "")
+    unit = None if line.event == "notice" else min(max(line.unit, 0), MOST_COUNT)
+    return Trouble(line.time, line.event, unit, what[:MOST_WORDS])
 
 
 def gather(folder: Folder) -> Told:
-    """What all logs of a run tell."""
+    """What all logs of a run tell; those that are no files, or lead elsewhere, are passed over."""
     told = Told()
     for name in _logs(folder):
-        begun = folder.is_remote and bool(told.sessions)  # there, it is a piece of a log
-        for data in _lines(folder, name, told):
-            try:
-                line = msgspec.json.decode(data, type=_Line)
-            except (msgspec.DecodeError, RecursionError):
-                told.strange += 1
-                continue
-            begun = told.take(line, begins=not begun) or begun
+        try:
+            _take_log(folder, name, told)
+        except StoreError as error:
+            told.unread.append(f"{name} is passed over: {error.headline}")
     return told
+
+
+def _take_log(folder: Folder, name: str, told: Told) -> None:
+    begun = folder.is_remote and bool(told.sessions)  # there, it is a piece of a log
+    for data in _lines(folder, name, told):
+        try:
+            line = msgspec.json.decode(data, type=_Line)
+        except (msgspec.DecodeError, ValueError, RecursionError):  # a ValueError is about bytes that are no UTF-8
+            told.strange += 1
+            continue
+        begun = told.take(line, begins=not begun) or begun
 
 
 def _logs(folder: Folder) -> list[str]:

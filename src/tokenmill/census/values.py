@@ -19,9 +19,11 @@ from tokenmill.errors import SourceError, UsageError
 from tokenmill.job import Job
 from tokenmill.part import PartContent
 from tokenmill.planning import UnitTask
+from tokenmill.sources import foresee
+from tokenmill.sources.columns import NoColumn
 from tokenmill.sources.documents import Documents, ReadOptions, Slice, SourceFile
 from tokenmill.storage import folder_at
-from tokenmill.work import unit_documents
+from tokenmill.work import FILES_AHEAD, unit_documents
 
 NONE = "(none)"
 """What stands for a row that has no value."""
@@ -48,12 +50,15 @@ class ValueCount(msgspec.Struct, frozen=True, array_like=True):
 class ValueCounts:
     """The values of a column. Of more than there is room for, the smallest are counted together in `others`.
 
-    Then `folded` tells that what a value has may have been counted there before it grew.
+    Then `folded` tells that what a value has may have been counted there before it grew. `missing` is what was said of
+    the first source without the column, `is_known` whether any has it.
     """
 
     counts: dict[str, ValueCount] = field(default_factory=dict)
     others: ValueCount = field(default_factory=lambda: ValueCount(0, 0, 0))
     folded: bool = False
+    missing: tuple[str, ...] = ()
+    is_known: bool = False
 
     def add(self, value: str, count: ValueCount) -> None:
         """Count some more of a value."""
@@ -66,6 +71,8 @@ class ValueCounts:
             self.add(value, count)
         self.others = _sum(self.others, other.others)
         self.folded |= other.folded
+        self.missing = self.missing or other.missing
+        self.is_known |= other.is_known
         self.fold()
 
     def fold(self) -> None:
@@ -77,6 +84,11 @@ class ValueCounts:
         self.counts = dict(ranked[: MOST_VALUES // 2])
         for _, count in ranked[MOST_VALUES // 2 :]:
             self.others = _sum(self.others, count)
+
+    def require_column(self) -> None:
+        """Raise what was said of the first source without the column, if all are."""
+        if self.missing and not self.is_known:
+            raise SourceError(*self.missing)
 
     def ranked(self) -> list[tuple[str, ValueCount]]:
         """The values, that with most tokens first."""
@@ -100,15 +112,27 @@ class CountValues:
         ignored = np.zeros(len(pieces.sizes), np.int64)
         written = count_tokens(self.directory, task.unit, content, ignored, pieces)
         joined = _Join(content, np.stack([np.ones_like(written), np.diff(content.offsets), written]))
-        try:
-            for file, documents in unit_documents(self._other_column(task), self._options()):
-                joined.take(file, documents)
-        except SourceError as error:
-            raise _about_column(error) from error
+        task = self._other_column(task)
+        for place in range(len(task.files)):
+            try:
+                self._read(joined, task, place)
+            except NoColumn as error:  # rows of other sources may have it
+                joined.lacks(task.files[place], _about_column(error))
+            except SourceError as error:
+                raise _about_column(error) from error
         return joined.finish()
 
-    def _options(self) -> ReadOptions:
-        return ReadOptions(self.column, None, self.batch_bytes, "quarantine")
+    def _read(self, joined: _Join, task: UnitTask, place: int) -> None:
+        """Read one file of the unit, while those to come are fetched."""
+        options = ReadOptions(self.column, None, self.batch_bytes, "quarantine")
+        for ahead in task.files[place + 1 : place + 1 + FILES_AHEAD]:
+            foresee(ahead, task.piece, options)
+        is_told = task.piece is None or task.piece.start == 0 or task.files[place].kind != "jsonl"
+        rows = 0
+        for file, documents in unit_documents(msgspec.structs.replace(task, files=(task.files[place],)), options):
+            joined.take(file, documents)
+            rows += len(documents.rows)
+        joined.found.is_known |= is_told and rows > 0  # further on in JSON Lines, a missing column is no error
 
     def _other_column(self, task: UnitTask) -> UnitTask:
         """The task without what the plan knows of the column of text."""
@@ -127,7 +151,7 @@ class _Join:
         self._content = content
         self._figures = figures
         self._left = np.ones(len(content.row), np.bool_)
-        self._found = ValueCounts()
+        self.found = ValueCounts()
 
     def take(self, file: SourceFile, documents: Documents) -> None:
         """Find the documents of some rows."""
@@ -149,14 +173,24 @@ class _Join:
             np.bincount(codes, weights=figure, minlength=len(encoded.dictionary)) for figure in self._figures[:, places]
         ]
         for value, *figures in zip(encoded.dictionary.to_pylist(), *(each.tolist() for each in sums), strict=True):
-            self._found.add(NONE if value is None else value, ValueCount(*map(int, figures)))
-        self._found.fold()
+            self.found.add(NONE if value is None else value, ValueCount(*map(int, figures)))
+            self.found.is_known |= value is not None
+        self.found.fold()
+
+    def lacks(self, file: SourceFile, error: SourceError) -> None:
+        """No row of a file has a value."""
+        of_file = self._left & (self._content.source == file.index)
+        if of_file.any():
+            self.found.add(NONE, ValueCount(*map(int, self._figures[:, of_file].sum(axis=1))))
+        self._left &= ~of_file
+        self.found.missing = self.found.missing or (error.headline, *error.details)
 
     def finish(self) -> ValueCounts:
         """What was found. Rows without a value that is text have not been among those that were read."""
         if self._left.any():
-            self._found.add(NOT_TEXT, ValueCount(*map(int, self._figures[:, self._left].sum(axis=1))))
-        return self._found
+            self.found.add(NOT_TEXT, ValueCount(*map(int, self._figures[:, self._left].sum(axis=1))))
+            self.found.is_known = True
+        return self.found
 
 
 def _sum(one: ValueCount, other: ValueCount) -> ValueCount:

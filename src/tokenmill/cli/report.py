@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tokenmill.cli import options
+from tokenmill.errors import UsageError
 
 if TYPE_CHECKING:
     from tokenmill.api import Reported, Statistics
@@ -65,6 +66,8 @@ def report(directory: str, out: str | None, as_json: bool, **words: Any) -> None
     """
     from tokenmill.cli import report_show  # noqa: PLC0415
 
+    if out == STANDARD_OUTPUT and as_json:
+        raise UsageError("--out - prints the page, and --json something else", "Leave out one of them.")
     if out == STANDARD_OUTPUT:
         from tokenmill.reports import render  # noqa: PLC0415
 

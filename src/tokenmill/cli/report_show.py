@@ -56,7 +56,7 @@ def statistics(found: Statistics) -> None:
     """All of it."""
     show.result(found, False, lambda it: [("store", it.directory), *_lines(it)])
     _bars("documents by length in tokens (each row: from its number up to twice as many)", list(_lengths(found)))
-    _bars(_title(found.sources, "tokens by source"), _shares(found.sources, found.tokens))
+    _bars(_title(found.sources, "tokens by source"), _shares(found.sources, found.tokens, are_paths=True))
     for each in found.columns:
         _bars(_title(each, f"tokens by {each.by}"), _shares(each, found.tokens))
     _bars("most frequent tokens, and their ids", _tokens(found))
@@ -130,9 +130,10 @@ def _title(found: Breakdown, title: str) -> str:
     return f"{title}{ratio}{largest}{least}"
 
 
-def _shares(found: Breakdown, tokens: int) -> list[Row]:
+def _shares(found: Breakdown, tokens: int, *, are_paths: bool = False) -> list[Row]:
+    """A bar for each of the largest; of paths, the folder that all of them are in is left out."""
     names = [each.name for each in found.largest[:SHOWN]]
-    folder = names[0].rpartition("/")[0] + "/" if found.by == "source" and names and "/" in names[0] else ""
+    folder = names[0].rpartition("/")[0] + "/" if are_paths and names and "/" in names[0] else ""
     same = all(name.startswith(folder) for name in names)
     return [
         Row(
@@ -214,4 +215,6 @@ def _columns() -> int:
 def _share(part: int, whole: int) -> str:
     if not whole:
         return "-"
+    if 0.9995 <= part / whole < 1:
+        return ">99.9 %"
     return "<0.1 %" if 0 < part / whole < 0.001 else f"{part / whole:.1%}".replace("%", " %")

@@ -8,7 +8,20 @@ from collections.abc import Iterator
 from tokenmill.census.figures import Breakdown, Duplicates, LengthBin, Lengths, Share, Skipped, Statistics, TokenCount
 from tokenmill.census.pieces import named
 from tokenmill.part import NULL
-from tokenmill.reports.markup import Bar, bars, code, folded, lead, section, share, short, shortened, table, text
+from tokenmill.reports.markup import (
+    Bar,
+    bars,
+    beginning,
+    code,
+    folded,
+    lead,
+    section,
+    share,
+    short,
+    shortened,
+    table,
+    text,
+)
 from tokenmill.reports.plots import Series, Tick, plot
 from tokenmill.wording import count, size
 
@@ -90,7 +103,7 @@ def _length_plot(found: Statistics) -> str:
         Tick(place / len(bins), _binary(each.first))
         for place, each in enumerate(bins)
         if not each.first & (each.first - 1) and (len(bins) <= 24 or each.first.bit_length() % 2)
-    ]
+    ] or [Tick(0.0, _binary(bins[0].first))]  # one bin may have no power of two
     series = [Series("documents", documents, titles), Series("their tokens", tokens, titles, "line")]
     return (
         plot("Documents by length", series, ticks, lambda at: f"{at:g} %") + '<p class="axis">tokens in a document</p>'
@@ -98,8 +111,10 @@ def _length_plot(found: Statistics) -> str:
 
 
 def _binary(length: int) -> str:
-    """A power of two as people write it: 512, 1k, 64k."""
-    return f"{length}" if length < 1024 else f"{length >> 10}k" if length < 1 << 20 else f"{length >> 20}M"
+    """A length as people write it, if it is a power of two or half as much again: 512, 1k, 1.5k, 64k."""
+    if length < 1024:
+        return f"{length}"
+    return f"{length / 1024:g}k" if length < 1 << 20 else f"{length / (1 << 20):g}M"
 
 
 def _length_title(each: LengthBin, found: Statistics) -> str:
@@ -208,7 +223,8 @@ def left_out(found: Statistics) -> str:
         return section("left-out", title, lead("Every row of the sources is a document of the store."))
     sentence = f"{count(known.rows, 'row')} did not become documents; {known.quarantined:,} are in quarantine."
     lines = [
-        Bar(text(REASONS.get(reason, reason)), reason, rows, (f"{rows:,}",)) for reason, rows in known.reasons.items()
+        Bar(text(beginning(REASONS.get(reason, reason))), beginning(reason), rows, (f"{rows:,}",))
+        for reason, rows in known.reasons.items()
     ]
     return section("left-out", title, lead(sentence), bars("reason", ["rows"], lines), _bad_rows(known))
 
@@ -216,6 +232,9 @@ def left_out(found: Statistics) -> str:
 def _bad_rows(known: Skipped) -> str:
     if not known.first:
         return ""
-    rows = ([_place(each.file, each.row), text(each.reason), text(each.detail)] for each in known.first)
+    rows = (
+        [_place(each.file, each.row), text(beginning(each.reason)), text(beginning(each.detail))]
+        for each in known.first
+    )
     title = "In quarantine" + (f": the first {len(known.first)}" if known.quarantined > len(known.first) else "")
     return f"<h3>{title}</h3>" + table(["where", "reason", "detail"], rows, 3)

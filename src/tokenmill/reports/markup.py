@@ -10,6 +10,7 @@ from tokenmill.census.pieces import visible
 from tokenmill.wording import number, plain
 
 LONGEST_LABEL = 64
+LONGEST_SENTENCE = 200
 
 
 def text(value: str) -> str:
@@ -20,6 +21,11 @@ def text(value: str) -> str:
 def shortened(value: str, most: int = LONGEST_LABEL) -> str:
     """The end of a long name: of paths, that is what tells them apart."""
     return value if len(value) <= most else f"\u2026{value[-most + 1 :]}"
+
+
+def beginning(value: str) -> str:
+    """The beginning of a sentence that somebody else wrote."""
+    return value if len(value) <= LONGEST_SENTENCE else f"{value[: LONGEST_SENTENCE - 1]}\u2026"
 
 
 def code(piece: str) -> str:

@@ -102,6 +102,8 @@ def _line(series: Series, top: float, place: int) -> str:
     points = " ".join(
         f"{(number + 0.5) * width:.3f},{100 - 100 * value / top:.3f}" for number, value in enumerate(series.values)
     )
+    if len(series.values) == 1:  # a line without length is a dot, if its ends are round
+        return f'<polyline class="line dot s{place}" points="{points} {points}"/>'
     return f'<polyline class="line s{place}" points="{points}"/>'
 
 
