@@ -610,6 +610,7 @@ def test_azure_gives_the_same_bytes(
 
 
 @pytest.mark.data
+@pytest.mark.slow
 def test_the_multilingual_corpus_from_s3_to_s3(s3: Bucket, test_data: Path, tmp_path: Path) -> None:
     """Forty megabytes of Parquet in many scripts, with GPT-2's vocabulary: the same parts, manifest and shards."""
     s3.server.upload(test_data / "corpus" / "multi", f"{s3.url}/multi")
