@@ -1,6 +1,6 @@
 """How long `tokenmill locate` takes on a large store, and whether tokens of every format lead back to it.
 
-    python benchmarks/locate.py --directory DIR [--tokens 1B] [--positions 10000] [--formats nanogpt,llmc,...]
+    python benchmarks/locate.py --directory DIR [--tokens 1010M] [--positions 10000] [--formats nanogpt,llmc,...]
 
 A store of random tokens is made in DIR, exported to each format in turn, shuffled and with a validation split, and
 asked. A query by command is a fresh process: what it takes beyond an import of the same libraries is told apart. Round
@@ -45,7 +45,7 @@ def main() -> None:
     """Make what is missing, ask, print one JSON object."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--directory", required=True)
-    parser.add_argument("--tokens", default="1B")
+    parser.add_argument("--tokens", default="1010M")
     parser.add_argument("--positions", type=int, default=10_000)
     parser.add_argument("--queries", type=int, default=20)
     parser.add_argument("--formats", default=",".join(FORMATS))
