@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import codecs
 import itertools
-import os
 from collections.abc import Callable, Iterator
 
 import msgspec
@@ -13,11 +12,11 @@ import pyarrow.compute as pc
 from tokenmill import layout
 from tokenmill.api.trouble import MEASURES
 from tokenmill.errors import JobChanged, StoreError, UsageError
-from tokenmill.exports.finding import Export, Spot, in_store
+from tokenmill.exports.finding import Export, Spot, in_store, no_tokens
 from tokenmill.exports.job import EXPORT, MANIFEST, STATE, exports_in, store_digest
 from tokenmill.exports.order import Order
 from tokenmill.part import TokenArray
-from tokenmill.storage import Folder, absolute, folder_at, scheme
+from tokenmill.storage import Folder, absolute, folder_at, resolved
 from tokenmill.store import Store
 from tokenmill.tokenizers.pieces import piece_lookup
 
@@ -123,7 +122,7 @@ def _check(token: int | None, token2: int | None, source: str | None, row: int |
 def _find_folder(where: str, store: str | None) -> tuple[Folder, str | None]:
     """The store or the export at a path, or the export above it and the name of the file in it."""
     path = absolute(where)
-    ways = [path] if scheme(path) else list(dict.fromkeys([path, os.path.realpath(path)]))
+    ways = dict.fromkeys([path, resolved(path)])
     found = next(filter(None, map(_above, ways)), None) or (_copied(path, store) if store is not None else None)
     if found is not None:
         return found
@@ -204,9 +203,7 @@ class Locator:
     def in_store(self, start: int, stop: int) -> Iterator[Found]:
         """The documents of tokens [start, stop) of the store."""
         if stop > self._store.token_count:
-            wanted = f"{start:,}" if stop == start + 1 else f"{start:,} to {stop:,}"
-            held = f"holds        {self._store.token_count:,} tokens, from 0"
-            raise UsageError(f"there is no token {wanted} in {self._store.directory}", held)
+            raise no_tokens(self._store.directory, start, stop, self._store.token_count)
         while start < stop:
             document, offset = self._store.at(start)
             length = len(self._store[document])

@@ -13,7 +13,7 @@ from tokenmill.api.statistics import stats
 from tokenmill.census.figures import Statistics
 from tokenmill.errors import UsageError
 from tokenmill.reports import render
-from tokenmill.storage import Folder, absolute, folder_at, scheme
+from tokenmill.storage import Folder, absolute, folder_at, resolved, scheme
 
 if TYPE_CHECKING:
     from tokenmill.api import progress
@@ -73,14 +73,14 @@ def _place(directory: str, out: str | None) -> tuple[Folder, str]:
 
 def _followed(store: Folder, path: str) -> str:
     """Where a link leads to, as writing to it would. One in a store is not followed: others may have made it."""
-    if scheme(path) or _real(os.path.dirname(path)) == _real(store.root):
+    if scheme(path) or resolved(os.path.dirname(path)) == resolved(store.root):
         return path
-    return os.path.realpath(path) if os.path.islink(path) else path
+    return resolved(path) if os.path.islink(path) else path
 
 
 def _refuse_store(store: Folder, folder: Folder, name: str) -> None:
     """A store has its own files: a page may be beside them, and nowhere further inside."""
-    within = _real(folder.root), _real(store.root)
+    within = resolved(folder.root), resolved(store.root)
     if f"{within[0]}/".startswith(f"{within[1]}/") and not (within[0] == within[1] and _is_page(name)):
         raise UsageError(
             "the page would be among the files of the store",
@@ -111,7 +111,3 @@ def _refuse_other(folder: Folder, name: str) -> None:
 
 def _is_page(name: str) -> bool:
     return name.lower().endswith(PAGE)
-
-
-def _real(address: str) -> str:
-    return address if scheme(address) else os.path.realpath(address)

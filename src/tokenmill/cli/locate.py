@@ -112,7 +112,9 @@ def _several(found: Located) -> Iterable[tuple[str, str]]:
 
 
 def _row(document: Found) -> tuple[str, str]:
-    return "row" if document.kind in ("parquet", "arrow") else "byte", f"{document.row:,}"
+    from tokenmill.cli import show  # noqa: PLC0415
+
+    return show.row(document.kind, document.row)
 
 
 def _show_text(found: Located, context: int) -> None:

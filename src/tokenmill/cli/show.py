@@ -51,6 +51,13 @@ def marked(before: str, text: str, after: str, *, is_marked: bool) -> None:
     console.print(Text.assemble("\n", before, middle, after))
 
 
+def row(kind: str, number: int) -> tuple[str, str]:
+    """Where a document is in a source of some kind: its row, or the byte that it starts at."""
+    from tokenmill.api.trouble import MEASURES  # noqa: PLC0415 - heavy
+
+    return "row" if kind in MEASURES else "byte", f"{number:,}"
+
+
 def line(text: str) -> None:
     """A line that replaces the last one on a terminal."""
     click.echo(f"\r\x1b[K{text}" if sys.stderr.isatty() else text, err=True, nl=not sys.stderr.isatty())
@@ -243,8 +250,6 @@ def overview(store: Store, as_json: bool) -> None:
 
 def document(store: Store, position: int, as_json: bool) -> None:
     """One document, token by token."""
-    from tokenmill.api.trouble import MEASURES  # noqa: PLC0415 - heavy
-
     try:
         found = store.document(position)
     except IndexError:
@@ -260,7 +265,7 @@ def document(store: Store, position: int, as_json: bool) -> None:
         [
             ("document", f"{position:,}"),
             ("source", found.source),
-            ("row" if found.kind in MEASURES else "byte", f"{found.row:,}"),
+            row(found.kind, found.row),
             ("tokens", f"{len(tokens):,}"),
         ]
     )

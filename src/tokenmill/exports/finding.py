@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -21,12 +20,11 @@ from tokenmill.errors import IncompleteStore, StoreError, UsageError
 from tokenmill.exports import records
 from tokenmill.exports.job import EXPORT, MANIFEST, ExportJob, read_frozen
 from tokenmill.exports.order import Order
-from tokenmill.exports.shards import TRAIN, VAL
+from tokenmill.exports.shards import TRAIN, VAL, Counts
 from tokenmill.exports.streams import Origins
 from tokenmill.storage import Folder
 
 NAMED_FILES = 10
-Counts = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +72,7 @@ class Export:
         shards = self._shards_of(name)
         ends = np.cumsum(self._tokens[shards])
         if not 0 <= start < stop <= int(ends[-1]):
-            wanted = f"{start:,}" if stop == start + 1 else f"{start:,} to {stop:,}"
-            held = f"holds        {int(ends[-1]):,} tokens, from 0"
-            raise UsageError(f"there is no token {wanted} in {self.folder.path(name)}", held)
+            raise no_tokens(self.folder.path(name), start, stop, int(ends[-1]))
         first, last = np.searchsorted(ends, [start, stop - 1], "right").tolist()
         for shard, end in zip(shards[first : last + 1].tolist(), ends[first : last + 1].tolist(), strict=True):
             yield from self._in_shard(shard, end - int(self._tokens[shard]), start, stop)
@@ -177,6 +173,12 @@ class Export:
             *(f"{'files' if place == 0 else '':<12} {file}" for place, file in enumerate(some)),
             *more,
         )
+
+
+def no_tokens(where: str, start: int, stop: int, held: int) -> UsageError:
+    """The error for tokens [start, stop) of a place that does not hold so many."""
+    wanted = f"{start:,}" if stop == start + 1 else f"{start:,} to {stop:,}"
+    return UsageError(f"there is no token {wanted} in {where}", f"holds        {held:,} tokens, from 0")
 
 
 def in_store(job: ExportJob, origin: Origin, tokens: int) -> Origin:

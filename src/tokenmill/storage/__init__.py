@@ -1,6 +1,6 @@
 """Files: list, open, publish. The only place that knows file systems and object stores. Addresses are plain strings."""
 
-from tokenmill.storage.addresses import FileInfo, absolute, scheme
+from tokenmill.storage.addresses import FileInfo, absolute, resolved, scheme
 from tokenmill.storage.folder import Folder, folder_at
 from tokenmill.storage.inputs import check_unchanged, find, foresee, open_input, read_start, stat
 from tokenmill.storage.ranges import Span, in_background, in_turn
@@ -20,6 +20,7 @@ __all__ = [
     "in_turn",
     "open_input",
     "read_start",
+    "resolved",
     "scheme",
     "stat",
 ]

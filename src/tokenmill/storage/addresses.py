@@ -50,6 +50,11 @@ def absolute(address: str) -> str:
     return path[1:] if path.startswith("//") else path  # which POSIX lets mean something else, and no system does
 
 
+def resolved(address: str) -> str:
+    """The address with all links in it followed, where there are links."""
+    return address if scheme(address) else os.path.realpath(address)
+
+
 def split_url(url: str) -> tuple[str, str, str]:
     """The scheme, the bucket and the key of an object's URL."""
     rest = url[len(scheme(url)) + 3 :]
