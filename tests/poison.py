@@ -3,7 +3,8 @@
 `environment` gives the variables under which every Python process, workers included, has this engine: a
 `sitecustomize` module puts it around tokenmill's own as soon as that is loaded. POISON:<way> does it in every engine,
 FASTPOISON:<way> only where the fast engine is at work, SLOWPOISON:<way> only where it is not. The way HOLD is no
-death: the document takes 700 MB for a while.
+death: the document takes 700 MB for a while. A document that contains WRONGTOKEN gets a wrong token from the fast
+engine.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 HELD_BYTES = 700 << 20
+WRONG = "WRONGTOKEN"
 ONLY_FAST, ONLY_SLOW = "FAST", "SLOW"
 
 _SITE = '''
@@ -62,6 +64,17 @@ def infect(module: Any) -> None:
         return healthy(tokenizer, text)
 
     module.Tokenizer.encode = encode
+    right = module.GigatokenEngine.encode
+
+    def wrong(engine: Any, text: Any) -> Any:
+        encoded = right(engine, text)
+        marked = [place for place, document in enumerate(text.to_pylist()) if WRONG in document]
+        if marked:
+            encoded.tokens.flags.writeable = True
+            encoded.tokens[encoded.offsets[marked]] ^= 1
+        return encoded
+
+    module.GigatokenEngine.encode = wrong
 
 
 def _suffer(document: str, *, fast: bool) -> None:

@@ -177,7 +177,7 @@ def test_a_document_that_is_too_long_stops_a_run_that_may_have_none(tmp_path, na
     assert path in message
     assert place in message
     assert "212 bytes" in message
-    assert "Raise --memory, or cut the document." in message
+    assert "larger --max-document-bytes" in message
 
 
 def test_what_is_kept_of_a_bad_row_is_short(tmp_path):

@@ -18,6 +18,7 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 import pytest
+import xxhash
 from documents import DOCUMENTS
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -119,7 +120,7 @@ def test_a_changed_job_is_refused(tmp_path: Path, corpus: list[str], words: dict
 def test_changed_sources_are_refused(tmp_path: Path, corpus: list[str]) -> None:
     """A source that changed, came or went is named; other sources are not called changed ones."""
     prepare(corpus, tmp_path / "out")
-    with pytest.raises(errors.JobChanged, match=r"(?s)these are not the sources .*gone +[^\n]*2\.parquet"):
+    with pytest.raises(errors.JobChanged, match=r"(?s)these are not the sources .*not given +[^\n]*2\.parquet"):
         prepare(corpus[:2], tmp_path / "out")
     more = write_parquet(tmp_path / "in/3.parquet", ["new"])
     with pytest.raises(errors.JobChanged, match=r"(?s)these are not the sources .*new +[^\n]*3\.parquet"):
@@ -260,7 +261,8 @@ def test_a_plan_is_read_as_it_was_written(
     for task, row in zip(tasks, plan.to_pylist(), strict=True):
         files = files_between(sources, row["source"], row["source"] + row["sources"])
         piece = None if row["stop"] is None else Slice(row["start"], row["stop"], row["detail"])
-        assert task == planning.UnitTask(task.unit, tuple(files), row["text_bytes"], piece, row["rows"])
+        assert task == planning.UnitTask(task.unit, tuple(files), row["text_bytes"], piece, row["rows"], task.slice)
+    assert len({task.slice for task in tasks}) == len(tasks)
     assert list(planning.tasks(found, sources, [7, 2, 3])) == [tasks[7], tasks[2], tasks[3]]
 
 
@@ -330,18 +332,20 @@ def test_a_part_has_these_bytes(tmp_path: Path) -> None:
         np.array([0, 0], np.uint32),
         np.array([0, 2], np.uint64),
     )
-    summary = write_part(folder, PartSummary(3, "job", 2, 7, 20, skipped=(Skipped(0, 1, 1, 1, "null"),)), content)
-    assert (
-        summary.sha256
-        == hashlib.sha256(
-            bytes.fromhex("010002000300 50c4 04000500 50c4")
-            + np.array([0, 4, 7, *[]], np.int64).tobytes()
-            + bytes(8)
-            + np.array([0, 2], np.uint64).tobytes()
-            + b'{"unit":3,"job":"job","documents":2,"tokens":7,"text_bytes":20,"sha256":"",'
-            + b'"skipped":[[0,1,1,1,"null"]]}'
-        ).hexdigest()
+    skipped = (Skipped(0, 1, 1, 1, "null"),)
+    summary = write_part(folder, PartSummary(3, "job", 2, 7, 20, skipped=skipped, slice="5", text="6"), content)
+    columns = (
+        bytes.fromhex("010002000300 50c4 04000500 50c4")
+        + np.array([0, 4, 7], np.int64).tobytes()
+        + bytes(8)
+        + np.array([0, 2], np.uint64).tobytes()
     )
+    stated = (
+        b'{"unit":3,"job":"job","documents":2,"tokens":7,"text_bytes":20,"sha256":"","skipped":[[0,1,1,1,"null"]],'
+        b'"slice":"5","text":"6","xxh3":"%s"}' % summary.xxh3.encode()
+    )
+    assert summary.xxh3 == xxhash.xxh3_128_hexdigest(columns)
+    assert summary.sha256 == hashlib.sha256(columns + stated).hexdigest()
     assert open_part(folder, 3)[0] == summary
 
 
@@ -379,7 +383,8 @@ def test_a_run_gives_up_an_engine_that_fails_an_audit(
     means = Means(1, 1 << 40, 1 << 40, 1 << 40, 1 << 40, 1)
     mill = Mill(folder, freeze(folder, request, InlineExecutor()), "gigatoken", means, means.limits(), 0.0, Silent())
     mill.run(InlineExecutor())
-    mill.manifest.publish()
+    assert mill.collect(InlineExecutor())
+    mill.manifest.publish(mill.sizes)
     assert part_bytes(tmp_path / "out") == part_bytes(tmp_path / "right")
     assert len(calls) == 5
     assert mill.engine == "tiktoken"

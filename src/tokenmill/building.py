@@ -12,11 +12,11 @@ import numpy.typing as npt
 from tokenmill import quarantine
 from tokenmill.errors import SourceError
 from tokenmill.job import Job
-from tokenmill.part import NULL, PartContent, PartSummary, Skipped, TokenArray, publish_part, with_checksum
+from tokenmill.part import NULL, PartContent, PartSummary, Skipped, TextHash, TokenArray, publish_part, with_checksum
 from tokenmill.planning import UnitTask
 from tokenmill.sources.documents import BadRow, Documents, SourceFile
 from tokenmill.storage import Folder
-from tokenmill.tokenizers.engine import Encoded
+from tokenmill.tokenizers.engine import Encoded, text_buffers
 
 
 @dataclass(slots=True)
@@ -31,6 +31,7 @@ class PartBuilder:
     sources: list[npt.NDArray[np.uint32]] = field(default_factory=list)
     rows: list[npt.NDArray[np.uint64]] = field(default_factory=list)
     text_bytes: int = 0
+    _text: TextHash = field(default_factory=TextHash)
     _folded: int = 0
     _skipped: list[tuple[int, npt.NDArray[np.uint64], str]] = field(default_factory=list)
     _bad: list[quarantine.Quarantined] = field(default_factory=list)
@@ -41,7 +42,9 @@ class PartBuilder:
         self.lengths.append(np.diff(encoded.offsets))
         self.sources.append(np.full(len(present.rows), file.index, np.uint32))
         self.rows.append(present.rows)
-        self.text_bytes += present.text_bytes()
+        data, offsets = text_buffers(present.text)
+        self.text_bytes += len(data)
+        self._text.update(data, offsets)
 
     def fold(self) -> None:
         """Join what came one by one: an array for each document takes a kilobyte."""
@@ -62,8 +65,8 @@ class PartBuilder:
         self._skipped.append((file.index, np.array([bad.row], np.uint64), bad.reason))
         self._bad.append(quarantine.record(self.task.unit, file, bad, with_text=self.with_text))
 
-    def publish(self, folder: Folder) -> PartSummary:
-        """Write the part. Every row that the plan knows of is in it, or among the skipped."""
+    def finish(self) -> BuiltPart:
+        """The part, ready to be published. Every row that the plan knows of is in it, or among the skipped."""
         lengths = _joined(self.lengths, np.int64)
         content = PartContent(
             tokens=_joined(self.tokens, self.job.tokenizer.dtype),
@@ -78,24 +81,35 @@ class PartBuilder:
             tokens=len(content.tokens),
             text_bytes=self.text_bytes,
             skipped=_ranges(self._skipped),
+            slice=self.task.slice,
+            text=self._text.hexdigest(),
         )
         _check_rows(self.task, summary)
         places = {file.path: place for place, file in enumerate(self.task.files)}
         self._bad.sort(key=lambda entry: (places[entry.file], entry.row))
-        summary = with_checksum(summary, content)
-        quarantine.publish_piece(folder, summary, self._bad)
-        publish_part(folder, summary, content)
-        return summary
+        return BuiltPart(with_checksum(summary, content), content, self._bad)
+
+
+@dataclass(frozen=True, slots=True)
+class BuiltPart:
+    """A part that is not published yet, with the entries of its rows in quarantine."""
+
+    summary: PartSummary
+    content: PartContent
+    bad: list[quarantine.Quarantined]
+
+    def publish(self, folder: Folder) -> PartSummary:
+        """Publish the part; the rows that it leaves out are published before it."""
+        quarantine.publish_piece(folder, self.summary, self.bad)
+        publish_part(folder, self.summary, self.content)
+        return self.summary
 
 
 def _check_rows(task: UnitTask, summary: PartSummary) -> None:
     seen = summary.documents + summary.skipped_rows
     if task.rows is not None and seen != task.rows:
         raise SourceError(
-            "a source gave another number of rows than it announced",
-            f"file         {task.files[0].path}",
-            f"expected     {task.rows} rows",
-            f"found        {seen}",
+            f"a source has {seen} rows, but its footer says {task.rows}", f"file         {task.files[0].path}"
         )
 
 

@@ -12,11 +12,12 @@ from tokenmill import keys
 from tokenmill.errors import CorruptStore, SourceError
 from tokenmill.framing import framed
 from tokenmill.job import Job
-from tokenmill.part import NULL, PartContent, PartSummary, Skipped, check_part, open_part
+from tokenmill.part import NULL, PartContent, PartSummary, Skipped, TextHash, check_part, open_part, read_summary
 from tokenmill.planning import UnitTask
 from tokenmill.sources.documents import Documents, SourceFile
 from tokenmill.sources.validity import TOO_LONG
 from tokenmill.storage import folder_at
+from tokenmill.tokenizers.engine import text_buffers
 from tokenmill.work import Limits, loaded_tokenizer, unit_documents
 
 SAMPLE_KEY = 1
@@ -77,6 +78,25 @@ class Verify:
             if not np.array_equal(stored.document(int(place)), expected.document(position)):
                 raise _different(task, file, f"row {present.rows[place]} has other tokens than the reference gives")
         return len(chosen)
+
+
+@dataclass(frozen=True, slots=True)
+class CompareText:
+    """The function that compares the text of a unit's documents with the text that its part was made from."""
+
+    directory: str
+    job: Job
+    limits: Limits
+
+    def __call__(self, task: UnitTask) -> bool:
+        """Whether the part was made from this text; no engine is needed to find that out."""
+        summary = read_summary(folder_at(self.directory), task.unit)
+        bad, text, rows = _quarantined(summary), TextHash(), 0
+        for file, documents in unit_documents(task, self.limits.read_options(self.job)):
+            present = _without(documents.without_nulls(), bad.get(file.index, []))
+            text.update(*text_buffers(present.text))
+            rows += len(documents.rows) + len(documents.bad)
+        return text.hexdigest() == summary.text and rows == summary.documents + summary.skipped_rows
 
 
 def _quarantined(summary: PartSummary) -> dict[int, list[Skipped]]:

@@ -11,6 +11,7 @@ TokenmillError                something tokenmill can explain; everything it rai
 │   ├── IncompleteStore       some units have not been committed yet
 │   └── CorruptStore          bytes are not what their checksum says: exit code 3
 ├── StorageError              an object store or the Hub does not answer, or does not let us in
+├── MemoryShortage            a document needs more memory than the budget has
 └── RunFailed                 units failed or the run was given up
 
 A message is a first sentence that says what is wrong, then indented lines: where, what was expected, what was
@@ -79,6 +80,10 @@ class CorruptStore(StoreError):
 
 class StorageError(TokenmillError):
     """A place behind a network does not answer, or does not let us in. What is committed stays."""
+
+
+class MemoryShortage(TokenmillError):
+    """The memory budget is smaller than what a document of the job may take."""
 
 
 class RunFailed(TokenmillError):

@@ -15,22 +15,24 @@ import numpy as np
 import pyarrow as pa
 
 from tokenmill.building import PartBuilder
-from tokenmill.errors import SourceError
+from tokenmill.errors import MemoryShortage, SourceError
 from tokenmill.job import Job
-from tokenmill.part import part_name
 from tokenmill.places import Place
 from tokenmill.planning import UnitTask
-from tokenmill.sources.documents import BadRow, Documents
+from tokenmill.sources.documents import BadRow, Documents, SourceFile
 from tokenmill.sources.validity import bad_row
 from tokenmill.storage import folder_at
 from tokenmill.tokenizers.tokenizer import Tokenizer
+from tokenmill.wording import size
 from tokenmill.work import (
+    Commit,
     Committed,
     Limits,
-    commit,
     document_tokens,
+    done_names,
     found,
     loaded_tokenizer,
+    needed_bytes,
     unit_documents,
     vocabulary_path,
 )
@@ -75,6 +77,8 @@ class Isolate:
     job: Job
     engine: str
     limits: Limits
+    reference_version: str = ""
+    recheck: bool = False
 
     def __call__(self, patient: Patient) -> Committed | None:
         """Publish the unit without the rows that are left out; or return, alive, after the suspect was encoded."""
@@ -83,21 +87,39 @@ class Isolate:
             self._try_alone(patient.task, patient.suspect)
             return None
         folder = folder_at(self.directory)
-        if folder.exists(part_name(patient.task.unit)):
+        if all(folder.exists(name) for name in done_names(patient.task.unit, recheck=self.recheck)):
             return found(folder, patient.task.unit, self.engine)
-        tokenizer = loaded_tokenizer(self.directory, self.job, self.engine)
+        tokenizer = loaded_tokenizer(self.directory, self.job, self.engine, self.reference_version)
         builder = tokenizer.give_up_if_wrong(lambda: self._encode(patient, tokenizer))
         Place("write").mark()
-        return commit(folder, builder, tokenizer.engine, tokenizer.take_notices())
+        return Commit(folder, builder, self.recheck).by(tokenizer)()
 
     def _try_alone(self, task: UnitTask, suspect: Row) -> None:
-        tokenizer = loaded_tokenizer(self.directory, self.job, REFERENCE)
+        tokenizer = loaded_tokenizer(self.directory, self.job, REFERENCE, self.reference_version)
         for file, documents in unit_documents(task, self.limits.read_options(self.job, sparing=True)):
             place = np.flatnonzero(documents.rows == suspect.row)
             if file.index == suspect.source and len(place):
-                document_tokens(file, _at(documents, int(place[0])), self.job, tokenizer, self.limits)
+                document = _at(documents, int(place[0]))
+                self._require_memory(file, document)
+                document_tokens(file, document, self.job, tokenizer, self.limits)
                 return
         raise SourceError("a row of a source cannot be found again", f"row          {suspect.row}")
+
+    def _require_memory(self, file: SourceFile, document: Documents) -> None:
+        """Fail the unit if the memory budget is smaller than what a document of this size may take.
+
+        Only a document that takes more than that is to blame for a lack of memory; so the rows that a store leaves out
+        do not depend on the machine.
+        """
+        needed, available = needed_bytes(self.job, document.text_bytes()), self.limits.alone_bytes
+        if available is not None and needed > available:
+            raise MemoryShortage(
+                f"a document of {size(document.text_bytes())} needs {size(needed)} of memory, and a worker may hold "
+                f"{size(available)}",
+                f"file         {file.path}",
+                f"row          {document.rows[0]}",
+                "Run the same command again with a larger --memory.",
+            )
 
     def _encode(self, patient: Patient, tokenizer: Tokenizer) -> PartBuilder:
         builder = PartBuilder(self.job, patient.task, self.limits.with_text)

@@ -44,10 +44,13 @@ class Job(msgspec.Struct, frozen=True):
     end: int | None
     unit_bytes: int
     limit_units: int | None = None
+    document_bytes: int | None = None
+    """A longer document is not tokenized. None in stores of format 5, whose limit followed from the memory."""
 
     def identity(self) -> dict[str, str]:
         """The choices that decide the bytes, each under the name that people know it by."""
         tokenizer = self.tokenizer
+        limit = {} if self.document_bytes is None else {"--max-document-bytes": str(self.document_bytes)}
         return {
             "tokenizer": f"sha256 {tokenizer.sha256}",
             "split pattern": tokenizer.pattern or "in the vocabulary",
@@ -57,6 +60,7 @@ class Job(msgspec.Struct, frozen=True):
             "--eot": _token(self.end),
             "--unit-bytes": str(self.unit_bytes),
             "--limit-units": str(self.limit_units) if self.limit_units is not None else "none",
+            **limit,
         }
 
     def digest(self) -> str:

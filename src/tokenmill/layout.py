@@ -39,15 +39,20 @@ PARTS = "parts"
 TOKENIZER = "tokenizer"
 QUARANTINE = "quarantine"
 DRIVERS = "drivers"
+MISMATCH = "engine-mismatch.json"
+RECHECKED = "rechecked"
 FOOTER_BYTES = 1 << 20
 """More than the footer of any of our tables has."""
 
 RUN_BYTES = 64 << 20
 """More than any `run.json` has."""
 
-FORMAT = 5
+FORMAT = 6
 """2 since sources have an identity, 3 since the manifest counts rows in quarantine, 4 since the plan keeps footers, 5
-since it keeps only the numbers of them that differ."""
+since it keeps only the numbers of them that differ, 6 since parts name their slices and the job limits documents."""
+
+OLDEST_FORMAT = 5
+"""The oldest format that can be read, exported and verified. A run of an older format than FORMAT is not continued."""
 
 MANIFEST_SCHEMA = pa.schema(
     [
@@ -58,9 +63,12 @@ MANIFEST_SCHEMA = pa.schema(
         ("skipped", pa.int64()),
         ("quarantined", pa.int64()),  # of those that are skipped
         ("sha256", pa.string()),
+        ("xxh3", pa.string()),
+        ("bytes", pa.int64()),  # the size of the part's file
     ]
 )
-
+COUNT_COLUMNS = ("documents", "tokens", "text_bytes", "skipped", "quarantined")
+_MANIFEST_COLUMNS = {5: MANIFEST_SCHEMA.names[:-2], 6: MANIFEST_SCHEMA.names}
 
 DETAIL = "detail"
 """It is packed by a codec that cannot shrink it much: that of many files alike would look like a bomb to readers."""
@@ -164,9 +172,18 @@ def read_table(
         raise damaged(folder, name, str(damage)) from damage
 
 
+def hashed_name(name: str, sha256: str) -> str:
+    """The name of a table with its hash in it, so that it can be published beside another version of itself."""
+    return f"{name.removesuffix('.parquet')}-{sha256[:16]}.parquet"
+
+
 def table_name(folder: Folder, name: str, sha256: str) -> str:
-    """What a table of a frozen run is called: by its hash, too, where nobody can be kept from freezing another run."""
-    return f"{name.removesuffix('.parquet')}-{sha256[:16]}.parquet" if folder.is_remote else name
+    """The name of a table of a frozen run.
+
+    It holds the table's hash in an object store, which has no lock, and on a disk once the run was frozen again.
+    """
+    hashed = hashed_name(name, sha256)
+    return hashed if folder.is_remote or folder.exists(hashed) else name
 
 
 def read_plan(folder: Folder, run: Run) -> pa.Table:
@@ -177,7 +194,7 @@ def read_plan(folder: Folder, run: Run) -> pa.Table:
     if bool((source + sources > run.sources).any()) or bool((sources < 1).any()):
         raise damaged(folder, PLAN, f"a unit is not of the {run.sources} sources")
     if any(bool((column < 0).any()) for column in slices) or _too_many(plan["text_bytes"]):
-        raise damaged(folder, PLAN, "a unit has a size that is none")
+        raise damaged(folder, PLAN, "a unit has an invalid size")
     return plan
 
 
@@ -186,7 +203,7 @@ def read_planned_bytes(folder: Folder, run: Run) -> npt.NDArray[np.int64]:
     name = table_name(folder, PLAN, run.plan_sha256)
     column = read_table(folder, name, run.plan_sha256, PLAN_SCHEMA, ["text_bytes"])["text_bytes"]
     if _too_many(column):
-        raise damaged(folder, PLAN, "a unit has a size that is none")
+        raise damaged(folder, PLAN, "a unit has an invalid size")
     planned: npt.NDArray[np.int64] = column.to_numpy()
     return planned
 
@@ -216,8 +233,9 @@ def read_run(folder: Folder) -> Run | None:
     try:
         data = folder.read(RUN, RUN_BYTES)
         written = decode(data, _Format).format
-        if written != FORMAT:
-            raise StoreError(f"{folder.root} was written in format {written}; this tokenmill reads format {FORMAT}")
+        if not OLDEST_FORMAT <= written <= FORMAT:
+            readable = f"formats {OLDEST_FORMAT} to {FORMAT}"
+            raise StoreError(f"{folder.root} was written in format {written}; this tokenmill reads {readable}")
         run = decode(data, Run)
         _check_counts(run)
         _check_tokenizer(run.job)
@@ -239,9 +257,10 @@ class _Format(msgspec.Struct):
 
 
 def _check_counts(run: Run) -> None:
-    counts = (run.units, run.sources, run.source_bytes, run.text_bytes, run.job.unit_bytes, run.job.limit_units or 0)
-    if not 0 <= min(counts) <= max(counts) < 1 << 62:
-        raise Damage("its counts are none")
+    job = run.job
+    counts = (run.units, run.sources, run.source_bytes, run.text_bytes, job.unit_bytes, job.limit_units or 0)
+    if not 0 <= min(counts) <= max(*counts, job.document_bytes or 0) < 1 << 62:
+        raise Damage("it has negative or impossible counts")
 
 
 def _check_tokenizer(job: Job) -> None:
@@ -288,6 +307,7 @@ def require_run(folder: Folder) -> Run:
 def require_manifest(folder: Folder, run: Run) -> pa.Table:
     """The manifest of a store that should be complete."""
     if folder.exists(MANIFEST):
+        refuse_suspect(folder, run)
         return _checked_manifest(folder, run)
     committed = int(committed_units(folder, run.units).sum())
     raise IncompleteStore(
@@ -297,14 +317,26 @@ def require_manifest(folder: Folder, run: Run) -> pa.Table:
     )
 
 
+def refuse_suspect(folder: Folder, run: Run) -> None:
+    """Refuse a store in which the fast engine failed an audit, until the reference engine has confirmed every part."""
+    mismatch = read_mismatch(folder)
+    if mismatch is not None and not rechecked_units(folder, run.units).all():
+        raise IncompleteStore(
+            f"{mismatch.engine} failed an audit in {folder.root}",
+            f"found        {mismatch.message}",
+            "Run the same `tokenmill prepare` again: it compares every part with the reference engine.",
+        )
+
+
 def _checked_manifest(folder: Folder, run: Run) -> pa.Table:
     """The manifest, if it has the units of the plan, and counts that can be added up."""
-    manifest = read_table(folder, MANIFEST)
+    schema = pa.schema([MANIFEST_SCHEMA.field(name) for name in _MANIFEST_COLUMNS[run.format]])
+    manifest = read_table(folder, MANIFEST, schema=schema)
     if not np.array_equal(manifest["unit"].to_numpy(), np.arange(run.units)):
         raise damaged(folder, MANIFEST, f"its units are not the {run.units} of the plan")
-    for field in MANIFEST_SCHEMA:
+    for field in schema:
         if pa.types.is_integer(field.type) and _too_many(manifest[field.name]):
-            raise damaged(folder, MANIFEST, f"its {field.name} are no counts")
+            raise damaged(folder, MANIFEST, f"its column {field.name} has impossible counts")
     return manifest
 
 
@@ -319,6 +351,57 @@ def committed_units(folder: Folder, units: int) -> npt.NDArray[np.bool_]:
     return numbered_files(folder, PARTS, "arrow", units)
 
 
+def part_sizes(folder: Folder, units: int) -> npt.NDArray[np.int64]:
+    """The size of each unit's part, by listing the parts once; -1 where there is none."""
+    sizes = np.full(units, -1, np.int64)
+    for files in folder.numbered_sizes(PARTS, units):
+        found = [(int(match[1]), size) for name, size in files if (match := _PART.fullmatch(name))]
+        numbers, lengths = np.array(found, np.int64).reshape(-1, 2).T
+        sizes[numbers[numbers < units]] = lengths[numbers < units]
+    return sizes
+
+
+_PART = re.compile(r"([0-9]{8,18})\.arrow")
+
+
+def withdraw_manifest(folder: Folder) -> None:
+    """Remove the manifest, durably, before a part is made again: from now on the store is incomplete."""
+    folder.discard(MANIFEST)
+    folder.settle(".")
+
+
+class EngineMismatch(msgspec.Struct, frozen=True):
+    """An audit that the fast engine failed in this store: `message` names the document."""
+
+    engine: str
+    message: str
+
+
+def publish_mismatch(folder: Folder, mismatch: EngineMismatch) -> None:
+    """Record that the fast engine was wrong in this store; the first record stays."""
+    folder.publish_new(MISMATCH, json_bytes(mismatch))
+
+
+def read_mismatch(folder: Folder) -> EngineMismatch | None:
+    """The audit that failed in this store, or None."""
+    if not folder.exists(MISMATCH):
+        return None
+    try:
+        return decode(folder.read(MISMATCH, RUN_BYTES), EngineMismatch)
+    except Damage as damage:
+        raise damaged(folder, MISMATCH, str(damage)) from damage
+
+
+def rechecked_name(unit: int) -> str:
+    """The file whose existence means that the part of a unit was made, or confirmed, by the reference engine."""
+    return f"{RECHECKED}/{unit:08d}.ok"
+
+
+def rechecked_units(folder: Folder, units: int) -> npt.NDArray[np.bool_]:
+    """Which units have a part that the reference engine made or confirmed."""
+    return numbered_files(folder, RECHECKED, "ok", units)
+
+
 def numbered_files(folder: Folder, directory: str, ending: str, count: int) -> npt.NDArray[np.bool_]:
     """Which of so many files are in a directory, where a file is called by its number, by listing it once."""
     pattern = re.compile(rf"([0-9]{{8,18}})\.{ending}")
@@ -330,20 +413,28 @@ def numbered_files(folder: Folder, directory: str, ending: str, count: int) -> n
 
 
 def manifest_row(s: PartSummary) -> tuple[int | str, ...]:
-    """The row of a part in the manifest."""
-    return s.unit, s.documents, s.tokens, s.text_bytes, s.skipped_rows, s.quarantined_rows, s.sha256
+    """The row of a part in the manifest, without the size of its file."""
+    return s.unit, s.documents, s.tokens, s.text_bytes, s.skipped_rows, s.quarantined_rows, s.sha256, s.xxh3
 
 
 def manifest_columns(rows: Sequence[tuple[int | str, ...]]) -> pa.Table:
-    """Some rows of the manifest."""
-    columns = list(zip(*rows, strict=True)) if rows else [()] * len(MANIFEST_SCHEMA)
-    arrays = [pa.array(column, field.type) for column, field in zip(columns, MANIFEST_SCHEMA, strict=True)]
-    return pa.table(arrays, schema=MANIFEST_SCHEMA)
+    """Some rows of the manifest, without the sizes of the files."""
+    schema = MANIFEST_SCHEMA.remove(len(MANIFEST_SCHEMA) - 1)
+    columns = list(zip(*rows, strict=True)) if rows else [()] * len(schema)
+    arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
+    return pa.table(arrays, schema=schema)
+
+
+def is_listed(manifest: pa.Table, summary: PartSummary) -> bool:
+    """Whether the manifest's row of this unit describes this very part."""
+    row = manifest_columns([manifest_row(summary)])
+    names = [name for name in row.column_names if name in manifest.column_names]
+    return bool(manifest.slice(summary.unit, 1).select(names).equals(row.select(names)))
 
 
 def remove_temporaries(folder: Folder) -> None:
     """Remove what killed writers left behind; call it only while nobody else writes."""
-    for directory in (".", TOKENIZER, PARTS, QUARANTINE, DRIVERS):
+    for directory in (".", TOKENIZER, PARTS, QUARANTINE, DRIVERS, RECHECKED):
         folder.remove_temporaries(directory)
 
 

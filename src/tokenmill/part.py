@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import xxhash
 
 from tokenmill.errors import CorruptStore
 from tokenmill.storage import Overtaken
@@ -24,7 +25,9 @@ if TYPE_CHECKING:
     from tokenmill.job import Job
     from tokenmill.storage import Folder
 
-FORMAT = "1"
+FORMAT = "2"
+"""2 since a part names its slice, hashes its text, and has an XXH3 beside the SHA-256. Format 1 can still be read."""
+
 NULL = "null"
 """Why a row is skipped that has no text. Rows that are skipped for any other reason are in quarantine."""
 
@@ -49,7 +52,12 @@ class Skipped(msgspec.Struct, frozen=True, array_like=True):
 
 
 class PartSummary(msgspec.Struct, frozen=True):
-    """What a part says of itself: one row of the manifest."""
+    """What a part states about itself: one row of the manifest.
+
+    `slice` is the digest of the slice of the sources that the part was made from. `text` is the hash of the documents'
+    text, so that a part can be compared with its sources without an engine. `xxh3` is the hash of the columns, for
+    readers that check a part at the speed of memory.
+    """
 
     unit: int
     job: str
@@ -58,6 +66,9 @@ class PartSummary(msgspec.Struct, frozen=True):
     text_bytes: int
     sha256: str = ""
     skipped: tuple[Skipped, ...] = ()
+    slice: str = ""
+    text: str = ""
+    xxh3: str = ""
 
     @property
     def skipped_rows(self) -> int:
@@ -88,13 +99,51 @@ class PartContent:
         return PartContent(self.tokens, self.offsets[start : stop + 1], self.source[start:stop], self.row[start:stop])
 
 
+class TextHash:
+    """The hash of the text of documents, and of where one ends and the next begins, however they come in batches."""
+
+    def __init__(self) -> None:
+        self._text, self._lengths = xxhash.xxh3_128(), xxhash.xxh3_128()
+
+    def update(self, data: npt.NDArray[np.uint8], offsets: npt.NDArray[np.int64]) -> None:
+        """Add documents: document i is data[offsets[i]:offsets[i + 1]]."""
+        self._text.update(data.data)
+        self._lengths.update(np.diff(offsets).data)
+
+    def hexdigest(self) -> str:
+        """The hash of all documents so far."""
+        return xxhash.xxh3_128_hexdigest(self._text.digest() + self._lengths.digest())
+
+
+def _columns(content: PartContent) -> list[memoryview]:
+    columns = (content.tokens, content.offsets, content.source, content.row)
+    return [np.ascontiguousarray(column).data for column in columns]
+
+
 def checksum(content: PartContent, summary: PartSummary) -> str:
     """SHA-256 over the values of the columns, in order, then the summary in JSON with its hash left empty."""
     digest = hashlib.sha256()
-    for column in (content.tokens, content.offsets, content.source, content.row):
-        digest.update(np.ascontiguousarray(column).data)
-    digest.update(msgspec.json.encode(msgspec.structs.replace(summary, sha256="")))
+    for column in _columns(content):
+        digest.update(column)
+    digest.update(_hashed(summary))
     return digest.hexdigest()
+
+
+def fast_checksum(content: PartContent) -> str:
+    """XXH3 over the values of the columns, in order."""
+    digest = xxhash.xxh3_128()
+    for column in _columns(content):
+        digest.update(column)
+    return digest.hexdigest()
+
+
+def _hashed(summary: PartSummary) -> bytes:
+    """The summary as it enters the checksum. A part of format 1 has none of the fields after `skipped`."""
+    empty = msgspec.structs.replace(summary, sha256="")
+    if summary.xxh3:
+        return msgspec.json.encode(empty)
+    fields = ("unit", "job", "documents", "tokens", "text_bytes", "sha256", "skipped")
+    return msgspec.json.encode({name: getattr(empty, name) for name in fields})
 
 
 def part_name(unit: int) -> str:
@@ -103,7 +152,8 @@ def part_name(unit: int) -> str:
 
 
 def with_checksum(summary: PartSummary, content: PartContent) -> PartSummary:
-    """The summary with the checksum filled in."""
+    """The summary with both checksums filled in."""
+    summary = msgspec.structs.replace(summary, xxh3=fast_checksum(content))
     return msgspec.structs.replace(summary, sha256=checksum(content, summary))
 
 
@@ -170,15 +220,26 @@ def open_part(folder: Folder, unit: int) -> tuple[PartSummary, PartContent]:
     return summary, content
 
 
-def check_part(folder: Folder, unit: int, job: Job | None = None) -> PartSummary:
-    """Read a part whole and compare it with its checksum, and with the job that should have made it, if that is known.
+def check_content(folder: Folder, summary: PartSummary, content: PartContent) -> None:
+    """Compare the columns of a part with its XXH3, or with its SHA-256 where that is all it has."""
+    if summary.xxh3:
+        actual, expected = fast_checksum(content), summary.xxh3
+    else:
+        actual, expected = checksum(content, summary), summary.sha256
+    if actual != expected:
+        raise _corrupt(folder, summary.unit, f"checksum {actual}, expected {expected}")
 
-    The checksum tells of accidents; who makes a part with a purpose makes its checksum, too.
+
+def check_part(folder: Folder, unit: int, job: Job | None = None) -> PartSummary:
+    """Read a part whole and compare it with its checksums, and with the job that should have made it, if it is given.
+
+    The checksums detect corruption, not tampering.
     """
     summary, content = open_part(folder, unit)
-    found = checksum(content, summary)
-    if found != summary.sha256:
-        raise _corrupt(folder, unit, f"checksum {found}, expected {summary.sha256}")
+    actual = checksum(content, summary)
+    if actual != summary.sha256:
+        raise _corrupt(folder, unit, f"checksum {actual}, expected {summary.sha256}")
+    check_content(folder, summary, content)
     if job is not None and summary.job != job.digest():
         raise _corrupt(folder, unit, "it belongs to another job")
     if job is not None:
@@ -243,8 +304,8 @@ def _rise(offsets: npt.NDArray[np.int64]) -> bool:
 
 def _summary(unit: int, schema: pa.Schema) -> PartSummary:
     metadata: dict[bytes, Any] = schema.metadata or {}
-    if metadata.get(b"tokenmill.format") != FORMAT.encode():
-        raise Damage("it is not a part of this version's format")
+    if metadata.get(b"tokenmill.format") not in (b"1", FORMAT.encode()):
+        raise Damage("it is not a part of a format that this version reads")
     summary = decode(metadata.get(b"tokenmill.part", b""), PartSummary)
     if summary.unit != unit:
         raise Damage(f"it holds unit {summary.unit}")
@@ -252,7 +313,7 @@ def _summary(unit: int, schema: pa.Schema) -> PartSummary:
     for skipped in summary.skipped:
         counts += [skipped.source, skipped.first, skipped.last, skipped.rows]
     if min(counts) < 0 or max(counts) > MOST:
-        raise Damage("its counts are none")
+        raise Damage("it has negative or impossible counts")
     return summary
 
 
@@ -261,5 +322,5 @@ def _corrupt(folder: Folder, unit: int, reason: str) -> CorruptStore:
         f"part {unit} is damaged",
         f"file         {folder.path(part_name(unit))}",
         f"found        {reason}",
-        "Delete the file and run `tokenmill prepare` again: only this unit is done anew.",
+        "Run the same `tokenmill prepare` with --repair: it makes the damaged parts again, and no other.",
     )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
+import struct
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -27,13 +29,17 @@ MOST_SOURCES_IN_UNIT = 4096
 
 
 class UnitTask(msgspec.Struct, frozen=True):
-    """One unit as it is sent to a worker: a slice (`piece`) of one file, or several whole files."""
+    """One unit as it is sent to a worker: a slice (`piece`) of one file, or several whole files.
+
+    `slice` is the digest of what the unit is made from (see `SliceDigests`).
+    """
 
     unit: int
     files: tuple[SourceFile, ...]
     text_bytes: int
     piece: Slice | None = None
     rows: int | None = None
+    slice: str = ""
 
     def file(self, source: int) -> SourceFile:
         """The file with this place in the list of sources."""
@@ -132,12 +138,33 @@ def _rows(piece: Slices) -> np.ndarray:
     return piece.rows if piece.rows is not None else np.zeros(len(piece.start), np.int64)
 
 
+class SliceDigests:
+    """The digest of each unit's slice: which sources by position, kind, size and identity, and which part of them.
+
+    Paths and modification times do not enter it, so a part keeps its slice when its source is moved or copied.
+    """
+
+    def __init__(self, plan: pa.Table, sources: pa.Table) -> None:
+        self._first, self._count = (plan[name].to_numpy() for name in ("source", "sources"))
+        # A unit of whole sources has no slice. -1 marks that, because no slice starts there.
+        self._start, self._stop = (plan[name].fill_null(-1).to_numpy() for name in ("start", "stop"))
+        self._sources = np.empty(len(sources), [("kind", "S16"), ("size", "<i8"), ("identity", "<u8")])
+        self._sources["kind"] = np.array(sources["kind"].cast(pa.string()).to_pylist(), "S16")
+        self._sources["size"] = sources["size"].to_numpy()
+        self._sources["identity"] = sources["identity"].to_numpy()
+
+    def __getitem__(self, unit: int) -> str:
+        first, count = int(self._first[unit]), int(self._count[unit])
+        span = struct.pack("<QQqq", first, count, int(self._start[unit]), int(self._stop[unit]))
+        return hashlib.sha256(span + self._sources[first : first + count].tobytes()).hexdigest()[:32]
+
+
 def tasks(plan: pa.Table, sources: pa.Table, units: Iterable[int]) -> Iterator[UnitTask]:
     """The tasks of some units, made one by one as they are asked for."""
     first, count, text_bytes = (plan[name].to_numpy() for name in ("source", "sources", "text_bytes"))
     start, stop, rows = (plan[name].fill_null(0).to_numpy() for name in ("start", "stop", "rows"))
     is_slice, is_counted = (plan[name].is_valid().to_numpy() for name in ("stop", "rows"))
-    details = plan[DETAIL]
+    details, slices = plan[DETAIL], SliceDigests(plan, sources)
     files: tuple[SourceFile, ...] = ()
     for unit in units:
         source, length = int(first[unit]), int(count[unit])
@@ -149,4 +176,5 @@ def tasks(plan: pa.Table, sources: pa.Table, units: Iterable[int]) -> Iterator[U
             text_bytes=int(text_bytes[unit]),
             piece=Slice(int(start[unit]), int(stop[unit]), details[unit].as_py()) if is_slice[unit] else None,
             rows=int(rows[unit]) if is_counted[unit] else None,
+            slice=slices[unit],
         )

@@ -33,6 +33,7 @@ class Mapped(msgspec.Struct, frozen=True):
     tokens: int
     text_bytes: int
     notices: tuple[str, ...]
+    mismatch: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,7 @@ class MapRows:
         """Read, encode and publish one unit; a failed audit starts it again with the reference engine."""
         tokenizer = loaded_tokenizer(self.directory, self.job, self.engine)
         tokens, text_bytes = tokenizer.give_up_if_wrong(lambda: self._write(task, tokenizer))
-        return Mapped(tokens, text_bytes, tokenizer.take_notices())
+        return Mapped(tokens, text_bytes, tokenizer.take_notices(), tokenizer.mismatch)
 
     def _write(self, task: UnitTask, tokenizer: Tokenizer) -> tuple[int, int]:
         schema = rows_schema(self.job)

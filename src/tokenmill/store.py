@@ -157,7 +157,7 @@ class Store:
     def _open_part(self, part: int) -> PartContent:
         summary, content = open_part(self._folder, part)
         check_fits(self._folder, part, content, self.job.tokenizer.dtype, self.run.sources)
-        if not self.manifest.slice(part, 1).equals(layout.manifest_columns([layout.manifest_row(summary)])):
+        if not layout.is_listed(self.manifest, summary):
             raise layout.damaged(self._folder, part_name(part), "it is not the part that the manifest describes")
         return content
 

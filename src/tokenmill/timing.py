@@ -25,7 +25,7 @@ from tokenmill.sources.documents import Documents, SourceFile
 from tokenmill.storage import Folder, folder_at, in_background
 from tokenmill.tokenizers.engine import Encoded
 from tokenmill.tokenizers.tokenizer import Tokenizer
-from tokenmill.work import BATCHES_IN_WORKER, Limits, Tokenize, commit, loaded_tokenizer, unit_tokens
+from tokenmill.work import BATCHES_IN_WORKER, Commit, Limits, Tokenize, loaded_tokenizer, unit_tokens
 
 FAST = "gigatoken"
 
@@ -148,7 +148,7 @@ def _stop(task: UnitTask, file: SourceFile, last: Documents) -> Stop:
 def _committed(folder: Folder, builder: PartBuilder, tokenizer: Tokenizer, clock: _Clock, stop: Stop | None) -> Timing:
     clock.at("check")
     timed = cast("Folder", _TimedFolder(folder, clock))  # all but `publish` is the folder's own
-    done = commit(timed, builder, tokenizer.engine, tokenizer.take_notices())
+    done = Commit(timed, builder, recheck=False, engine=tokenizer.engine, notices=tokenizer.take_notices())()
     clock.stop()
     return Timing(
         text_bytes=done.summary.text_bytes,

@@ -90,7 +90,7 @@ class Chronicle:
         )
         self.report.advance(task.text_bytes, self.step)
         for notice in committed.notices:
-            self._warn(notice)
+            self.warn(notice)
 
     def failed(self, task: UnitTask, failure: Failed[Any], then: str) -> None:
         """A unit ended in an error. One that explains itself is told at the end."""
@@ -123,7 +123,7 @@ class Chronicle:
         self._say_death(task, death, then)
         if death.end.cause is Cause.MEMORY and death.workers < self.workers:
             self.workers = death.workers
-            self._warn(fewer_workers(self.workers))
+            self.warn(fewer_workers(self.workers))
 
     def _say_death(self, task: UnitTask, death: Died[Any], then: str) -> None:
         """Who died, and how; of a node that was lost, once for all that it had."""
@@ -148,7 +148,8 @@ class Chronicle:
         elif self._said == MOST_SAID + 1:
             self.report.say(f"and so on: {self.log_path} has the rest")
 
-    def _warn(self, notice: str) -> None:
+    def warn(self, notice: str) -> None:
+        """Show a notice, log it, and keep it for the result; once."""
         if notice not in self.notices:
             self.notices.append(notice)
             self.log("notice", message=notice)

@@ -14,10 +14,11 @@ import pyarrow as pa
 from tokenmill import layout
 from tokenmill.errors import UsageError
 from tokenmill.exports import shards
-from tokenmill.exports.job import FIRST_SHARD, ExportJob, store_digest
+from tokenmill.exports.job import FIRST_SHARD, ExportJob
 from tokenmill.formats import FORMATS, find_format
 from tokenmill.formats.format import Place, Tail, Traits
 from tokenmill.job import TokenizerSpec, parse_size
+from tokenmill.listed_parts import store_digest
 
 LARGEST_IDS = {"uint16": 1 << 16, "int32": 1 << 31, "uint32": 1 << 32}
 SMALL_CORPUS_SHARDS = 10

@@ -10,14 +10,17 @@ import numpy as np
 
 from tokenmill import layout, logbook, quarantine
 from tokenmill.api import progress
+from tokenmill.api.errands import Crew
+from tokenmill.api.freeze import load
 from tokenmill.api.manifest import ManifestBuilder
 from tokenmill.api.means import choose_means
 from tokenmill.api.request import BadWords
 from tokenmill.api.trouble import BadShare, too_many_bad
 from tokenmill.api.turns import FINISHING, turn
 from tokenmill.api.workplace import check_place, workplace
-from tokenmill.errors import IncompleteStore
+from tokenmill.errors import CorruptStore, IncompleteStore
 from tokenmill.executors.outcomes import Pool
+from tokenmill.part import part_name
 from tokenmill.storage import Folder, folder_at
 from tokenmill.wording import count
 
@@ -55,11 +58,12 @@ def finish(  # noqa: PLR0913 - the options of the command, by their names
     started = time.monotonic()
     folder = folder_at(directory)
     run = layout.require_run(folder)
+    layout.refuse_suspect(folder, run)
     written = not _is_complete(folder) and _complete(
         folder, run, share, workers, workplace(on, PRELOAD, executor, reporter)
     )
     manifest = layout.require_manifest(folder, run)
-    totals = {name: int(np.sum(manifest[name].to_numpy())) for name in layout.MANIFEST_SCHEMA.names[1:-1]}
+    totals = {name: int(np.sum(manifest[name].to_numpy())) for name in layout.COUNT_COLUMNS}
     return Finished(
         directory=folder.root,
         units=run.units,
@@ -95,7 +99,7 @@ def _complete(
         if is_ours:
             means = choose_means(workers, None, run.units // PARTS_PER_WORKER + 1, room=pool.room)
             pool.start(means.workers, means.worker_bytes, most_workers=means.most_workers)
-            _write(folder, run, pool, max_bad)
+            _write(folder, run, Crew(pool, report, means.workers), max_bad)
     layout.tidy(folder)
     return is_ours
 
@@ -111,11 +115,22 @@ def _refuse_gaps(folder: Folder, committed: np.ndarray) -> None:
         )
 
 
-def _write(folder: Folder, run: layout.Run, pool: Pool, max_bad: float) -> None:
-    builder = ManifestBuilder(folder, run)
-    builder.add_from_parts(pool, np.arange(run.units))
+def _write(folder: Folder, run: layout.Run, crew: Crew, max_bad: float) -> None:
+    frozen = load(folder, run)
+    builder = ManifestBuilder(folder, run, frozen.plan, frozen.sources)
+    invalid = {part.unit: part.reason for part in builder.add_from_parts(crew, np.arange(run.units))}
+    sizes = layout.part_sizes(folder, run.units)
+    unusable = invalid | dict.fromkeys(builder.truncated(sizes), "its file is gone or cut off")
+    if unusable:
+        unit = min(unusable)
+        raise CorruptStore(
+            f"{count(len(unusable), 'part')} of {folder.root} cannot be used",
+            f"first        {folder.path(part_name(unit))}",
+            f"reason       {unusable[unit]}",
+            "Run the same `tokenmill prepare` again: it makes these parts again, and no other.",
+        )
     if builder.quarantined > max_bad * builder.rows:
         found = BadShare(builder.bad_reasons(), builder.rows, run.job.column)
         raise too_many_bad(folder, found, max_bad, logbook.path(folder))
     quarantine.gather(folder, np.ones(run.units, np.bool_))
-    builder.publish()
+    builder.publish(sizes)

@@ -13,8 +13,9 @@ from tokenmill import layout
 from tokenmill.api.trouble import MEASURES
 from tokenmill.errors import JobChanged, StoreError, UsageError
 from tokenmill.exports.finding import Export, Spot, in_store, no_tokens
-from tokenmill.exports.job import EXPORT, MANIFEST, STATE, exports_in, store_digest
+from tokenmill.exports.job import EXPORT, MANIFEST, STATE, exports_in
 from tokenmill.exports.order import Order
+from tokenmill.listed_parts import store_digest
 from tokenmill.part import TokenArray
 from tokenmill.storage import Folder, absolute, folder_at, resolved
 from tokenmill.store import Store

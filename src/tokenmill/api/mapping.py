@@ -19,7 +19,7 @@ from tokenmill import layout, planning
 from tokenmill.api import dataset_tables, progress
 from tokenmill.api.dataset_tables import Extent
 from tokenmill.api.errands import Crew
-from tokenmill.api.freeze import FrozenRun, freeze
+from tokenmill.api.freeze import FrozenRun, freeze, publish_again
 from tokenmill.api.means import choose_means
 from tokenmill.api.request import Request, Words, make_request, total_bytes
 from tokenmill.api.trouble import span
@@ -31,6 +31,7 @@ from tokenmill.sources import discover, files_between, split_file
 from tokenmill.sources.documents import ReadOptions
 from tokenmill.storage import Folder, folder_at
 from tokenmill.tokenizers import engine_modules, shelf
+from tokenmill.tokenizers.tokenizer import REFERENCES
 from tokenmill.tokenizers.vocabulary import Vocabulary, boundary_token, end_token, resolve
 
 if TYPE_CHECKING:
@@ -43,6 +44,8 @@ MOST_FILES = 512
 """About how many files a large dataset gets: each of them is mapped into memory by whoever opens it."""
 
 SPILLED = "text.arrow"
+MAX_ROW_BYTES = 1 << 30
+"""The longest row that is tokenized: `map` has no limit, and memory sets one below this."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +78,7 @@ def map_dataset(  # noqa: PLR0913 - the options of the command, by their names
     """
     if num_proc is not None and num_proc < 1:
         raise UsageError("num_proc has to be at least 1")
-    words = Words((), tokenizer, column, None, engine, eot, bos)
+    words = Words((), tokenizer, column, None, engine, eot, bos, max_document_bytes=MAX_ROW_BYTES)
     with (
         nullcontext(executor) if executor is not None else LocalExecutor(engine_modules(engine)) as pool,
         reporter if reporter is not None else progress.for_python() as report,
@@ -182,7 +185,16 @@ class _Mapping:
         request = self._request(list(place.file_rows) if place.file_rows else [folder.path(SPILLED)])
         folder.create(ROWS)
         self.pool.start(1)  # one is enough for a few headers; how many there will be is known after that
-        self._run(folder, freeze(folder, request, self.pool), request.choice.engine)
+        frozen, reference = freeze(folder, request, self.pool), REFERENCES[self.vocabulary.spec.kind].name
+        if frozen.files:  # the rows are kept by the content of the dataset, so they are of this source
+            publish_again(folder, frozen)
+        suspect = layout.read_mismatch(folder) is not None
+        mismatch = self._run(folder, frozen, reference if suspect else request.choice.engine)
+        if mismatch is not None and not suspect:
+            folder.remove(ROWS)  # before the record: whoever finds that uses the reference, and trusts all rows
+            layout.publish_mismatch(folder, layout.EngineMismatch(request.choice.engine, mismatch))
+            folder.create(ROWS)
+            self._run(folder, frozen, reference)
         folder.settle(ROWS)
         folder.discard(SPILLED)
 
@@ -192,8 +204,9 @@ class _Mapping:
         unit_bytes = max(planning.default_unit_bytes(size), size // MOST_FILES)
         return make_request(replace(self.words, unit_bytes=unit_bytes), discovery, self.vocabulary)
 
-    def _run(self, folder: Folder, frozen: FrozenRun, engine: str) -> None:
-        """Write the rows of every unit that has none yet."""
+    def _run(self, folder: Folder, frozen: FrozenRun, engine: str) -> str | None:
+        """Write the rows of every unit that has none yet; the audit that the fast engine failed, if it did."""
+        mismatch = None
         means = choose_means(self.num_proc, self.memory, most_workers=frozen.run.units)
         self.pool.start(means.workers, means.worker_bytes, means.crew_bytes)
         there = _written(folder, frozen.run)
@@ -204,8 +217,10 @@ class _Mapping:
         crew = Crew(self.pool, self.report, means.workers)
         for done in crew.each(function, tasks, lambda task: f"unit {task.unit} ({span(task)})"):
             crew.count(done.item.text_bytes, done.value.text_bytes, done.value.tokens)
+            mismatch = mismatch or done.value.mismatch
             for notice in done.value.notices:
                 self.report.say(f"note: {notice}")
+        return mismatch
 
 
 def _is_complete(folder: Folder) -> bool:

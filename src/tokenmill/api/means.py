@@ -10,20 +10,19 @@ from tokenmill.errors import UsageError
 from tokenmill.executors.local import this_machine
 from tokenmill.executors.outcomes import OWN_BYTES
 from tokenmill.job import parse_size
-from tokenmill.work import Limits
+from tokenmill.wording import size
+from tokenmill.work import Limits, fast_bytes
 
 if TYPE_CHECKING:
     from tokenmill.api.request import BadWords
     from tokenmill.executors.outcomes import Room
+    from tokenmill.job import Job
 
 WORKER_SHARE_USED = 0.8
 """How much of its share a worker may hold between batches; a batch needs the rest."""
 
 SMALLEST_WORKER_BYTES = 450 << 20
 """What a worker needs to do anything: its libraries, an engine, a batch."""
-
-DOCUMENT_COPIES = 5
-"""How many times its size a document takes at most on its way from a source to a part."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,28 +43,34 @@ class Means:
 
     def limits(self, words: BadWords | None = None) -> Limits:
         """What each worker is told: strict about bad rows if nothing else is said."""
-        document_bytes = self.alone_bytes // DOCUMENT_COPIES
         if words is None:
-            return Limits(self.worker_bytes, document_bytes)
-        return Limits(self.worker_bytes, document_bytes, words.timeout_seconds(), words.on_bad, words.quarantine_text)
+            return Limits(self.worker_bytes, self.alone_bytes)
+        return Limits(self.worker_bytes, self.alone_bytes, words.timeout_seconds(), words.on_bad, words.quarantine_text)
 
 
-def choose_means(
+def choose_means(  # noqa: PLR0913, PLR0917 - what is asked for, and what there is
     workers: int | None,
     memory: str | int | None,
     most_workers: int,
     smallest_worker_bytes: int = SMALLEST_WORKER_BYTES,
     room: Room | None = None,
+    job: Job | None = None,
 ) -> Means:
     """One worker per core, no more than there is work for, and no more than fit into the memory budget.
 
-    The budget is that of each machine, where there are several.
+    The budget is that of each machine, where there are several. One that cannot hold the longest document of the `job`
+    is refused.
     """
     room = room or this_machine()
+    least_bytes = OWN_BYTES + (fast_bytes(job.document_bytes or 0) if job is not None else 0)
     if workers is not None and workers < 1:
         raise UsageError("--workers has to be at least 1")
     wanted = min(workers if workers is not None else room.processors, max(most_workers, 1))
     budget = parse_size(memory) if memory is not None else room.share_bytes * room.of_machine
+    if memory is None and room.machine_bytes is not None:  # a small machine gives more than its usual fraction
+        budget = max(budget, min(least_bytes, room.machine_bytes))
+    if job is not None and budget < least_bytes:
+        raise _too_little(budget, least_bytes, job, given=memory is not None)
     if room.machine_bytes is None:
         return _of_cluster(wanted, min(workers or most_workers, most_workers), budget, smallest_worker_bytes, room)
     fitting = max(1, (budget - OWN_BYTES) // smallest_worker_bytes)
@@ -77,6 +82,14 @@ def choose_means(
         notice = f"--memory is more than the {room.machine_bytes / 1e9:.1f} GB there are"
     crew_bytes = max(budget - OWN_BYTES, count * smallest_worker_bytes)
     return Means(count, int(crew_bytes // count * WORKER_SHARE_USED), crew_bytes, crew_bytes, budget, count, notice)
+
+
+def _too_little(budget: int, least_bytes: int, job: Job, *, given: bool) -> UsageError:
+    return UsageError(
+        f"{'--memory ' if given else ''}{size(budget)} {'is' if given else 'of memory is'} too little",
+        f"needed       {size(least_bytes)}: one worker that holds a document of {size(job.document_bytes or 0)}",
+        f"Give --memory {-(-least_bytes // 10**8) / 10:g}GB or more, or a lower --max-document-bytes for a new store.",
+    )
 
 
 def _of_cluster(wanted: int, most_workers: int, budget: int, smallest_worker_bytes: int, room: Room) -> Means:

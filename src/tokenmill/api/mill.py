@@ -18,11 +18,16 @@ import pyarrow.compute as pc
 
 from tokenmill import layout, planning
 from tokenmill.api import isolating
+from tokenmill.api.adoption import remove_parts
 from tokenmill.api.chronicle import Chronicle
+from tokenmill.api.errands import Crew
 from tokenmill.api.manifest import ManifestBuilder
 from tokenmill.api.trouble import BadShare, bad_document, run_failed, too_many_bad
+from tokenmill.errors import CorruptStore, StoreError
 from tokenmill.executors.outcomes import Died, Done, Executor, Failed, Terms
 from tokenmill.isolation import Isolate, Patient
+from tokenmill.tokenizers.tokenizer import REFERENCES
+from tokenmill.wording import count
 from tokenmill.work import Committed, Tokenize
 
 if TYPE_CHECKING:
@@ -35,12 +40,16 @@ if TYPE_CHECKING:
     from tokenmill.api.progress import Reporter
     from tokenmill.api.ranks import Share
     from tokenmill.errors import RunFailed
+    from tokenmill.job import Job
     from tokenmill.planning import UnitTask
     from tokenmill.storage import Folder
     from tokenmill.work import Limits
 
 FAILURES_WITHOUT_SUCCESS = 10
 MOST_FAILURES = 100
+MAX_COLLECTIONS = 5
+"""How often parts may turn out to be missing or damaged when the manifest is written."""
+
 MOST_ASIDE = 100
 """How many units may wait to be done document by document before that is done."""
 
@@ -80,6 +89,8 @@ class Mill:
     max_bad: float
     report: Reporter
     share: Share | None = None
+    repair: bool = False
+    retry_quarantine: bool = False
     failures: list[Failed[UnitTask] | Died[UnitTask]] = field(default_factory=list)
     seconds: float = 0.0
     _aside: dict[int, Patient] = field(default_factory=dict)
@@ -89,11 +100,12 @@ class Mill:
     _listing_seconds: float = 0.0
     _hungry: bool = False
     _planned_bytes_done: int = 0
+    _recheck: bool = False
+    _collections: int = 0
 
     def __post_init__(self) -> None:
-        self.manifest = ManifestBuilder(self.folder, self.frozen.run)
-        self.committed = layout.committed_units(self.folder, self.frozen.run.units)
-        self.earlier = np.flatnonzero(self.committed)
+        self.sizes = np.zeros(0, np.int64)
+        self._restart()
         self._listed = time.monotonic()
         self.is_far = bool(pc.any(pc.match_substring(self.frozen.sources["path"], "://")).as_py())
         self.is_shared = self.folder.is_remote or self.share is not None
@@ -105,23 +117,131 @@ class Mill:
         self._planned_bytes = int(self.frozen.plan["text_bytes"].to_numpy().sum())
         self._planned_rows = pc.sum(self.frozen.plan["rows"]).as_py() or 0
 
+    def _restart(self) -> None:
+        """Count as done what is done in the store, and nothing else."""
+        self.manifest = ManifestBuilder(self.folder, self.frozen.run, self.frozen.plan, self.frozen.sources)
+        self.committed = self._done_units()
+        self.earlier = np.flatnonzero(self.committed)
+        self._planned_bytes_done = 0
+
+    def _done_units(self) -> npt.NDArray[np.bool_]:
+        """The units that have a part; one that the reference engine made or confirmed, while the store is suspect."""
+        units = self.frozen.run.units
+        done = layout.committed_units(self.folder, units)
+        return done & layout.rechecked_units(self.folder, units) if self._recheck else done
+
+    def take_stock(self, executor: Executor) -> None:
+        """Find the units whose parts cannot be used, and remove those parts, so that `run` makes them again.
+
+        Where several machines share a store, the one that writes the manifest checks the parts (see `collect`).
+        """
+        self._look_for_mismatch()
+        if self._is_complete() or not len(self.earlier):
+            return
+        if self.is_shared and not self.repair and not self.retry_quarantine:
+            return
+        unusable = self._unusable(executor, self.earlier, content_too=self.repair)
+        self._do_again(unusable, "damaged or made from other sources")
+        if self.retry_quarantine:
+            self._do_again(self.manifest.quarantined_units(), "with rows in quarantine")
+
+    def _is_complete(self) -> bool:
+        """Whether the store has a manifest, and all the parts that it lists, by their sizes; else there is none."""
+        if not self.folder.exists(layout.MANIFEST):
+            return False
+        try:
+            manifest = layout.require_manifest(self.folder, self.frozen.run)
+        except CorruptStore:
+            layout.withdraw_manifest(self.folder)
+            self.chronicle.warn("the manifest is damaged: it is written again")
+            return False
+        sizes = layout.part_sizes(self.folder, self.frozen.run.units)
+        listed = manifest["bytes"].to_numpy() if "bytes" in manifest.column_names else np.maximum(sizes, 0)
+        wrong = np.flatnonzero(sizes != listed).tolist()
+        if not wrong and not self.repair and not self.retry_quarantine:
+            return True
+        if self.frozen.run.format < layout.FORMAT:
+            raise StoreError(
+                f"{self.folder.root} is a store of format {self.frozen.run.format}, and cannot be changed",
+                *([f"missing      {count(len(wrong), 'part')}, the first is unit {wrong[0]}"] if wrong else []),
+                "Prepare it again with another --out.",
+            )
+        if wrong:
+            self._do_again(wrong, "missing or cut off")
+        return False
+
+    def _unusable(self, executor: Executor, units: npt.NDArray[np.int64], *, content_too: bool = False) -> list[int]:
+        """The units whose parts are damaged, gone, or made from something else; the others are collected."""
+        crew = Crew(executor, self.report, self.means.workers)
+        invalid = self.manifest.add_from_parts(crew, units, content_too=content_too)
+        for part in invalid:
+            self.chronicle.log("invalid part", unit=part.unit, reason=part.reason)
+        self.sizes = layout.part_sizes(self.folder, self.frozen.run.units)
+        return sorted({*(part.unit for part in invalid), *self.manifest.truncated(self.sizes)})
+
+    def _do_again(self, units: list[int], why: str) -> None:
+        """Remove the parts of some units, after the manifest, and count them as missing."""
+        if not units:
+            return
+        remove_parts(self.folder, units)
+        self.committed[units] = False
+        self.earlier = np.setdiff1d(self.earlier, units)
+        self.manifest.discard(units)
+        named = f"unit {units[0]}" if len(units) == 1 else f"units {units[0]} ... {units[-1]}"
+        self.chronicle.warn(f"{count(len(units), 'part')} {why} ({named}): made again")
+
+    def _look_for_mismatch(self) -> bool:
+        """Distrust every part of the fast engine if it has failed an audit in this store, here or elsewhere.
+
+        From then on a unit is done when the reference engine has made its part or found it equal.
+        """
+        mismatch = None if self._recheck else layout.read_mismatch(self.folder)
+        if mismatch is None:
+            return False
+        self._recheck, self.engine = True, REFERENCES[self.frozen.run.job.tokenizer.kind].name
+        self._restart()
+        left = int((~self.committed).sum())
+        if left:
+            layout.withdraw_manifest(self.folder)
+            self.chronicle.warn(
+                f"{mismatch.engine} failed an audit: {count(left, 'unit')} compared with {self.engine}, and made again "
+                "where they differ"
+            )
+        return True
+
+    def collect(self, executor: Executor) -> bool:
+        """Complete the rows of the manifest from the parts of other calls; False if units have to be done again."""
+        self._collections += 1
+        if self._look_for_mismatch() and not self.committed.all():
+            return False
+        unusable = self._unusable(executor, np.flatnonzero(~self.manifest.collected))
+        if not unusable:
+            return True
+        if self._collections > MAX_COLLECTIONS:
+            raise StoreError(
+                f"parts of {self.folder.root} keep disappearing or changing while the run goes on",
+                f"first        unit {unusable[0]}",
+                "Find out which process removes or overwrites them, then run the same command again.",
+            )
+        self._do_again(unusable, "missing, damaged or made from other sources")
+        return False
+
     def run(self, executor: Executor) -> None:
         """Do every unit that has no part yet; raise RunFailed if some could not be done."""
         missing, workers = int((~self.committed).sum()), self.means.workers
-        self.chronicle.log("start", units=len(self.committed), missing=missing, workers=workers, engine=self.engine)
+        if not self._collections:
+            units = len(self.committed)
+            self.chronicle.log("start", units=units, missing=missing, workers=workers, engine=self.engine)
         if not missing:
             return
-        there = self.frozen.plan["text_bytes"].to_numpy()[self.committed].sum()
-        self.report.begin("tokenize", self._planned_bytes, int(there), workers)
         started = time.monotonic()
         try:
-            while len(self._untried()) and not self._hopeless():
-                self._give_out(executor, self.engine)
-                while self._aside and not self._hopeless():
-                    self._isolate(executor, self.engine)
+            self._do_missing(executor)
+            while self._look_for_mismatch() and not self.committed.all():
+                self._do_missing(executor)
         finally:
             self.chronicle.flush()
-        self.seconds = time.monotonic() - started
+            self.seconds += time.monotonic() - started
         if self.failures and self.is_shared:
             self._take_from_others()  # what could not be done here may have been done elsewhere
         left = int((~self.committed).sum())
@@ -129,6 +249,17 @@ class Mill:
             raise run_failed(self.failures, left, len(self.committed), self.chronicle.log_path)
         if left:
             raise self._given_up(self._rows_read(), so_far=True)
+
+    def _do_missing(self, executor: Executor) -> None:
+        there = self.frozen.plan["text_bytes"].to_numpy()[self.committed].sum()
+        self.report.begin("tokenize", self._planned_bytes, int(there), self.means.workers)
+        while len(self._untried()) and not self._hopeless():
+            self._give_out(executor, self.engine)
+            while self._aside and not self._hopeless():
+                self._isolate(executor, self.engine)
+            if self._look_for_mismatch():
+                there = self.frozen.plan["text_bytes"].to_numpy()[self.committed].sum()
+                self.report.begin("recheck", self._planned_bytes, int(there), self.means.workers)
 
     def check_bad(self) -> None:
         """Raise RunFailed if more of all rows are bad than may be; call it when the manifest knows all of them."""
@@ -141,7 +272,7 @@ class Mill:
 
     def _give_out(self, executor: Executor, engine: str) -> None:
         """Give out the missing units until they are done, too many are in trouble, or the engine is given up."""
-        function: Callable[[UnitTask], Any] = Tokenize(self.folder.root, self.frozen.run.job, engine, self.limits)
+        function: Callable[[UnitTask], Any] = Tokenize(*self._work(engine))
         for outcome in executor.run(function, self._tasks(engine), self._together):
             if not isinstance(outcome, Died) or outcome.final:
                 self._given.discard(outcome.item.unit)
@@ -150,9 +281,14 @@ class Mill:
             elif self._is_for_isolation(outcome.item, outcome, "its documents will be tried one by one"):
                 self._aside[outcome.item.unit] = Patient(outcome.item)
 
+    def _work(self, engine: str) -> tuple[str, Job, str, Limits, str, bool]:
+        """What the functions that do a unit need to know."""
+        frozen = self.frozen
+        return self.folder.root, frozen.run.job, engine, self.limits, frozen.reference_version, self._recheck
+
     def _isolate(self, executor: Executor, engine: str) -> None:
         """Give each unit that was set aside one more attempt; alone, if memory has run out before."""
-        function = Isolate(self.folder.root, self.frozen.run.job, engine, self.limits)
+        function = Isolate(*self._work(engine))
         terms = replace(APART, workers=1) if self._hungry else APART
         patients = itertools.takewhile(lambda _: not self._hopeless(), list(self._aside.values()))
         for outcome in executor.run(function, patients, terms):
@@ -281,7 +417,7 @@ class Mill:
     def _take_from_others(self, *, given_too: bool = False) -> None:
         """Note which units have got their parts from another machine since the parts were last listed."""
         started = time.monotonic()
-        there = layout.committed_units(self.folder, self.frozen.run.units)
+        there = self._done_units()
         new = np.flatnonzero(there & ~self.committed)
         new = new if given_too else np.setdiff1d(new, list(self._given))
         self.committed[new] = True
@@ -304,7 +440,8 @@ class Mill:
         """Whether twice as many documents are bad as may be, even if all that are left are good."""
         if not self.manifest.quarantined and not self._aside:
             return False
-        return self._bad_reasons().total() > EARLY * self.max_bad * self._most_rows()
+        bad = self.manifest.quarantined + sum(len(patient.left_out) for patient in self._aside.values())
+        return bad > EARLY * self.max_bad * self._most_rows()
 
     def _bad_reasons(self) -> Counter[str]:
         """How many rows are bad, for each reason, those of units that are not done yet included."""

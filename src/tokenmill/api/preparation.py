@@ -11,6 +11,7 @@ import numpy as np
 
 from tokenmill import layout, planning, quarantine
 from tokenmill.api import progress, ranks
+from tokenmill.api.adoption import adopt, refuse_for_ranks
 from tokenmill.api.export_request import ExportWords, make_export_request, refuse_unused
 from tokenmill.api.exporter import Exported
 from tokenmill.api.exporting import Limits, export_store
@@ -96,6 +97,10 @@ def prepare(  # noqa: PLR0913 - the options of the command, by their names
     max_bad: str | float = 0.001,
     document_timeout: str | float = USUAL_SECONDS,
     quarantine_text: bool = False,
+    max_document_bytes: str | int | None = None,
+    moved: str | Sequence[str] = (),
+    repair: bool = False,
+    retry_quarantine: bool = False,
     to: str | Sequence[str] = (),
     val: str | float | None = None,
     shuffle: int | None = None,
@@ -111,7 +116,9 @@ def prepare(  # noqa: PLR0913 - the options of the command, by their names
 
     Call it again after any interruption: only what is missing is done. With `on="ray"`, or a cluster's address, it is
     done there. Several processes that are rank 0, 1, ... `of` n share the work, wherever they are; each of them returns
-    when the store is complete.
+    when the store is complete. `repair` checks the content of every part and makes damaged ones again;
+    `retry_quarantine` does the units again that have rows in quarantine; `moved` names sources that have another path
+    now, as `OLD=NEW`.
     """
     check_place(on)
     formats = [to] if isinstance(to, str) else list(dict.fromkeys(to))
@@ -119,10 +126,22 @@ def prepare(  # noqa: PLR0913 - the options of the command, by their names
     refuse_unused(export_words, formats)
     share = ranks.choose_share(rank, of, look=on == LOCAL)
     _refuse_exports(share, formats, out)
+    _refuse_redoing(share, {"--repair": repair, "--retry-quarantine": retry_quarantine, "--moved": bool(moved)})
     bad = BadWords(on_bad, max_bad, document_timeout, quarantine_text)
     bad.check()
     named = name_sources(sources, version, column, limited=limit_units is not None)
-    words = Words(named.sources, tokenizer, named.column, separator, engine, eot, bos, unit_bytes, limit_units)
+    words = Words(
+        named.sources,
+        tokenizer,
+        named.column,
+        separator,
+        engine,
+        eot,
+        bos,
+        unit_bytes,
+        limit_units,
+        max_document_bytes,
+    )
     words.check()
     for each in formats:  # before anything is loaded or looked for
         make_export_request(each, export_words, FITS_ANYWHERE)
@@ -130,15 +149,29 @@ def prepare(  # noqa: PLR0913 - the options of the command, by their names
     with workplace(on, engine_modules(engine), executor, reporter) as (pool, report):
         discovery = find_sources(words, report.pending)
         most_workers = total_bytes(discovery) // planning.SMALLEST_UNIT_BYTES + 1
-        means = choose_means(workers, memory, most_workers, room=pool.room)
         request = make_request(words, discovery, named=named)
+        means = choose_means(workers, memory, most_workers, room=pool.room, job=request.job)
         exports = [make_export_request(each, export_words, request.job.tokenizer) for each in formats]
         folder = folder_at(out)
         with _held(folder, share):
             named.notes.extend(_strangers(folder))
             pool.start(means.workers, means.worker_bytes, means.crew_bytes, means.most_workers)
-            frozen = _frozen(folder, request, pool, report, share)
-            mill = Mill(folder, frozen, request.choice.engine, means, means.limits(bad), bad.share(), report, share)
+            frozen = _frozen(folder, request, pool, report, share, [moved] if isinstance(moved, str) else moved)
+            limits = means.limits(bad)
+            named.notes.extend(frozen.notes)
+            frozen = adopt(folder, frozen, limits, pool, report)
+            mill = Mill(
+                folder,
+                frozen,
+                request.choice.engine,
+                means,
+                limits,
+                bad.share(),
+                report,
+                share,
+                repair=repair,
+                retry_quarantine=retry_quarantine,
+            )
             _announce(report, mill, request)
             _announce_cluster(report, mill, pool)
             manifest = _mill(mill, pool, named)
@@ -154,6 +187,12 @@ def _refuse_exports(share: Share | None, formats: list[str], out: str) -> None:
             "It needs the whole store. When that is complete, run",
             *(f"tokenmill export {out} --to {name}" for name in formats),
         )
+
+
+def _refuse_redoing(share: Share | None, options: dict[str, bool]) -> None:
+    for option, is_given in options.items():
+        if share is not None and is_given:
+            raise UsageError(f"{option} cannot be used by {share}", "Run it once without --rank.")
 
 
 @contextmanager
@@ -185,35 +224,55 @@ def _strangers(folder: Folder) -> list[str]:
     return [f"{folder.root} holds other files; they are left alone"] if others else []
 
 
-def _frozen(folder: Folder, request: Request, pool: Pool, report: progress.Reporter, share: Share | None) -> FrozenRun:
+def _frozen(  # noqa: PLR0913, PLR0917 - where, what, by whom, and what was moved
+    folder: Folder,
+    request: Request,
+    pool: Pool,
+    report: progress.Reporter,
+    share: Share | None,
+    moved: Sequence[str],
+) -> FrozenRun:
     """The run of this store. Of several ranks one plans it, and the others wait for that."""
     if share is None:
-        return freeze(folder, request, pool, report.pending)
+        return freeze(folder, request, pool, report.pending, moved)
     waiting = "plan         another rank is at it"
     with turn(folder, PLANNING, lambda: folder.exists(layout.RUN), lambda: report.pending(waiting)):
-        return freeze(folder, request, pool, report.pending)
+        frozen = freeze(folder, request, pool, report.pending)
+    refuse_for_ranks(frozen)
+    return frozen
 
 
 def _mill(mill: Mill, pool: Pool, named: Named) -> pa.Table:
-    """Do what is missing and publish the manifest. What is in quarantine is told in any case."""
-    folder = mill.folder
+    """Do what is missing and publish the manifest. Rows in quarantine are named in any case."""
+    folder, manifest = mill.folder, None
     with Heart(folder, mill.chronicle, pool, mill.share):
         try:
-            mill.run(pool)
-            with _ending(mill) as is_ours:
-                if is_ours:
-                    mill.manifest.add_from_parts(pool, mill.earlier)
-                else:
-                    mill.manifest.adopt(layout.require_manifest(folder, mill.frozen.run))
-                mill.check_bad()
-                named.check_end(mill.manifest.rows)
-                if is_ours:
-                    quarantine.gather(folder, mill.committed)
-                return mill.manifest.publish()
+            mill.take_stock(pool)
+            while manifest is None:
+                mill.run(pool)
+                manifest = _complete(mill, pool, named)
         except BaseException:
-            with suppress(StoreError, StorageError):  # there is something more important to tell
+            with suppress(StoreError, StorageError):  # there is something more important to report
                 _tell_quarantine(mill)
             raise
+    return manifest
+
+
+def _complete(mill: Mill, pool: Pool, named: Named) -> pa.Table | None:
+    """Publish the manifest, unless it is there; None if some units have to be done again first."""
+    folder = mill.folder
+    with _ending(mill) as is_ours:
+        if not is_ours:
+            manifest = layout.require_manifest(folder, mill.frozen.run)
+            mill.manifest.adopt(manifest)
+        elif not mill.collect(pool):
+            return None
+        mill.check_bad()
+        named.check_end(mill.manifest.rows)
+        if not is_ours:
+            return manifest
+        quarantine.gather(folder, mill.committed)
+        return mill.manifest.publish(mill.sizes)
 
 
 def _tell_quarantine(mill: Mill) -> None:

@@ -22,6 +22,9 @@ from tokenmill.tokenizers.vocabulary import Vocabulary, boundary_token, end_toke
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+DEFAULT_DOCUMENT_BYTES = 32 << 20
+"""A longer document is not tokenized, unless --max-document-bytes allows it. A worker of 1 GB can hold such a one."""
+
 VERSIONED = ("tokenmill", "pyarrow", "numpy", "gigatoken", "tiktoken", "tokenizers")
 
 
@@ -38,6 +41,7 @@ class Words:
     bos: str | int | None = None
     unit_bytes: str | int | None = None
     limit_units: int | None = None
+    max_document_bytes: str | int | None = None
 
     def check(self) -> None:
         """Raise UsageError for what cannot be meant, whatever the sources and the tokenizer are."""
@@ -47,6 +51,8 @@ class Words:
             raise UsageError("--limit-units has to be at least 1")
         if self.unit_bytes is not None and parse_size(self.unit_bytes) == 0:
             raise UsageError("--unit-bytes has to be at least 1")
+        if self.max_document_bytes is not None and parse_size(self.max_document_bytes) == 0:
+            raise UsageError("--max-document-bytes has to be at least 1")
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +105,7 @@ class Request:
     discovery: Discovery
     choice: Choice
     named: Named
+    unit_bytes_given: bool = False
 
     @property
     def options(self) -> ReadOptions:
@@ -141,8 +148,10 @@ def make_request(
         end=end_token(spec, words.eot),
         unit_bytes=unit_bytes or planning.default_unit_bytes(total_bytes(discovery)),
         limit_units=words.limit_units,
+        document_bytes=parse_size(words.max_document_bytes or DEFAULT_DOCUMENT_BYTES),
     )
-    return Request(job, vocabulary, discovery, choose_engine(vocabulary, words.engine), named or Named([]))
+    choice = choose_engine(vocabulary, words.engine)
+    return Request(job, vocabulary, discovery, choice, named or Named([]), unit_bytes is not None)
 
 
 def versions() -> dict[str, str]:

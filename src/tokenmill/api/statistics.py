@@ -27,6 +27,7 @@ from tokenmill.census.origins import left_out, origin
 from tokenmill.census.values import CountValues, ValueCounts
 from tokenmill.errors import CorruptStore, SourceError, StoreError, UsageError
 from tokenmill.executors.outcomes import Died, Done, Item, Pool, Value
+from tokenmill.listed_parts import ListedParts
 from tokenmill.storage import folder_at
 from tokenmill.tokenizers.pieces import piece_lookup
 from tokenmill.wording import size
@@ -102,6 +103,7 @@ class _Census:
     notices: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
+        self.parts = ListedParts.of(self.folder, self.run, self.manifest)
         self.tally = tally.Tally(self.run.job.tokenizer.vocabulary_size, self.run.sources)
         self.documents, self.tokens = (self.manifest[name].to_numpy() for name in ("documents", "tokens"))
         self.stretches = _stretches(self.tokens + DOCUMENT_WEIGHT * self.documents, self.means.workers)
@@ -110,7 +112,7 @@ class _Census:
     def count_parts(self) -> None:
         """One pass over all parts."""
         scratch = self.scratch if self.ranges else None
-        function = CountParts(self.folder.root, self.run.job, self.run.sources, scratch, self.ranges)
+        function = CountParts(self.folder.root, self.run.job, self.parts, scratch, self.ranges)
         self.crew.begin("count", int(self.tokens.sum()))
         for done in _each(self.crew, function, self.stretches, lambda it: f"parts {it.start} to {it.stop - 1}"):
             self.tally.add(done.value)
@@ -132,7 +134,7 @@ class _Census:
 
     def by_column(self, column: str) -> ValueCounts:
         """Count tokens by the values of a column. What is too much is folded in the order of units, always the same."""
-        function = CountValues(self.folder.root, self.run.job, self.run.sources, column, BATCH_BYTES)
+        function = CountValues(self.folder.root, self.run.job, self.parts, column, BATCH_BYTES)
         plan = layout.read_plan(self.folder, self.run)
         tasks = planning.tasks(plan, self.sources, range(self.run.units))
         counts, is_said = ValueCounts(), False

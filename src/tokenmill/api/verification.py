@@ -15,7 +15,7 @@ from tokenmill.api.means import Means, choose_means
 from tokenmill.api.request import BadWords
 from tokenmill.api.workplace import check_place, workplace
 from tokenmill.checking import Verify
-from tokenmill.errors import CorruptStore, IncompleteStore, RunFailed, UsageError
+from tokenmill.errors import CorruptStore, IncompleteStore, RunFailed, StoreError, UsageError
 from tokenmill.executors.outcomes import Done, Executor, Failed, Item, Pool, Value
 from tokenmill.exports import PRELOAD
 from tokenmill.exports.checking import CheckStretch, stretches
@@ -26,8 +26,6 @@ from tokenmill.tokenizers.tokenizer import REFERENCES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
-
-    import pyarrow as pa
 
 NAMED_FAILURES = 10
 
@@ -73,7 +71,7 @@ def verify(  # noqa: PLR0913 - the options of the command, by their names
     manifest = layout.require_manifest(folder, run)
     frozen = load(folder, run)
     compared = 0
-    problems: list[str] = []
+    problems = _check_vocabulary(folder, run)
     modules = engine_modules(REFERENCES[run.job.tokenizer.kind].name)
     with workplace(on, modules, executor, reporter) as (pool, report):
         means = choose_means(workers, None, most_workers=run.units, room=pool.room)
@@ -84,7 +82,8 @@ def verify(  # noqa: PLR0913 - the options of the command, by their names
         check = Verify(folder.root, run.job, share, means.limits(BadWords()))
         for done in _checked(pool, check, tasks, problems, lambda task: f"part {task.unit}"):
             summary = done.value.summary
-            problems += _compare(manifest, done.item.unit, layout.manifest_columns([layout.manifest_row(summary)]))
+            if not layout.is_listed(manifest, summary):
+                problems.append(f"part {done.item.unit} is not the one the manifest describes")
             compared += done.value.compared
             step = progress.Step(step.text_bytes + summary.text_bytes, step.tokens + summary.tokens, step.units + 1)
             report.advance(done.item.text_bytes, step)
@@ -146,10 +145,13 @@ def _checked(
             raise RunFailed(f"the worker that checked {describe(outcome.item)} {outcome.how}")
 
 
-def _compare(manifest: pa.Table, unit: int, part: pa.Table) -> list[str]:
-    if unit < len(manifest) and manifest.slice(unit, 1).equals(part):
-        return []
-    return [f"part {unit} is not the one the manifest describes"]
+def _check_vocabulary(folder: Folder, run: layout.Run) -> list[str]:
+    """What is wrong with the vocabulary of the store, if anything."""
+    try:
+        layout.read_vocabulary(folder, run.job.tokenizer)
+    except StoreError as error:
+        return [str(error)]
+    return []
 
 
 def _compare_quarantine(folder: Folder, expected: int) -> list[str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -15,9 +14,10 @@ from tokenmill.census import duplicates
 from tokenmill.census.lengths import Counts, LengthCounts
 from tokenmill.errors import CorruptStore
 from tokenmill.job import Job
-from tokenmill.part import PartContent, PartSummary, check_fits, open_part
+from tokenmill.listed_parts import ListedParts
+from tokenmill.part import PartContent, PartSummary
 from tokenmill.places import Place
-from tokenmill.storage import Folder, folder_at, in_turn
+from tokenmill.storage import folder_at, in_turn
 from tokenmill.tokenizers.pieces import piece_lookup
 
 TOKENS_AT_ONCE = 1 << 18
@@ -81,7 +81,7 @@ class CountParts:
 
     directory: str
     job: Job
-    sources: int
+    parts: ListedParts
     scratch: str | None = None
     ranges: int = 1
 
@@ -91,7 +91,12 @@ class CountParts:
         pieces = pieces_of(self.directory, self.job)
         total = Counted(np.zeros(len(pieces.sizes), np.int64))
         found: list[duplicates.Records] = []
-        opened = in_turn(folder, self._opener(folder), range(stretch.start, stretch.stop), PARTS_AHEAD)
+        opened = in_turn(
+            folder,
+            functools.partial(self.parts.open, content_too=False),
+            range(stretch.start, stretch.stop),
+            PARTS_AHEAD,
+        )
         for summary, content in opened:
             Place("read").mark()
             self._count(total, summary, content, pieces)
@@ -100,9 +105,6 @@ class CountParts:
         if self.scratch is not None:
             duplicates.spill(duplicates.scratch_path(self.scratch, stretch.number), found, self.ranges)
         return total
-
-    def _opener(self, folder: Folder) -> Callable[[int], tuple[PartSummary, PartContent]]:
-        return functools.partial(open_checked, folder, self.job, self.sources)
 
     def _count(self, total: Counted, summary: PartSummary, content: PartContent, pieces: Pieces) -> None:
         lengths = np.diff(content.offsets)
@@ -115,13 +117,6 @@ class CountParts:
         for skipped in summary.skipped:
             known = skipped.reason in total.skipped or len(total.skipped) < MOST_REASONS
             total.skipped[skipped.reason if known else OTHER_REASONS] += skipped.rows
-
-
-def open_checked(folder: Folder, job: Job, sources: int, unit: int) -> tuple[PartSummary, PartContent]:
-    """A part of this job, whose sources there are."""
-    summary, content = open_part(folder, unit)
-    check_fits(folder, unit, content, job.tokenizer.dtype, sources)
-    return summary, content
 
 
 def count_tokens(directory: str, unit: int, content: PartContent, counts: Counts, pieces: Pieces) -> Counts:

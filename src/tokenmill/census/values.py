@@ -13,16 +13,16 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tokenmill.census.counting import count_tokens, open_checked, pieces_of
+from tokenmill.census.counting import count_tokens, pieces_of
 from tokenmill.census.lengths import Counts
 from tokenmill.errors import SourceError, UsageError
 from tokenmill.job import Job
+from tokenmill.listed_parts import ListedParts
 from tokenmill.part import PartContent
 from tokenmill.planning import UnitTask
 from tokenmill.sources import foresee
 from tokenmill.sources.columns import NoColumn
 from tokenmill.sources.documents import Documents, ReadOptions, Slice, SourceFile
-from tokenmill.storage import folder_at
 from tokenmill.work import FILES_AHEAD, unit_documents
 
 NONE = "(none)"
@@ -101,13 +101,13 @@ class CountValues:
 
     directory: str
     job: Job
-    sources: int
+    parts: ListedParts
     column: str
     batch_bytes: int
 
     def __call__(self, task: UnitTask) -> ValueCounts:
         """Read the column of a unit, and count its part by it."""
-        _, content = open_checked(folder_at(self.directory), self.job, self.sources, task.unit)
+        _, content = self.parts.open(task.unit, content_too=False)
         pieces = pieces_of(self.directory, self.job)
         ignored = np.zeros(len(pieces.sizes), np.int64)
         written = count_tokens(self.directory, task.unit, content, ignored, pieces)

@@ -51,6 +51,7 @@ def _example(*commands: str) -> str:
 @options.rank
 @options.how
 @options.bad
+@options.resuming
 @click.option(
     "--to",
     multiple=True,

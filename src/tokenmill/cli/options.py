@@ -20,7 +20,8 @@ HEADINGS = {
     "Exports": "--to --val --shuffle --shard-tokens --tail --end-token --dtype --sequence-tokens --name",
     "Machine": "--workers --memory --unit-bytes --limit-units",
     "Clusters": "--on --rank --of",
-    "Bad documents": "--on-bad --max-bad --document-timeout --quarantine-text",
+    "Bad documents": "--on-bad --max-bad --document-timeout --max-document-bytes --quarantine-text",
+    "Resuming": "--retry-quarantine --repair --moved",
     "Storage": "--endpoint --region --cache",
     "General": "--json --quiet --debug --help",
 }
@@ -113,7 +114,23 @@ _BAD = [
         metavar="SECONDS",
         help="A document that takes longer is bad.",
     ),
+    click.option(
+        "--max-document-bytes",
+        metavar="SIZE",
+        help="A longer document is bad. Frozen with the store. [default: 32 MiB]",
+    ),
     click.option("--quarantine-text", is_flag=True, help="Keep the text of bad documents beside their names."),
+]
+
+_RESUMING = [
+    click.option("--retry-quarantine", is_flag=True, help="Do the units again that have documents in quarantine."),
+    click.option("--repair", is_flag=True, help="Check the content of every part, and make damaged ones again."),
+    click.option(
+        "--moved",
+        multiple=True,
+        metavar="OLD=NEW",
+        help="A source, or a directory of sources, has another path now; can be given several times.",
+    ),
 ]
 
 _EXPORTS = [
@@ -237,6 +254,7 @@ def _all_of(options: list[Any]) -> Callable[[Function], Function]:
 what = _all_of(_WHAT)
 how = _all_of(_HOW)
 bad = _all_of(_BAD)
+resuming = _all_of(_RESUMING)
 exports = _all_of(_EXPORTS)
 export_details = _all_of(_EXPORT_DETAILS)
 limits = _all_of(_LIMITS)

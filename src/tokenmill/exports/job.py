@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 
 import msgspec
-import pyarrow as pa
 
 from tokenmill import layout
 from tokenmill.errors import CorruptStore, JobChanged, StoreError
@@ -132,11 +130,6 @@ def _check(frozen: FrozenExport) -> None:
         share = 0.0
     if share is not None and not 0 < share < 1:
         raise Damage("its val is none")
-
-
-def store_digest(manifest: pa.Table) -> str:
-    """What tells one store from another: the hash of the checksums of its parts."""
-    return hashlib.sha256("".join(manifest["sha256"].to_pylist()).encode()).hexdigest()
 
 
 def exports_in(folder: Folder) -> list[str]:

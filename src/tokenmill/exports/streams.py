@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -20,8 +20,11 @@ from tokenmill.errors import CorruptStore
 from tokenmill.exports import runs
 from tokenmill.exports.order import Order
 from tokenmill.exports.shards import Counts
-from tokenmill.part import PartContent, TokenArray, check_fits, open_part
+from tokenmill.part import PartContent, TokenArray
 from tokenmill.storage import Folder, in_turn
+
+OpenPart = Callable[[int, bool], PartContent]
+"""Opens a part by its number; the flag says whether its content is hashed."""
 
 RUNS_AHEAD = 16
 """How many runs are read at a time where that takes a network: a shard needs something of each."""
@@ -81,23 +84,17 @@ def _as_tokens(values: pa.Array, dtype: np.dtype[np.generic]) -> TokenArray:
     return np.frombuffer(data, np.uint8)[offsets[0] : offsets[-1]].view(dtype)
 
 
-def open_fitting(store: Folder, part: int, order: Order, dtype: str) -> PartContent:
-    """A part whose tokens are of the store's type, and whose documents are from its sources."""
-    _, content = open_part(store, part)
-    check_fits(store, part, content, dtype, len(order.identities))
-    return content
-
-
 @dataclass(slots=True)
 class PartExtent:
     """The documents of one stream in consecutive parts, in the order of the store.
 
-    Parts are opened again for their tokens, one at a time, so that no more than one is mapped into memory.
+    Parts are opened again for their tokens, one at a time, so that no more than one is mapped into memory; it is then
+    that their content is checked, because it is about to be read anyway.
     """
 
     store: Folder
     order: Order
-    dtype: str
+    open_part: OpenPart
     stream: int
     parts: range
     origins: Origins = field(init=False)
@@ -105,7 +102,7 @@ class PartExtent:
 
     def __post_init__(self) -> None:
         pieces = []
-        for content, kept in in_turn(self.store, self._open, self.parts):
+        for content, kept in in_turn(self.store, functools.partial(self._open, content_too=False), self.parts):
             origins = Origins(np.diff(content.offsets), content.source, content.row)
             if kept is not None:
                 origins = Origins(origins.lengths[kept], origins.source[kept], origins.row[kept])
@@ -118,7 +115,8 @@ class PartExtent:
         ends = np.cumsum(self._counts)
         firsts, lasts = np.maximum(start - ends + self._counts, 0), np.minimum(stop - ends + self._counts, self._counts)
         wanted = np.flatnonzero(firsts < lasts).tolist()
-        contents = in_turn(self.store, self._open, [self.parts[number] for number in wanted])
+        opening = functools.partial(self._open, content_too=True)
+        contents = in_turn(self.store, opening, [self.parts[number] for number in wanted])
         for number, (content, kept) in zip(wanted, contents, strict=True):
             first, last = int(firsts[number]), int(lasts[number])
             if kept is not None:
@@ -128,8 +126,8 @@ class PartExtent:
                 size = max(1, batch_bytes // tokens.itemsize)
                 yield from (tokens[place : place + size] for place in range(0, len(tokens), size))
 
-    def _open(self, part: int) -> tuple[PartContent, Counts | None]:
-        content = open_fitting(self.store, part, self.order, self.dtype)
+    def _open(self, part: int, *, content_too: bool) -> tuple[PartContent, Counts | None]:
+        content = self.open_part(part, content_too)
         streams = self.order.streams(content.source, content.row)
         return content, None if streams is None else np.flatnonzero(streams == self.stream)
 

@@ -17,9 +17,10 @@ from tokenmill.exports import records, runs
 from tokenmill.exports.job import ExportJob, FrozenExport
 from tokenmill.exports.order import Order
 from tokenmill.exports.shards import Counts, ShardTask
-from tokenmill.exports.streams import Extent, Origins, PartExtent, RunExtent, Shuffle, gathered, open_fitting
+from tokenmill.exports.streams import Extent, Origins, PartExtent, RunExtent, Shuffle, gathered
 from tokenmill.formats import find_format
 from tokenmill.formats.format import Content, Shard, ShardRecord, Tokens
+from tokenmill.listed_parts import ListedParts
 from tokenmill.part import PartContent, TokenArray
 from tokenmill.storage import Folder, folder_at, in_turn
 
@@ -39,16 +40,20 @@ class Site:
         """The split and the shuffle."""
         return Order.of(self.frozen.job, source_columns(self.store)[1])
 
-    def parts(self, parts: Iterable[int]) -> Iterator[PartContent]:
-        """Some parts of the store, one after the other."""
-        folder, order = folder_at(self.store), self.order
-        return in_turn(folder, lambda part: open_fitting(folder, part, order, self.shuffle.dtype), parts)
+    def parts(self, parts: Iterable[int], *, content_too: bool) -> Iterator[PartContent]:
+        """Some parts of the store, one after the other; with `content_too` what they hold is hashed."""
+        return in_turn(folder_at(self.store), lambda part: self.open_part(part, content_too), parts)
+
+    def open_part(self, part: int, content_too: bool) -> PartContent:
+        """The part that the manifest of the exported store lists."""
+        parts = ListedParts(self.store, self.frozen.job.store, self.shuffle.dtype, len(self.order.identities))
+        return parts.open(part, content_too=content_too)[1]
 
     def extent(self, stream: int, first_block: int, last_block: int) -> Extent:
         """The documents of some blocks."""
         blocks = range(first_block, last_block + 1)
         if self.frozen.job.shuffle is None:
-            return PartExtent(folder_at(self.store), self.order, self.shuffle.dtype, stream, blocks)
+            return PartExtent(folder_at(self.store), self.order, self.open_part, stream, blocks)
         return RunExtent(folder_at(self.out), self.order, self.shuffle, stream, blocks)
 
 
@@ -70,7 +75,7 @@ class Survey:
         """Documents and tokens: a row for each stream, a column for each part."""
         order, streams = self.site.order, self.site.frozen.job.streams
         documents, tokens = np.zeros((2, streams, len(parts)), np.int64)
-        for place, content in enumerate(self.site.parts(parts)):
+        for place, content in enumerate(self.site.parts(parts, content_too=False)):
             found = order.streams(content.source, content.row)
             found = np.zeros(len(content.row), np.uint8) if found is None else found
             documents[:, place] = np.bincount(found, minlength=streams)
@@ -88,7 +93,7 @@ class Sort:
         """Run number, first part, last part + 1; returns the tokens sorted."""
         run, start, stop = task
         job, bins, order = self.site.frozen.job, self.site.frozen.bins, self.site.order
-        contents = list(self.site.parts(range(start, stop)))
+        contents = list(self.site.parts(range(start, stop), content_too=True))
         origins = Origins.joined([Origins(np.diff(each.offsets), each.source, each.row) for each in contents])
         keys = order.keys(origins.source, origins.row)
         stream = order.streams(origins.source, origins.row)

@@ -30,7 +30,7 @@ _ADVICE = {
     NOT_UTF8: "Repair or remove the document; tokenmill never guesses what the bytes were.",
     NOT_AN_OBJECT: "JSON Lines has one object per line, in UTF-8. Repair or remove the line.",
     NOT_TEXT: "Repair or remove the line.",
-    TOO_LONG: "Raise --memory, or cut the document.",
+    TOO_LONG: "Use a larger --max-document-bytes and a new --out, or split the document.",
 }
 
 

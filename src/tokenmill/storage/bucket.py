@@ -73,13 +73,19 @@ class BucketFolder:
 
         Other stores cannot begin in the middle, or it was not tried; S3's directory buckets list in no order.
         """
+        for files in self.numbered_sizes(directory, count):
+            yield [name for name, _ in files]
+
+    def numbered_sizes(self, directory: str, count: int) -> Iterator[list[tuple[str, int]]]:
+        """The same with the size of each object, which a listing holds anyway."""
         url = self.path(directory)
         if not url.startswith("s3://") or "--x-s3/" in url or count <= LISTED_AT_ONCE:
-            yield self.names(directory)
+            files = [(file.path[len(url) + 1 :], file.size) for file in objects.below(url)]
+            yield [(name, size) for name, size in files if "/" not in name]
             return
         edges = [f"{number:08d}" for number in range(LISTED_AT_ONCE, min(count, 10**8), LISTED_AT_ONCE)]
         stretches = zip(["", *edges], [*edges, None], strict=True)
-        yield from in_turn(self, lambda stretch: objects.names_between(url, *stretch), stretches, LISTS_AHEAD)
+        yield from in_turn(self, lambda stretch: objects.sizes_between(url, *stretch), stretches, LISTS_AHEAD)
 
     def size(self, name: str) -> int:
         """The size of an object in bytes."""

@@ -39,6 +39,9 @@ class Folder(Protocol):
     def numbered_names(self, directory: str, count: int) -> Iterator[list[str]]:
         """The same where there may be `count` files that are called by their numbers, of eight digits; in lots."""
 
+    def numbered_sizes(self, directory: str, count: int) -> Iterator[list[tuple[str, int]]]:
+        """The same with the size of each file."""
+
     def size(self, name: str) -> int:
         """The size of a file in bytes."""
 

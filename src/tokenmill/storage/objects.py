@@ -59,14 +59,14 @@ def below(url: str) -> Iterator[FileInfo]:
             yield file
 
 
-def names_between(url: str, after: str, until: str | None) -> list[str]:
-    """The names directly below a URL that come after a name, up to another one, in the order of keys."""
+def sizes_between(url: str, after: str, until: str | None) -> list[tuple[str, int]]:
+    """The names and sizes of objects directly below a URL that come after a name, up to another one, in key order."""
     store, prefix = clients.client(url)
-    found: list[str] = []
+    found: list[tuple[str, int]] = []
     for page in _pages(url, store, prefix, f"{prefix}/{after}"):
-        names = [meta["path"][len(prefix) + 1 :] for meta in page]
-        found += [name for name in names if "/" not in name and (until is None or name <= until)]
-        if until is not None and names[-1] > until:
+        sizes = [(meta["path"][len(prefix) + 1 :], meta["size"]) for meta in page]
+        found += [(name, size) for name, size in sizes if "/" not in name and (until is None or name <= until)]
+        if until is not None and sizes[-1][0] > until:
             break
     return found
 

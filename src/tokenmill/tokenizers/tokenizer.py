@@ -97,6 +97,7 @@ class Tokenizer:
     def __init__(self, spec: TokenizerSpec, path: str, engine: str) -> None:
         self.spec = spec
         self.notices: list[str] = []
+        self.mismatch: str | None = None
         self._path = path
         self._reference: Engine | None = None
         self._fast: GigatokenEngine | None = None
@@ -147,6 +148,7 @@ class Tokenizer:
         try:
             return encode()
         except EngineMismatch as mismatch:
+            self.mismatch = str(mismatch)
             self.use_reference(str(mismatch))
             return encode()
 

@@ -1,0 +1,129 @@
+"""Keep the parts that were made from what the sources hold now, when a run is frozen again.
+
+A part names its slice by content, so it is recognised wherever the plan puts that slice. What was made from anything
+else is removed, and its unit is done again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+
+from tokenmill import layout, planning
+from tokenmill.api.errands import Crew
+from tokenmill.api.freeze import publish_again
+from tokenmill.checking import CompareText
+from tokenmill.errors import JobChanged
+from tokenmill.executors.outcomes import Done
+from tokenmill.part import open_part, part_name, write_part
+from tokenmill.work import ANY_SLICE, CheckParts, InvalidPart
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from tokenmill.api.freeze import FrozenRun
+    from tokenmill.api.progress import Reporter
+    from tokenmill.executors.outcomes import Executor
+    from tokenmill.job import Job
+    from tokenmill.part import PartSummary
+    from tokenmill.storage import Folder
+    from tokenmill.work import Limits
+
+PARTS_PER_ITEM = 1000
+
+
+def adopt(folder: Folder, frozen: FrozenRun, limits: Limits, executor: Executor, report: Reporter) -> FrozenRun:
+    """Publish a run that was frozen again, after its parts were compared with its sources."""
+    if not frozen.files:
+        return frozen
+    present = np.flatnonzero(layout.part_sizes(folder, max(frozen.run.units, _most_parts(folder))) >= 0)
+    slices = planning.SliceDigests(frozen.plan, frozen.sources)
+    homes = {slices[unit]: unit for unit in range(frozen.run.units)}
+    crew = Crew(executor, report, 1)
+    moves: dict[int, int] = {}
+    dropped: list[int] = []
+    for part in check_parts(crew, folder, frozen.run.job, ((int(unit), ANY_SLICE) for unit in present)):
+        home = None if isinstance(part, InvalidPart) else homes.get(part.slice)
+        if isinstance(part, InvalidPart) or home is None or (home != part.unit and part.quarantined_rows):
+            dropped.append(part.unit)
+        elif home != part.unit:
+            moves[part.unit] = home
+    remove_parts(folder, dropped)
+    _move(folder, moves)
+    remove_parts(folder, _with_other_text(folder, frozen, limits, executor))
+    publish_again(folder, frozen)
+    return replace(frozen, files={}, unproved=np.zeros(0, np.bool_))
+
+
+def refuse_for_ranks(frozen: FrozenRun) -> None:
+    """Refuse to compare parts with sources in one of several ranks: the others would work on the store meanwhile."""
+    if frozen.files:
+        raise JobChanged(
+            "the parts of this store have to be compared with their sources first",
+            *(f"reason       {note}" for note in frozen.notes),
+            "Run the same command once without --rank.",
+        )
+
+
+def check_parts(
+    crew: Crew, folder: Folder, job: Job, parts: Iterable[tuple[int, str]], *, content_too: bool = False
+) -> Iterator[PartSummary | InvalidPart]:
+    """What each part states about itself, or what is wrong with it; in no order."""
+    check = CheckParts(folder.root, job, content_too)
+    for done in crew.each(check, _batched(parts, 1 if content_too else PARTS_PER_ITEM), lambda _: "parts of the store"):
+        yield from done.value
+
+
+def remove_parts(folder: Folder, units: Iterable[int]) -> None:
+    """Remove the parts of some units. The manifest goes first: without it the store is incomplete."""
+    for number, unit in enumerate(units):
+        if not number:
+            layout.withdraw_manifest(folder)
+        folder.discard(layout.rechecked_name(unit))
+        folder.discard(part_name(unit))
+
+
+def _batched(parts: Iterable[tuple[int, str]], size: int) -> Iterator[tuple[tuple[int, str], ...]]:
+    batch: list[tuple[int, str]] = []
+    for part in parts:
+        batch.append(part)
+        if len(batch) == size:
+            yield tuple(batch)
+            batch = []
+    if batch:
+        yield tuple(batch)
+
+
+def _most_parts(folder: Folder) -> int:
+    """One more than the highest number that a part has: the plan of before may have had more units."""
+    numbers = (int(name.partition(".")[0]) for name in folder.names(layout.PARTS) if name[:8].isdigit())
+    return max(numbers, default=-1) + 1
+
+
+def _move(folder: Folder, moves: dict[int, int]) -> None:
+    """Give parts the numbers of their units in the new plan. The order keeps each number free when it is needed."""
+    if moves:
+        layout.withdraw_manifest(folder)
+    upwards = sorted((unit for unit, home in moves.items() if home > unit), reverse=True)
+    downwards = sorted(unit for unit, home in moves.items() if home < unit)
+    for unit in (*upwards, *downwards):
+        summary, content = open_part(folder, unit)
+        write_part(folder, msgspec.structs.replace(summary, unit=moves[unit]), content)
+        remove_parts(folder, [unit])
+
+
+def _with_other_text(folder: Folder, frozen: FrozenRun, limits: Limits, executor: Executor) -> list[int]:
+    """The units whose parts were not made from the text that their sources hold now."""
+    first, number = (frozen.plan[name].to_numpy().astype(np.int64) for name in ("source", "sources"))
+    unproved = np.concatenate([np.zeros(1, np.int64), np.cumsum(frozen.unproved)])
+    is_doubtful = unproved[first + number] > unproved[first]
+    units = np.flatnonzero(is_doubtful & layout.committed_units(folder, frozen.run.units))
+    tasks = planning.tasks(frozen.plan, frozen.sources, units)
+    equal = set()
+    for outcome in executor.run(CompareText(folder.root, frozen.run.job, limits), tasks):
+        if isinstance(outcome, Done) and outcome.value:
+            equal.add(outcome.item.unit)
+    return [unit for unit in units.tolist() if unit not in equal]

@@ -1,0 +1,141 @@
+"""Compare the sources of a call with those that a run was started with: by content where a name or a time changed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from tokenmill.errors import JobChanged, UsageError
+from tokenmill.sources import with_identities
+from tokenmill.storage import scheme
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy.typing as npt
+
+    from tokenmill.storage import Folder
+
+NAMED_SOURCES = 3
+"""How many sources of each kind of change a message names."""
+
+USE_THE_ORIGINAL = "Use the original sources, another --out, or remove the directory."
+
+
+@dataclass(frozen=True, slots=True)
+class SourceChanges:
+    """The sources as they are now, in the order of the run, and what is known of each.
+
+    `unproved` sources may hold the same text, because their size and first bytes are the same: their parts have to be
+    compared with them. `changed` sources hold something else.
+    """
+
+    table: pa.Table
+    unproved: npt.NDArray[np.bool_]
+    changed: npt.NDArray[np.bool_]
+
+    def paths(self, which: npt.NDArray[np.bool_]) -> list[str]:
+        """The paths of some of them."""
+        paths: list[str] = self.table["path"].filter(pa.array(which)).to_pylist()
+        return paths
+
+
+def parse_moved(moved: Sequence[str]) -> list[tuple[str, str]]:
+    """`OLD=NEW` pairs: a path, or the beginning of paths, and what it is now."""
+    pairs = [tuple(pair.split("=", 1)) for pair in moved]
+    for pair in pairs:
+        if len(pair) != 2 or not all(pair):
+            raise UsageError(f"--moved {'='.join(pair)} is not OLD=NEW", "Write --moved OLD_PATH=NEW_PATH.")
+    return [(old, new) for old, new in pairs]
+
+
+def compare_sources(folder: Folder, before: pa.Table, now: pa.Table, moved: Sequence[str]) -> SourceChanges:
+    """What became of each source of a run; JobChanged if these are other sources."""
+    now = _aligned(folder, before, now, parse_moved(moved))
+    same_path, same_size, same_fingerprint = (
+        _equal(before[name], now[name]) for name in ("path", "size", "fingerprint")
+    )
+    is_remote = np.array([bool(scheme(path)) for path in now["path"].to_pylist()], np.bool_)
+    proved = same_size & same_fingerprint & (same_path | is_remote)  # behind a network it is the hash of the content
+    identity = before["identity"].to_numpy().copy()
+    if not proved.all():
+        doubtful = pa.array(~proved)
+        identity[~proved] = with_identities(now.filter(doubtful))["identity"].to_numpy()
+    same = same_size & (identity == before["identity"].to_numpy())
+    table = now.append_column("identity", pa.array(identity, pa.uint64()))
+    return SourceChanges(table, same & ~proved, ~same)
+
+
+def refuse_changed(folder: Folder, before: pa.Table, changes: SourceChanges) -> None:
+    """Refuse sources whose content changed."""
+    if changes.changed.any():
+        raise _refused(folder, before, changes.table.drop_columns("identity"))
+
+
+def _aligned(folder: Folder, before: pa.Table, now: pa.Table, moved: list[tuple[str, str]]) -> pa.Table:
+    """The sources of now in the order of the run: by their paths, or by their content if all of them were copied."""
+    old_paths, new_paths = before["path"].to_pylist(), now["path"].to_pylist()
+    if old_paths == new_paths:
+        aligned = now
+    elif moved:
+        positions = {path: position for position, path in enumerate(new_paths)}
+        wanted = [_renamed(path, moved) for path in old_paths]
+        if set(wanted) != set(positions) or len(wanted) != len(positions):
+            raise _refused(folder, before, now, wanted)
+        aligned = now.take(pa.array([positions[path] for path in wanted]))
+    elif set(old_paths) != set(new_paths) and len(before) == len(now) and _is_copy(before, now):
+        aligned = now
+    else:
+        raise _refused(folder, before, now)
+    if aligned["kind"].cast(pa.string()).to_pylist() != before["kind"].cast(pa.string()).to_pylist():
+        raise _refused(folder, before, now)
+    return aligned
+
+
+def _renamed(path: str, moved: list[tuple[str, str]]) -> str:
+    for old, new in moved:
+        if path == old or path.startswith(old if old.endswith("/") else f"{old}/"):
+            return new + path[len(old) :]
+    return path
+
+
+def _is_copy(before: pa.Table, now: pa.Table) -> bool:
+    """Whether every source has the size and the first bytes of the one at its position."""
+    if not _equal(before["size"], now["size"]).all():
+        return False
+    if _equal(before["fingerprint"], now["fingerprint"]).all() and all(map(scheme, now["path"].to_pylist())):
+        return True
+    return bool(_equal(before["identity"], with_identities(now)["identity"]).all())
+
+
+def _equal(one: pa.ChunkedArray, other: pa.ChunkedArray) -> npt.NDArray[np.bool_]:
+    return np.array(one.to_numpy() == other.to_numpy(), np.bool_)
+
+
+def _refused(folder: Folder, before: pa.Table, now: pa.Table, paths: list[str] | None = None) -> JobChanged:
+    """The error for other sources; `paths` are those of before if they were renamed."""
+    old = dict(zip(paths or before["path"].to_pylist(), before["fingerprint"].to_pylist(), strict=True))
+    new = dict(zip(now["path"].to_pylist(), now["fingerprint"].to_pylist(), strict=True))
+    kinds = {
+        "changed": [path for path in old if path in new and old[path] != new[path]],
+        "not given": [path for path in old if path not in new],
+        "new": [path for path in new if path not in old],
+    }
+    details = []
+    for kind, some in kinds.items():
+        details += [f"{kind:<12} {path}" for path in some[:NAMED_SOURCES]]
+        if len(some) > NAMED_SOURCES:
+            details.append(f"{kind:<12} and {len(some) - NAMED_SOURCES:,} more")
+    renamed = kinds["not given"] and kinds["new"]
+    return JobChanged(
+        "the sources changed since this run was started"
+        if kinds["changed"]
+        else "these are not the sources that this run was started with",
+        f"run          {folder.root}",
+        *(details or ["order        the same files come in another order"]),
+        *(["If the files were moved or renamed, add --moved OLD=NEW."] if renamed else []),
+        USE_THE_ORIGINAL,
+    )
