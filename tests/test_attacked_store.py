@@ -193,7 +193,7 @@ def test_a_failed_audit_makes_every_part_suspect(tmp_path: Path) -> None:
         documents[row] = f"{documents[row]} WRONGTOKEN"
     documents[1900:] = [f"WRONGTOKEN {text}" for text in documents[1900:]]
     source = write_parquet(tmp_path / "in/a.parquet", documents, row_group_size=100)
-    prepare(source, tmp_path / "right", tokenizer=SMALL_JSON, engine="tokenizers")
+    prepare(source, tmp_path / "right", tokenizer=SMALL_JSON, eot=None, engine="tokenizers")
     for workers in ("1", "2"):
         out = tmp_path / workers
         command = ("tokenmill", "prepare", source, "--tokenizer", SMALL_JSON, "--out", out, "--unit-bytes", "1")
@@ -214,12 +214,12 @@ def test_a_store_stays_suspect_until_every_part_is_confirmed(tmp_path: Path) -> 
     command = ("tokenmill", "prepare", source, "--tokenizer", SMALL_JSON, "--out", out, "--unit-bytes", "1")
     ended = dying.run(*command, environment=environment, seconds=120)
     assert ended.exit_code == 0, ended.output
-    prepare(source, tmp_path / "right", tokenizer=SMALL_JSON, engine="tokenizers")
+    prepare(source, tmp_path / "right", tokenizer=SMALL_JSON, eot=None, engine="tokenizers")
     if not (out / layout.MISMATCH).exists():  # the sample has not met it: the store is wrong, as the kill leaves it
         layout.publish_mismatch(folder_at(str(out)), layout.EngineMismatch("gigatoken", "a document"))
     with pytest.raises(errors.IncompleteStore, match="failed an audit"):
         tokenmill.open(str(out))
-    prepare(source, out, tokenizer=SMALL_JSON)
+    prepare(source, out, tokenizer=SMALL_JSON, eot=None)
     assert part_bytes(out) == part_bytes(tmp_path / "right")
     assert len(tokenmill.open(str(out))) == 1000
 
