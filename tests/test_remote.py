@@ -233,11 +233,11 @@ def test_globs_and_directories_find_what_they_find_on_a_disk(s3: Bucket, tmp_pat
     for pattern in PATTERNS:
         found = []
         for root in (str(tmp_path / "root"), f"{s3.url}/root"):
-            named, files = storage.find(f"{root}/{pattern}")
-            found.append((named, sorted(file.path[len(root) :] for file in files)))
+            listing = storage.find(f"{root}/{pattern}")
+            found.append((listing.is_named, sorted(file.path[len(root) :] for file in listing.files)))
         assert found[0] == found[1], pattern
     put_directory(s3.server, f"{s3.url}/root/none/")
-    assert [file.path for file in storage.find(f"{s3.url}/root/*")[1]] == [f"{s3.url}/root/top.txt"]
+    assert [file.path for file in storage.find(f"{s3.url}/root/*").files] == [f"{s3.url}/root/top.txt"]
     with pytest.raises(package.TokenmillError, match="no object matches"):
         storage.find(f"{s3.url}/root/*.parquet")
     with pytest.raises(package.TokenmillError, match="none below it"):

@@ -41,7 +41,8 @@ def test_a_directory_gives_its_sources_in_natural_order(tree):
     assert names(found) == ["x.parquet", "y.jsonl.gz", "file2.txt", "file10.txt"]
     assert found.table.column("kind").to_pylist() == ["parquet", "jsonl", "text", "text"]
     assert found.table.column("size").to_pylist() == [4] * 4
-    assert found.ignored == [f"{tree}/README", f"{tree}/a/state.json"]
+    assert found.ignored.endings == {".json": 1, "none": 1}
+    assert found.ignored.example == f"{tree}/README"
 
 
 def test_arguments_keep_their_order(tree):
@@ -101,10 +102,12 @@ def test_a_named_file_of_unknown_kind_is_refused(tree, pattern):
     assert ".jsonl.zst" in str(caught.value)
 
 
-def test_a_file_named_twice_is_refused(tree):
-    """Whichever way the second name is spelled."""
-    with pytest.raises(SourceError, match=r"named twice(.|\n)*file2\.txt"):
-        sources.discover([f"{tree}/b", f"{tree}/a/../b/file2.txt"])
+def test_a_file_named_twice_is_read_once_where_it_is_named_first(tree):
+    """Whichever way the second name is spelled, and the result says so."""
+    found = sources.discover([f"{tree}/b", f"{tree}/a/../b/file2.txt"])
+    assert names(found) == ["file2.txt", "file10.txt"]
+    assert found.ignored.repeated == [f"{tree}/b/file2.txt (given twice)"]
+    assert names(sources.discover([f"{tree}/b/file10.txt", f"{tree}/b"])) == ["file10.txt", "file2.txt"]
 
 
 def test_nothing_to_read_is_an_error(tmp_path):
@@ -142,7 +145,7 @@ def test_natural_order_is_total_and_numeric():
 def test_many_files_are_ordered(monkeypatch):
     """200,000 files, given in any order, come out in natural order."""
     files = [storage.FileInfo(f"/data/{i % 100}/part-{i}.parquet", i, f"{i}-{i}") for i in range(200_000)]
-    monkeypatch.setattr(storage, "find", lambda _: (False, files))
+    monkeypatch.setattr(storage, "find", lambda *_: storage.Listing(files, "/data"))
     table = sources.discover(["/data"]).table
     assert table.num_rows == 200_000
     assert table.column("path")[1].as_py() == "/data/0/part-100.parquet"

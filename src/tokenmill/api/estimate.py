@@ -20,6 +20,7 @@ from tokenmill.errors import SourceError
 from tokenmill.executors.local import LocalExecutor
 from tokenmill.executors.outcomes import Done, Failed, Terms, Value
 from tokenmill.sampling import Measure, Sample
+from tokenmill.sources import Ignored
 from tokenmill.storage import folder_at
 from tokenmill.tokenizers import engine_modules
 
@@ -61,7 +62,7 @@ class Estimate(msgspec.Struct, frozen=True):
     disk_bytes: int
     workers: int
     seconds: float
-    ignored: list[str]
+    ignored: Ignored
     notices: list[str]
 
 
@@ -89,6 +90,7 @@ def plan(  # noqa: PLR0913 - the options of the command, by their names
         reporter if reporter is not None else progress.for_python() as report,
     ):
         discovery = find_sources(words, report.pending)
+        named.notes.extend(discovery.ignored.notes())
         request = make_request(words, discovery, named=named)
         pool.start(min(machine.cores(), MOST_WORKERS))
         units = cut(
@@ -105,6 +107,8 @@ def plan(  # noqa: PLR0913 - the options of the command, by their names
     text_bytes = int(units["text_bytes"].to_numpy().sum())
     sampled_bytes = max(sample.text_bytes, 1)
     rows = None if units["rows"].null_count else int(units["rows"].to_numpy().sum())
+    if not (rows if rows is not None else sample.documents or text_bytes):
+        named.notes.append("the sources have no rows: the store would hold no documents")
     documents = rows if rows is not None else round(text_bytes * sample.documents / sampled_bytes)
     tokens = round(text_bytes * sample.tokens / sampled_bytes)
     token_bytes = np.dtype(request.job.tokenizer.dtype).itemsize

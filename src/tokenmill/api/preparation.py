@@ -27,6 +27,7 @@ from tokenmill.api.workplace import LOCAL, check_place, workplace
 from tokenmill.errors import StorageError, StoreError, UsageError
 from tokenmill.job import TokenizerSpec
 from tokenmill.places import USUAL_SECONDS
+from tokenmill.sources import Ignored
 from tokenmill.storage import folder_at
 from tokenmill.tokenizers import engine_modules
 from tokenmill.wording import count, size
@@ -76,6 +77,7 @@ class Prepared(msgspec.Struct, frozen=True):
     exports: list[Exported]
     datasets: list[str]
     expected_rows: int | None
+    ignored: Ignored
 
 
 def prepare(  # noqa: PLR0913 - the options of the command, by their names
@@ -147,7 +149,8 @@ def prepare(  # noqa: PLR0913 - the options of the command, by their names
         make_export_request(each, export_words, FITS_ANYWHERE)
     started = time.monotonic()
     with workplace(on, engine_modules(engine), executor, reporter) as (pool, report):
-        discovery = find_sources(words, report.pending)
+        discovery = find_sources(words, report.pending, out)
+        named.notes.extend(discovery.ignored.notes())
         most_workers = total_bytes(discovery) // planning.SMALLEST_UNIT_BYTES + 1
         request = make_request(words, discovery, named=named)
         means = choose_means(workers, memory, most_workers, room=pool.room, job=request.job)
@@ -173,11 +176,12 @@ def prepare(  # noqa: PLR0913 - the options of the command, by their names
                 retry_quarantine=retry_quarantine,
             )
             _announce(report, mill, request)
+            _log_ignored(mill, discovery.ignored)
             _announce_cluster(report, mill, pool)
             manifest = _mill(mill, pool, named)
             seconds = time.monotonic() - started
             exported = [export_store(out, None, each, Limits(workers, memory), report, pool) for each in exports]
-            return _prepared(mill, manifest, seconds, exported, named)
+            return _prepared(mill, manifest, seconds, exported, request)
 
 
 def _refuse_exports(share: Share | None, formats: list[str], out: str) -> None:
@@ -296,10 +300,7 @@ def _ending(mill: Mill) -> AbstractContextManager[bool]:
 def _announce(report: progress.Reporter, mill: Mill, request: Request) -> None:
     """Say, before any work, what is about to be done to which text."""
     run, spec, means = mill.frozen.run, request.job.tokenizer, mill.means
-    ignored = request.discovery.ignored
     report.say(f"sources      {count(run.sources, 'file')}, {size(run.source_bytes)}, {count(run.units, 'unit')}")
-    if ignored:
-        report.say(f"ignored      {count(len(ignored), 'file')} with other endings, such as {ignored[0]}")
     for dataset in request.named.datasets:
         report.say(f"dataset      {dataset.title}, {dataset.address}")
     for note in request.named.notes:
@@ -320,6 +321,12 @@ def _announce(report: progress.Reporter, mill: Mill, request: Request) -> None:
         report.say(f"resuming     {out_of(len(mill.earlier), run.units, 'unit')} there already")
 
 
+def _log_ignored(mill: Mill, ignored: Ignored) -> None:
+    """Write what is not read into the log, once a call."""
+    if ignored:
+        mill.chronicle.log("ignored", **msgspec.structs.asdict(ignored))
+
+
 def _announce_cluster(report: progress.Reporter, mill: Mill, pool: Pool) -> None:
     """Say what is different on a cluster, and let the number of workers be told as it changes."""
     room, folder = pool.room, mill.folder
@@ -338,9 +345,20 @@ def _spelled(spec: TokenizerSpec, token: int | None) -> str:
     return f"{token} {spelling}".rstrip()
 
 
-def _prepared(mill: Mill, manifest: pa.Table, seconds: float, exports: list[Exported], named: Named) -> Prepared:
-    run, step = mill.frozen.run, mill.chronicle.step
+def _note_empty(mill: Mill, skipped: int, named: Named) -> None:
+    """Note that a complete store holds nothing, which is rarely meant."""
+    rows = f"all {count(skipped, 'row')} of the sources are skipped" if skipped else "the sources have no rows"
+    note = f"the store holds no documents: {rows}"
+    named.notes.append(note)
+    mill.chronicle.log("notice", message=note)
+    mill.report.say(f"note: {note}")
+
+
+def _prepared(mill: Mill, manifest: pa.Table, seconds: float, exports: list[Exported], request: Request) -> Prepared:
+    run, step, named = mill.frozen.run, mill.chronicle.step, request.named
     totals = {name: int(np.sum(manifest[name].to_numpy())) for name in ("documents", "tokens", "text_bytes", "skipped")}
+    if not totals["documents"]:
+        _note_empty(mill, totals["skipped"], named)
     worked = max(mill.seconds, 1e-9)
     return Prepared(
         directory=mill.folder.root,
@@ -366,4 +384,5 @@ def _prepared(mill: Mill, manifest: pa.Table, seconds: float, exports: list[Expo
         exports=exports,
         datasets=[dataset.title for dataset in named.datasets],
         expected_rows=named.expected_rows(),
+        ignored=request.discovery.ignored,
     )

@@ -123,13 +123,13 @@ def total_bytes(discovery: Discovery) -> int:
     return int(discovery.table["size"].to_numpy().sum())
 
 
-def find_sources(words: Words, pending: Callable[[str], None] = lambda _: None) -> Discovery:
-    """The sources a call names; where that takes a network, it is told."""
+def find_sources(words: Words, pending: Callable[[str], None] = lambda _: None, out: str | None = None) -> Discovery:
+    """The sources a call names, without what is in its store at `out`; where that takes a network, it is told."""
     patterns = [words.sources] if isinstance(words.sources, str | os.PathLike) else list(words.sources)
     for address in patterns:
         if scheme(str(address)):
             pending(f"looking at   {address}")
-    return discover(patterns)
+    return discover(patterns, out=out)
 
 
 def make_request(

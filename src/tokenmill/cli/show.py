@@ -93,6 +93,8 @@ def prepared(done: Prepared) -> Iterable[tuple[str, str]]:
         yield "speed", f"{number(done.tokens_per_second)} tokens/s, {done.bytes_per_second / 1e6:.1f} MB/s of text"
     else:
         yield "done", "everything was there already"
+    for notice in done.notices if options.quiet() else []:  # otherwise they have been said
+        yield "note", notice
     yield "took", f"{duration(done.seconds)}, {done.units_done_now:,} of {count(done.units, 'unit')} now"
     for export in done.exports:
         yield from exported(export)
@@ -137,8 +139,6 @@ def formats(as_json: bool) -> None:
 def estimate(planned: Estimate) -> Iterable[tuple[str, str]]:
     """The dry run."""
     yield "sources", f"{count(planned.sources, 'file')}, {size(planned.source_bytes)}"
-    if planned.ignored:
-        yield "ignored", f"{count(len(planned.ignored), 'file')} with other endings, such as {planned.ignored[0]}"
     for notice in planned.notices:
         yield "note", notice
     yield (

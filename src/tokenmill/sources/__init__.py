@@ -13,12 +13,16 @@ from tokenmill.errors import SourceError
 from tokenmill.sources import arrow, jsonl, parquet, text
 from tokenmill.sources.discovery import Discovery, discover, file_at, files_between, kind_of, with_identities
 from tokenmill.sources.documents import Documents, ReadOptions, Slice, Slices, SourceFile, SourceKind
+from tokenmill.sources.ignored import Ignored
+from tokenmill.sources.stores import StoreGuard
 from tokenmill.storage.damage import Damage
 
 __all__ = [
     "KINDS",
     "NATIVE_KINDS",
     "Discovery",
+    "Ignored",
+    "StoreGuard",
     "discover",
     "file_at",
     "files_between",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -14,6 +14,8 @@ import pyarrow as pa
 from tokenmill import storage
 from tokenmill.errors import SourceError
 from tokenmill.sources.documents import SourceFile
+from tokenmill.sources.ignored import Ignored, IgnoredBuilder
+from tokenmill.sources.stores import StoreGuard
 
 ENDINGS = {
     ".parquet": "parquet",
@@ -33,10 +35,10 @@ IDENTITY_BYTES = 4096
 
 @dataclass(frozen=True, slots=True)
 class Discovery:
-    """The sources, one row each (path, kind, size, fingerprint), and the files in directories that are none."""
+    """The sources, one row each (path, kind, size, fingerprint), and what was met beside them and is not read."""
 
     table: pa.Table
-    ignored: list[str]
+    ignored: Ignored
 
 
 def kind_of(path: str) -> str | None:
@@ -45,30 +47,84 @@ def kind_of(path: str) -> str | None:
     return ENDINGS.get(f".{'.'.join(parts)}") or ENDINGS.get(f".{parts[-1]}") if parts else None
 
 
-def discover(patterns: Sequence[str], kind: str | None = None) -> Discovery:
+def discover(patterns: Sequence[str], kind: str | None = None, out: str | None = None) -> Discovery:
     """The sources that paths, directories and globs name: arguments as given, natural order inside each.
 
-    They are of the kind given, or of the one that their ending tells.
+    They are of the kind that their ending tells, and each file is taken once, whatever paths and links lead to it. If a
+    `kind` is given, every path is taken as it is. Token stores are not searched, nor is `out`, the store of the run.
     """
-    files: list[storage.FileInfo] = []
-    kinds: list[str] = []
-    ignored: list[str] = []
+    search = _Search(StoreGuard(out), kind)
     for pattern in patterns:
-        named, found = storage.find(pattern)
-        known_before = len(files)
-        for file in sorted(found, key=lambda file: natural_key(file.path)):
-            found_kind = kind or (_kind_of_named(file.path) if named else kind_of(file.path))
-            if found_kind is None:
-                ignored.append(file.path)
+        search.add(pattern)
+    if not search.files:
+        raise _nothing_found("no source given", search.ignored.build([]))
+    paths = [file.path for file in search.files]
+    return Discovery(_table(search.files, search.kinds), search.ignored.build(paths))
+
+
+class _Search:
+    """The files that were found so far, and what is left of the next argument when those are known."""
+
+    def __init__(self, guard: StoreGuard, kind: str | None) -> None:
+        self.files: list[storage.FileInfo] = []
+        self.kinds: list[str] = []
+        self.ignored = IgnoredBuilder()
+        self._guard = guard
+        self._kind = kind
+        self._first: dict[storage.Identity, str] = {}
+
+    def add(self, pattern: str) -> None:
+        """Take the sources that a path, directory or glob names; raise SourceError if there are none."""
+        listing = storage.find(pattern, self._guard)
+        self._guard.refuse_store(listing)
+        self._note(listing)
+        stores = len(self.ignored.stores)
+        found = self._of_known_kind(listing)
+        if not found and len(self.ignored.stores) == stores:
+            raise _nothing_found(f"no source in {pattern}", self.ignored.build([]))
+        kept = found if self._kind else self._once(found)
+        self.files += [file for file, _ in kept]
+        self.kinds += [kind for _, kind in kept]
+
+    def _note(self, listing: storage.Listing) -> None:
+        self.ignored.special += listing.special
+        self.ignored.stores += listing.apart
+        self.ignored.repeated += listing.linked
+        self.ignored.hidden += listing.hidden
+
+    def _of_known_kind(self, listing: storage.Listing) -> list[tuple[storage.FileInfo, str]]:
+        """The files of a listing that are sources, in natural order, each with its kind."""
+        found = []
+        for file in sorted(listing.files, key=lambda file: natural_key(file.path)):
+            if listing.is_named and self._guard.is_written_by_run(file.path):
+                self.ignored.stores.append(file.path)
+                continue
+            kind = self._kind or (_kind_of_named(file.path) if listing.is_named else kind_of(file.path))
+            if kind is None:
+                self.ignored.files.append(file.path)
             else:
-                files.append(file)
-                kinds.append(found_kind)
-        if len(files) == known_before:
-            raise _nothing_found(f"no source in {pattern}", ignored)
-    if not files:
-        raise _nothing_found("no source given", ignored)
-    _check_named_once(file.path for file in files)
-    return Discovery(_table(files, kinds), ignored)
+                found.append((file, kind))
+        return found
+
+    def _once(self, found: list[tuple[storage.FileInfo, str]]) -> list[tuple[storage.FileInfo, str]]:
+        """Those that no argument before has named; of several paths to a file the first that is no link."""
+        paths: dict[storage.Identity, str] = {}
+        for file, _ in sorted(found, key=lambda pair: pair[0].is_link):
+            paths.setdefault(_identity_key(file), file.path)
+        kept = []
+        for file, kind in found:
+            key = _identity_key(file)
+            first = self._first.get(key, paths[key])
+            if key not in self._first and first == file.path:
+                kept.append((file, kind))
+            else:
+                self.ignored.repeated.append((file.path, first))
+        self._first.update(paths | self._first)
+        return kept
+
+
+def _identity_key(file: storage.FileInfo) -> storage.Identity:
+    return file.path if file.identity is None else file.identity
 
 
 def with_identities(table: pa.Table, told: Callable[[int], None] = lambda _: None) -> pa.Table:
@@ -126,36 +182,20 @@ def _kind_of_named(path: str) -> str:
     return kind
 
 
-def _nothing_found(headline: str, ignored: list[str]) -> SourceError:
-    details = [f"known        {' '.join(ENDINGS)}"]
-    if ignored:
-        details.append(f"ignored      {len(ignored)} other files, such as {ignored[0]}")
+def _nothing_found(headline: str, ignored: Ignored) -> SourceError:
+    details = [f"known        {' '.join(ENDINGS)}", *(f"note         {note}" for note in ignored.notes())]
     return SourceError(headline, *details, "Name files, directories or globs that hold text.")
-
-
-def _check_named_once(paths: Iterable[str]) -> None:
-    repeated = next(_repeated(paths), None)
-    if repeated is not None:
-        raise SourceError(
-            "a source is named twice",
-            f"file         {repeated}",
-            "Every document is tokenized once: name each file by one argument only.",
-        )
-
-
-def _repeated(paths: Iterable[str]) -> Iterator[str]:
-    seen: set[str] = set()
-    for path in paths:
-        if path in seen:
-            yield path
-        seen.add(path)
 
 
 def _table(files: list[storage.FileInfo], kinds: list[str]) -> pa.Table:
     try:
         paths = pa.array([file.path for file in files], pa.string())
     except UnicodeEncodeError as error:
-        raise SourceError("the name of a file is not valid UTF-8", f"file         {error.object!r}") from error
+        raise SourceError(
+            "the name of a file is not valid UTF-8",
+            f"file         {error.object!r}",
+            "Rename the file, or leave it out.",
+        ) from error
     columns = {
         "path": paths,
         "kind": pa.array(kinds, pa.string()).dictionary_encode(),

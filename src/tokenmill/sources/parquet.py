@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 
 from tokenmill import storage
 from tokenmill.sources.documents import Documents, Int64Array, ReadOptions, Slice, Slices, SourceFile, Span
+from tokenmill.sources.encryption import refuse_encrypted_column, refuse_encrypted_footer
 from tokenmill.sources.footers import cut_down, read_footer, spans
 from tokenmill.sources.tables import figures, number_rows, pack, sums, text_column
 
@@ -132,7 +133,11 @@ def _kept(file: SourceFile, piece: Slice, column: str) -> _Footer:
 @functools.lru_cache(maxsize=2)
 def _footer(file: SourceFile, column: str) -> _Footer:
     with storage.open_input(file.info, _tail(file)) as stream:
-        return _described(file, pq.read_metadata(stream), column, 0)
+        refuse_encrypted_footer(file, stream)
+        metadata = pq.read_metadata(stream)
+        text_column(file, metadata.schema.to_arrow_schema(), column)
+        refuse_encrypted_column(file, stream, metadata, column)
+        return _described(file, metadata, column, 0)
 
 
 def _tail(file: SourceFile) -> list[Span]:

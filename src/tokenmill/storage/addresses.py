@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tokenmill.errors import UsageError
 
@@ -25,11 +25,17 @@ CREDENTIALS = {
 
 @dataclass(frozen=True, slots=True)
 class FileInfo:
-    """A file as it stands now. The fingerprint changes when the content does."""
+    """A file as it stands now. The fingerprint changes when the content does.
+
+    `identity` is the device and the inode of a file on a disk, whatever path leads to it. `is_link` is true if the path
+    itself is a symbolic link. Both are known of files that were listed, and do not take part in comparisons.
+    """
 
     path: str
     size: int
     fingerprint: str
+    identity: tuple[int, int] | str | None = field(default=None, compare=False)
+    is_link: bool = field(default=False, compare=False)
 
 
 def scheme(address: str) -> str:

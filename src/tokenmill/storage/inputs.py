@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import glob
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from stat import S_ISREG
 from types import ModuleType
 
@@ -16,7 +16,23 @@ from tokenmill.errors import SourceError
 from tokenmill.storage import ranges
 from tokenmill.storage.addresses import HUB, OBJECT_STORES, FileInfo, absolute, scheme
 from tokenmill.storage.failures import changed
+from tokenmill.storage.globs import fixed_prefix
+from tokenmill.storage.listing import (
+    EVERYTHING,
+    Apart,
+    Identity,
+    Listing,
+    file_info,
+    identity_of,
+    kind_of_special,
+    match,
+    walk,
+    without_apart,
+)
 from tokenmill.storage.ranges import Fetch, RangeFile, Span
+
+HUB_NAMES = 5
+"""How many names, between slashes, the address of a dataset on the Hub has before the path of a file."""
 
 
 def _remote(address: str) -> ModuleType | None:
@@ -49,49 +65,49 @@ def stat(path: str) -> FileInfo:
     except ValueError as error:  # a NUL in the path
         raise SourceError(f"cannot read {path!r}", str(error)) from error
     if not S_ISREG(status.st_mode):  # a pipe would block whoever opens it, a device might never end
-        raise SourceError(f"{path} is not a regular file", "Write what it gives to a file, and use that.")
-    return FileInfo(path, status.st_size, f"{status.st_size}-{status.st_mtime_ns}")
+        kind = f"kind         {kind_of_special(status.st_mode)}"
+        raise SourceError(f"{path} is not a regular file", kind, "Write what it gives to a file, and use that.")
+    return file_info(path, status, is_link=os.path.islink(path))
 
 
-def find(pattern: str) -> tuple[bool, list[FileInfo]]:
-    """The files that a path, directory or glob names, unordered.
-
-    The first value tells whether the files were named one by one (a path or a glob) or found by walking a directory.
-    """
+def find(pattern: str, apart: Apart = EVERYTHING) -> Listing:
+    """The files that a path, directory or glob names, without those in directories that are to be kept `apart`."""
     remote = _remote(pattern)
     if remote is not None:
-        found: tuple[bool, list[FileInfo]] = remote.find(pattern)
-        return found
+        is_named, files = remote.find(pattern)
+        return without_apart(_listed_root(pattern, files), files, apart, is_named=is_named)
     path = absolute(pattern)
     if os.path.isdir(path):
-        return False, list(_walk(path))
-    if os.path.exists(path):
-        return True, [stat(path)]
+        return walk(path, apart)
+    if os.path.lexists(path):
+        return Listing([stat(path)])
     if glob.has_magic(pattern):
-        matches = glob.glob(path, recursive=True)
-        files = [stat(match) for match in matches if os.path.isfile(match)]
-        if files:
-            return True, files
+        found = match(path, apart)
+        if found.files or found.apart or found.special:
+            return found
         raise SourceError(f"no file matches {pattern}", f"looked for   {path}")
     raise SourceError(f"no such file or directory: {pattern}", f"looked for   {path}")
 
 
-def _walk(directory: str) -> Iterator[FileInfo]:
-    """Every file below a directory, hidden ones left out."""
-    pending = [directory]
-    while pending:
-        try:
-            with os.scandir(pending.pop()) as entries:
-                for entry in entries:
-                    if entry.name.startswith("."):
-                        continue
-                    if entry.is_dir():
-                        pending.append(entry.path)
-                    elif entry.is_file():
-                        status = entry.stat()
-                        yield FileInfo(entry.path, status.st_size, f"{status.st_size}-{status.st_mtime_ns}")
-        except OSError as error:
-            raise SourceError(f"cannot list {error.filename}", os.strerror(error.errno or 0)) from error
+def identity_at(address: str) -> Identity | None:
+    """What tells a file or directory apart from all others, whatever path leads to it; None if there is none."""
+    path = absolute(address)
+    if scheme(path):
+        return path
+    try:
+        return identity_of(os.stat(path), path)
+    except (OSError, ValueError):
+        return None
+
+
+def _listed_root(pattern: str, files: list[FileInfo]) -> str:
+    """The address of the directory that was listed for a pattern; that of the Hub has a commit in it."""
+    if scheme(pattern) != HUB:
+        return fixed_prefix(absolute(pattern))
+    from tokenmill.storage.hub.address import parse  # noqa: PLC0415 - only for the Hub
+
+    dataset = "/".join(files[0].path.split("/")[:HUB_NAMES]) if files else ""
+    return f"{dataset}/{fixed_prefix(parse(pattern).path)}".rstrip("/")
 
 
 def open_input(file: FileInfo, expected: Sequence[Span] = (), *, keep: bool = False) -> pa.NativeFile:

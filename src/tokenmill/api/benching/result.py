@@ -173,9 +173,7 @@ def _notices(measured: Measured) -> Iterator[str]:
         yield request.choice.reason
     if measured.means.notice:
         yield measured.means.notice
-    if request.discovery.ignored:
-        ignored = request.discovery.ignored
-        yield f"not counted: {count(len(ignored), 'file')} with other endings, such as {ignored[0]}"
+    yield from request.discovery.ignored.notes()
     root = measured.by.folder.root
     if is_in_memory(os.path.dirname(root)):
         yield f"{os.path.dirname(root)} is in memory, which is no disk: measure yours with --out"
