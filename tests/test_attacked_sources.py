@@ -119,7 +119,14 @@ def test_every_name_of_a_store_is_known_as_one(corpus: Path, tmp_path: Path) -> 
     guard = sources.StoreGuard()
     names = {name for name in os.listdir(out) if not name.startswith(".")}
     names |= {layout.RUN, layout.SOURCES, layout.PLAN, layout.MANIFEST, layout.LOG, layout.PARTS, layout.TOKENIZER}
-    names |= {layout.QUARANTINE, layout.DRIVERS, "log-3.jsonl", "plan-0123456789abcdef.parquet"}
+    names |= {
+        layout.QUARANTINE,
+        layout.DRIVERS,
+        layout.MISMATCH,
+        layout.RECHECKED,
+        "log-3.jsonl",
+        "plan-0123456789abcdef.parquet",
+    }
     assert [name for name in sorted(names) if not guard.is_mark(name)] == []
 
 

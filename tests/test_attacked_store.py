@@ -297,7 +297,7 @@ def test_a_repaired_source_costs_its_own_units(tmp_path: Path) -> None:
         path.write_text("".join(json.dumps({"text": f"{number} {text}"}) + "\n" for text in texts()))
     whole = paths[1].read_text()
     paths[1].write_text(whole[: len(whole) // 2])  # a download that broke off
-    options = {"unit_bytes": 6000, "max_bad": 0}
+    options = {"unit_bytes": 6000, "max_bad": 0.0005}
     with pytest.raises(errors.RunFailed):
         prepare([str(path) for path in paths], tmp_path / "out", **options)
     paths[1].write_text(whole)

@@ -15,7 +15,7 @@ from tokenmill.errors import SourceError
 RUN = "run.json"
 _OWN = re.compile(
     r"run\.json|sources(-[0-9a-f]+)?\.parquet|plan(-[0-9a-f]+)?\.parquet|manifest\.parquet|log(-\d+)?\.jsonl|log"
-    r"|quarantine\.jsonl|quarantine|parts|tokenizer|drivers|rows"
+    r"|quarantine\.jsonl|quarantine|parts|tokenizer|drivers|rows|engine-mismatch\.json|rechecked"
 )
 """What a store calls its files and directories."""
 
