@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from tokenmill import layout, planning
 from tokenmill.api import isolating
-from tokenmill.api.adoption import remove_parts
+from tokenmill.api.adoption import check_parts, remove_parts
 from tokenmill.api.chronicle import Chronicle
 from tokenmill.api.errands import Crew
 from tokenmill.api.manifest import ManifestBuilder
@@ -28,12 +28,13 @@ from tokenmill.executors.outcomes import Died, Done, Executor, Failed, Terms
 from tokenmill.isolation import Isolate, Patient
 from tokenmill.tokenizers.tokenizer import REFERENCES
 from tokenmill.wording import count
-from tokenmill.work import Committed, Tokenize
+from tokenmill.work import ANY_SLICE, Committed, InvalidPart, Tokenize
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     import numpy.typing as npt
+    import pyarrow as pa
 
     from tokenmill.api.freeze import FrozenRun
     from tokenmill.api.means import Means
@@ -136,7 +137,7 @@ class Mill:
         Where several machines share a store, the one that writes the manifest checks the parts (see `collect`).
         """
         self._look_for_mismatch()
-        if self._is_complete() or not len(self.earlier):
+        if self._is_complete(executor) or not len(self.earlier):
             return
         if self.is_shared and not self.repair and not self.retry_quarantine:
             return
@@ -145,8 +146,11 @@ class Mill:
         if self.retry_quarantine:
             self._do_again(self.manifest.quarantined_units(), "with rows in quarantine")
 
-    def _is_complete(self) -> bool:
-        """Whether the store has a manifest, and all the parts that it lists, by their sizes; else there is none."""
+    def _is_complete(self, executor: Executor) -> bool:
+        """Whether the store has a manifest, and the very parts that it lists; else the manifest is gone now.
+
+        Parts are compared by size, and by what they state about themselves where no network is in between.
+        """
         if not self.folder.exists(layout.MANIFEST):
             return False
         try:
@@ -159,7 +163,9 @@ class Mill:
         listed = manifest["bytes"].to_numpy() if "bytes" in manifest.column_names else np.maximum(sizes, 0)
         wrong = np.flatnonzero(sizes != listed).tolist()
         if not wrong and not self.repair and not self.retry_quarantine:
-            return True
+            wrong = [] if self.is_shared else self._unlisted(executor, manifest)
+            if not wrong:
+                return True
         if self.frozen.run.format < layout.FORMAT:
             raise StoreError(
                 f"{self.folder.root} is a store of format {self.frozen.run.format}, and cannot be changed",
@@ -167,8 +173,18 @@ class Mill:
                 "Prepare it again with another --out.",
             )
         if wrong:
-            self._do_again(wrong, "missing or cut off")
+            self._do_again(wrong, "missing, cut off or not the manifest's")
         return False
+
+    def _unlisted(self, executor: Executor, manifest: pa.Table) -> list[int]:
+        """The units whose parts are not those of the manifest, by what they state about themselves."""
+        crew = Crew(executor, self.report, self.means.workers)
+        parts = ((unit, ANY_SLICE) for unit in range(len(manifest)))
+        listed = check_parts(crew, self.folder, self.frozen.run.job, parts)
+        checksums = manifest["sha256"]
+        return sorted(
+            part.unit for part in listed if isinstance(part, InvalidPart) or part.sha256 != checksums[part.unit].as_py()
+        )
 
     def _unusable(self, executor: Executor, units: npt.NDArray[np.int64], *, content_too: bool = False) -> list[int]:
         """The units whose parts are damaged, gone, or made from something else; the others are collected."""
