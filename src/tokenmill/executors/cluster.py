@@ -26,6 +26,7 @@ KNOCK_SECONDS = 10.0
 ADVICE = (
     "Start one with `ray start --head`, run this on one of its nodes, and give the address it prints: ray://HOST:6379.",
     "A cluster that asks for a token wants RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN or the file that it made.",
+    "RAY_ADDRESS=local starts a private cluster on this machine.",
 )
 CREATION = "raised in its creation task"
 LOSSES = {
