@@ -198,3 +198,15 @@ def test_each_item_has_one_outcome_whatever_crews_do(data: st.DataObject) -> Non
         for crew in "abc":
             dispatch.lose(crew, LOST, NOBODY)
     assert told == Counter(range(items))
+
+
+def test_a_tokenizer_that_cannot_be_used_is_not_tried_elsewhere() -> None:
+    """A TokenizerError of one node is the outcome at once: another node with other libraries must not hide it."""
+    dispatch = new(["a", "b"], Terms())
+    dispatch.give("one/1", 1)
+    dispatch.give("two/1", 1)
+    outcome = dispatch.answer("one/1", 1, replace(failed(1), kind="TokenizerError", message="another tiktoken"))
+    assert isinstance(outcome, Failed)
+    assert (outcome.item, outcome.message) == ("a", "another tiktoken")
+    assert not dispatch.faults
+    assert dispatch.give("two/1", 5) == []

@@ -19,12 +19,14 @@ from typing import Any
 
 from tokenmill.errors import RunFailed, UsageError
 from tokenmill.executors.crew import Crew, Equipment, Told
+from tokenmill.executors.own_cluster import OwnCluster, is_needed
 
 SHOWN_REASON = 300
 KNOCK_SECONDS = 10.0
 ADVICE = (
     "Start one with `ray start --head`, run this on one of its nodes, and give the address it prints: ray://HOST:6379.",
     "A cluster that asks for a token wants RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN or the file that it made.",
+    "RAY_ADDRESS=local starts a private cluster on this machine.",
 )
 CREATION = "raised in its creation task"
 LOSSES = {
@@ -67,6 +69,7 @@ class Cluster:
             raise UsageError("Ray is not installed", "Install it: pip install 'tokenmill[ray]'") from error
         self._ray = ray
         self._is_ours = not ray.is_initialized()
+        self._own: OwnCluster | None = None
         self._muted = ExitStack()
         if self._is_ours:
             with _own_signals():
@@ -82,7 +85,10 @@ class Cluster:
             _knock(place)
         quiet = {"log_to_driver": False, "logging_level": logging.ERROR, "include_dashboard": False}
         try:
-            self._ray.init(address=place, **quiet)
+            if place is None and is_needed(self._ray):
+                self._own = OwnCluster(self._ray, quiet)
+            else:
+                self._ray.init(address=place, **quiet)
         except (ConnectionError, RuntimeError, ValueError, self._ray.exceptions.RayError) as error:
             raise RunFailed(
                 "the Ray cluster cannot be joined",
@@ -93,7 +99,9 @@ class Cluster:
 
     def leave(self) -> None:
         """End what is ours."""
-        if self._is_ours:
+        if self._own is not None:
+            self._own.close()
+        elif self._is_ours:
             self._ray.shutdown()
         self._muted.close()
 
@@ -108,6 +116,7 @@ class Cluster:
         return found
 
     def _all_nodes(self) -> list[dict[str, Any]]:
+        self._check_own_processes()
         try:
             found: list[dict[str, Any]] = self._ray.nodes()
         except (OSError, RuntimeError, self._ray.exceptions.RayError) as error:
@@ -116,7 +125,19 @@ class Cluster:
                 f"reason       {_short(error)}",
                 "What is committed stays. When it is back, run the same command again.",
             ) from error
+        if self._own is not None and not any(each["Alive"] for each in found):
+            raise _own_cluster_died("its node does not answer")
         return found
+
+    def _check_own_processes(self) -> None:
+        """Raise RunFailed if a cluster of our own has died: no other node can join it, so waiting is in vain.
+
+        Ask this before Ray is asked anything: without its GCS, a call blocks for a minute, and then Ray ends this
+        process.
+        """
+        dead = [] if self._own is None else self._own.dead_processes()
+        if dead:
+            raise _own_cluster_died(f"{' and '.join(dead)} ended")
 
     def put_crew(self, node: Node, equipment: Equipment, memory_bytes: int) -> Any:
         """A crew on a node; it takes a while to come, and longer if others use the node's processors."""
@@ -151,6 +172,16 @@ class Cluster:
         except self._ray.exceptions.RayError as error:
             raise Lost(_loss(error), by_itself=CREATION in str(error)) from error
         return told
+
+
+def _own_cluster_died(reason: str) -> RunFailed:
+    error = RunFailed(
+        "the Ray cluster that was started for this run has died",
+        f"reason       {reason}",
+        "What is committed stays. Run the same command again; --on local needs no Ray.",
+    )
+    error.__cause__ = ConnectionError(reason)  # the same command may succeed: it will start another cluster
+    return error
 
 
 @contextlib.contextmanager
