@@ -186,7 +186,8 @@ class _Looking:
 
     def is_done(self, folder: Folder, unit: int) -> bool:
         answer = self._answers.pop((folder.root, unit), None)
-        return answer.result() if answer is not None else folder.exists(part_name(unit))
+        # An answer may be left of an earlier store at the same address: what it found is looked at again.
+        return (answer is None or answer.result()) and folder.exists(part_name(unit))
 
 
 _looking = _Looking()
