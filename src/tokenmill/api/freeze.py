@@ -81,6 +81,7 @@ def _lay_down(folder: Folder, files: dict[str, bytes], run: bytes) -> bool:
     On a disk there is nobody else, because of the lock. In an object store whoever publishes `run.json` first has won;
     the other files are called by their hashes there, so that nobody writes over somebody else's.
     """
+    folder.check_conditional_create()
     for name, data in files.items():
         with folder.publish(name) as file:
             file.write(data)
