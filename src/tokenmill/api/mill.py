@@ -130,6 +130,10 @@ class Mill:
         if left:
             raise self._given_up(self._rows_read(), so_far=True)
 
+    def progress(self) -> tuple[int, int]:
+        """How many units have a part, and how many bytes were planned for them, as far as this driver knows."""
+        return int(self.committed.sum()), int(self.frozen.plan["text_bytes"].to_numpy()[self.committed].sum())
+
     def check_bad(self) -> None:
         """Raise RunFailed if more of all rows are bad than may be; call it when the manifest knows all of them."""
         if self.manifest.quarantined > self.max_bad * self.manifest.rows:

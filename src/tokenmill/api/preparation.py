@@ -197,7 +197,7 @@ def _frozen(folder: Folder, request: Request, pool: Pool, report: progress.Repor
 def _mill(mill: Mill, pool: Pool, named: Named) -> pa.Table:
     """Do what is missing and publish the manifest. What is in quarantine is told in any case."""
     folder = mill.folder
-    with Heart(folder, mill.chronicle, pool, mill.share):
+    with Heart(folder, mill.chronicle, pool, mill.share, mill.progress):
         try:
             mill.run(pool)
             with _ending(mill) as is_ours:
