@@ -21,7 +21,18 @@ ALLOW_HTTP = "TOKENMILL_ALLOW_HTTP"
 OTHER_ENDPOINTS = ("AWS_ENDPOINT", "AWS_ENDPOINT_URL_S3")
 """Other names of the endpoint: one of them would count instead of the one that was given."""
 
-SHARED = (ENDPOINT, REGION, CACHE, ALLOW_HTTP, "AWS_DEFAULT_REGION", "HF_ENDPOINT")
+ENDPOINTS = (ENDPOINT, *OTHER_ENDPOINTS)
+SHARED = (
+    *ENDPOINTS,
+    REGION,
+    CACHE,
+    ALLOW_HTTP,
+    "AWS_DEFAULT_REGION",
+    "AWS_ALLOW_HTTP",
+    "AWS_SKIP_SIGNATURE",
+    "AZURE_ALLOW_HTTP",
+    "HF_ENDPOINT",
+)
 FAMILIES = ("AWS_", "AZURE_", "GOOGLE_", "HF_")
 """How the names of all variables begin that clients of object stores and of the Hub look at."""
 
@@ -48,9 +59,13 @@ def shared() -> dict[str, str]:
     return {name: os.environ[name] for name in SHARED if os.environ.get(name)}
 
 
-def adopt(settings: dict[str, str]) -> None:
-    """Use the settings of another machine."""
-    os.environ.update({name: value for name, value in settings.items() if name in SHARED})
+def adopt(own: dict[str, str], given: dict[str, str]) -> None:
+    """Use the settings of another machine, and this machine's own ones where it has none."""
+    named = {name for name in ENDPOINTS if name in given}
+    own = {name: value for name, value in own.items() if name not in ENDPOINTS or not named}
+    for name in SHARED:
+        os.environ.pop(name, None)
+    os.environ.update({name: value for name, value in {**own, **given}.items() if name in SHARED})
 
 
 def for_workers() -> dict[str, str]:
@@ -85,7 +100,7 @@ def using(
     try:
         yield
     finally:
-        for name in (ENDPOINT, *OTHER_ENDPOINTS, REGION, CACHE, ALLOW_HTTP):
+        for name in (*ENDPOINTS, REGION, CACHE, ALLOW_HTTP):
             os.environ.pop(name, None)
             if name in before:
                 os.environ[name] = before[name]
