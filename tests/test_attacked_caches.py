@@ -12,8 +12,10 @@ import pytest
 import tokenmill
 from conftest import SMALL_TIKTOKEN, Bucket, write_parquet
 from servers.proxy import Proxy
+from tokenmill import work
 from tokenmill.errors import StorageError
 from tokenmill.executors.local import LocalExecutor
+from tokenmill.part import part_name
 from tokenmill.storage import folder_at
 
 pytestmark = pytest.mark.timeout(120)
@@ -111,6 +113,16 @@ def test_renewed_keys_of_a_profile_are_used(s3: Bucket, tmp_path: Path, monkeypa
         folder.read("file")
     write()
     assert folder.read("file") == b"content"
+
+
+def test_a_part_of_an_earlier_store_does_not_count(s3: Bucket) -> None:
+    """That a unit has a part is looked at again before its unit is left alone: the store may be another one by now."""
+    folder = folder_at(f"{s3.url}/run")
+    folder.publish_new(part_name(0), b"part")
+    work._looking.begin(folder.root, 0)
+    work._looking._answers[folder.root, 0].result()
+    folder.discard(part_name(0))
+    assert not work._looking.is_done(folder, 0)
 
 
 def test_an_export_takes_the_sources_of_its_own_store(tmp_path: Path, documents: list[str]) -> None:

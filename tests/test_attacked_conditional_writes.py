@@ -90,7 +90,7 @@ def test_a_part_answered_with_501_is_reported_at_once(s3: Bucket, proxy: Proxy) 
     assert time.monotonic() - begun < 5
 
 
-@pytest.mark.parametrize("path", ["", "/run/run.json", "/run/parts/"])
+@pytest.mark.parametrize("path", ["", "/run/plan-", "/run/run.json", "/run/parts/"])
 def test_a_refusal_of_what_is_not_there_is_reported_as_that(corpus: Path, s3: Bucket, proxy: Proxy, path: str) -> None:
     """A server that answers 412 although there is no such object is reported as one that does so."""
     proxy.inject(Fault(status=412), method="PUT", path=path, times=ALWAYS)

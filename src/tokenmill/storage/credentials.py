@@ -24,7 +24,8 @@ GOOGLE_LOGIN = "~/.config/gcloud/application_default_credentials.json"
 
 def environment(scheme: str) -> dict[str, str]:
     """The variables that the client of a kind of store looks at."""
-    return {name: value for name, value in os.environ.items() if name.startswith(PREFIXES[scheme])}
+    prefix = PREFIXES[scheme]
+    return {name: os.environ.get(name, "") for name in list(os.environ) if name.startswith(prefix)}
 
 
 def identity(scheme: str) -> str:
