@@ -152,7 +152,7 @@ def test_a_crew_works_without_a_cluster() -> None:
     crew = Crew(Equipment(crews.own_version(), (), 2, None, None, {"AWS_REGION": "nowhere-1", "OTHER": "kept out"}))
     assert os.environ.pop("AWS_REGION") == "nowhere-1"
     assert "OTHER" not in os.environ
-    crew.begin((double, Terms()))
+    crew.begin((double, Terms(), {}))
     same = 1000
     told = crew.exchange([(1, 7), (2, same), (3, same)])
     found = list(told.outcomes)
@@ -161,12 +161,30 @@ def test_a_crew_works_without_a_cluster() -> None:
     assert sorted((outcome.item, outcome.value) for outcome in found) == [(1, 14), (2, 2000), (3, 2000)]
     started = time.monotonic()
     assert crew.exchange([]).outcomes == []
-    crew.begin((time.sleep, Terms()))
+    crew.begin((time.sleep, Terms(), {}))
     assert crew.exchange([(4, 60.0)]).outcomes == []
     assert time.monotonic() - started < 10
-    crew.begin((fail, Terms()))
+    crew.begin((fail, Terms(), {}))
     assert crew.exchange([(5, "explained")]).outcomes[0].item == 5
     crew._executor.__exit__()
+
+
+def test_a_crew_follows_the_settings_of_each_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers on other machines use the endpoint of the call they work for, and else that of their machine."""
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://own:1")
+    monkeypatch.delenv("AWS_ENDPOINT_URL", raising=False)
+    names, found = ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"), []
+    crew = Crew(Equipment(crews.own_version(), (), 1, None, None, {"AWS_ENDPOINT_URL": "http://first:1"}))
+    for given in ({"AWS_ENDPOINT_URL": "http://one:1"}, {"AWS_ENDPOINT_URL": "http://other:1"}, {}):
+        crew.begin((os.getenv, Terms(), given))
+        values: dict[int, str | None] = {}
+        outcomes = crew.exchange(list(enumerate(names))).outcomes
+        while len(values) < 2:
+            values |= {outcome.item: outcome.value for outcome in outcomes}
+            outcomes = crew.exchange([]).outcomes
+        found.append((values[0], values[1]))
+    crew._executor.__exit__()
+    assert found == [("http://one:1", None), ("http://other:1", None), (None, "http://own:1")]
 
 
 def test_usage_of_places() -> None:

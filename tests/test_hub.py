@@ -481,7 +481,7 @@ def test_a_copy_is_kept(served, folder, tmp_path, path):
     copies = [datasets.local_copy(file.path, file.fingerprint, file.size, str(cache)) for _ in range(2)]
     assert copies == [str(cache / file.fingerprint)] * 2
     assert Path(copies[0]).read_bytes() == (folder / path).read_bytes()
-    assert os.listdir(cache) == [file.fingerprint]
+    assert sorted(os.listdir(cache)) == [f".{file.fingerprint}.checked", file.fingerprint]
     assert sum(request.method == "GET" for request in served.log.requests) == 1
 
 
@@ -505,6 +505,52 @@ def test_a_copy_of_another_size(served, folder, tmp_path):
     copy = datasets.local_copy(file.path, file.fingerprint, file.size, str(tmp_path))
     assert Path(copy).read_bytes() == (folder / LARGE).read_bytes()
     assert not (tmp_path / f".{file.fingerprint}.tmp").exists()
+
+
+@pytest.mark.parametrize("path", [LARGE, SMALL])
+def test_a_copy_with_another_content(served, folder, tmp_path, path):
+    """A copy of the right size and another content is not used: it is fetched again, whenever it was changed."""
+    file = info(served, path)
+    copy = tmp_path / file.fingerprint
+    for _ in range(2):  # before it was ever checked, and after that
+        time.sleep(0.05)  # file systems count time in steps of some milliseconds
+        copy.write_bytes(b"x" * file.size)
+        assert datasets.kept_copy(file.fingerprint, file.size, str(tmp_path)) is None
+        assert datasets.local_copy(file.path, file.fingerprint, file.size, str(tmp_path)) == str(copy)
+        assert copy.read_bytes() == (folder / path).read_bytes()
+        assert datasets.kept_copy(file.fingerprint, file.size, str(tmp_path)) == str(copy)
+
+
+def test_a_copy_is_checked_once(served, folder, tmp_path, monkeypatch):
+    """A copy is hashed by the first process that finds it, and not again as long as it stays as it is."""
+    file = info(served, LARGE)
+    (tmp_path / file.fingerprint).write_bytes((folder / LARGE).read_bytes())
+    assert datasets.kept_copy(file.fingerprint, file.size, str(tmp_path))
+    monkeypatch.setattr("tokenmill.storage.hub.cache._has_hash", lambda *_: pytest.fail("it is hashed again"))
+    assert datasets.kept_copy(file.fingerprint, file.size, str(tmp_path))
+    assert served.log.counts().get(CDN, 0) == 0
+
+
+@pytest.mark.parametrize("name", ["{}", ".{}.tmp", ".{}.checked"])
+@pytest.mark.parametrize("link", [os.symlink, os.link])
+def test_a_copy_is_not_written_through_a_link(served, folder, tmp_path, name, link):
+    """A link in the cache is replaced, and the file that it leads to stays as it is."""
+    file, cache, outside = info(served, LARGE), tmp_path / "cache", tmp_path / "outside"
+    cache.mkdir()
+    outside.write_bytes(b"precious")
+    link(outside, cache / name.format(file.fingerprint))
+    copy = datasets.local_copy(file.path, file.fingerprint, file.size, str(cache))
+    assert not Path(copy).is_symlink()
+    assert Path(copy).read_bytes() == (folder / LARGE).read_bytes()
+    assert outside.read_bytes() == b"precious"
+
+
+def test_a_link_to_a_copy_is_not_used(served, folder, tmp_path):
+    """A link is not a copy, whatever it leads to: what it leads to may change after it was checked."""
+    file, cache = info(served, LARGE), tmp_path / "cache"
+    cache.mkdir()
+    (cache / file.fingerprint).symlink_to(folder / LARGE)
+    assert datasets.kept_copy(file.fingerprint, file.size, str(cache)) is None
 
 
 @pytest.mark.parametrize(("path", "length"), [(LARGE, 64), (SMALL, 40)])
@@ -548,7 +594,7 @@ def test_two_processes_one_download(served, folder, tmp_path):
     assert answers == [str(cache / file.fingerprint)] * 3
     assert Path(answers[0]).read_bytes() == (folder / LARGE).read_bytes()
     assert served.log.bytes_sent(CDN) == file.size
-    assert os.listdir(cache) == [file.fingerprint]
+    assert sorted(os.listdir(cache)) == [f".{file.fingerprint}.checked", file.fingerprint]
 
 
 def test_a_killed_download(served, cdn, folder, tmp_path):
@@ -565,7 +611,7 @@ def test_a_killed_download(served, cdn, folder, tmp_path):
     assert os.listdir(cache) == [f".{file.fingerprint}.tmp"]
     copy = datasets.local_copy(*arguments[:2], file.size, str(cache))
     assert Path(copy).read_bytes() == (folder / LARGE).read_bytes()
-    assert os.listdir(cache) == [file.fingerprint]
+    assert sorted(os.listdir(cache)) == [f".{file.fingerprint}.checked", file.fingerprint]
 
 
 def test_no_room_for_a_copy(served, tmp_path):

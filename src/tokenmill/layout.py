@@ -320,7 +320,7 @@ def require_manifest(folder: Folder, run: Run) -> pa.Table:
 def refuse_suspect(folder: Folder, run: Run) -> None:
     """Refuse a store in which the fast engine failed an audit, until the reference engine has confirmed every part."""
     mismatch = read_mismatch(folder)
-    if mismatch is not None and not rechecked_units(folder, run.units).all():
+    if mismatch is not None and is_suspect(folder, run):
         raise IncompleteStore(
             f"{mismatch.engine} failed an audit in {folder.root}",
             f"found        {mismatch.message}",
@@ -390,6 +390,11 @@ def read_mismatch(folder: Folder) -> EngineMismatch | None:
         return decode(folder.read(MISMATCH, RUN_BYTES), EngineMismatch)
     except Damage as damage:
         raise damaged(folder, MISMATCH, str(damage)) from damage
+
+
+def is_suspect(folder: Folder, run: Run) -> bool:
+    """Whether the fast engine failed an audit in this store, and some part is not confirmed by the reference yet."""
+    return folder.exists(MISMATCH) and not bool(rechecked_units(folder, run.units).all())
 
 
 def rechecked_name(unit: int) -> str:

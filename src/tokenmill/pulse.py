@@ -6,6 +6,7 @@ Nothing depends on it but what people are shown. Whoever has not been heard of f
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
@@ -27,6 +28,9 @@ GRACE_SECONDS = 20.0
 """How much later than that it may come before its writer is taken to be gone; clocks differ by less."""
 
 MOST_READ = 4096
+MAX_ENDED = 16
+"""How many drivers that are no longer at work keep their file; older ones are removed by the next driver."""
+
 PULSE_BYTES = 1 << 20
 READ_AT_ONCE = 16
 
@@ -56,11 +60,20 @@ class Pulse(msgspec.Struct, frozen=True):
     failures: Count = 0
     bytes_per_second: Number = 0.0
     tokens_per_second: Number = 0.0
+    units_done: Count | None = None  # of the whole store, by any driver, as far as this one knows
+    planned_bytes_done: Count | None = None
 
     @property
     def is_alive(self) -> bool:
         """Whether it was at work a moment ago."""
         return not self.ended and time.time() - self.time < 3 * self.every_seconds + GRACE_SECONDS
+
+    @property
+    def done(self) -> tuple[int, int] | None:
+        """Units that have a part, and the bytes planned for them; None if its driver does not tell."""
+        if self.units_done is None or self.planned_bytes_done is None:
+            return None
+        return self.units_done, self.planned_bytes_done
 
 
 def interval_seconds(folder: Folder) -> float:
@@ -74,11 +87,31 @@ def publish(folder: Folder, pulse: Pulse) -> None:
         file.write(msgspec.json.encode(pulse))
 
 
-def read(folder: Folder) -> list[Pulse]:
-    """What all of them have told last, in the order of their names, which begin with when they were started."""
-    names = sorted(name for name in folder.names(layout.DRIVERS) if name.endswith(".json"))[-MOST_READ:]
-    found = in_turn(folder, partial(_read, folder), names, READ_AT_ONCE)
-    return [pulse for pulse in found if pulse is not None]
+def read(folder: Folder, known: Mapping[str, Pulse] | None = None) -> dict[str, Pulse]:
+    """The last pulse of each driver by its name, in order; names begin with the time when the driver was started.
+
+    A driver that is `known` to be at work no more is not read again.
+    """
+    names = _names(folder)[-MOST_READ:]
+    over = {name: pulse for name, pulse in (known or {}).items() if not pulse.is_alive}
+    fresh = [name for name in names if name not in over]
+    found = dict(zip(fresh, in_turn(folder, partial(_read, folder), fresh, READ_AT_ONCE), strict=True))
+    pulses = {name: over.get(name) or found.get(name) for name in names}
+    return {name: pulse for name, pulse in pulses.items() if pulse is not None}
+
+
+def prune(folder: Folder) -> int:
+    """Remove the files of drivers that are no longer at work, but for the last ones; how many there were."""
+    old = _names(folder)[:-MAX_ENDED][:MOST_READ]
+    pulses = in_turn(folder, partial(_read, folder), old, READ_AT_ONCE)
+    over = [name for name, pulse in zip(old, pulses, strict=True) if pulse is None or not pulse.is_alive]
+    for name in over:
+        folder.discard(f"{layout.DRIVERS}/{name}")
+    return len(over)
+
+
+def _names(folder: Folder) -> list[str]:
+    return sorted(name for name in folder.names(layout.DRIVERS) if name.endswith(".json"))
 
 
 def _read(folder: Folder, name: str) -> Pulse | None:

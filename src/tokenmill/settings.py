@@ -6,23 +6,51 @@ They are environment variables, so that workers, wherever they are started, know
 from __future__ import annotations
 
 import contextlib
+import ipaddress
 import os
 import re
 from collections.abc import Iterator
+from urllib.parse import urlsplit
 
 from tokenmill.errors import UsageError
 
 ENDPOINT = "AWS_ENDPOINT_URL"
 REGION = "AWS_REGION"
 CACHE = "TOKENMILL_CACHE"
-SHARED = (ENDPOINT, REGION, CACHE, "AWS_DEFAULT_REGION", "HF_ENDPOINT")
+ALLOW_HTTP = "TOKENMILL_ALLOW_HTTP"
+OTHER_ENDPOINTS = ("AWS_ENDPOINT", "AWS_ENDPOINT_URL_S3")
+"""Other names of the endpoint: one of them would count instead of the one that was given."""
+
+ENDPOINTS = (ENDPOINT, *OTHER_ENDPOINTS)
+SHARED = (
+    *ENDPOINTS,
+    REGION,
+    CACHE,
+    ALLOW_HTTP,
+    "AWS_DEFAULT_REGION",
+    "AWS_ALLOW_HTTP",
+    "AWS_SKIP_SIGNATURE",
+    "AZURE_ALLOW_HTTP",
+    "HF_ENDPOINT",
+)
+FAMILIES = ("AWS_", "AZURE_", "GOOGLE_", "HF_")
+"""How the names of all variables begin that clients of object stores and of the Hub look at."""
 
 
-def apply(*, endpoint: str | None = None, region: str | None = None, cache: str | None = None) -> None:
+def apply(
+    *,
+    endpoint: str | None = None,
+    region: str | None = None,
+    cache: str | None = None,
+    allow_http: bool | None = None,
+) -> None:
     """Set what was said, for this process and those it starts."""
     if endpoint is not None:
         check_server("--endpoint", endpoint)
+        for name in OTHER_ENDPOINTS:
+            os.environ.pop(name, None)
     said = {ENDPOINT: endpoint, REGION: region, CACHE: None if cache is None else _directory("--cache", cache)}
+    said[ALLOW_HTTP] = None if allow_http is None else str(int(allow_http))
     os.environ.update({name: value for name, value in said.items() if value is not None})
 
 
@@ -31,24 +59,48 @@ def shared() -> dict[str, str]:
     return {name: os.environ[name] for name in SHARED if os.environ.get(name)}
 
 
-def adopt(settings: dict[str, str]) -> None:
-    """Use the settings of another machine."""
-    os.environ.update({name: value for name, value in settings.items() if name in SHARED})
+def adopt(own: dict[str, str], given: dict[str, str]) -> None:
+    """Use the settings of another machine, and this machine's own ones where it has none."""
+    named = {name for name in ENDPOINTS if name in given}
+    own = {name: value for name, value in own.items() if name not in ENDPOINTS or not named}
+    for name in SHARED:
+        os.environ.pop(name, None)
+    os.environ.update({name: value for name, value in {**own, **given}.items() if name in SHARED})
+
+
+def for_workers() -> dict[str, str]:
+    """All settings of storage, credentials included, for workers of this machine that were started before."""
+    return {name: value for name, value in os.environ.items() if name.startswith(FAMILIES) or name in SHARED}
+
+
+def replace(environment: dict[str, str]) -> None:
+    """Use exactly these settings of storage, which `for_workers` gave."""
+    for name in for_workers().keys() - environment.keys():
+        del os.environ[name]
+    os.environ.update(environment)
 
 
 @contextlib.contextmanager
-def using(*, endpoint: str | None = None, region: str | None = None, cache: str | None = None) -> Iterator[None]:
+def using(
+    *,
+    endpoint: str | None = None,
+    region: str | None = None,
+    cache: str | None = None,
+    allow_http: bool | None = None,
+) -> Iterator[None]:
     """Use an S3-compatible store at `endpoint`, in a `region`, and keep whole files of the Hub in `cache`, in a block.
+
+    An `endpoint` that begins with http:// and is not on this machine gets no credentials unless `allow_http`.
 
     with tokenmill.using(endpoint="http://localhost:9000"):
         tokenmill.prepare("s3://bucket/data", ...)
     """
     before = dict(os.environ)
-    apply(endpoint=endpoint, region=region, cache=cache)
+    apply(endpoint=endpoint, region=region, cache=cache, allow_http=allow_http)
     try:
         yield
     finally:
-        for name in (ENDPOINT, REGION, CACHE):
+        for name in (*ENDPOINTS, REGION, CACHE, ALLOW_HTTP):
             os.environ.pop(name, None)
             if name in before:
                 os.environ[name] = before[name]
@@ -68,6 +120,31 @@ def check_server(name: str, address: str) -> None:
     if re.match(r"[^\s/@?#]+(/|$)", address) and not re.match("[A-Za-z0-9+.-]*:/", address):
         advice = f"{name} needs http:// or https:// before it: http://{shown}"
     raise UsageError(f"{name} is not the address of a server", f"given        {shown}", advice)
+
+
+def allows_http() -> bool:
+    """Whether credentials may be sent without encryption."""
+    return os.environ.get(ALLOW_HTTP, "").lower() in ("1", "true", "yes")
+
+
+def check_encrypted(name: str, address: str) -> None:
+    """Refuse an address that would receive credentials without encryption; this machine itself may."""
+    if not address.lower().startswith("http://") or allows_http() or _is_loopback(urlsplit(address).hostname or ""):
+        return
+    raise UsageError(
+        f"{name} is not encrypted, and credentials would be sent to it",
+        f"given        {address}",
+        f"Use https://, or allow it with --allow-http, allow_http=True or {ALLOW_HTTP}=1.",
+    )
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost" or host.endswith(".localhost"):
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def _directory(name: str, path: str) -> str:

@@ -312,7 +312,8 @@ class _Looking:
 
     def exists(self, folder: Folder, name: str) -> bool:
         answer = self._answers.pop((folder.root, name), None)
-        return answer.result() if answer is not None else folder.exists(name)
+        # An answer may be left of an earlier store at the same address: what it found is looked at again.
+        return (answer is None or answer.result()) and folder.exists(name)
 
 
 _looking = _Looking()

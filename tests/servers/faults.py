@@ -7,13 +7,20 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from http import HTTPStatus
 
-S3_CODES = {403: "ExpiredToken", 429: "TooManyRequests", 500: "InternalError", 503: "SlowDown"}
+S3_CODES = {
+    403: "ExpiredToken",
+    412: "PreconditionFailed",
+    429: "TooManyRequests",
+    500: "InternalError",
+    501: "NotImplemented",
+    503: "SlowDown",
+}
 """What S3 calls these answers in their bodies."""
 
 
 @dataclass(frozen=True)
 class Fault:
-    """What goes wrong with a request. Exactly one of the first four says what."""
+    """What goes wrong with a request. Exactly one of the first five says what."""
 
     status: int | None = None
     """Answer with this status, without asking the server."""
@@ -23,6 +30,8 @@ class Fault:
     """Hold the request back for so long. It goes on to the server then, even if its sender has given up."""
     lose: bool = False
     """Let the server do what it is asked, then close the connection instead of answering."""
+    unconditional: bool = False
+    """Pass the request on without its If-None-Match, as servers do that ignore it. Only for unsigned requests."""
     retry_after_seconds: int | None = None
     """With `status`: when the client may come back."""
 

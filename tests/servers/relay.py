@@ -86,6 +86,8 @@ class Relay:
         if "100-continue" in head.value("expect"):
             self.client.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
             head = head.without("expect")
+        if exchange.fault.unconditional:
+            head = head.without("if-none-match")
         if exchange.fault.status is not None:
             self._refuse(head, exchange, exchange.fault.status, exchange.fault.answer(exchange.method))
         elif not self._join_server():

@@ -18,6 +18,8 @@ GRPC_OFFSET = 10_000
 """Every part of SeaweedFS listens on a second port, this much above its own."""
 
 REQUEST_SECONDS = 10.0
+UNSIGNED = "unsigned-"
+"""Buckets whose names begin so are open to requests without a signature, whose headers a proxy may change."""
 
 
 @dataclass
@@ -133,7 +135,8 @@ def start_seaweed(directory: Path, access_key: str, secret_key: str) -> S3Server
         "credentials": [{"accessKey": access_key, "secretKey": secret_key}],
         "actions": ["Admin", "Read", "List", "Tagging", "Write"],
     }
-    (directory / "identities.json").write_text(json.dumps({"identities": [identity]}))
+    anonymous = {"name": "anonymous", "actions": [f"{action}:{UNSIGNED}*" for action in ("Read", "List", "Write")]}
+    (directory / "identities.json").write_text(json.dumps({"identities": [identity, anonymous]}))
     server = S3Server(directory, access_key, secret_key, *free_ports(4, also_above=GRPC_OFFSET))
     server.start()
     return server

@@ -111,7 +111,7 @@ def export_store(  # noqa: PLR0913, PLR0917 - what, where to, how, by whom
             notices += _lack_of_space(folder, tokens * np.dtype(job.dtype).itemsize, job)
         run_count = len(runs.spans(manifest["tokens"].to_numpy(), frozen.run_tokens))
         shuffle = Shuffle(run_count, frozen.bins, run.job.tokenizer.dtype)
-        site = Site(store.root, folder.root, frozen, shuffle, _batch_bytes(means))
+        site = Site(store.root, folder.root, frozen, shuffle, _batch_bytes(means), run.sources_sha256)
         crew = Crew(pool, report, means.workers, np.dtype(job.dtype).itemsize)
         exporter = Exporter(site, folder, manifest, crew, notices)
         exporter.announce()

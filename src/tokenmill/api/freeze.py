@@ -129,6 +129,7 @@ def publish(folder: Folder, frozen: FrozenRun) -> bool:
     On a disk the lock keeps other processes out. In an object store the first `run.json` wins; the tables hold their
     hashes in their names there, so that no process writes over the files of another.
     """
+    folder.check_conditional_create()
     folder.create(layout.PARTS)
     folder.create(layout.TOKENIZER)
     for name, data in frozen.files.items():

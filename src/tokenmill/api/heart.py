@@ -17,6 +17,8 @@ from tokenmill import layout, pulse
 from tokenmill.errors import TokenmillError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tokenmill.api.chronicle import Chronicle
     from tokenmill.api.ranks import Share
     from tokenmill.executors.outcomes import Pool
@@ -28,8 +30,16 @@ RECENT_SECONDS = 60.0
 class Heart:
     """Beats on a thread of its own while its block lasts; a last beat says that there will be no more."""
 
-    def __init__(self, folder: Folder, chronicle: Chronicle, pool: Pool, share: Share | None) -> None:
+    def __init__(
+        self,
+        folder: Folder,
+        chronicle: Chronicle,
+        pool: Pool,
+        share: Share | None,
+        progress: Callable[[], tuple[int, int]],
+    ) -> None:
         self._folder = folder
+        self._progress = progress
         self._chronicle = chronicle
         self._pool = pool
         host, now = socket.gethostname().partition(".")[0] or "host", time.time()
@@ -58,6 +68,8 @@ class Heart:
 
     def _beat(self) -> None:
         self._tell(ended=False)
+        if not self._first.rank:  # of many ranks, the first one is enough
+            self._prune()
         while not self._ended.wait(self._first.every_seconds):
             self._tell(ended=False)
         self._tell(ended=True)
@@ -65,6 +77,10 @@ class Heart:
     def _tell(self, *, ended: bool) -> None:
         with suppress(TokenmillError):  # whoever publishes what matters will meet it, too
             pulse.publish(self._folder, self._now(ended=ended))
+
+    def _prune(self) -> None:
+        with suppress(TokenmillError):  # the next driver tries it again
+            pulse.prune(self._folder)
 
     def _now(self, *, ended: bool) -> pulse.Pulse:
         step, chronicle = self._chronicle.step, self._chronicle
@@ -74,6 +90,7 @@ class Heart:
             self._seen.popleft()
         since, text_bytes, tokens = self._seen[0]
         seconds = max(now - since, 1e-3)
+        units_done, planned_bytes_done = self._progress()
         return msgspec.structs.replace(
             self._first,
             time=time.time(),
@@ -88,4 +105,6 @@ class Heart:
             failures=chronicle.failures,
             bytes_per_second=(step.text_bytes - text_bytes) / seconds,
             tokens_per_second=(step.tokens - tokens) / seconds,
+            units_done=units_done,
+            planned_bytes_done=planned_bytes_done,
         )

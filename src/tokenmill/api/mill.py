@@ -267,15 +267,18 @@ class Mill:
             raise self._given_up(self._rows_read(), so_far=True)
 
     def _do_missing(self, executor: Executor) -> None:
-        there = self.frozen.plan["text_bytes"].to_numpy()[self.committed].sum()
-        self.report.begin("tokenize", self._planned_bytes, int(there), self.means.workers)
+        there = self.progress()[1]
+        self.report.begin("tokenize", self._planned_bytes, there, self.means.workers)
         while len(self._untried()) and not self._hopeless():
             self._give_out(executor, self.engine)
             while self._aside and not self._hopeless():
                 self._isolate(executor, self.engine)
             if self._look_for_mismatch():
-                there = self.frozen.plan["text_bytes"].to_numpy()[self.committed].sum()
-                self.report.begin("recheck", self._planned_bytes, int(there), self.means.workers)
+                self.report.begin("recheck", self._planned_bytes, self.progress()[1], self.means.workers)
+
+    def progress(self) -> tuple[int, int]:
+        """How many units have a part, and how many bytes were planned for them, as far as this driver knows."""
+        return int(self.committed.sum()), int(self.frozen.plan["text_bytes"].to_numpy()[self.committed].sum())
 
     def check_bad(self) -> None:
         """Raise RunFailed if more of all rows are bad than may be; call it when the manifest knows all of them."""

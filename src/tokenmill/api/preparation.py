@@ -249,7 +249,7 @@ def _frozen(  # noqa: PLR0913, PLR0917 - where, what, by whom, and what was move
 def _mill(mill: Mill, pool: Pool, named: Named) -> pa.Table:
     """Do what is missing and publish the manifest. Rows in quarantine are named in any case."""
     folder, manifest = mill.folder, None
-    with Heart(folder, mill.chronicle, pool, mill.share):
+    with Heart(folder, mill.chronicle, pool, mill.share, mill.progress):
         try:
             mill.take_stock(pool)
             while manifest is None:

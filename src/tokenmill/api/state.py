@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import functools
+
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from tokenmill import layout, pulse
 from tokenmill.exports import records
 from tokenmill.exports.job import MANIFEST, PLAN, exports_in
 from tokenmill.exports.shards import SCHEMA
 from tokenmill.storage import Folder, folder_at
+
+LOCAL_SECONDS = 1.0
+REMOTE_SECONDS = 5.0
+"""How long to wait between two looks: drivers in a bucket publish every ten seconds."""
 
 
 class Status(msgspec.Struct, frozen=True):
@@ -47,25 +54,90 @@ class Status(msgspec.Struct, frozen=True):
     exports: dict[str, str]
 
 
+class Watch:
+    """A run that is looked at again and again: what cannot change is read once.
+
+    In a bucket, while drivers are at work, a look takes one listing of `drivers/` and the object of each of them.
+    """
+
+    def __init__(self, directory: str) -> None:
+        self.folder = folder_at(directory)
+        self.run = layout.require_run(self.folder)
+        self.seconds = REMOTE_SECONDS if self.folder.is_remote else LOCAL_SECONDS
+        self._pulses: dict[str, pulse.Pulse] = {}
+        self._exports: dict[str, str] | None = None
+        self._done: tuple[int, int] | None = None
+
+    def look(self) -> Status:
+        """The state of the run now."""
+        return _status(self)
+
+    @functools.cached_property
+    def text_bytes(self) -> npt.NDArray[np.int64]:
+        """How much text each unit has, by the plan."""
+        return layout.read_planned_bytes(self.folder, self.run)
+
+    def pulses(self) -> list[pulse.Pulse]:
+        """What the drivers have published last."""
+        self._pulses = pulse.read(self.folder, self._pulses)
+        return list(self._pulses.values())
+
+    def is_complete(self, *, at_work: bool) -> bool:
+        """Whether the manifest is there. While drivers publish pulses from a bucket, that is asked once."""
+        if self._exports is not None and self.folder.is_remote and at_work:
+            return False
+        return self.folder.exists(layout.MANIFEST) and not layout.is_suspect(self.folder, self.run)
+
+    def done(self, at_work: list[pulse.Pulse]) -> tuple[int, int]:
+        """Units that have a part, and the bytes planned for them.
+
+        In a bucket, drivers at work tell both. The first look lists the parts as well: the drivers' numbers are some
+        seconds old.
+        """
+        told = [each.done for each in at_work if self.folder.is_remote and each.done is not None]
+        if not told:
+            committed = layout.committed_units(self.folder, self.run.units)
+            every = bool(committed.all())
+            return int(committed.sum()), self.run.text_bytes if every else int(self.text_bytes[committed].sum())
+        units, size = max(told)
+        if self._done is None:
+            listed = int(layout.committed_units(self.folder, self.run.units).sum())
+            self._done = listed, size + self._planned(listed - units, units, size)
+        self._done = max(self._done, (units, size))
+        return self._done
+
+    def _planned(self, more: int, units: int, size: int) -> int:
+        """About how many bytes were planned for some more units, of those that were left."""
+        return max(more, 0) * (self.run.text_bytes - size) // max(self.run.units - units, 1)
+
+    def exports(self, *, running: bool) -> dict[str, str]:
+        """The exports inside the store and their states; they do not change while a run is at work in a bucket."""
+        if self._exports is None or not (running and self.folder.is_remote):
+            names = exports_in(self.folder)
+            self._exports = {name: _export_state(folder_at(self.folder.path(name))) for name in names}
+        return self._exports
+
+
 def status(directory: str) -> Status:
     """Look at a run without disturbing it."""
-    folder = folder_at(directory)
-    run = layout.require_run(folder)
-    text_bytes = layout.read_planned_bytes(folder, run)
-    committed = layout.committed_units(folder, run.units)
-    complete = folder.exists(layout.MANIFEST)
+    return Watch(directory).look()
+
+
+def _status(watch: Watch) -> Status:
+    folder, run = watch.folder, watch.run
+    pulses = watch.pulses()
+    complete = watch.is_complete(at_work=any(each.is_alive for each in pulses))
     holder = folder.at_work(layout.LOCK)
-    pulses = pulse.read(folder)
     anybody = holder is not None or folder.is_remote  # a disk that nobody holds has ranks at work, if anybody
     at_work = [] if complete else [each for each in pulses if each.is_alive and (anybody or each.of)]
-    done = int(text_bytes[committed].sum())
+    units_done, done = watch.done(at_work)
     totals = _totals(folder, run) if complete else {}
     running = not complete and bool(holder or at_work)
     rate = sum(each.bytes_per_second for each in at_work) if running else None
     latest = at_work or pulses[-1:]
     return Status(
         directory=folder.root,
-        state="complete" if complete else "running" if running else "stopped",
+        state=_state(complete=complete, whole=units_done == run.units, running=running),
         process=_process(holder, at_work) if running else None,
         tokenizer=run.job.tokenizer.name,
         begin_token=run.job.begin,
@@ -73,8 +145,8 @@ def status(directory: str) -> Status:
         sources=run.sources,
         units=run.units,
         limit_units=run.job.limit_units,
-        units_done=int(committed.sum()),
-        planned_bytes=int(text_bytes.sum()),
+        units_done=units_done,
+        planned_bytes=run.text_bytes,
         planned_bytes_done=done,
         tokens=totals.get("tokens"),
         documents=totals.get("documents"),
@@ -82,15 +154,22 @@ def status(directory: str) -> Status:
         quarantined=totals.get("quarantined"),
         bytes_per_second=rate,
         tokens_per_second=sum(each.tokens_per_second for each in at_work) if running else None,
-        seconds_left=(int(text_bytes.sum()) - done) / rate if rate else None,
+        seconds_left=(run.text_bytes - done) / rate if rate else None,
         drivers=len(at_work),
         nodes=len({node for each in at_work for node in each.nodes}),
         workers=sum(each.workers for each in at_work),
         retries=sum(each.retries for each in latest),
         deaths=sum(each.deaths for each in latest),
         failures=sum(each.failures for each in latest),
-        exports={name: _export_state(folder_at(folder.path(name))) for name in exports_in(folder)},
+        exports=watch.exports(running=running),
     )
+
+
+def _state(*, complete: bool, whole: bool, running: bool) -> str:
+    """`damaged` is a store with a manifest that lists parts which are gone: `prepare` makes them again."""
+    if complete:
+        return "complete" if whole else "damaged"
+    return "running" if running else "stopped"
 
 
 def _process(holder: str | None, at_work: list[pulse.Pulse]) -> int | str | None:

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from tokenmill.api import Status
     from tokenmill.executors.local import LocalExecutor
 
-WATCH_SECONDS = 1.0
-
 
 def _early_workers(on: str, modules: tuple[str, ...]) -> AbstractContextManager[LocalExecutor | None]:
     """Workers of this machine that load what they need while we do; none if the work is done elsewhere."""
@@ -155,20 +153,21 @@ def formats(as_json: bool) -> None:
     epilog=_example("tokenmill status tokens", "tokenmill status s3://bucket/run --endpoint https://host:9000"),
 )
 @click.argument("directory", metavar="DIR")
-@click.option("--watch", is_flag=True, help="Look again every second until the run is complete or stops.")
+@click.option("--watch", is_flag=True, help="Look again every second, in a bucket every five, until the run ends.")
 @options.storage
 @options.everywhere
 def status(directory: str, watch: bool, as_json: bool) -> None:
     """Show how far a run is; it may be running in another process or on other machines."""
-    from tokenmill import api  # noqa: PLC0415
+    from tokenmill.api.state import Watch  # noqa: PLC0415
     from tokenmill.cli import show  # noqa: PLC0415
 
-    state = api.status(directory)
+    run = Watch(directory)
+    state = run.look()
     watched = watch and state.state == "running"
     while watch and state.state == "running":
         show.line(_one_line(state))
-        time.sleep(WATCH_SECONDS)
-        state = api.status(directory)
+        time.sleep(run.seconds)
+        state = run.look()
     if watched:
         show.end_lines()
     show.result(state, as_json, show.status)

@@ -22,7 +22,7 @@ HEADINGS = {
     "Clusters": "--on --rank --of",
     "Bad documents": "--on-bad --max-bad --document-timeout --max-document-bytes --quarantine-text",
     "Resuming": "--retry-quarantine --repair --moved",
-    "Storage": "--endpoint --region --cache",
+    "Storage": "--endpoint --region --allow-http --cache",
     "General": "--json --quiet --debug --help",
 }
 REST = "Options"
@@ -191,7 +191,7 @@ _RANK = [
 ]
 
 
-def _apply(_context: click.Context, parameter: click.Parameter, value: str | None) -> None:
+def _apply(_context: click.Context, parameter: click.Parameter, value: Any) -> None:
     """Let this process and those that it starts know; at once, because they start early."""
     settings.apply(**{parameter.name or "": value})
 
@@ -210,6 +210,14 @@ _STORAGE = [
         expose_value=False,
         callback=_apply,
         help="The region of the bucket. [default: AWS_REGION, or the profile's]",
+    ),
+    click.option(
+        "--allow-http",
+        is_flag=True,
+        default=None,
+        expose_value=False,
+        callback=_apply,
+        help="Send credentials to an http:// endpoint on another machine. [default: it is refused]",
     ),
 ]
 

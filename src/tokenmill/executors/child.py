@@ -27,7 +27,7 @@ from multiprocessing.connection import Connection
 from queue import SimpleQueue
 from typing import Any
 
-from tokenmill import machine, marks
+from tokenmill import machine, marks, settings
 from tokenmill.errors import TokenmillError
 
 MOST_PROMISED = 2
@@ -53,7 +53,8 @@ def serve(work_descriptor: int, slate_descriptor: int, lifeline_descriptor: int,
             if kind == "item":
                 answers.work(function, *told)
                 continue
-            function, ahead = told
+            function, ahead, environment = told
+            settings.replace(environment)
             if ahead and reader is None and hasattr(function, "foresee"):
                 reader = _Reader(connection, function)
 
@@ -101,7 +102,8 @@ class _Reader:
         kind, *_, last = message
         is_at_another = self._asked <= self._passed_on
         if kind == "function":
-            self._foresee = getattr(message[1], "foresee", None) if last else None
+            settings.replace(last)  # what is foreseen of the next items needs them at once
+            self._foresee = getattr(message[1], "foresee", None) if message[2] else None
         elif self._foresee is not None and is_at_another:
             with contextlib.suppress(BaseException):  # the call will meet it again
                 self._foresee(last)

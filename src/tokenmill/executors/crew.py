@@ -74,7 +74,8 @@ class Crew:
     def __init__(self, equipment: Equipment) -> None:
         if equipment.version != own_version():
             raise RunFailed(f"it has tokenmill {own_version()}, and the run is of tokenmill {equipment.version}")
-        settings.adopt(equipment.settings)
+        self._own_settings = settings.shared()
+        settings.adopt(self._own_settings, equipment.settings)
         machine.die_last()  # Ray has its own processes die first, which would take the crew for what one worker does
         self._equipment = equipment
         self._executor = LocalExecutor(equipment.preload)
@@ -82,9 +83,13 @@ class Crew:
         self._numbers: dict[int, list[int]] = {}
         self._shift: Shift | None = None
 
-    def begin(self, order: tuple[Callable[[Any], Any], Terms]) -> Told:
-        """From now on, do this with the items that come, on these terms; what was being done is left."""
-        function, terms = order
+    def begin(self, order: tuple[Callable[[Any], Any], Terms, dict[str, str]]) -> Told:
+        """From now on, do this with the items that come, on these terms and with these settings of storage.
+
+        What was being done is left.
+        """
+        function, terms, given = order
+        settings.adopt(self._own_settings, given)
         it = self._equipment
         if self._shift is None:  # later there may be fewer, because memory ran out
             self._executor.start(it.workers, it.worker_bytes, it.memory_bytes)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
-from tokenmill import machine, marks
+from tokenmill import machine, marks, settings
 from tokenmill.executors.nursery import ENVIRONMENT, REQUEST, interpreter
 from tokenmill.executors.outcomes import Cause, End
 from tokenmill.executors.tries import Try
@@ -171,7 +171,7 @@ class WorkerProcess:
         """Tell the worker what to do with the items that follow. If the worker is gone, the next receive tells."""
         self._reads_ahead = ahead > 0 and hasattr(function, "foresee")
         with contextlib.suppress(OSError):
-            self.connection.send(("function", function, ahead))
+            self.connection.send(("function", function, ahead, settings.for_workers()))
 
     def give(self, tried: Try) -> None:
         """Hand over an item. If the worker is gone, the next receive tells."""

@@ -189,7 +189,7 @@ class RayExecutor:
         """Yield outcomes as they come; an item whose worker dies, or whose node is lost, is tried again."""
         self._shifts += 1
         dispatch = Dispatch(items, terms, self._numbers)
-        order = (function, replace(terms, enough=never))
+        order = (function, replace(terms, enough=never), settings.shared())
         while not dispatch.is_done() and not terms.enough():
             self._recruit()
             for hand in self._hands:

@@ -144,6 +144,7 @@ def freeze(folder: Folder, export: FrozenExport) -> FrozenExport:
     """
     before = read_frozen(folder)
     if before is None and folder.is_remote:
+        folder.check_conditional_create()
         if folder.publish_new(EXPORT, layout.json_bytes(export)):
             return export
         before = read_frozen(folder)  # somebody else was first

@@ -34,11 +34,12 @@ class Site:
     frozen: FrozenExport
     shuffle: Shuffle
     batch_bytes: int
+    sources_sha256: str
 
     @property
     def order(self) -> Order:
         """The split and the shuffle."""
-        return Order.of(self.frozen.job, source_columns(self.store)[1])
+        return Order.of(self.frozen.job, source_columns(self.store, self.sources_sha256)[1])
 
     def parts(self, parts: Iterable[int], *, content_too: bool) -> Iterator[PartContent]:
         """Some parts of the store, one after the other; with `content_too` what they hold is hashed."""
@@ -58,8 +59,8 @@ class Site:
 
 
 @functools.lru_cache(maxsize=1)
-def source_columns(store: str) -> tuple[pa.Array, npt.NDArray[np.uint64]]:
-    """The paths and the identities of a store's sources."""
+def source_columns(store: str, _sources_sha256: str) -> tuple[pa.Array, npt.NDArray[np.uint64]]:
+    """The paths and the identities of a store's sources; a worker may see another store at the same path later."""
     folder = folder_at(store)
     table = layout.read_sources(folder, layout.require_run(folder))
     return table["path"].combine_chunks(), table["identity"].to_numpy()
@@ -238,7 +239,7 @@ def shard_of(site: Site, task: ShardTask) -> Shard:
         tokenizer=job.tokenizer,
         shuffled=job.shuffle is not None,
         sequence_tokens=job.sequence_tokens,
-        paths=source_columns(site.store)[0],
+        paths=source_columns(site.store, site.sources_sha256)[0],
         piece=job.shard_tokens is None,
         position=task.position,
         file_tokens=task.file_tokens,

@@ -9,15 +9,18 @@ from __future__ import annotations
 import contextlib
 import itertools
 import posixpath
+import secrets
 from collections.abc import Callable, Iterator
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import pyarrow as pa
 
 from tokenmill.errors import CorruptStore, SourceError, StoreError, TokenmillError
 from tokenmill.storage import clients, objects
-from tokenmill.storage.addresses import absolute
+from tokenmill.storage.addresses import absolute, split_url
 from tokenmill.storage.claims import BucketClaim, Claim
+from tokenmill.storage.creating import create
+from tokenmill.storage.failures import no_conditional_create
 from tokenmill.storage.guards import MOST_BYTES, check_size, early
 from tokenmill.storage.journal import Journal
 from tokenmill.storage.ranges import PIECE_BYTES, RangeFile, in_turn
@@ -25,10 +28,15 @@ from tokenmill.storage.upload import Upload, part_bytes
 from tokenmill.storage.waiting import heard
 from tokenmill.storage.writing import Overtaken
 
+if TYPE_CHECKING:
+    from obstore.store import ObjectStore
+
 DELETE_AT_ONCE = 1000
 PIECES_AHEAD = 6
 """How many pieces of a file are on their way while it is joined."""
-CREATE_ATTEMPTS = 3
+PROBES = (b"first\n", b"second\n")
+"""What a probe writes, and what it tries to write over that."""
+
 LISTED_AT_ONCE = 9_900
 """How many numbers a stretch of a listing has: no more than ten answers, which have a thousand names each."""
 
@@ -43,9 +51,13 @@ class BucketFolder:
 
     def __init__(self, root: str) -> None:
         self.root = absolute(root)
-        self._store, self._prefix = clients.client(self.root)
-        self._writer = clients.writer(self.root)
+        self._clients = clients.BucketClients(self.root)
+        self._prefix = split_url(self.root)[2]
         self._journals: dict[str, Journal] = {}
+
+    @property
+    def _store(self) -> ObjectStore:
+        return self._clients.reader
 
     def path(self, name: str) -> str:
         """The URL of a name, which must stay inside the folder."""
@@ -65,7 +77,7 @@ class BucketFolder:
     def names(self, directory: str) -> list[str]:
         """The names of the objects directly inside a directory, unordered."""
         root = self.path(directory)
-        found = (file.path[len(root) + 1 :] for file in objects.below(root))
+        found = (file.path[len(root) + 1 :] for file in objects.below(root, self._store))
         return [name for name in found if "/" not in name]
 
     def numbered_names(self, directory: str, count: int) -> Iterator[list[str]]:
@@ -80,12 +92,14 @@ class BucketFolder:
         """The same with the size of each object, which a listing holds anyway."""
         url = self.path(directory)
         if not url.startswith("s3://") or "--x-s3/" in url or count <= LISTED_AT_ONCE:
-            files = [(file.path[len(url) + 1 :], file.size) for file in objects.below(url)]
+            files = [(file.path[len(url) + 1 :], file.size) for file in objects.below(url, self._store)]
             yield [(name, size) for name, size in files if "/" not in name]
             return
         edges = [f"{number:08d}" for number in range(LISTED_AT_ONCE, min(count, 10**8), LISTED_AT_ONCE)]
         stretches = zip(["", *edges], [*edges, None], strict=True)
-        yield from in_turn(self, lambda stretch: objects.sizes_between(url, *stretch), stretches, LISTS_AHEAD)
+        yield from in_turn(
+            self, lambda stretch: objects.sizes_between(url, *stretch, store=self._store), stretches, LISTS_AHEAD
+        )
 
     def size(self, name: str) -> int:
         """The size of an object in bytes."""
@@ -151,33 +165,31 @@ class BucketFolder:
             if not self.publish_first(name, held.getvalue()):
                 raise Overtaken(self.path(name))
             return
-        with self._telling(name, "write"), Upload(self._writer, self._key(name)) as upload:
+        with self._telling(name, "write"), Upload(self._clients.writer, self._key(name)) as upload:
             yield upload  # type: ignore[misc]
 
     def publish_first(self, name: str, data: pa.Buffer) -> bool:
         """Write an object unless there is one; whether it was, as far as is known.
 
-        If an answer is lost, nobody knows who has written what is there. If there is nothing, the request was lost,
-        which the client does not make again by itself.
+        If an answer is lost, it is not known who has written what is there.
         """
-        import obstore  # noqa: PLC0415 - not for local runs
-        from obstore.exceptions import AlreadyExistsError, GenericError  # noqa: PLC0415
-
-        body = memoryview(data).cast("B")
         with self._telling(name, "write"):
-            for left in reversed(range(CREATE_ATTEMPTS)):
-                try:
-                    heard(obstore.put, self._writer, self._key(name), body, mode="create", use_multipart=False)
-                except AlreadyExistsError:
-                    return False
-                except GenericError:
-                    if self.exists(name):
-                        return False
-                    if not left:
-                        raise
-                else:
-                    return True
-        return False
+            return create(self._clients.creator, self._key(name), data, lambda: self.exists(name), self.path(name))
+
+    def check_conditional_create(self) -> None:
+        """Raise StorageError if the server would let two drivers create the same object.
+
+        The probe creates an object twice. The second request has to be refused, and the first content has to stay.
+        """
+        name = f".probe-{secrets.token_hex(8)}"
+        try:
+            self.publish_first(name, pa.py_buffer(PROBES[0]))
+            replaced = self.publish_first(name, pa.py_buffer(PROBES[1])) or self.read(name) != PROBES[0]
+        finally:
+            with contextlib.suppress(TokenmillError):  # it may not be there, and the error above is the reason
+                self.discard(name)
+        if replaced:
+            raise no_conditional_create(self.root, "the server ignores If-None-Match and replaces the object")
 
     def publish_new(self, name: str, data: bytes) -> bool:
         """The same; False only if there is one with another content."""
@@ -212,7 +224,7 @@ class BucketFolder:
 
     def _join(self, name: str, size: int, told: Callable[[int], None]) -> None:
         root = self.path(_pieces(name))
-        pieces = sorted(objects.below(root), key=lambda piece: piece.path)
+        pieces = sorted(objects.below(root, self._store), key=lambda piece: piece.path)
         ends = list(itertools.accumulate(piece.size for piece in pieces))
         starts = [int(piece.path[len(root) + 1 :]) for piece in pieces]
         if [0, *ends] != [*starts, size]:
@@ -222,8 +234,8 @@ class BucketFolder:
             for piece in pieces
             for start in range(0, piece.size, PIECE_BYTES)
         ]
-        with self._telling(name, "write"), Upload(self._writer, self._key(name), part_bytes(size)) as upload:
-            fetch = lambda span: objects.fetch(span[0].path, span[0].fingerprint, *span[1:])  # noqa: E731
+        with self._telling(name, "write"), Upload(self._clients.writer, self._key(name), part_bytes(size)) as upload:
+            fetch = lambda span: objects.fetch(span[0].path, span[0].fingerprint, span[1], span[2], self._store)  # noqa: E731
             for data in in_turn(self, fetch, spans, PIECES_AHEAD):
                 upload.write(data)
                 told(data.size)
@@ -243,7 +255,9 @@ class BucketFolder:
 
     def remove(self, directory: str) -> None:
         """Remove the objects below a directory."""
-        keys = [file.path[len(self.root) - len(self._prefix) :] for file in objects.below(self.path(directory))]
+        keys = [
+            file.path[len(self.root) - len(self._prefix) :] for file in objects.below(self.path(directory), self._store)
+        ]
         for start in range(0, len(keys), DELETE_AT_ONCE):
             self._delete(keys[start : start + DELETE_AT_ONCE])
 
@@ -314,11 +328,12 @@ class BucketFolder:
                 raise
 
     def _file(self, name: str, start: int = 0, count: int | None = None) -> RangeFile:
-        file = objects.stat(self.path(name))
+        file = objects.stat(self.path(name), self._store)
         stop = file.size if count is None else start + count
         if stop > file.size:
             raise early(file.path, stop)
-        return RangeFile(file, lambda a, b: objects.fetch(file.path, file.fingerprint, a, b), [(start, stop)])
+        fetch = lambda a, b: objects.fetch(file.path, file.fingerprint, a, b, self._store)  # noqa: E731
+        return RangeFile(file, fetch, [(start, stop)])
 
     def _delete(self, keys: list[str]) -> None:
         import obstore  # noqa: PLC0415 - not for local runs

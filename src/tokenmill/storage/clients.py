@@ -1,21 +1,20 @@
-"""Clients of object stores (obstore), one for each bucket and process.
+"""Clients of object stores (obstore), one for each bucket, set of settings and process.
 
-Credentials come from where the store's other tools find them: the environment, the instance, and for S3 the keys of a
-profile. They are handed to the client and nowhere else.
+A client is made again when an endpoint, a region or credentials change, in the environment or in a profile.
 """
 
 from __future__ import annotations
 
-import configparser
 import functools
 import os
 import re
 import threading
+from collections.abc import Callable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from tokenmill import marks, settings
-from tokenmill.errors import StorageError
+from tokenmill import marks
+from tokenmill.storage import credentials
 from tokenmill.storage.addresses import check, split_url
 from tokenmill.storage.failures import EXPIRED, MISSING_BUCKET, REFUSED, code, failed, is_final, reason
 from tokenmill.storage.waiting import heard
@@ -23,7 +22,7 @@ from tokenmill.storage.waiting import heard
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
 
-__all__ = ["client", "failed", "reason", "writer"]
+__all__ = ["BucketClients", "client", "creator", "failed", "reason", "writer"]
 
 RETRIES = {
     "max_retries": 1000,  # so that the time decides: pauses are random, and ten of them may be over in three seconds
@@ -32,7 +31,7 @@ RETRIES = {
 }
 """A server that is restarted, or says that it is busy, has three minutes to come back."""
 
-# Only an endpoint that somebody has set can be without TLS.
+# Only an endpoint that was set can be without TLS, and `credentials.check_endpoints` refuses those that must not be.
 OPTIONS = {"allow_http": True, "connect_timeout": "10s", "timeout": "30s", "user_agent": "tokenmill"}
 
 WRITING_OPTIONS = {**OPTIONS, "timeout": "300s"}
@@ -47,26 +46,25 @@ FIRST_RETRIES = {
 FIRST_OPTIONS = {**OPTIONS, "connect_timeout": "5s", "timeout": "5s"}
 """One who has never answered is more likely to have another address than to be restarted: he is asked for seconds."""
 
-ENDPOINTS = r"AWS_ENDPOINT(_URL(_S3)?)?|AZURE_(STORAGE_)?ENDPOINT|endpoint_url of the profile"
-
 
 def client(url: str) -> tuple[ObjectStore, str]:
     """The client for a URL's bucket, and the key in it."""
     scheme, bucket, key = split_url(url)
     if not re.fullmatch("[^:@]+", bucket):
         check(url)
+    identity = credentials.identity(scheme)
     with _one_at_a_time:
-        return _client(os.getpid(), scheme, bucket), key
+        if not marks.is_supervised():  # the driver of a worker has done it, and a server may be restarted now
+            _greet(os.getpid(), scheme, bucket, credentials.location(scheme))
+        return _client(os.getpid(), scheme, bucket, identity), key
 
 
 _one_at_a_time = threading.Lock()
 
 
 @functools.lru_cache(maxsize=64)
-def _client(_process: int, scheme: str, bucket: str) -> ObjectStore:
+def _client(_process: int, scheme: str, bucket: str, _identity: str) -> ObjectStore:
     """A client belongs to the process that made it: its threads do not survive a fork."""
-    if not marks.is_supervised():  # the one it works for has done it, and a server may be restarted now
-        _greet(scheme, bucket)
     return _new_client(scheme, bucket, OPTIONS, RETRIES)
 
 
@@ -74,18 +72,61 @@ def writer(url: str) -> ObjectStore:
     """A client for a URL's bucket that has the patience to send something over a slow line."""
     scheme, bucket, _ = split_url(url)
     with _one_at_a_time:
-        return _writer(os.getpid(), scheme, bucket)
+        return _writer(os.getpid(), scheme, bucket, credentials.identity(scheme))
 
 
 @functools.lru_cache(maxsize=64)
-def _writer(_process: int, scheme: str, bucket: str) -> ObjectStore:
+def _writer(_process: int, scheme: str, bucket: str, _identity: str) -> ObjectStore:
     return _new_client(scheme, bucket, WRITING_OPTIONS, WRITING_RETRIES)
 
 
-def _greet(scheme: str, bucket: str) -> None:
-    """Raise if there is nobody, nothing to show him, or no such bucket.
+def creator(url: str) -> ObjectStore:
+    """The same without retries, for conditional writes: the caller decides which answers are final."""
+    scheme, bucket, _ = split_url(url)
+    with _one_at_a_time:
+        return _creator(os.getpid(), scheme, bucket, credentials.identity(scheme))
 
-    Whatever else he answers will be heard with the first request: he may let us read other objects.
+
+@functools.lru_cache(maxsize=64)
+def _creator(_process: int, scheme: str, bucket: str, _identity: str) -> ObjectStore:
+    return _new_client(scheme, bucket, WRITING_OPTIONS, {**WRITING_RETRIES, "max_retries": 0})
+
+
+class BucketClients:
+    """The clients of a folder. They stay with the server they were made for, and take credentials that are renewed."""
+
+    def __init__(self, root: str) -> None:
+        self._root = root
+        self._location = credentials.location(split_url(root)[0])
+        self._made: dict[str, ObjectStore] = {}
+        self._get("reader", lambda url: client(url)[0])
+
+    @property
+    def reader(self) -> ObjectStore:
+        """The client for everything but writing."""
+        return self._get("reader", lambda url: client(url)[0])
+
+    @property
+    def writer(self) -> ObjectStore:
+        """The client for writing."""
+        return self._get("writer", writer)
+
+    @property
+    def creator(self) -> ObjectStore:
+        """The client for conditional writing."""
+        return self._get("creator", creator)
+
+    def _get(self, kind: str, make: Callable[[str], ObjectStore]) -> ObjectStore:
+        if kind not in self._made or credentials.location(split_url(self._root)[0]) == self._location:
+            self._made[kind] = make(self._root)
+        return self._made[kind]
+
+
+@functools.lru_cache(maxsize=64)
+def _greet(_process: int, scheme: str, bucket: str, _location: tuple[str, ...]) -> None:
+    """Raise if the endpoint is unreachable, credentials are missing, or the bucket does not exist; once per server.
+
+    Other answers are left to the first real request: other objects may be readable.
     """
     import obstore  # noqa: PLC0415 - not for local runs
 
@@ -116,47 +157,11 @@ def _new_client(scheme: str, bucket: str, options: Any, retries: Any) -> ObjectS
     from obstore.store import AzureStore, GCSStore, S3Store  # noqa: PLC0415
 
     common: Any = {"client_options": options, "retry_config": retries}
-    profile = _profile() if scheme == "s3" else {}
-    for name, address in {**os.environ, "endpoint_url of the profile": profile.get("endpoint")}.items():
-        if re.fullmatch(ENDPOINTS, name) and address:
-            settings.check_server(name, address)
+    profile = credentials.profile() if scheme == "s3" else {}
+    credentials.check_endpoints(scheme, profile)
     try:
         if scheme == "s3":
             return S3Store(bucket, **profile, **common)
         return (GCSStore if scheme == "gs" else AzureStore)(bucket, **common)
     except (BaseError, ValueError) as error:
         raise failed(f"{scheme}://{bucket}", "use", error) from None
-
-
-def _profile() -> dict[str, Any]:
-    """The keys and the region of the AWS profile, where the environment has none."""
-    if os.environ.get("AWS_ACCESS_KEY_ID"):
-        return {}
-    name = os.environ.get("AWS_PROFILE", "default")
-    home = os.path.expanduser("~/.aws")
-    keys = _section(os.environ.get("AWS_SHARED_CREDENTIALS_FILE", f"{home}/credentials"), name)
-    config = _section(
-        os.environ.get("AWS_CONFIG_FILE", f"{home}/config"), name if name == "default" else f"profile {name}"
-    )
-    if "AWS_PROFILE" in os.environ and not keys and not config:
-        raise StorageError(f"there is no AWS profile {name!r}", "See AWS_PROFILE and the files in ~/.aws.")
-    found = {**config, **keys}
-    names = {
-        "access_key_id": "aws_access_key_id",
-        "secret_access_key": "aws_secret_access_key",
-        "session_token": "aws_session_token",
-    }
-    if "AWS_REGION" not in os.environ and "AWS_DEFAULT_REGION" not in os.environ:
-        names["region"] = "region"
-    if not any(name.startswith("AWS_ENDPOINT") for name in os.environ):
-        names["endpoint"] = "endpoint_url"
-    return {name: found[key] for name, key in names.items() if key in found}
-
-
-def _section(path: str, name: str) -> dict[str, str]:
-    parser = configparser.RawConfigParser()
-    try:
-        parser.read(path)
-    except configparser.Error as error:
-        raise StorageError(f"{path} cannot be read", f"reason       line {getattr(error, 'lineno', '?')}") from None
-    return dict(parser[name]) if parser.has_section(name) else {}

@@ -206,6 +206,9 @@ class DiskFolder:
             return False
         return True
 
+    def check_conditional_create(self) -> None:
+        """Nothing: file systems create a name once."""
+
     def publish_new(self, name: str, data: bytes) -> bool:
         """The same; False only if there is one with another content."""
         return self.publish_first(name, pa.py_buffer(data)) or self.read(name) == data

@@ -51,8 +51,13 @@ def is_final(error: BaseException) -> bool:
     if "redirect without LOCATION" in text:
         return True
     if is_answer(error):
-        return not re.search(r"status code: (408|429|5)", text)
+        return not re.search(r"status code: (408|429|5(?!01))", text)  # 501: not implemented, now and later
     return _no_tls(text) is not None or _asks_an_instance(text) or bool(_no_name(text) and "Temporary" not in text)
+
+
+def is_rejection(error: BaseException) -> bool:
+    """The same of a server that has answered before: a name that cannot be resolved may come back."""
+    return is_final(error) and _no_name(str(error)) is None
 
 
 def reason(error: BaseException) -> str:
@@ -92,6 +97,18 @@ def failed(url: str, doing: str, error: BaseException) -> TokenmillError:
     explained = _missing(url, error) or _no_credentials(url, error) or _refused(url, doing, error)
     advice = {"reach": ADDRESS, "use": "Check the settings in the environment, and in the profile."}.get(doing, RESUME)
     return explained or StorageError(f"cannot {doing} {_shown(url)}", f"reason       {reason(error)}", advice)
+
+
+def no_conditional_create(url: str, why: str) -> StorageError:
+    """The error for a server on which two drivers could both create the same object."""
+    kind, bucket, _ = split_url(url)
+    return StorageError(
+        f"the object store cannot create an object only if there is none ({kind}://{bucket})",
+        f"reason       {why}",
+        "needed       PUT with If-None-Match: * answers 412 if the object exists, and creates it if not",
+        "known to     Amazon S3, Azure, Google Cloud Storage; SeaweedFS 4.48 and Ceph 18.2 were tried",
+        "Without it, two runs could mix in one store. Use such a server, or an --out on a disk.",
+    )
 
 
 def _shown(url: str) -> str:

@@ -73,6 +73,9 @@ class Folder(Protocol):
     def publish_first(self, name: str, data: pa.Buffer) -> bool:
         """Publish a file unless there is one already, whatever it holds; whether it was."""
 
+    def check_conditional_create(self) -> None:
+        """Raise StorageError if two processes could both publish the first file of a name; on a disk they cannot."""
+
     def publish_new(self, name: str, data: bytes) -> bool:
         """Publish a file unless there is one; False if there is one with another content."""
 

@@ -7,7 +7,7 @@ import itertools
 import re
 import time
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -17,6 +17,9 @@ from tokenmill.storage.addresses import FileInfo, absolute, check, split_url
 from tokenmill.storage.failures import another_version, failed, is_answer
 from tokenmill.storage.globs import braces, fixed_prefix, matches
 from tokenmill.storage.waiting import heard
+
+if TYPE_CHECKING:
+    from obstore.store import ObjectStore
 
 LIST_AT_ONCE = 1000
 BREAKS = 5
@@ -44,12 +47,12 @@ def find(url: str) -> tuple[bool, list[FileInfo]]:
     return False, files
 
 
-def below(url: str) -> Iterator[FileInfo]:
+def below(url: str, store: ObjectStore | None = None) -> Iterator[FileInfo]:
     """Every object below a URL, page after page; not the empty ones that stand for directories.
 
     Those end with a slash, which the client does not tell. Keys come in order: what is in a directory follows it.
     """
-    store, prefix = clients.client(url)
+    store, prefix = _at(url, store)
     root = url[: len(url) - len(prefix)].rstrip("/")
     metas = (meta for page in _pages(url, store, prefix) for meta in page)
     files = (FileInfo(f"{root}/{meta['path']}", meta["size"], _fingerprint(meta)) for meta in metas)
@@ -59,9 +62,9 @@ def below(url: str) -> Iterator[FileInfo]:
             yield file
 
 
-def sizes_between(url: str, after: str, until: str | None) -> list[tuple[str, int]]:
+def sizes_between(url: str, after: str, until: str | None, store: ObjectStore | None = None) -> list[tuple[str, int]]:
     """The names and sizes of objects directly below a URL that come after a name, up to another one, in key order."""
-    store, prefix = clients.client(url)
+    store, prefix = _at(url, store)
     found: list[tuple[str, int]] = []
     for page in _pages(url, store, prefix, f"{prefix}/{after}"):
         sizes = [(meta["path"][len(prefix) + 1 :], meta["size"]) for meta in page]
@@ -69,6 +72,11 @@ def sizes_between(url: str, after: str, until: str | None) -> list[tuple[str, in
         if until is not None and sizes[-1][0] > until:
             break
     return found
+
+
+def _at(url: str, store: ObjectStore | None) -> tuple[ObjectStore, str]:
+    """The client to ask, by default the one of the settings that hold now, and the key of a URL."""
+    return (store, split_url(url)[2]) if store is not None else clients.client(url)
 
 
 def _pages(url: str, store: Any, prefix: str, last: str | None = None) -> Iterator[Any]:
@@ -97,18 +105,18 @@ def _pages(url: str, store: Any, prefix: str, last: str | None = None) -> Iterat
             return
 
 
-def stat(url: str) -> FileInfo:
+def stat(url: str, store: ObjectStore | None = None) -> FileInfo:
     """Size and fingerprint of one object."""
-    file = _stat(url)
+    file = _stat(url, store)
     if file is None:
         raise SourceError(f"there is no {url}")
     return file
 
 
-def _stat(url: str) -> FileInfo | None:
+def _stat(url: str, store: ObjectStore | None = None) -> FileInfo | None:
     import obstore  # noqa: PLC0415 - not for local runs
 
-    store, key = clients.client(url)
+    store, key = _at(url, store)
     try:
         meta = heard(obstore.head, store, key)
     except FileNotFoundError:
@@ -118,12 +126,12 @@ def _stat(url: str) -> FileInfo | None:
     return FileInfo(url, meta["size"], _fingerprint(meta))
 
 
-def fetch(url: str, fingerprint: str, start: int, stop: int) -> pa.Buffer:
+def fetch(url: str, fingerprint: str, start: int, stop: int, store: ObjectStore | None = None) -> pa.Buffer:
     """Exactly these bytes of an object, of the version that has this fingerprint."""
     import obstore  # noqa: PLC0415 - not for local runs
     from obstore.exceptions import BaseError, PreconditionError  # noqa: PLC0415
 
-    store, key = clients.client(url)
+    store, key = _at(url, store)
     try:
         version = {"if_match": fingerprint} if fingerprint.startswith('"') else {}  # a weak etag matches nothing
         options: Any = {"range": (start, stop), **version}
@@ -132,7 +140,7 @@ def fetch(url: str, fingerprint: str, start: int, stop: int) -> pa.Buffer:
             raise another_version(url, fingerprint, FileInfo(url, result.meta["size"], _fingerprint(result.meta)))
         data = heard(result.bytes)
     except (PreconditionError, FileNotFoundError):
-        raise another_version(url, fingerprint, _stat(url)) from None
+        raise another_version(url, fingerprint, _stat(url, store)) from None
     except BaseError as error:
         raise failed(url, "read", error) from None
     if len(data) != stop - start:

@@ -16,6 +16,7 @@ from tokenmill import job
 from tokenmill.errors import StoreError, TokenizerError
 from tokenmill.job import TokenizerSpec
 from tokenmill.storage import Folder, folder_at
+from tokenmill.storage.private import is_private, is_private_file, make_private
 from tokenmill.tokenizers.vocabulary import Vocabulary, resolve
 
 
@@ -69,22 +70,27 @@ def _put(folder: Folder, vocabulary: Vocabulary) -> None:
     digest = digest_of(vocabulary)
     if _look(folder, digest) is not None:
         return
-    folder.create()
+    make_private(folder.root)
     for name, content in (
         (vocabulary.spec.file, vocabulary.content),
         (f"{digest}.json", job.canonical(vocabulary.spec)),
     ):
         with folder.publish(name) as file:
+            os.fchmod(file.fileno(), 0o600)
             file.write(content)
 
 
 def _look(folder: Folder, digest: str) -> Vocabulary | None:
-    """What is on the shelf, if it is whole: anyone may have written there."""
+    """What is on the shelf, if it is whole, and no other user can change it after it was compared with its hash."""
     try:
+        if not is_private(folder.root) or not is_private_file(folder.path(f"{digest}.json")):
+            return None
         stored = folder.read(f"{digest}.json")
         if hashlib.sha256(stored).hexdigest() != digest:
             return None
         spec = msgspec.json.decode(stored, type=TokenizerSpec)
+        if not is_private_file(folder.path(spec.file)):
+            return None
         content = folder.read(spec.file)
     except StoreError:
         return None

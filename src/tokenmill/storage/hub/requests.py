@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from tokenmill import wording
+from tokenmill import settings, wording
 from tokenmill.errors import SourceError, StorageError, TokenmillError
 from tokenmill.storage.failures import RESUME
 from tokenmill.storage.hub.address import HubAddress
@@ -103,6 +103,8 @@ def answer(method: str, target: str, headers: dict[str, str] | None = None) -> I
     check_online()
     http = library()
     token = hub_token() if is_hub(target) else None
+    if token:
+        settings.check_encrypted("HF_ENDPOINT", endpoint())
     # What is read in ranges and compared with hashes must not be compressed on its way.
     sent = {"accept-encoding": "identity", **(headers or {})}
     sent |= {"authorization": f"Bearer {token}"} if token else {}
