@@ -168,7 +168,7 @@ def test_the_second_of_two_runs_is_refused(slow_job: Job, tmp_path: Path) -> Non
     until_parts(first, out, 1)
     second = slow_job.finish(out)
     assert first.going, "the first run was too fast for this test"
-    assert (second.exit_code, second.left_behind) == (2, []), second.stderr
+    assert (second.exit_code, second.left_behind) == (75, []), second.stderr
     assert "another run is writing" in second.stderr
     assert str(first.process.pid) in second.stderr
     ending = first.end()

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tokenmill import layout, logbook, quarantine
-from tokenmill.api.trouble import obituary, raised_again
+from tokenmill.api.trouble import exit_code_of_failures, obituary, raised_again
 from tokenmill.errors import CorruptStore, RunFailed, StoreError
 from tokenmill.executors.outcomes import Done, Failed
 from tokenmill.part import NULL, PartSummary, part_name
@@ -63,7 +63,9 @@ class ManifestBuilder:
             elif isinstance(outcome, Failed):
                 raise raised_again(outcome, CorruptStore if outcome.kind == CorruptStore.__name__ else StoreError)
             elif outcome.final:
-                raise RunFailed("parts of the store could not be read", obituary(outcome, "parts of the store"))
+                code = exit_code_of_failures([outcome])
+                reason = obituary(outcome, "parts of the store")
+                raise RunFailed("parts of the store could not be read", reason, exit_code=code)
 
     def adopt(self, manifest: pa.Table) -> None:
         """Take the manifest that is there in place of all that was collected."""

@@ -10,6 +10,7 @@ from tokenmill.errors import UsageError
 from tokenmill.executors.local import this_machine
 from tokenmill.executors.outcomes import OWN_BYTES
 from tokenmill.job import parse_size
+from tokenmill.wording import size
 from tokenmill.work import Limits
 
 if TYPE_CHECKING:
@@ -66,6 +67,8 @@ def choose_means(
         raise UsageError("--workers has to be at least 1")
     wanted = min(workers if workers is not None else room.processors, max(most_workers, 1))
     budget = parse_size(memory) if memory is not None else room.share_bytes * room.of_machine
+    if budget < OWN_BYTES + smallest_worker_bytes and memory is not None:
+        raise _too_little(budget, smallest_worker_bytes)
     if room.machine_bytes is None:
         return _of_cluster(wanted, min(workers or most_workers, most_workers), budget, smallest_worker_bytes, room)
     fitting = max(1, (budget - OWN_BYTES) // smallest_worker_bytes)
@@ -73,10 +76,21 @@ def choose_means(
     notice = None
     if count < wanted:
         notice = f"{count} of {wanted} workers: --memory {budget / 1e9:.1f} GB has no room for more"
+    elif budget < OWN_BYTES + smallest_worker_bytes:
+        notice = f"one worker needs {size(OWN_BYTES + smallest_worker_bytes)}: memory may run out"
     elif budget > room.machine_bytes:
         notice = f"--memory is more than the {room.machine_bytes / 1e9:.1f} GB there are"
     crew_bytes = max(budget - OWN_BYTES, count * smallest_worker_bytes)
     return Means(count, int(crew_bytes // count * WORKER_SHARE_USED), crew_bytes, crew_bytes, budget, count, notice)
+
+
+def _too_little(budget: int, smallest_worker_bytes: int) -> UsageError:
+    return UsageError(
+        f"--memory {size(budget)} is less than one worker needs",
+        f"needed       {size(OWN_BYTES + smallest_worker_bytes)}: {size(smallest_worker_bytes)} for a worker, "
+        f"{size(OWN_BYTES)} beside it",
+        "Give more, or leave --memory out for 70 % of what there is.",
+    )
 
 
 def _of_cluster(wanted: int, most_workers: int, budget: int, smallest_worker_bytes: int, room: Room) -> Means:
@@ -84,6 +98,8 @@ def _of_cluster(wanted: int, most_workers: int, budget: int, smallest_worker_byt
     share = max((budget - OWN_BYTES) // room.of_machine, smallest_worker_bytes)
     worker_bytes, most = int(share * WORKER_SHARE_USED), max(most_workers, wanted)
     notice = None
-    if share > room.share_bytes / machine.DEFAULT_MEMORY_SHARE:
+    if share * room.of_machine > budget - OWN_BYTES and share == smallest_worker_bytes:
+        notice = f"each worker needs {size(share)}: the workers of a node may hold more than {size(budget)} together"
+    elif share > room.share_bytes / machine.DEFAULT_MEMORY_SHARE:
         notice = f"nodes that have less than {share / 1e9:.1f} GB for each processor get fewer workers, or none"
     return Means(wanted, worker_bytes, share * wanted, share, share * wanted, most, notice)

@@ -44,7 +44,7 @@ MOST_FAILURES = 100
 MOST_ASIDE = 100
 """How many units may wait to be done document by document before that is done."""
 
-ENDING_ERRORS = ("StoreError", "StorageError", "BadDocument")
+ENDING_ERRORS = ("StoreError", "StorageError", "BadDocument", "LimitReached")
 """Errors after which no other unit is begun: a store that cannot be written, a network, a bad document."""
 
 UNITS_AHEAD = 2

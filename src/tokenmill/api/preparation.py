@@ -11,6 +11,7 @@ import numpy as np
 
 from tokenmill import layout, planning, quarantine
 from tokenmill.api import progress, ranks
+from tokenmill.api.ending import recorded
 from tokenmill.api.export_request import ExportWords, make_export_request, refuse_unused
 from tokenmill.api.exporter import Exported
 from tokenmill.api.exporting import Limits, export_store
@@ -19,6 +20,7 @@ from tokenmill.api.heart import Heart
 from tokenmill.api.means import choose_means
 from tokenmill.api.mill import Mill
 from tokenmill.api.naming import name_sources
+from tokenmill.api.preflight import check_room
 from tokenmill.api.request import BadWords, Request, Words, find_sources, make_request, total_bytes
 from tokenmill.api.trouble import out_of
 from tokenmill.api.turns import FINISHING, PLANNING, turn
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from tokenmill.api.export_request import ExportRequest
     from tokenmill.api.freeze import FrozenRun
     from tokenmill.api.naming import Named
     from tokenmill.api.ranks import Share
@@ -106,12 +109,13 @@ def prepare(  # noqa: PLR0913 - the options of the command, by their names
     rank: int | None = None,
     of: int | None = None,
     executor: Pool | None = None,
+    force: bool = False,
 ) -> Prepared:
     """Turn text into a token store at `out`, and export it to the formats of `to`, each in a directory of its name.
 
     Call it again after any interruption: only what is missing is done. With `on="ray"`, or a cluster's address, it is
     done there. Several processes that are rank 0, 1, ... `of` n share the work, wherever they are; each of them returns
-    when the store is complete.
+    when the store is complete. A disk that is too small for all of it is refused first, unless `force` is set.
     """
     check_place(on)
     formats = [to] if isinstance(to, str) else list(dict.fromkeys(to))
@@ -141,9 +145,9 @@ def prepare(  # noqa: PLR0913 - the options of the command, by their names
             mill = Mill(folder, frozen, request.choice.engine, means, means.limits(bad), bad.share(), report, share)
             _announce(report, mill, request)
             _announce_cluster(report, mill, pool)
-            manifest = _mill(mill, pool, named)
+            manifest = _mill(mill, pool, named, None if force else exports)
             seconds = time.monotonic() - started
-            exported = [export_store(out, None, each, Limits(workers, memory), report, pool) for each in exports]
+            exported = [export_store(out, None, each, Limits(workers, memory, force), report, pool) for each in exports]
             return _prepared(mill, manifest, seconds, exported, named)
 
 
@@ -194,11 +198,16 @@ def _frozen(folder: Folder, request: Request, pool: Pool, report: progress.Repor
         return freeze(folder, request, pool, report.pending)
 
 
-def _mill(mill: Mill, pool: Pool, named: Named) -> pa.Table:
-    """Do what is missing and publish the manifest. What is in quarantine is told in any case."""
+def _mill(mill: Mill, pool: Pool, named: Named, exports: Sequence[ExportRequest] | None) -> pa.Table:
+    """Do what is missing and publish the manifest. What is in quarantine is told in any case.
+
+    First, the disk is checked to have room for that and for the exports, if they are given.
+    """
     folder = mill.folder
-    with Heart(folder, mill.chronicle, pool, mill.share):
+    with Heart(folder, mill.chronicle, pool, mill.share) as heart, recorded(mill.chronicle, heart):
         try:
+            if exports is not None:
+                check_room(mill, pool, exports)
             mill.run(pool)
             with _ending(mill) as is_ours:
                 if is_ours:

@@ -5,18 +5,31 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 
-from tokenmill import layout, pulse
+from tokenmill import layout, logbook, pulse
 from tokenmill.exports import records
 from tokenmill.exports.job import MANIFEST, PLAN, exports_in
 from tokenmill.exports.shards import SCHEMA
 from tokenmill.storage import Folder, folder_at
+from tokenmill.storage.damage import Damage, decode
+
+KILLED = pulse.End("killed", headline="no end is recorded: it was killed, or its machine was lost", exit_code=None)
+
+
+class _LastEvent(msgspec.Struct):
+    """What is read of the last line of a log."""
+
+    event: str
+    outcome: str = ""
+    kind: str = ""
+    headline: str = ""
+    exit_code: int | None = None
 
 
 class Status(msgspec.Struct, frozen=True):
     """A run's state. `process` is the one that writes to the store now, if any, or its machine.
 
     Drivers are the processes that give out work; rates, retries, deaths and failures are of those that are at work now,
-    or of the last one that was, since they were started.
+    or of the last one that was, since they were started. `end` is how that one ended, if the run is stopped.
     """
 
     directory: str
@@ -45,6 +58,7 @@ class Status(msgspec.Struct, frozen=True):
     deaths: int
     failures: int
     exports: dict[str, str]
+    end: pulse.End | None = None
 
 
 def status(directory: str) -> Status:
@@ -90,7 +104,22 @@ def status(directory: str) -> Status:
         deaths=sum(each.deaths for each in latest),
         failures=sum(each.failures for each in latest),
         exports={name: _export_state(folder_at(folder.path(name))) for name in exports_in(folder)},
+        end=None if complete or running else _end(folder, pulses),
     )
+
+
+def _end(folder: Folder, pulses: list[pulse.Pulse]) -> pulse.End | None:
+    """How the process ended that was last at work. A full disk has no room for its last pulse, but for a line."""
+    if not pulses:
+        return None
+    last = max(pulses, key=lambda each: each.time)
+    if last.end is not None:
+        return last.end
+    try:
+        line = decode(logbook.last_line(folder, last.rank), _LastEvent)
+    except Damage:
+        return KILLED
+    return pulse.End(line.outcome, line.kind, line.headline, line.exit_code) if line.event == "end" else KILLED
 
 
 def _process(holder: str | None, at_work: list[pulse.Pulse]) -> int | str | None:

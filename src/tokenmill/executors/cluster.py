@@ -17,7 +17,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
-from tokenmill.errors import RunFailed, UsageError
+from tokenmill.errors import TRY_AGAIN, RunFailed, UsageError
 from tokenmill.executors.crew import Crew, Equipment, Told
 
 SHOWN_REASON = 300
@@ -115,6 +115,7 @@ class Cluster:
                 "the Ray cluster has gone",
                 f"reason       {_short(error)}",
                 "What is committed stays. When it is back, run the same command again.",
+                exit_code=TRY_AGAIN,
             ) from error
         return found
 

@@ -102,6 +102,8 @@ class Nursery:
             kind, number, told = self._answers.recv()
         except (EOFError, OSError):
             return False
+        if kind == "refused":
+            raise OSError(told, f"no worker can be started: {os.strerror(told)}")
         if kind == "started":
             self._pids[number] = told
             self._ends.pop(told, None)  # of an earlier process that had the same number

@@ -15,7 +15,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from tokenmill import marks, settings
-from tokenmill.errors import StorageError
+from tokenmill.errors import FAILED, StorageError
 from tokenmill.storage.addresses import check, split_url
 from tokenmill.storage.failures import EXPIRED, MISSING_BUCKET, REFUSED, code, failed, is_final, reason
 from tokenmill.storage.waiting import heard
@@ -139,7 +139,9 @@ def _profile() -> dict[str, Any]:
         os.environ.get("AWS_CONFIG_FILE", f"{home}/config"), name if name == "default" else f"profile {name}"
     )
     if "AWS_PROFILE" in os.environ and not keys and not config:
-        raise StorageError(f"there is no AWS profile {name!r}", "See AWS_PROFILE and the files in ~/.aws.")
+        raise StorageError(
+            f"there is no AWS profile {name!r}", "See AWS_PROFILE and the files in ~/.aws.", exit_code=FAILED
+        )
     found = {**config, **keys}
     names = {
         "access_key_id": "aws_access_key_id",
