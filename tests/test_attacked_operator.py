@@ -16,7 +16,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -53,16 +53,19 @@ def events(store: Path) -> list[dict[str, object]]:
     return [json.loads(line) for line in (store / "log.jsonl").read_text().splitlines()]
 
 
+def big_parquet(folder: Path, documents: int) -> str:
+    """Documents of 10 kB that have little in common, so that no dictionary makes the file small."""
+    texts = [" ".join(f"{number * each:x}" for each in range(1, 1800)) for number in range(10**9, 10**9 + documents)]
+    return write_parquet(folder / "big.parquet", texts, row_group_size=5)
+
+
 # exit codes
 
 
 def fail(item: str) -> None:
     """Fail as a worker may."""
     if item == "full":
-        try:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        except OSError as error:
-            raise StoreError("cannot write a part") from error
+        raise StoreError("cannot write a part") from OSError(errno.ENOSPC, "No space left on device")
     raise {
         "network": StorageError("the server does not answer"),
         "refused": StorageError("the server does not let us in", exit_code=errors.FAILED),
@@ -178,7 +181,7 @@ def test_a_full_disk_is_a_failure_for_now(tmp_path: Path, parquet: str) -> None:
     """A disk without room ends a command with 75, and the log or the last pulse keeps the reason for `status`."""
     with disks.small_disk(tmp_path / "disk", 60 << 10) as disk:
         out = tmp_path / "disk" / "store"
-        big = write_parquet(tmp_path / "big.parquet", ["some words of text " * 500] * 40)
+        big = big_parquet(tmp_path, 40)
         done = run("prepare", big, *TOKENS, "--out", out, "--force", "-q")
         assert done.returncode == 75, done.stderr
         assert "No space left on device" in done.stderr
@@ -200,10 +203,10 @@ def test_a_failure_is_a_record_with_json(tmp_path: Path) -> None:
     assert f"error: {error['headline']}" in done.stderr
 
 
-def test_wrong_options_are_a_record_with_json(tmp_path: Path) -> None:
+def test_wrong_options_are_a_record_with_json(tmp_path: Path, parquet: str) -> None:
     """A mistake in the options is told in the same form, whether click finds it or the library."""
     for options in (("--nonsense",), ("--memory", "lots")):
-        done = run("prepare", tmp_path, *TOKENS, "--out", tmp_path / "out", "--json", *options)
+        done = run("prepare", parquet, *TOKENS, "--out", tmp_path / "out", "--json", *options)
         error = json.loads(done.stdout)["error"]
         assert (error["kind"], error["exit_code"], done.returncode) == ("UsageError", 2, 2)
 
@@ -272,7 +275,7 @@ def test_a_killed_run_is_known_as_one(tmp_path: Path) -> None:
 @needs_disks
 def test_a_disk_that_is_too_small_is_refused_first(tmp_path: Path) -> None:
     """Before the first unit a run compares the free space with its estimate; --force skips that."""
-    big = write_parquet(tmp_path / "big.parquet", ["some words of text " * 500] * 200)
+    big = big_parquet(tmp_path, 200)
     with disks.small_disk(tmp_path / "disk", 600 << 10):
         out = tmp_path / "disk" / "store"
         done = run("prepare", big, *TOKENS, "--out", out, "--json")
@@ -290,7 +293,7 @@ def test_a_disk_that_is_too_small_is_refused_first(tmp_path: Path) -> None:
 @needs_disks
 def test_exports_count_before_the_first_unit(tmp_path: Path) -> None:
     """A disk with room for the store, and none for the export that was asked for, is refused before the first unit."""
-    big = write_parquet(tmp_path / "big.parquet", ["some words of text " * 500] * 100)
+    big = big_parquet(tmp_path, 100)
     alone = run("prepare", big, *TOKENS, "--out", tmp_path / "store", "--json", "-q")
     needed = 2 * json.loads(alone.stdout)["tokens"]
     with disks.small_disk(tmp_path / "disk", int(1.6 * needed)):
@@ -304,7 +307,7 @@ def test_exports_count_before_the_first_unit(tmp_path: Path) -> None:
 @needs_disks
 def test_an_export_that_does_not_fit_is_refused(tmp_path: Path, parquet: str) -> None:
     """`export` refuses a disk that does not hold what it is about to write; --force writes as far as it goes."""
-    big = write_parquet(tmp_path / "big.parquet", ["some words of text " * 500] * 100)
+    big = big_parquet(tmp_path, 100)
     assert run("prepare", big, *TOKENS, "--out", tmp_path / "store", "-q").returncode == 0
     with disks.small_disk(tmp_path / "disk", 300 << 10):
         export = ("export", tmp_path / "store", "--to", "nanogpt", "--out", tmp_path / "disk" / "out", "-q")
@@ -365,7 +368,7 @@ def is_harmless(text: str) -> bool:
 
 @pytest.mark.parametrize("options", [(), ("--json",)])
 def test_a_name_reaches_no_terminal_as_it_is(tmp_path: Path, options: tuple[str, ...]) -> None:
-    """Control characters of file names are escaped in errors, notes, tables and JSON, and begin no line of their own."""
+    """Control characters of file names are escaped in errors, notes, tables and JSON, and begin no line."""
     folder = tmp_path / "in"
     folder.mkdir()
     (folder / f"{EVIL}.csv").write_text("ignored")
@@ -429,7 +432,7 @@ def printing_calls(file: Path) -> list[str]:
 
 
 def test_everything_is_printed_in_one_place() -> None:
-    """No module of the commands or of the library prints by itself: the border that escapes names is not gone around."""
+    """No module of the commands or of the library prints by itself, past the border that escapes names."""
     modules = [*(SOURCE / "cli").rglob("*.py"), *(SOURCE / "api").rglob("*.py")]
     found = {str(file): calls for file in modules if (calls := printing_calls(file))}
     found = {file: calls for file, calls in found.items() if not file.endswith("cli/failing.py")}
@@ -550,27 +553,15 @@ def test_a_limit_of_processes_is_named_also_for_many_workers(tmp_path: Path) -> 
     check_named(done, "11 processes in the control group (pids.max)", 75)
 
 
-def as_user(tmp_path: Path) -> Callable[[], None]:
-    """Let a child be another user, with few processes."""
-
-    def change() -> None:
-        import resource
-
-        resource.setrlimit(resource.RLIMIT_NPROC, (3, 3))
-        os.setgid(12345)
-        os.setuid(12345)
-
-    return change
-
-
 @pytest.mark.skipif(os.geteuid() != 0, reason="another user is needed, whose processes can be counted")
-def test_a_users_limit_of_processes_is_named(tmp_path: Path) -> None:
+def test_a_users_limit_of_processes_is_named() -> None:
     """A user who may have few processes is told of ulimit -u."""
     code = (
-        f"import sys; sys.path[:0] = {sys.path!r}\n"
+        f"import os, resource, sys; sys.path[:0] = {sys.path!r}\n"
         "from tokenmill import limits\n"
-        "try:\n    limits.require_limits()\nexcept Exception as error:\n    print(error)"
+        "resource.setrlimit(resource.RLIMIT_NPROC, (3, 3)); os.setgid(12345); os.setuid(12345)\n"
+        "try:\n    limits.require_limits()\nexcept limits.LimitReached as error:\n    print(error.exit_code, error)"
     )
-    command = [sys.executable, "-c", code]
-    done = subprocess.run(command, capture_output=True, text=True, preexec_fn=as_user(tmp_path), check=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "3 processes of this user (ulimit -u)" in done.stdout
+    assert done.stdout.startswith("1 ")

@@ -28,8 +28,9 @@ MIN_ADDRESS_BYTES = 768 << 20
 MAX_COUNTED_PROCESSES = 4096
 """Under a higher limit the processes of the user are not counted."""
 
-NO_THREAD = ("can't start new thread", "Failed to launch worker thread")
-"""What Python and Arrow say when the system gives them no thread."""
+NO_PROCESS = "no process can be started"
+NO_THREAD = ("can't start new thread", "Failed to launch worker thread", NO_PROCESS)
+"""What Python, Arrow and the executor say when the system gives them no thread or process."""
 
 NO_ADDRESSES = ("failed to map segment", "cannot allocate memory", "Cannot allocate memory")
 """What the loader of libraries says when there is no address space left."""
@@ -88,7 +89,7 @@ def _reached(error: BaseException) -> LimitReached | None:
     if number == errno.ENFILE:
         return LimitReached("the machine has no file handles left", "See fs.file-max.", exit_code=TRY_AGAIN)
     no_memory = isinstance(error, MemoryError) or number == errno.ENOMEM or any(words in text for words in NO_ADDRESSES)
-    no_thread = any(words in text for words in NO_THREAD) or isinstance(error, BlockingIOError)
+    no_thread = any(words in text for words in NO_THREAD)
     if no_thread and (addresses is None or (free_processes() or MIN_PROCESSES) < MIN_PROCESSES):
         return _processes()
     if (no_memory or no_thread) and addresses is not None:

@@ -56,7 +56,7 @@ class Surroundings:
             files = rng.randint(1, self.needed_files + 10) if rng.random() < 0.2 else 0
             self.disk.resize(int(rng.uniform(0, 1.05) * self.needed_bytes), files)
             stack.callback(self.disk.resize, disks.AMPLE_BYTES)
-            faults.allow("No space left on device", 75)
+            faults.allow("No space left on device|the disk is too small", 75)
         elif rng.random() < 0.05 and self.disk.read_only(is_so=True):
             stack.callback(self.disk.read_only, is_so=False)
             faults.allow("Read-only file system", 1)

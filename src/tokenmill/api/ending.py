@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
+from tokenmill import limits
 from tokenmill.errors import INTERRUPTED, TokenmillError, exit_code_of
 from tokenmill.pulse import End
 
@@ -37,6 +38,8 @@ def _end_of(error: BaseException) -> End:
     code = exit_code_of(error)
     if code == INTERRUPTED:
         return End(INTERRUPTION, "Interrupted", "interrupted by a signal", code)
+    error = error if isinstance(error, TokenmillError) else limits.explained(error) or error
+    code = exit_code_of(error)
     headline = error.headline if isinstance(error, TokenmillError) else str(error)
     text = headline.encode(errors="backslashreplace").decode()  # a file name may be no UTF-8
     return End(FAILED, type(error).__name__, text[:MAX_HEADLINE], code)

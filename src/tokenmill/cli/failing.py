@@ -32,14 +32,15 @@ def end_of_usage(error: click.ClickException) -> NoReturn:
     page = io.StringIO()
     hinted = hints.hinted(error)
     hinted.show(page)
-    terminal.echo(page.getvalue(), err=True, nl=False)
-    _print_record("UsageError", hinted.format_message(), (), error.exit_code)
+    message = hinted.format_message()
+    terminal.echo(page.getvalue().replace(message, _continued(message)), err=True, nl=False)
+    _print_record("UsageError", message, (), error.exit_code)
     sys.exit(error.exit_code)
 
 
 def end_of(error: Exception) -> NoReturn:
     """End a command with the message of an error; with --debug also with where it was raised."""
-    explained = error if isinstance(error, TokenmillError) else limits.explained(error)
+    explained = limits.reached_by(error) or (error if isinstance(error, TokenmillError) else limits.explained(error))
     if is_asked("--debug"):
         terminal.echo("".join(traceback.format_exception(error)), err=True, nl=False)
     if explained is not None:
@@ -63,10 +64,11 @@ def end_by_signal(message: str = STOPPED) -> NoReturn:
 
 def _lines(headline: str, details: tuple[str, ...]) -> list[str]:
     """The lines of a message; a line end in a name begins no line that could pass for another message."""
-    return [
-        "error: " + headline.replace("\n", f"\n{CONTINUED}"),
-        *(f"  {detail}".replace("\n", f"\n{CONTINUED}") for detail in details),
-    ]
+    return [f"error: {_continued(headline)}", *(f"  {_continued(detail)}" for detail in details)]
+
+
+def _continued(text: str) -> str:
+    return text.replace("\n", f"\n{CONTINUED}")
 
 
 def _print_record(kind: str, headline: str, details: tuple[str, ...], code: int) -> None:
