@@ -317,6 +317,18 @@ def test_an_export_that_does_not_fit_is_refused(tmp_path: Path, parquet: str) ->
     assert "No space left on device" in forced.stderr
 
 
+def test_a_quota_counts_where_it_is_less(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the quotas of user and group the one that leaves less is the free space; soft limits count, too."""
+    disk = machine.free_disk_bytes(str(tmp_path))
+    for quotas, left in (
+        ([(8192, 0, 3 << 20), (0, 0, 0)], 5 << 20),
+        ([(8192, 4096, 3 << 20), (0, 4096, 3 << 20)], 1 << 20),
+        ([(8192, 0, 9 << 20), (0, 0, 0)], 0),
+    ):
+        monkeypatch.setattr(machine, "_quota", lambda _path, kind, _number, quotas=quotas: quotas[kind])
+        assert machine.free_disk_bytes(str(tmp_path / "not" / "there")) == left < disk
+
+
 QUOTA = "size=64m,usrquota,usrquota_block_hardlimit=8m"
 
 

@@ -86,24 +86,23 @@ def free_disk_bytes(path: str) -> int:
     while not os.path.exists(path):
         path = os.path.dirname(os.path.abspath(path))
     status = os.statvfs(path)
-    quotas = (_free_quota_bytes(path, kind, number) for kind, number in enumerate((os.geteuid(), os.getegid())))
-    return min([status.f_bavail * status.f_frsize, *(free for free in quotas if free is not None)])
+    quotas = (_quota(path, kind, number) for kind, number in enumerate((os.geteuid(), os.getegid())))
+    left = (max((hard or soft) * 1024 - used, 0) for hard, soft, used in quotas if hard or soft)
+    return min([status.f_bavail * status.f_frsize, *left])
 
 
-def _free_quota_bytes(path: str, kind: int, number: int) -> int | None:
-    """What a user (kind 0) or group (kind 1) may still write there; None if there is no quota, or it is not told."""
+def _quota(path: str, kind: int, number: int) -> tuple[int, int, int]:
+    """The quota of a user (kind 0) or group (kind 1): hard and soft limit in KiB, bytes used. Zeros if it has none."""
     if sys.platform != "linux" or os.geteuid() == 0:  # no quota holds for root
-        return None
-    values = (ctypes.c_uint64 * 9)()  # struct if_dqblk: hard and soft limit in KiB, bytes used, ...
+        return 0, 0, 0
+    values = (ctypes.c_uint64 * 9)()  # struct if_dqblk
     descriptor = os.open(path, os.O_RDONLY)
     try:
         command = _Q_GETQUOTA << 8 | kind
-        if ctypes.CDLL(None, use_errno=True).syscall(_QUOTACTL_FD, descriptor, command, number, values):
-            return None
+        failed = ctypes.CDLL(None, use_errno=True).syscall(_QUOTACTL_FD, descriptor, command, number, values)
     finally:
         os.close(descriptor)
-    hard, soft, used = values[:3]
-    return max((hard or soft) * 1024 - used, 0) if hard or soft else None
+    return (0, 0, 0) if failed else (values[0], values[1], values[2])
 
 
 def give_back_memory() -> None:

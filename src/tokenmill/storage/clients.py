@@ -160,5 +160,6 @@ def _section(path: str, name: str) -> dict[str, str]:
     try:
         parser.read(path)
     except configparser.Error as error:
-        raise StorageError(f"{path} cannot be read", f"reason       line {getattr(error, 'lineno', '?')}") from None
+        reason = f"reason       line {getattr(error, 'lineno', '?')}"
+        raise StorageError(f"{path} cannot be read", reason, exit_code=FAILED) from None
     return dict(parser[name]) if parser.has_section(name) else {}
