@@ -15,6 +15,7 @@ import msgspec
 from tokenmill import limits, terminal
 from tokenmill.cli import hints
 from tokenmill.errors import INTERRUPTED, TokenmillError, exit_code_of
+from tokenmill.wording import plain
 
 STOPPED = "interrupted: what is committed stays; run the same command again to go on"
 BUG = "This is a bug in tokenmill. Run the command again with --debug to see where."
@@ -30,10 +31,13 @@ def is_asked(option: str) -> bool:
 def end_of_usage(error: click.ClickException) -> NoReturn:
     """End a command whose options are wrong, with the usage that click prints."""
     page = io.StringIO()
-    hinted = hints.hinted(error)
-    hinted.show(page)
-    message = hinted.format_message()
-    terminal.echo(page.getvalue().replace(message, _continued(message)), err=True, nl=False)
+    message = hints.hinted(error).format_message()
+    printed = plain(message)  # it names arguments, which a shell may have made of file names
+    shown = (
+        click.UsageError(printed, error.ctx) if isinstance(error, click.UsageError) else click.ClickException(printed)
+    )
+    shown.show(page)
+    terminal.echo(page.getvalue(), err=True, nl=False)
     _print_record("UsageError", message, (), error.exit_code)
     sys.exit(error.exit_code)
 
