@@ -6,6 +6,7 @@ import contextlib
 import io
 import os
 import sys
+import textwrap
 import traceback
 from typing import NoReturn
 
@@ -46,7 +47,8 @@ def end_of(error: Exception) -> NoReturn:
     """End a command with the message of an error; with --debug also with where it was raised."""
     explained = limits.reached_by(error) or (error if isinstance(error, TokenmillError) else limits.explained(error))
     if is_asked("--debug"):
-        terminal.echo("".join(traceback.format_exception(error)), err=True, nl=False)
+        trace = "".join(traceback.format_exception(error))
+        terminal.echo(textwrap.indent(trace, "  "), err=True, nl=False)  # so that no line of it passes for the message
     if explained is not None:
         kind, headline, details = type(explained).__name__, explained.headline, explained.details
     else:
