@@ -178,7 +178,7 @@ def test_a_refusal_that_repeats_the_token_is_told_without_it(job: list[str], s3:
         for method, command in (("GET", job), ("PUT", job), ("GET", ["verify", f"{s3.url}/run"])):
             proxy.reset()
             proxy.inject(refusal, method=method, times=1_000_000)
-            assert place.run(*command, AWS_ENDPOINT_URL=proxy.endpoint).code == 1
+            assert place.run(*command, AWS_ENDPOINT_URL=proxy.endpoint).code == 75
     assert sum("the credentials have expired" in text for text in place.said) == 4, place.said
     assert place.leaks(s3.server.objects(s3.url)) == []
 

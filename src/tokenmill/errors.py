@@ -1,6 +1,6 @@
-"""The error tree.
+"""The error tree, and the exit code that each error gives a command.
 
-TokenmillError                something tokenmill can explain; everything it raises on purpose
+TokenmillError                something tokenmill can explain; everything it raises on purpose: exit code 1
 ├── UsageError                the call itself is wrong: exit code 2
 ├── SourceError               a source cannot be found or read
 │   └── BadDocument           one document of a source cannot be used (file and row are known)
@@ -10,9 +10,13 @@ TokenmillError                something tokenmill can explain; everything it rai
 │   ├── JobChanged            the directory belongs to another job
 │   ├── IncompleteStore       some units have not been committed yet
 │   └── CorruptStore          bytes are not what their checksum says: exit code 3
-├── StorageError              an object store or the Hub does not answer, or does not let us in
-├── MemoryShortage            a document needs more memory than the budget has
-└── RunFailed                 units failed or the run was given up
+├── StorageError              an object store or the Hub does not answer, or does not let us in: exit code 75
+├── LimitReached              the system grants too few files, processes or too little memory
+├── MemoryShortage            a document needs more memory than the budget has: exit code 75
+└── RunFailed                 units failed or the run was given up: the exit code of its failures
+
+An error that was raised from a system error that passes (a full disk, a broken connection) has exit code 75. The place
+that raises an error may state another exit code than its class has.
 
 A message is a first sentence that says what is wrong, then indented lines: where, what was expected, what was
 found, what to do.
@@ -20,19 +24,85 @@ found, what to do.
 
 from __future__ import annotations
 
+import errno
+from collections.abc import Iterable
+
+DONE = 0
+FAILED = 1
+"""The same command will fail again: bad data, a changed job, a refused login."""
+
+USAGE = 2
+CORRUPT = 3
+TRY_AGAIN = 75
+"""The same command can succeed later: network, full disk, expired credentials. EX_TEMPFAIL of sysexits.h."""
+
 INTERRUPTED = 130
-"""The exit code of a command that somebody interrupted."""
+"""The exit code of a command that was interrupted by a signal."""
+
+TRANSIENT_ERRNOS = frozenset(
+    {
+        errno.ENOSPC,
+        errno.EDQUOT,
+        errno.EIO,
+        errno.ESTALE,
+        errno.ENFILE,
+        errno.ENOMEM,
+        errno.EAGAIN,
+        errno.EBUSY,
+        errno.ETIMEDOUT,
+        errno.ENETDOWN,
+        errno.ENETUNREACH,
+        errno.EHOSTDOWN,
+        errno.EHOSTUNREACH,
+        errno.EREMOTEIO if hasattr(errno, "EREMOTEIO") else errno.EIO,
+    }
+)
+"""What the system says of disks, networks and machines that may work again later."""
+
+
+def is_transient(error: BaseException | None) -> bool:
+    """Whether what the system could not do may work later."""
+    if isinstance(error, OSError):
+        return isinstance(error, ConnectionError | TimeoutError) or error.errno in TRANSIENT_ERRNOS
+    return isinstance(error, MemoryError)
+
+
+def exit_code_of(error: BaseException) -> int:
+    """The exit code of a command that ends with this error."""
+    if isinstance(error, TokenmillError):
+        return error.exit_code
+    if isinstance(error, KeyboardInterrupt):
+        return INTERRUPTED
+    return TRY_AGAIN if is_transient(error) else FAILED
+
+
+def combined_exit_code(codes: Iterable[int]) -> int:
+    """The exit code of several failures: 75 if all of them may pass; else that of the others, if they agree."""
+    lasting = set(codes) - {TRY_AGAIN}
+    if not lasting:
+        return TRY_AGAIN
+    return lasting.pop() if len(lasting) == 1 else FAILED
 
 
 class TokenmillError(Exception):
     """An error with a message made for people: a headline and indented details."""
 
-    exit_code = 1
+    _exit_code = FAILED
+    _is_stated = False
 
-    def __init__(self, headline: str, *details: str) -> None:
+    def __init__(self, headline: str, *details: str, exit_code: int | None = None) -> None:
         super().__init__(headline, *details)
         self.headline = headline
         self.details = details
+        if exit_code is not None:
+            self._exit_code, self._is_stated = exit_code, True
+
+    @property
+    def exit_code(self) -> int:
+        """The exit code of a command that ends with this error."""
+        if self._exit_code == FAILED and not self._is_stated and is_transient(self.__cause__):
+            return TRY_AGAIN
+        return self._exit_code
 
     def __str__(self) -> str:
         return "\n".join([self.headline, *(f"  {line}" for line in self.details)])
@@ -41,7 +111,7 @@ class TokenmillError(Exception):
 class UsageError(TokenmillError):
     """The call is wrong; nothing was done."""
 
-    exit_code = 2
+    _exit_code = USAGE
 
 
 class SourceError(TokenmillError):
@@ -75,15 +145,23 @@ class IncompleteStore(StoreError):
 class CorruptStore(StoreError):
     """A file of the store is damaged."""
 
-    exit_code = 3
+    _exit_code = CORRUPT
 
 
 class StorageError(TokenmillError):
     """A place behind a network does not answer, or does not let us in. What is committed stays."""
 
+    _exit_code = TRY_AGAIN
+
+
+class LimitReached(TokenmillError):
+    """The system grants this process or its user too few files, processes or too little memory."""
+
 
 class MemoryShortage(TokenmillError):
     """The memory budget is smaller than what a document of the job may take."""
+
+    _exit_code = TRY_AGAIN
 
 
 class RunFailed(TokenmillError):

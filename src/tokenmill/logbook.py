@@ -11,10 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from tokenmill.errors import TokenmillError
 from tokenmill.layout import LOG
 
 if TYPE_CHECKING:
     from tokenmill.storage import Folder
+
+TAIL_BYTES = 1 << 16
 
 
 def path(folder: Folder, rank: int | None = None) -> str:
@@ -30,6 +33,16 @@ def line(event: str, **fields: Any) -> bytes:
 def append(folder: Folder, lines: list[bytes], rank: int | None = None) -> None:
     """Add lines."""
     folder.append(LOG if folder.is_remote else _name(rank), b"".join(lines))
+
+
+def last_line(folder: Folder, rank: int | None = None) -> bytes:
+    """The last line of a log on a disk; empty if there is none, or it is no line."""
+    try:
+        size = folder.size(_name(rank))
+        tail = folder.read_at(_name(rank), max(size - TAIL_BYTES, 0), min(size, TAIL_BYTES))
+    except TokenmillError:
+        return b""
+    return tail.rstrip(b"\n").rpartition(b"\n")[2]
 
 
 def _name(rank: int | None) -> str:

@@ -14,6 +14,10 @@ from collections.abc import Iterator
 from tokenmill import cgroups, procfs, slurm
 
 DEFAULT_MEMORY_SHARE = 0.7
+_QUOTACTL_FD = 443
+_Q_GETQUOTA = 0x800007
+"""The system call of Linux 5.14 and later, and its command, that tell a quota."""
+
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -78,11 +82,27 @@ def peak_bytes_of(pid: int) -> int | None:
 
 
 def free_disk_bytes(path: str) -> int:
-    """The space left on the disk where a path is, or would be."""
+    """The space left for this user on the disk where a path is, or would be."""
     while not os.path.exists(path):
         path = os.path.dirname(os.path.abspath(path))
     status = os.statvfs(path)
-    return status.f_bavail * status.f_frsize
+    quotas = (_quota(path, kind, number) for kind, number in enumerate((os.geteuid(), os.getegid())))
+    left = (max((hard or soft) * 1024 - used, 0) for hard, soft, used in quotas if hard or soft)
+    return min([status.f_bavail * status.f_frsize, *left])
+
+
+def _quota(path: str, kind: int, number: int) -> tuple[int, int, int]:
+    """The quota of a user (kind 0) or group (kind 1): hard and soft limit in KiB, bytes used. Zeros if it has none."""
+    if sys.platform != "linux" or os.geteuid() == 0:  # no quota holds for root
+        return 0, 0, 0
+    values = (ctypes.c_uint64 * 9)()  # struct if_dqblk
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        command = _Q_GETQUOTA << 8 | kind
+        failed = ctypes.CDLL(None, use_errno=True).syscall(_QUOTACTL_FD, descriptor, command, number, values)
+    finally:
+        os.close(descriptor)
+    return (0, 0, 0) if failed else (values[0], values[1], values[2])
 
 
 def give_back_memory() -> None:

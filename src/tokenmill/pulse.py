@@ -38,6 +38,15 @@ Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
 Number = Annotated[float, msgspec.Meta(ge=0, le=1e15)]
 
 
+class End(msgspec.Struct, frozen=True):
+    """How a process ended its work: complete, failed, interrupted or killed; the error, and the exit code if known."""
+
+    outcome: str
+    kind: str = ""
+    headline: str = ""
+    exit_code: int | None = 0
+
+
 class Pulse(msgspec.Struct, frozen=True):
     """A process, its workers, their nodes, and what came of them since it was started. Rates: of the last minute."""
 
@@ -48,6 +57,7 @@ class Pulse(msgspec.Struct, frozen=True):
     time: Number
     every_seconds: Number
     ended: bool = False
+    end: End | None = None
     rank: Count | None = None
     of: Count | None = None
     workers: Count = 0

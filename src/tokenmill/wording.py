@@ -45,6 +45,8 @@ def duration(seconds: float) -> str:
 
 def plain(text: str) -> str:
     """Text that somebody else chose, so that it cannot do anything to a terminal."""
+    if text.isprintable():
+        return text
     return "".join(character if character.isprintable() else repr(character)[1:-1] for character in text)
 
 

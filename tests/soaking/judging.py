@@ -35,7 +35,7 @@ class Faults:
         """A process of that kind was sent a signal when the command had run for so long."""
         self.signals.append((kind, number, seconds))
         if kind in {"nursery", "worker"}:
-            self.allow(DEATH, 1)
+            self.allow(DEATH, 1, 75)
         else:
             self.codes |= {INTERRUPTED, -number} if number in POLITE else {-number}
 

@@ -139,7 +139,7 @@ class Storm:
         if self.rng.random() > 0.08:
             return None
         time.sleep(self.rng.uniform(0, self.seconds))
-        faults.allow("another run is writing", 2)
+        faults.allow("another run is writing", 75)
         self.tally.add("surroundings", "two runs at once")
         rival = self.job.start(self.out, self.environment)
         stack.callback(rival.stop)

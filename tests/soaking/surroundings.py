@@ -56,7 +56,7 @@ class Surroundings:
             files = rng.randint(1, self.needed_files + 10) if rng.random() < 0.2 else 0
             self.disk.resize(int(rng.uniform(0, 1.05) * self.needed_bytes), files)
             stack.callback(self.disk.resize, disks.AMPLE_BYTES)
-            faults.allow("No space left on device", 1)
+            faults.allow("No space left on device|the disk is too small", 75)
         elif rng.random() < 0.05 and self.disk.read_only(is_so=True):
             stack.callback(self.disk.read_only, is_so=False)
             faults.allow("Read-only file system", 1)
@@ -66,7 +66,7 @@ class Surroundings:
         shim = shims.at_random(self.rng, self.out, self.corpus)
         self.tally.add("failing calls", shim.name)
         if shim.reason:
-            faults.allow(shim.reason, 1)
+            faults.allow(shim.reason, 1, 75)
         return shim.environment()
 
     def _full_folder(self, faults: Faults, stack: contextlib.ExitStack) -> str:
@@ -74,7 +74,7 @@ class Surroundings:
         full = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "tmp"
         stack.enter_context(disks.small_disk(full, disks.PAGE_BYTES))
         (full / "filled").write_bytes(bytes(disks.PAGE_BYTES))
-        faults.allow("No space left on device", 1)
+        faults.allow("No space left on device", 75)
         self.tally.add("surroundings", "full TMPDIR")
         return str(full)
 
@@ -84,6 +84,6 @@ class Surroundings:
         except pytest.skip.Exception as reason:
             self.tally.skipped.add(f"small memory: {reason}")
             return None
-        faults.allow(f"{DEATH}|memory", 1, -signal.SIGKILL)
+        faults.allow(f"{DEATH}|memory", 1, 75, -signal.SIGKILL)
         self.tally.add("surroundings", "memory cgroup too small")
         return cgroup

@@ -13,6 +13,7 @@ from tokenmill.api.errands import Crew
 from tokenmill.api.export_request import ExportRequest, ExportWords, make_export_request, make_job
 from tokenmill.api.exporter import Exported, Exporter
 from tokenmill.api.means import Means, choose_means
+from tokenmill.api.preflight import export_token_bytes, too_small
 from tokenmill.api.workplace import workplace
 from tokenmill.errors import UsageError
 from tokenmill.executors.outcomes import Pool
@@ -58,23 +59,26 @@ def export(  # noqa: PLR0913 - the options of the command, by their names
     on: str = "local",
     reporter: progress.Reporter | None = None,
     executor: Pool | None = None,
+    force: bool = False,
 ) -> Exported:
     """Write a store's tokens as the files a trainer reads: to `out`, or into the store under the format's name.
 
-    Call it again after any interruption: only the shards that are missing are written.
+    Call it again after any interruption: only the shards that are missing are written. A disk that is too small for a
+    new export is refused first, unless `force` is set.
     """
     words = ExportWords(val, shuffle, shard_tokens, tail, end_token, dtype, sequence_tokens, name)
     request = make_export_request(to, words, layout.require_run(folder_at(directory)).job.tokenizer)
     with workplace(on, PRELOAD, executor, reporter) as (pool, report):
-        return export_store(directory, out, request, Limits(workers, memory), report, pool)
+        return export_store(directory, out, request, Limits(workers, memory, force), report, pool)
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The workers and the memory that were asked for, if any."""
+    """The workers and the memory that were asked for, if any; with `force` a disk that is too small is tried."""
 
     workers: int | None
     memory: str | int | None
+    force: bool = False
 
 
 def export_store(  # noqa: PLR0913, PLR0917 - what, where to, how, by whom
@@ -108,7 +112,7 @@ def export_store(  # noqa: PLR0913, PLR0917 - what, where to, how, by whom
             folder.remove_temporaries(each)
         frozen = freeze(folder, _frozen(job, means, tokens, np.dtype(run.job.tokenizer.dtype).itemsize))
         if not folder.exists(names.PLAN):
-            notices += _lack_of_space(folder, tokens * np.dtype(job.dtype).itemsize, job)
+            notices += _lack_of_space(folder, tokens * export_token_bytes(job.dtype, job.shuffle), limits.force)
         run_count = len(runs.spans(manifest["tokens"].to_numpy(), frozen.run_tokens))
         shuffle = Shuffle(run_count, frozen.bins, run.job.tokenizer.dtype)
         site = Site(store.root, folder.root, frozen, shuffle, _batch_bytes(means), run.sources_sha256)
@@ -120,12 +124,14 @@ def export_store(  # noqa: PLR0913, PLR0917 - what, where to, how, by whom
         return exporter.exported(time.monotonic() - started)
 
 
-def _lack_of_space(folder: Folder, export_bytes: int, job: ExportJob) -> list[str]:
-    """A word of warning if the disk does not hold the export, and the runs of its shuffle."""
-    needed, free = export_bytes * (1 if job.shuffle is None else 2), folder.free_bytes()
+def _lack_of_space(folder: Folder, needed: int, force: bool) -> list[str]:
+    """Refuse an export that the disk does not hold; a note instead, if it is to be tried all the same."""
+    free = folder.free_bytes()
     if free is None or needed <= free:
         return []
-    return [f"about {size(needed)} are needed{' for a while' * (job.shuffle is not None)}, and {size(free)} are free"]
+    if not force:
+        raise too_small(folder.root, free, needed)
+    return [f"about {size(needed)} are needed, and {size(free)} are free"]
 
 
 def _batch_bytes(means: Means) -> int:

@@ -53,6 +53,8 @@ class Heart:
             rank=share.rank if share else None,
             of=share.of if share else None,
         )
+        self.end: pulse.End | None = None
+        """How the work ended, for the last pulse."""
         self._seen: deque[tuple[float, int, int]] = deque([(time.monotonic(), 0, 0)])
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._beat, daemon=True)
@@ -95,6 +97,7 @@ class Heart:
             self._first,
             time=time.time(),
             ended=ended,
+            end=self.end if ended else None,
             workers=self._pool.workers,
             nodes=tuple(self._pool.nodes) or (self._first.host,),
             units=step.units,

@@ -62,14 +62,15 @@ def choose_means(  # noqa: PLR0913, PLR0917 - what is asked for, and what there 
     is refused.
     """
     room = room or this_machine()
-    least_bytes = OWN_BYTES + (fast_bytes(job.document_bytes or 0) if job is not None else 0)
+    document_bytes = 0 if job is None else job.document_bytes or 0
+    least_bytes = OWN_BYTES + max(smallest_worker_bytes, fast_bytes(document_bytes))
     if workers is not None and workers < 1:
         raise UsageError("--workers has to be at least 1")
     wanted = min(workers if workers is not None else room.processors, max(most_workers, 1))
     budget = parse_size(memory) if memory is not None else room.share_bytes * room.of_machine
     if memory is None and room.machine_bytes is not None:  # a small machine gives more than its usual fraction
         budget = max(budget, min(least_bytes, room.machine_bytes))
-    if job is not None and budget < least_bytes:
+    if budget < least_bytes and (memory is not None or job is not None):
         raise _too_little(budget, least_bytes, job, given=memory is not None)
     if room.machine_bytes is None:
         return _of_cluster(wanted, min(workers or most_workers, most_workers), budget, smallest_worker_bytes, room)
@@ -78,17 +79,22 @@ def choose_means(  # noqa: PLR0913, PLR0917 - what is asked for, and what there 
     notice = None
     if count < wanted:
         notice = f"{count} of {wanted} workers: --memory {budget / 1e9:.1f} GB has no room for more"
+    elif budget < OWN_BYTES + smallest_worker_bytes:
+        notice = f"one worker needs {size(OWN_BYTES + smallest_worker_bytes)}: memory may run out"
     elif budget > room.machine_bytes:
         notice = f"--memory is more than the {room.machine_bytes / 1e9:.1f} GB there are"
     crew_bytes = max(budget - OWN_BYTES, count * smallest_worker_bytes)
     return Means(count, int(crew_bytes // count * WORKER_SHARE_USED), crew_bytes, crew_bytes, budget, count, notice)
 
 
-def _too_little(budget: int, least_bytes: int, job: Job, *, given: bool) -> UsageError:
+def _too_little(budget: int, least_bytes: int, job: Job | None, *, given: bool) -> UsageError:
+    document = "" if job is None else f" that may hold a document of {size(job.document_bytes or 0)}"
+    lower = "" if job is None else ", or a lower --max-document-bytes for a new store"
     return UsageError(
-        f"{'--memory ' if given else ''}{size(budget)} {'is' if given else 'of memory is'} too little",
-        f"needed       {size(least_bytes)}: one worker that holds a document of {size(job.document_bytes or 0)}",
-        f"Give --memory {-(-least_bytes // 10**8) / 10:g}GB or more, or a lower --max-document-bytes for a new store.",
+        f"{'--memory ' if given else ''}{size(budget)} {'is' if given else 'of memory is'} less than one worker needs",
+        f"needed       {size(least_bytes)}: {size(least_bytes - OWN_BYTES)} for a worker{document}, "
+        f"{size(OWN_BYTES)} beside it",
+        f"Give --memory {-(-least_bytes // 10**8) / 10:g}GB or more{lower}.",
     )
 
 
@@ -97,6 +103,8 @@ def _of_cluster(wanted: int, most_workers: int, budget: int, smallest_worker_byt
     share = max((budget - OWN_BYTES) // room.of_machine, smallest_worker_bytes)
     worker_bytes, most = int(share * WORKER_SHARE_USED), max(most_workers, wanted)
     notice = None
-    if share > room.share_bytes / machine.DEFAULT_MEMORY_SHARE:
+    if share * room.of_machine > budget - OWN_BYTES and share == smallest_worker_bytes:
+        notice = f"each worker needs {size(share)}: the workers of a node may hold more than {size(budget)} together"
+    elif share > room.share_bytes / machine.DEFAULT_MEMORY_SHARE:
         notice = f"nodes that have less than {share / 1e9:.1f} GB for each processor get fewer workers, or none"
     return Means(wanted, worker_bytes, share * wanted, share, share * wanted, most, notice)

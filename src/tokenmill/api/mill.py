@@ -54,8 +54,9 @@ MAX_COLLECTIONS = 5
 MOST_ASIDE = 100
 """How many units may wait to be done document by document before that is done."""
 
-ENDING_ERRORS = ("StoreError", "StorageError", "TokenizerError", "BadDocument")
-"""Errors after which no other unit is begun: a store that cannot be written, a network, a tokenizer, a bad document."""
+ENDING_ERRORS = ("StoreError", "StorageError", "TokenizerError", "BadDocument", "LimitReached", "MemoryShortage")
+"""Errors after which no other unit is begun: a store that cannot be written, a network, a tokenizer, a bad document, a
+limit of the system."""
 
 UNITS_AHEAD = 2
 """How many units a worker holds beyond the one it is at, where a network is in between: one comes, one goes."""

@@ -12,6 +12,7 @@ import numpy as np
 from tokenmill import layout, planning, quarantine
 from tokenmill.api import progress, ranks
 from tokenmill.api.adoption import adopt, refuse_for_ranks
+from tokenmill.api.ending import recorded
 from tokenmill.api.export_request import ExportWords, make_export_request, refuse_unused
 from tokenmill.api.exporter import Exported
 from tokenmill.api.exporting import Limits, export_store
@@ -20,6 +21,7 @@ from tokenmill.api.heart import Heart
 from tokenmill.api.means import choose_means
 from tokenmill.api.mill import Mill
 from tokenmill.api.naming import name_sources
+from tokenmill.api.preflight import check_room
 from tokenmill.api.request import BadWords, Request, Words, find_sources, make_request, total_bytes
 from tokenmill.api.trouble import out_of
 from tokenmill.api.turns import FINISHING, PLANNING, turn
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from tokenmill.api.export_request import ExportRequest
     from tokenmill.api.freeze import FrozenRun
     from tokenmill.api.naming import Named
     from tokenmill.api.ranks import Share
@@ -113,14 +116,15 @@ def prepare(  # noqa: PLR0913 - the options of the command, by their names
     rank: int | None = None,
     of: int | None = None,
     executor: Pool | None = None,
+    force: bool = False,
 ) -> Prepared:
     """Turn text into a token store at `out`, and export it to the formats of `to`, each in a directory of its name.
 
     Call it again after any interruption: only what is missing is done. With `on="ray"`, or a cluster's address, it is
     done there. Several processes that are rank 0, 1, ... `of` n share the work, wherever they are; each of them returns
-    when the store is complete. `repair` checks the content of every part and makes damaged ones again;
-    `retry_quarantine` does the units again that have rows in quarantine; `moved` names sources that have another path
-    now, as `OLD=NEW`.
+    when the store is complete. A disk that is too small for all of it is refused first, unless `force` is set.
+    `repair` checks the content of every part and makes damaged ones again; `retry_quarantine` does the units again that
+    have rows in quarantine; `moved` names sources that have another path now, as `OLD=NEW`.
     """
     check_place(on)
     formats = [to] if isinstance(to, str) else list(dict.fromkeys(to))
@@ -178,9 +182,9 @@ def prepare(  # noqa: PLR0913 - the options of the command, by their names
             _announce(report, mill, request)
             _log_ignored(mill, discovery.ignored)
             _announce_cluster(report, mill, pool)
-            manifest = _mill(mill, pool, named)
+            manifest = _mill(mill, pool, named, None if force else exports)
             seconds = time.monotonic() - started
-            exported = [export_store(out, None, each, Limits(workers, memory), report, pool) for each in exports]
+            exported = [export_store(out, None, each, Limits(workers, memory, force), report, pool) for each in exports]
             return _prepared(mill, manifest, seconds, exported, request)
 
 
@@ -246,12 +250,18 @@ def _frozen(  # noqa: PLR0913, PLR0917 - where, what, by whom, and what was move
     return frozen
 
 
-def _mill(mill: Mill, pool: Pool, named: Named) -> pa.Table:
-    """Do what is missing and publish the manifest. Rows in quarantine are named in any case."""
+def _mill(mill: Mill, pool: Pool, named: Named, exports: Sequence[ExportRequest] | None) -> pa.Table:
+    """Do what is missing and publish the manifest. Rows in quarantine are named in any case.
+
+    First, the disk is checked to have room for that and for the exports, if they are given.
+    """
     folder, manifest = mill.folder, None
-    with Heart(folder, mill.chronicle, pool, mill.share, mill.progress):
+    beating = Heart(folder, mill.chronicle, pool, mill.share, mill.progress)
+    with beating as heart, recorded(mill.chronicle, heart):
         try:
             mill.take_stock(pool)
+            if exports is not None:
+                check_room(mill, pool, exports)
             while manifest is None:
                 mill.run(pool)
                 manifest = _complete(mill, pool, named)

@@ -7,7 +7,8 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, Self
 
-from tokenmill.wording import count, duration, folded, number
+from tokenmill import terminal
+from tokenmill.wording import count, duration, folded, number, plain
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -109,16 +110,14 @@ class Lines(Silent):
 
     def say(self, message: str) -> None:
         """Print it."""
-        print(message, file=sys.stderr, flush=True)  # noqa: T201 - this is the place that prints
+        terminal.line(message)
 
 
 class Bar(Silent):
     """A progress bar on stderr."""
 
     def __init__(self) -> None:
-        from rich.console import Console  # noqa: PLC0415 - not needed without a terminal
-
-        self._console: Console = Console(stderr=True)
+        self._console: Console = terminal.console(err=True)
         self._progress: Progress | None = None
         self._status: Status | None = None
 
@@ -126,7 +125,7 @@ class Bar(Silent):
         """Show it beside a spinner, until there is a bar."""
         from rich.text import Text  # noqa: PLC0415
 
-        line = Text(what, no_wrap=True, overflow="ellipsis")
+        line = Text(plain(what), no_wrap=True, overflow="ellipsis")
         if self._status is None:
             self._status = self._console.status(line)
             self._status.start()
@@ -163,7 +162,7 @@ class Bar(Silent):
         self._clear()
         whole = Column(no_wrap=True)
         self._progress = Narrow(
-            TextColumn("{task.description}", table_column=whole),
+            TextColumn("{task.description}", table_column=whole, markup=False),
             BarColumn(bar_width=None),
             TextColumn("{task.percentage:3.0f} %", table_column=whole),
             Rates(whole),
@@ -173,21 +172,23 @@ class Bar(Silent):
         )
         self._workers = count(workers, "worker")
         self._task = self._progress.add_task(
-            title, total=max(total_bytes, 1), completed=done_bytes, step=Step(), crew=self._workers
+            plain(title), total=max(total_bytes, 1), completed=done_bytes, step=Step(), crew=self._workers
         )
         self._progress.start()
 
     def advance(self, planned_bytes: int, step: Step) -> None:
         """Move the bar."""
+        from rich.markup import escape  # noqa: PLC0415
+
         if self._progress is not None:
             trouble = [f"{n} {what}" for n, what in ((step.deaths, "died"), (step.bad, "bad")) if n]
             workers = step.crew or self._workers
-            crew = f"{workers} [red]{', '.join(trouble)}[/]" if trouble else workers
+            crew = f"{escape(plain(workers))} [red]{', '.join(trouble)}[/]" if trouble else escape(plain(workers))
             self._progress.update(self._task, advance=planned_bytes, step=step, crew=crew)
 
     def say(self, message: str) -> None:
         """Print above the bar."""
-        text = "\n".join(folded(line, self._console.width) for line in message.splitlines())
+        text = folded(plain(message), self._console.width)
         self._console.print(text, highlight=False, markup=False, soft_wrap=True)
 
     def __exit__(self, *_: object) -> None:

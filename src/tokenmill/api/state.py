@@ -8,11 +8,25 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from tokenmill import layout, pulse
+from tokenmill import layout, logbook, pulse
 from tokenmill.exports import records
 from tokenmill.exports.job import MANIFEST, PLAN, exports_in
 from tokenmill.exports.shards import SCHEMA
 from tokenmill.storage import Folder, folder_at
+from tokenmill.storage.damage import Damage, decode
+
+KILLED = pulse.End("killed", headline="no end is recorded: it was killed, or its machine was lost", exit_code=None)
+
+
+class _LastEvent(msgspec.Struct):
+    """What is read of the last line of a log."""
+
+    event: str
+    outcome: str = ""
+    kind: str = ""
+    headline: str = ""
+    exit_code: int | None = None
+
 
 LOCAL_SECONDS = 1.0
 REMOTE_SECONDS = 5.0
@@ -23,7 +37,7 @@ class Status(msgspec.Struct, frozen=True):
     """A run's state. `process` is the one that writes to the store now, if any, or its machine.
 
     Drivers are the processes that give out work; rates, retries, deaths and failures are of those that are at work now,
-    or of the last one that was, since they were started.
+    or of the last one that was, since they were started. `end` is how that one ended, if the run is stopped.
     """
 
     directory: str
@@ -52,6 +66,7 @@ class Status(msgspec.Struct, frozen=True):
     deaths: int
     failures: int
     exports: dict[str, str]
+    end: pulse.End | None = None
 
 
 class Watch:
@@ -162,7 +177,22 @@ def _status(watch: Watch) -> Status:
         deaths=sum(each.deaths for each in latest),
         failures=sum(each.failures for each in latest),
         exports=watch.exports(running=running),
+        end=None if complete or running else _end(folder, pulses),
     )
+
+
+def _end(folder: Folder, pulses: list[pulse.Pulse]) -> pulse.End | None:
+    """How the process ended that was last at work. A full disk has no room for its last pulse, but for a line."""
+    if not pulses:
+        return None
+    last = max(pulses, key=lambda each: each.time)
+    if last.end is not None:
+        return last.end
+    try:
+        line = decode(logbook.last_line(folder, last.rank), _LastEvent)
+    except Damage:
+        return KILLED
+    return pulse.End(line.outcome, line.kind, line.headline, line.exit_code) if line.event == "end" else KILLED
 
 
 def _state(*, complete: bool, whole: bool, running: bool) -> str:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tokenmill import quarantine
-from tokenmill.errors import BadDocument, RunFailed, TokenmillError
+from tokenmill.errors import FAILED, TRY_AGAIN, BadDocument, RunFailed, TokenmillError, combined_exit_code
 from tokenmill.executors.outcomes import Cause, Died, Failed, Item, Worker
 from tokenmill.places import STAGES, place_in
 from tokenmill.sources.columns import NoColumn
@@ -15,7 +15,7 @@ from tokenmill.wording import count, size
 
 if TYPE_CHECKING:
     from collections import Counter
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from tokenmill.isolation import Verdict
     from tokenmill.planning import UnitTask
@@ -45,7 +45,19 @@ def obituary(death: Died[Any], what: str) -> str:
 
 def raised_again(failure: Failed[Any], kind: type[Error]) -> Error:
     """An error that explained itself in a worker, to be raised here."""
-    return kind(*(line.strip() for line in failure.message.splitlines()))
+    return kind(*(line.strip() for line in failure.message.splitlines()), exit_code=failure.exit_code)
+
+
+def exit_code_of_failures(failures: Iterable[Failed[Any] | Died[Any]]) -> int:
+    """The exit code of a command that ends with these failures. A worker that was killed or lost may live next time."""
+    return combined_exit_code(
+        failure.exit_code if isinstance(failure, Failed) else TRY_AGAIN if _may_pass(failure) else FAILED
+        for failure in failures
+    )
+
+
+def _may_pass(death: Died[Any]) -> bool:
+    return death.end.by_others or death.end.by_kernel
 
 
 def fewer_workers(workers: int) -> str:
@@ -105,6 +117,7 @@ def run_failed(failures: Sequence[Failed[UnitTask] | Died[UnitTask]], left: int,
         f"{out_of(left, units, 'unit')} not done",
         *_reasons(failures, lambda task: f"unit {task.unit}", unit_span, f": see {log}"),
         ANOTHER_COLUMN if columns_only else COMMITTED_STAYS,
+        exit_code=exit_code_of_failures(failures),
     )
 
 
@@ -177,7 +190,10 @@ def bad_document(task: UnitTask, verdict: Verdict, worker: Worker) -> Failed[Uni
 def work_failed(failures: Sequence[Failed[Item] | Died[Item]], describe: Callable[[Item], str]) -> RunFailed:
     """The error that ends other work, some of which could not be done."""
     return RunFailed(
-        "not everything could be done", *_reasons(failures, describe, lambda it: describe(it.item), ""), COMMITTED_STAYS
+        "not everything could be done",
+        *_reasons(failures, describe, lambda it: describe(it.item), ""),
+        COMMITTED_STAYS,
+        exit_code=exit_code_of_failures(failures),
     )
 
 

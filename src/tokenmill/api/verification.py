@@ -13,9 +13,10 @@ from tokenmill.api import progress
 from tokenmill.api.freeze import load
 from tokenmill.api.means import Means, choose_means
 from tokenmill.api.request import BadWords
+from tokenmill.api.trouble import exit_code_of_failures, work_failed
 from tokenmill.api.workplace import check_place, workplace
 from tokenmill.checking import Verify
-from tokenmill.errors import CorruptStore, IncompleteStore, RunFailed, StoreError, UsageError
+from tokenmill.errors import TRY_AGAIN, CorruptStore, IncompleteStore, RunFailed, StoreError, UsageError
 from tokenmill.executors.outcomes import Done, Executor, Failed, Item, Pool, Value
 from tokenmill.exports import PRELOAD
 from tokenmill.exports.checking import CheckStretch, stretches
@@ -140,9 +141,12 @@ def _checked(
         if isinstance(outcome, Done):
             yield outcome
         elif isinstance(outcome, Failed):
+            if outcome.exit_code == TRY_AGAIN:  # it was not checked, so it is not known to be wrong
+                raise work_failed([outcome], describe)
             problems.append(outcome.message)
         elif outcome.final:
-            raise RunFailed(f"the worker that checked {describe(outcome.item)} {outcome.how}")
+            code = exit_code_of_failures([outcome])
+            raise RunFailed(f"the worker that checked {describe(outcome.item)} {outcome.how}", exit_code=code)
 
 
 def _check_vocabulary(folder: Folder, run: layout.Run) -> list[str]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import os
 import signal
 import sys
@@ -11,13 +9,10 @@ from typing import Any, NoReturn
 
 import click
 
-from tokenmill import __version__, startup
-from tokenmill.cli import commands, hints
-from tokenmill.errors import INTERRUPTED, TokenmillError
-from tokenmill.wording import plain
+from tokenmill import __version__, startup, terminal
+from tokenmill.cli import commands, failing
 
 INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-STOPPED = b"\ninterrupted: what is committed stays; run the same command again to go on\n"
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 
@@ -42,17 +37,16 @@ for command in commands.COMMANDS:
 
 def main() -> None:
     """The `tokenmill` command."""
+    terminal.open_streams()
     startup.skip_pandas()
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # whatever a document holds can be shown, in any encoding
-            stream.reconfigure(errors="backslashreplace")
     for number in INTERRUPTS:
         if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup asks
             signal.signal(number, _interrupt)
     try:
         _run()
     except (click.exceptions.Abort, KeyboardInterrupt):
-        _leave()  # sys.exit would end by SIGINT if the signal came inside an exec, as dataclasses have it
+        # sys.exit would end by SIGINT if the signal came inside an exec, as dataclasses have it
+        failing.end_by_signal()
 
 
 def _run() -> None:
@@ -62,35 +56,18 @@ def _run() -> None:
         sys.stderr.flush()
         os._exit(code)  # all is done and written; native libraries have been seen to abort while they are taken down
     except click.ClickException as error:
-        hints.hinted(error).show()
-        sys.exit(error.exit_code)
+        failing.end_of_usage(error)
     except click.exceptions.Abort:
         raise
-    except BrokenPipeError:
-        sys.stderr.close()
-        sys.exit(1)
-    except Exception as error:  # the border: said in sentences, and whole with --debug
-        if "--debug" in sys.argv:
-            raise
-        _explain(error)
-
-
-def _explain(error: Exception) -> NoReturn:
-    if isinstance(error, TokenmillError):
-        click.echo("\n".join(map(plain, f"error: {error}".splitlines())), err=True)
-        sys.exit(error.exit_code)
-    click.echo(f"error: {type(error).__name__}: {error}", err=True)
-    click.echo("  This is a bug in tokenmill. Run the command again with --debug to see where.", err=True)
-    sys.exit(1)
+    except Exception as error:  # noqa: BLE001 - the border: said in sentences, and whole with --debug
+        failing.end_of(error)
 
 
 def _interrupt(_number: int, _frame: Any) -> None:
     for number in INTERRUPTS:
-        signal.signal(number, _leave)  # whoever asks twice does not want to wait
+        signal.signal(number, _leave)  # a second signal asks not to wait
     raise KeyboardInterrupt
 
 
 def _leave(*_: Any) -> NoReturn:
-    with contextlib.suppress(OSError):
-        os.write(2, STOPPED)  # a stream may be in the middle of something
-    os._exit(INTERRUPTED)
+    failing.end_by_signal()

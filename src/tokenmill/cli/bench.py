@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from tokenmill.cli import options
-from tokenmill.errors import INTERRUPTED
+from tokenmill import terminal
+from tokenmill.cli import failing, options
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
     from tokenmill.api.benching.forecast import Cell, Forecast
 
 DEFAULT_MARK = "*"
-STOPPED = b"\ninterrupted: nothing is left behind\n"
+STOPPED = "interrupted: nothing is left behind"
 CLEARLY = 1.1
 """How much faster another cell has to be than the default to be worth telling."""
 
@@ -69,22 +68,19 @@ def bench(sources: tuple[str, ...], as_json: bool, **words: Any) -> None:
     try:
         measured = api.bench(sources, **words, reporter=progress.for_command(options.quiet()))
     except KeyboardInterrupt:  # there is no store to go on with, as other commands have it
-        os.write(2, STOPPED)
-        os._exit(INTERRUPTED)
+        failing.end_by_signal(STOPPED)
     if as_json:
         show.result(measured, as_json, _measured)
         return
     _print_table(measured.cells)
-    click.echo()
+    terminal.echo()
     show.result(measured, as_json, _measured)
-    click.echo()
+    terminal.echo()
     show.result(measured, as_json, _foretold)
 
 
 def _print_table(cells: list[Cell]) -> None:
-    from rich.console import Console  # noqa: PLC0415 - heavy
-
-    console = Console(highlight=False, markup=False)
+    console = terminal.console(highlight=False, markup=False)
     table = _table(cells)
     console.width = max(console.width, console.measure(table, options=console.options.update(width=1000)).maximum)
     console.print(table)

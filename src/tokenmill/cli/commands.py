@@ -45,6 +45,7 @@ def _example(*commands: str) -> str:
 @options.what
 @click.option("--out", "-o", required=True, metavar="DIR", help="The store: made, or resumed if it is there.")
 @options.limits
+@options.force
 @options.on
 @options.rank
 @options.how
@@ -114,6 +115,7 @@ def plan(sources: tuple[str, ...], as_json: bool, **words: Any) -> None:
 @options.exports
 @options.export_details
 @options.limits
+@options.force
 @options.on
 @options.storage
 @options.everywhere

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from tokenmill import terminal
 from tokenmill.cli import options
 
 if TYPE_CHECKING:
@@ -51,15 +52,15 @@ def datasets(name: str | None, tokenizer: str, as_json: bool) -> None:
         return
     if name is not None:
         show.result(offered, as_json, _facts)
-        click.echo()
+        terminal.echo()
     left_out = _print_table(offered, one=name is not None)
-    click.echo()
+    terminal.echo()
     show.result(offered, as_json, _footnotes)
     if left_out:
         show.result(
             left_out, as_json, lambda names: [("left out", f"{', '.join(names)}: for a wider terminal, or --json")]
         )
-    click.echo(f"\n{_command(offered, name)}")
+    terminal.echo(f"\n{_command(offered, name)}")
 
 
 def _facts(offered: Offer) -> Iterable[tuple[str, str]]:
@@ -75,9 +76,7 @@ def _facts(offered: Offer) -> Iterable[tuple[str, str]]:
 
 def _print_table(offered: Offer, *, one: bool) -> tuple[str, ...]:
     """Print the table with as many columns as there is room for, and tell which are left out."""
-    from rich.console import Console  # noqa: PLC0415 - heavy
-
-    console = Console(highlight=False, markup=False)
+    console = terminal.console(highlight=False, markup=False)
     console.width = max(console.width, LEAST_COLUMNS)  # a narrow terminal breaks lines; it does not cut them off
     for count in range(len(DISPENSABLE) + 1):
         table = _table(offered, DISPENSABLE[:count], one=one)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tokenmill import terminal
 from tokenmill.cli import options
 from tokenmill.errors import INTERRUPTED, UsageError
 
@@ -20,7 +21,12 @@ FUNCTION = re.compile(r".+\.py:[A-Za-z_][\w.]*")
 
 
 class _Doctor(options.Command):
-    """Options may follow FILE.py:FUNCTION, but everything that follows a command is the command's."""
+    """Options may follow FILE.py:FUNCTION, but everything that follows a command is the command's.
+
+    The command's limits and environment are its own, so they are not looked at.
+    """
+
+    is_checked = False
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         before = args[: args.index("--")] if "--" in args else args
@@ -95,7 +101,7 @@ def _examine(target: str, num_proc: int | None, column: str, as_json: bool) -> i
     try:
         examined: Examination = examine(target, num_proc=num_proc, column=column)
     except KeyboardInterrupt:
-        click.echo("interrupted", err=True)
+        terminal.echo("interrupted", err=True)
         return INTERRUPTED
     if as_json:
         doctor_show.as_json(examined)

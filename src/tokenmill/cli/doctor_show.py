@@ -7,12 +7,11 @@ import shlex
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import IO, TYPE_CHECKING, Any
 
-import click
-import msgspec
-
+from tokenmill import terminal
+from tokenmill.terminal import Styled
 from tokenmill.wording import duration, size
 
 if TYPE_CHECKING:
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
     from tokenmill.doctor.watching.deaths import Death
 
 LABEL, MARK = 13, 9
+BOLD = {"bold": True}
 WIDEST = 120
 COMMAND_CHARACTERS = 200
 SHOWN_DEATHS = 3
@@ -40,7 +40,7 @@ STYLES: dict[str, dict[str, Any]] = {
 
 def as_json(result: Any) -> None:
     """The result for tools."""
-    click.echo(msgspec.json.encode(result).decode())
+    terminal.echo_json(result)
 
 
 def watched(seen: Watched) -> None:
@@ -147,8 +147,8 @@ class _Page:
         """One thing that was looked at: what it is, whether it is well, and what was seen."""
         lines = self._fold(text, MARK)
         mark = _shouted(level).ljust(MARK)
-        marked = click.style(mark, **STYLES[level]) if self._is_coloured else mark
-        self._put(label, [f"{marked}{lines[0]}", *(f"{' ' * MARK}{line}" for line in lines[1:])])
+        first: list[str | Styled] = [self._styled(mark, STYLES[level]), lines[0]]
+        self._put(label, [first, *(f"{' ' * MARK}{line}" for line in lines[1:])])
 
     def rows(self, rows: list[tuple[str, ...]]) -> None:
         """Rows whose cells stand below each other, the last as wide as it likes."""
@@ -166,7 +166,8 @@ class _Page:
         """What is wrong, each with what shows it, and the first thing to change."""
         for place, found in enumerate(findings):
             self._put("", [""])
-            self._put(_shouted(found.level), [self._bold(line) for line in self._fold(found.title)], found.level)
+            title = [[self._styled(line, BOLD)] for line in self._fold(found.title)]
+            self._put(_shouted(found.level), title, found.level)
             for shown in found.evidence:
                 self._put("", [line[: max(20, self._width - LABEL)] for line in self._fold(shown)])
             if place:
@@ -179,8 +180,8 @@ class _Page:
         for place, text in enumerate(fix):
             self._put("" if place else label, self._fold(text), "first")
 
-    def _bold(self, line: str) -> str:
-        return click.style(line, bold=True) if self._is_coloured else line
+    def _styled(self, text: str, style: dict[str, Any]) -> Styled:
+        return Styled(text, style if self._is_coloured else {})
 
     def _fold(self, text: str, less: int = 0) -> list[str]:
         """Code, which is indented, is not folded."""
@@ -188,8 +189,12 @@ class _Page:
             return [text]
         return textwrap.wrap(text, max(20, self._width - LABEL - less), break_on_hyphens=False) or [""]
 
-    def _put(self, label: str, lines: list[str], level: str = "") -> None:
-        shown = click.style(label, **STYLES[level]) if self._is_coloured and level in STYLES and label else label
+    def _put(self, label: str, lines: Sequence[str | Sequence[str | Styled]], level: str = "") -> None:
+        shown = self._styled(label, STYLES.get(level, {}) if label else {})
         for place, line in enumerate(lines):
-            head = f"{shown}{' ' * (LABEL - len(label))}" if place == 0 else " " * LABEL
-            click.echo(f"{head}{line}".rstrip() if not self._is_coloured else f"{head}{line}", file=self._file)
+            spans: list[str | Styled] = [line] if isinstance(line, str) else list(line)
+            if not self._is_coloured:
+                spans = ["".join(span if isinstance(span, str) else span.text for span in spans).rstrip()]
+            indent = " " * (LABEL - len(label) if place == 0 else LABEL)
+            head = [shown, indent if spans != [""] else ""] if place == 0 else [indent if spans != [""] else ""]
+            terminal.echo(*head, *spans, err=self._file is sys.stderr)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 import click
 
 from tokenmill import settings
+from tokenmill.limits import require_limits
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -18,7 +20,7 @@ HEADINGS = {
     "Text and tokenizer": "--tokenizer --version --column --separator --engine --eot --bos",
     "Output": "--out",
     "Exports": "--to --val --shuffle --shard-tokens --tail --end-token --dtype --sequence-tokens --name",
-    "Machine": "--workers --memory --unit-bytes --limit-units",
+    "Machine": "--workers --memory --unit-bytes --limit-units --force",
     "Clusters": "--on --rank --of",
     "Bad documents": "--on-bad --max-bad --document-timeout --max-document-bytes --quarantine-text",
     "Resuming": "--retry-quarantine --repair --moved",
@@ -29,7 +31,16 @@ REST = "Options"
 
 
 class Command(click.Command):
-    """A command whose help puts many options under headings."""
+    """A command whose help puts many options under headings. It begins with a look at the limits of its process."""
+
+    is_checked = True
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command, if the system grants what the smallest run needs."""
+        if self.is_checked:
+            require_limits()
+            os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy is not used for algebra, and threads are limited
+        return super().invoke(ctx)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options, heading by heading."""
@@ -169,6 +180,8 @@ _LIMITS = [
     click.option("--memory", metavar="SIZE", help="Budget of a machine, such as 8GB. [default: 70 % of what there is]"),
 ]
 
+_FORCE = [click.option("--force", is_flag=True, help="Begin even if the disk seems too small.")]
+
 
 _ON = [
     click.option(
@@ -266,6 +279,7 @@ resuming = _all_of(_RESUMING)
 exports = _all_of(_EXPORTS)
 export_details = _all_of(_EXPORT_DETAILS)
 limits = _all_of(_LIMITS)
+force = _all_of(_FORCE)
 on = _all_of(_ON)
 rank = _all_of(_RANK)
 storage = _all_of(_STORAGE)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tokenmill import terminal
 from tokenmill.cli import options
 from tokenmill.errors import UsageError
 
@@ -72,7 +73,7 @@ def report(directory: str, out: str | None, as_json: bool, **words: Any) -> None
         from tokenmill.reports import render  # noqa: PLC0415
 
         found: Statistics = _with_workers(lambda api, **more: api.stats(directory, **words, **more))
-        click.echo(render(found), nl=False)
+        terminal.echo(render(found), nl=False)
         return
     done: Reported = _with_workers(lambda api, **more: api.report(directory, out=out, **words, **more))
     if as_json:

@@ -7,14 +7,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import click
-import msgspec
 from rich.cells import cell_len, set_cell_size
-from rich.console import Console
 
+from tokenmill import terminal
 from tokenmill.census.pieces import named, visible
 from tokenmill.cli import show
 from tokenmill.part import NULL
+from tokenmill.terminal import Styled
 from tokenmill.wording import count, duration, number, plain, size
 
 if TYPE_CHECKING:
@@ -29,6 +28,7 @@ SHOWN = 10
 QUANTILES = ("1%", "25%", "75%", "95%", "99%")
 """Those that fit into a line; the median has one already."""
 
+BOLD = {"bold": True}
 NAME_COLUMNS = 13
 """Where values begin, as in every command."""
 
@@ -44,7 +44,7 @@ class Row:
 
 def as_json(record: Any) -> None:
     """For tools."""
-    click.echo(msgspec.json.encode(record).decode())
+    terminal.echo_json(record)
 
 
 def reported(done: Reported) -> None:
@@ -161,15 +161,15 @@ def _course(known: History) -> None:
     most = max(known.tokens_per_second) or 1.0
     picked = [known.tokens_per_second[place * len(known.tokens_per_second) // columns] for place in range(columns)]
     line = "".join(HEIGHTS[min(int(value / most * len(HEIGHTS)), len(HEIGHTS) - 1)] for value in picked)
-    click.echo(f"\n{click.style('tokens per second over the run', bold=True)}, at most {number(most)}")
-    click.echo(_written(f"  {line}"))
+    terminal.echo("\n", Styled("tokens per second over the run", BOLD), f", at most {number(most)}")
+    terminal.echo(_written(f"  {line}"))
 
 
 def _bars(title: str, rows: Sequence[Row]) -> None:
     """A bar for each row, as long as there is room for."""
     if not rows:
         return
-    click.echo("\n" + "\n".join([click.style(title, bold=True), *_drawn(rows)]))
+    terminal.echo("\n", Styled(title, BOLD), *(f"\n{line}" for line in _drawn(rows)))
 
 
 def _drawn(rows: Sequence[Row]) -> Iterable[str]:
@@ -209,7 +209,7 @@ def _written(line: str) -> str:
 
 
 def _columns() -> int:
-    return min(max(Console().width, LEAST_COLUMNS), MOST_COLUMNS)
+    return min(max(terminal.console().width, LEAST_COLUMNS), MOST_COLUMNS)
 
 
 def _share(part: int, whole: int) -> str:

@@ -8,12 +8,9 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import click
-import msgspec
-from rich.console import Console
 from rich.text import Text
 
-from tokenmill import layout
+from tokenmill import layout, terminal
 from tokenmill.cli import options
 from tokenmill.errors import UsageError
 from tokenmill.formats import FORMATS
@@ -25,6 +22,7 @@ from tokenmill.wording import count, duration, folded, number, plain, size
 
 if TYPE_CHECKING:
     from tokenmill.api import Estimate, Exported, Finished, Prepared, Status, Store, Verification
+    from tokenmill.pulse import End
 
 Result = TypeVar("Result")
 TOKEN_STYLES = ("black on #ffd6a5", "black on #caffbf", "black on #9bf6ff", "black on #bdb2ff", "black on #ffadad")
@@ -45,8 +43,8 @@ def result(record: Result, as_json: bool, lines: Callable[[Result], Iterable[tup
 
 def marked(before: str, text: str, after: str, *, is_marked: bool) -> None:
     """Some text within text: in reverse where there are colours, in brackets elsewhere, if it is marked at all."""
-    console = Console(soft_wrap=True, highlight=False)
-    before, text, after = (_harmless(part) for part in (before, text, after))
+    console = terminal.console(soft_wrap=True, highlight=False)
+    before, text, after = map(terminal.printable, (before, text, after))  # rich drops some characters in silence
     middle = text if not is_marked else (text, "bold reverse") if console.color_system else f"[[{text}]]"
     console.print(Text.assemble("\n", before, middle, after))
 
@@ -60,13 +58,13 @@ def row(kind: str, number: int) -> tuple[str, str]:
 
 def line(text: str) -> None:
     """A line that replaces the last one on a terminal."""
-    click.echo(f"\r\x1b[K{text}" if sys.stderr.isatty() else text, err=True, nl=not sys.stderr.isatty())
+    terminal.replace_line(text)
 
 
 def end_lines() -> None:
     """Leave the last of such lines, and go on below it."""
     if sys.stderr.isatty():
-        click.echo(err=True)
+        terminal.echo(err=True)
 
 
 def prepared(done: Prepared) -> Iterable[tuple[str, str]]:
@@ -131,9 +129,9 @@ def formats(as_json: bool) -> None:
     for each in traits:
         shards = "one file a split" if each.shard_tokens is None else f"{number(each.shard_tokens)} tokens a shard"
         whole = "cuts documents" if each.cuts else "whole documents"
-        click.echo(f"{each.name:<14} {each.trainer}")
-        click.echo(f"{'':<14} {each.files}; {'/'.join(each.dtypes)}, end token {each.end}")
-        click.echo(f"{'':<14} {shards}, {whole}; val {each.val or 'none'}")
+        terminal.echo(f"{each.name:<14} {each.trainer}")
+        terminal.echo(f"{'':<14} {each.files}; {'/'.join(each.dtypes)}, end token {each.end}")
+        terminal.echo(f"{'':<14} {shards}, {whole}; val {each.val or 'none'}")
 
 
 def estimate(planned: Estimate) -> Iterable[tuple[str, str]]:
@@ -160,6 +158,8 @@ def status(state: Status) -> Iterable[tuple[str, str]]:
     yield "store", state.directory
     who = f"process {state.process}" if isinstance(state.process, int) else f"on {state.process}"
     yield "state", state.state + (f" ({who})" if state.state == "running" else "")
+    if state.end is not None:
+        yield "stopped", _stopped(state.end)
     limited = f", all that --limit-units {state.limit_units:,} left" if state.limit_units is not None else ""
     yield "units", f"{state.units_done:,} of {state.units:,} committed ({share:.1%} of the bytes){limited}"
     yield (
@@ -186,6 +186,12 @@ def status(state: Status) -> Iterable[tuple[str, str]]:
         yield "export", f"{name}: {export}"
     if state.state == "stopped":
         yield "next", "run the same `tokenmill prepare` again to finish it"
+
+
+def _stopped(end: End) -> str:
+    """How a run ended that is not complete, and the exit code of its command."""
+    code = f" (exit code {end.exit_code})" if end.exit_code is not None else ""
+    return f"{end.outcome}: {end.headline}{code}"
 
 
 def verification(checked: Verification) -> Iterable[tuple[str, str]]:
@@ -269,14 +275,14 @@ def document(store: Store, position: int, as_json: bool) -> None:
             ("tokens", f"{len(tokens):,}"),
         ]
     )
-    console = Console(soft_wrap=True, highlight=False)
+    console = terminal.console(soft_wrap=True, highlight=False)
     shown = Text("\n")
     for place, token in enumerate(tokens[:SHOWN_TOKENS]):
         shown.append(_readable(lookup(token)), TOKEN_STYLES[place % len(TOKEN_STYLES)] if console.color_system else "")
         shown.append("" if console.color_system else "|")
     console.print(shown)
     if len(tokens) > SHOWN_TOKENS:
-        click.echo(f"... and {len(tokens) - SHOWN_TOKENS:,} more tokens; --json prints all")
+        terminal.echo(f"... and {len(tokens) - SHOWN_TOKENS:,} more tokens; --json prints all")
 
 
 def skipped(store: Store, as_json: bool) -> None:
@@ -290,9 +296,9 @@ def skipped(store: Store, as_json: bool) -> None:
                 {"source": path, "first": entry.first, "last": entry.last, "rows": entry.rows, "reason": entry.reason}
             )
         elif place < SHOWN_RANGES:
-            click.echo(plain(f"{path}  {rows}  {entry.reason}"))
+            terminal.echo(plain(f"{path}  {rows}  {entry.reason}"))
         else:
-            click.echo("... and more; --json prints all")
+            terminal.echo("... and more; --json prints all")
             return
 
 
@@ -301,15 +307,7 @@ def _readable(piece: bytes) -> str:
         text = piece.decode()
     except UnicodeDecodeError:
         return "".join(f"\\x{byte:02x}" for byte in piece)
-    return _harmless(text)
-
-
-def _harmless(text: str) -> str:
-    """A document's text with nothing in it that a terminal would obey."""
-    return "".join(
-        character if character.isprintable() or character in "\n\t" else f"\\u{ord(character):04x}"
-        for character in text
-    )
+    return terminal.printable(text)
 
 
 def _percent(share: float) -> str:
@@ -327,8 +325,8 @@ def _table(lines: Iterable[tuple[str, str]]) -> None:
     columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
     for name, value in lines:
         line = f"{name:<12} {plain(value)}"
-        click.echo(line if columns is None or name in COPIED else folded(line, columns))
+        terminal.echo(line if columns is None or name in COPIED else folded(line, columns))
 
 
 def _json(record: Any) -> None:
-    click.echo(msgspec.json.encode(record).decode())
+    terminal.echo_json(record)

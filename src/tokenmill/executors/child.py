@@ -27,8 +27,8 @@ from multiprocessing.connection import Connection
 from queue import SimpleQueue
 from typing import Any
 
-from tokenmill import machine, marks, settings
-from tokenmill.errors import TokenmillError
+from tokenmill import limits, machine, marks, settings
+from tokenmill.errors import TokenmillError, exit_code_of
 
 MOST_PROMISED = 2
 """How many futures may be outstanding while the next item is done: what they hold lies in memory."""
@@ -162,9 +162,11 @@ def _done(number: int, started: float, value: Any) -> bytes:
 
 
 def _failed(number: int, started: float, error: BaseException, note: bytes) -> bytes:
-    explained = isinstance(error, TokenmillError)
     trace = "".join(traceback.format_exception(error))
-    return _packed(number, started, "failed", type(error).__name__, str(error), explained, trace, note)
+    error = limits.reached_by(error) or error
+    explained = isinstance(error, TokenmillError)
+    told = (type(error).__name__, str(error), explained, trace, note, exit_code_of(error))
+    return _packed(number, started, "failed", *told)
 
 
 def _packed(number: int, started: float, *outcome: Any) -> bytes:

@@ -17,7 +17,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
-from tokenmill.errors import RunFailed, UsageError
+from tokenmill.errors import TRY_AGAIN, RunFailed, UsageError
 from tokenmill.executors.crew import Crew, Equipment, Told
 from tokenmill.executors.own_cluster import OwnCluster, is_needed
 
@@ -124,6 +124,7 @@ class Cluster:
                 "the Ray cluster has gone",
                 f"reason       {_short(error)}",
                 "What is committed stays. When it is back, run the same command again.",
+                exit_code=TRY_AGAIN,
             ) from error
         if self._own is not None and not any(each["Alive"] for each in found):
             raise _own_cluster_died("its node does not answer")

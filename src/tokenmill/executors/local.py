@@ -198,8 +198,8 @@ class LocalExecutor:
         tried, who = worker.take(number), Worker(worker.pid, peak)
         if kind == "done":
             return tried, Done(tried.item, rest[0], who, seconds)
-        error, message, explained, trace, note = rest
-        return tried, Failed(tried.item, error, message, explained, trace, who, note)
+        error, message, explained, trace, note, exit_code = rest
+        return tried, Failed(tried.item, error, message, explained, trace, who, note, exit_code)
 
     def _death(self, worker: WorkerProcess, terms: Terms, *, alone: bool) -> tuple[Try, Died[Any]]:
         end, peak = worker.reap()

@@ -91,10 +91,15 @@ class _Nursery:
         return True
 
     def _start(self, number: int, *descriptors: int) -> None:
-        pid = self._fork(*descriptors) if machine.threads() == 1 else None
-        pid = pid or self._spawn(*descriptors)
-        for descriptor in descriptors:
-            os.close(descriptor)
+        try:
+            pid = self._fork(*descriptors) if machine.threads() == 1 else None
+            pid = pid or self._spawn(*descriptors)
+        except OSError as error:  # a limit of processes, files or memory: the parent names it
+            self._answers.send(("refused", number, error.errno))
+            return
+        finally:
+            for descriptor in descriptors:
+                os.close(descriptor)
         self._workers.add(pid)
         self._answers.send(("started", number, pid))
 

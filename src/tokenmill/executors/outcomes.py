@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Generic, Protocol, Self, TypeVar
 
+from tokenmill.errors import FAILED
 from tokenmill.wording import duration, signal_name, size
 
 Item = TypeVar("Item")
@@ -39,7 +40,8 @@ class Done(Generic[Item, Value]):
 class Failed(Generic[Item]):
     """The function raised. `explained` tells that the message was made for people and says all there is to say.
 
-    `note` is what the worker had last marked of the item; nothing, if it failed in the background.
+    `note` is what the worker had last marked of the item; nothing, if it failed in the background. `exit_code` is the
+    one of a command that ends with the error (see errors).
     """
 
     item: Item
@@ -49,6 +51,7 @@ class Failed(Generic[Item]):
     traceback: str
     worker: Worker
     note: bytes = b""
+    exit_code: int = FAILED
 
 
 class Cause(enum.Enum):
@@ -149,7 +152,7 @@ class Terms:
     kills: int = 3
     workers: int | None = None
     ahead: int = 0
-    elsewhere: tuple[str, ...] = ("StoreError", "StorageError", "SourceError", "CorruptStore")
+    elsewhere: tuple[str, ...] = ("StoreError", "StorageError", "SourceError", "CorruptStore", "LimitReached")
     enough: Callable[[], bool] = never
 
 

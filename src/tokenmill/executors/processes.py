@@ -19,6 +19,7 @@ from tokenmill import machine, marks, settings
 from tokenmill.executors.nursery import ENVIRONMENT, REQUEST, interpreter
 from tokenmill.executors.outcomes import Cause, End
 from tokenmill.executors.tries import Try
+from tokenmill.limits import NO_PROCESS
 
 LAST_WORDS_BYTES = 2000
 MOST_WORDS_BYTES = 1 << 20
@@ -32,6 +33,11 @@ PIPE_BYTES = 1 << 16
 
 BY_SOMEBODY = (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT)
 """Signals that no process gets by its own doing."""
+
+
+def no_process(number: int) -> OSError:
+    """The error for a process that the system did not start, for a limit of processes, files or memory."""
+    return OSError(number, f"{NO_PROCESS}: {os.strerror(number)}")
 
 
 class Nursery:
@@ -53,6 +59,8 @@ class Nursery:
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
                 )
+        except OSError as error:
+            raise no_process(error.errno or 0) from error
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
         os.close(lifeline)
@@ -102,6 +110,8 @@ class Nursery:
             kind, number, told = self._answers.recv()
         except (EOFError, OSError):
             return False
+        if kind == "refused":
+            raise no_process(told)
         if kind == "started":
             self._pids[number] = told
             self._ends.pop(told, None)  # of an earlier process that had the same number

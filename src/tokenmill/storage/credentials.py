@@ -13,7 +13,7 @@ import re
 from typing import Any
 
 from tokenmill import settings
-from tokenmill.errors import StorageError
+from tokenmill.errors import FAILED, StorageError
 
 PREFIXES = {"s3": "AWS_", "gs": "GOOGLE_", "az": "AZURE_"}
 ENDPOINTS = re.compile(r"AWS_ENDPOINT(_URL(_S3)?)?|AZURE_(STORAGE_)?ENDPOINT")
@@ -67,7 +67,9 @@ def profile() -> dict[str, Any]:
     keys = _section(keys_file, name)
     config = _section(config_file, name if name == "default" else f"profile {name}")
     if "AWS_PROFILE" in os.environ and not keys and not config:
-        raise StorageError(f"there is no AWS profile {name!r}", "See AWS_PROFILE and the files in ~/.aws.")
+        raise StorageError(
+            f"there is no AWS profile {name!r}", "See AWS_PROFILE and the files in ~/.aws.", exit_code=FAILED
+        )
     found = {**config, **keys}
     names = {
         "access_key_id": "aws_access_key_id",
@@ -108,5 +110,6 @@ def _section(path: str, name: str) -> dict[str, str]:
     try:
         parser.read(path)
     except configparser.Error as error:
-        raise StorageError(f"{path} cannot be read", f"reason       line {getattr(error, 'lineno', '?')}") from None
+        reason = f"reason       line {getattr(error, 'lineno', '?')}"
+        raise StorageError(f"{path} cannot be read", reason, exit_code=FAILED) from None
     return dict(parser[name]) if parser.has_section(name) else {}

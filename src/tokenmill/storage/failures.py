@@ -9,7 +9,7 @@ import re
 from urllib.parse import urlsplit
 
 from tokenmill import wording
-from tokenmill.errors import SourceError, StorageError, TokenmillError
+from tokenmill.errors import FAILED, SourceError, StorageError, TokenmillError
 from tokenmill.storage.addresses import CREDENTIALS, FileInfo, split_url
 
 EXPIRED = ("ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired", "RequestExpired", "InvalidToken")
@@ -96,7 +96,18 @@ def failed(url: str, doing: str, error: BaseException) -> TokenmillError:
     """
     explained = _missing(url, error) or _no_credentials(url, error) or _refused(url, doing, error)
     advice = {"reach": ADDRESS, "use": "Check the settings in the environment, and in the profile."}.get(doing, RESUME)
-    return explained or StorageError(f"cannot {doing} {_shown(url)}", f"reason       {reason(error)}", advice)
+    found = explained or StorageError(f"cannot {doing} {_shown(url)}", f"reason       {reason(error)}", advice)
+    return _for_good(found) if _is_lasting(doing, error) else found
+
+
+def _is_lasting(doing: str, error: BaseException) -> bool:
+    """Whether running the command again gives the same; credentials that have expired are renewed."""
+    unsaid = any(words in str(error) for words in UNSAID)
+    return (is_final(error) and code(error) not in EXPIRED) or unsaid or doing == "use"
+
+
+def _for_good(error: TokenmillError) -> TokenmillError:
+    return type(error)(error.headline, *error.details, exit_code=FAILED)
 
 
 def no_conditional_create(url: str, why: str) -> StorageError:

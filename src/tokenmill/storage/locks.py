@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import BinaryIO
 
-from tokenmill.errors import StoreError, UsageError
+from tokenmill.errors import TRY_AGAIN, StoreError, UsageError
 from tokenmill.storage.guards import own
 from tokenmill.storage.writing import write_error
 
@@ -36,6 +36,7 @@ def locked(
                     f"another run is writing to {folder}",
                     f"process      {owner}",
                     "Wait for it to end, stop it, or use another --out.",
+                    exit_code=TRY_AGAIN,
                 )
             waiting(owner)
             fcntl.flock(file, kind)

@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from tokenmill.errors import TokenizerError, UsageError
+from tokenmill.errors import FAILED, TRY_AGAIN, TokenizerError, UsageError
 from tokenmill.job import TokenizerSpec
 from tokenmill.storage.damage import Damage
 from tokenmill.tokenizers.tiktoken_engine import format_ranks, parse_ranks
@@ -140,7 +140,13 @@ def _definition(name: str) -> dict[str, Any]:
         f"the vocabulary of {name} could not be loaded",
         f"reason       {type(failures[-1]).__name__}: {str(failures[-1])[:200]}",
         "Set TIKTOKEN_CACHE_DIR to a folder that holds it, connect to the network, or give a .tiktoken file.",
+        exit_code=TRY_AGAIN if _is_unreached(failures[-1]) else FAILED,
     ) from failures[-1]
+
+
+def _is_unreached(error: Exception) -> bool:
+    """Whether no server answered: requests raises an OSError, with the answer if there was one."""
+    return isinstance(error, OSError) and getattr(error, "response", None) is None
 
 
 def _from_tiktoken_file(path: str, scheme: str | None) -> Vocabulary:

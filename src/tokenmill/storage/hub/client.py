@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from tokenmill import settings
-from tokenmill.errors import StorageError
+from tokenmill.errors import FAILED, StorageError
 
 CONNECT_SECONDS = 10.0
 STALL_SECONDS = 30.0
@@ -45,7 +45,9 @@ def hub_token() -> str | None:
     token = None if constants.HF_HUB_DISABLE_IMPLICIT_TOKEN else get_token()
     if token and not (token.isascii() and token.isprintable() and " " not in token):
         raise StorageError(
-            "the token for the Hub holds characters that no token has", "Set HF_TOKEN, or run `hf auth login` again."
+            "the token for the Hub holds characters that no token has",
+            "Set HF_TOKEN, or run `hf auth login` again.",
+            exit_code=FAILED,
         )
     return token
 
@@ -55,7 +57,8 @@ def check_online() -> None:
     from huggingface_hub import constants  # noqa: PLC0415 - not for local runs
 
     if constants.HF_HUB_OFFLINE:
-        raise StorageError("the Hub is not asked: offline mode is on", "Unset HF_HUB_OFFLINE, or use local files.")
+        advice = "Unset HF_HUB_OFFLINE, or use local files."
+        raise StorageError("the Hub is not asked: offline mode is on", advice, exit_code=FAILED)
 
 
 @functools.lru_cache(maxsize=1)

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from tokenmill import settings, wording
-from tokenmill.errors import SourceError, StorageError, TokenmillError
+from tokenmill.errors import FAILED, SourceError, StorageError, TokenmillError
 from tokenmill.storage.failures import RESUME
 from tokenmill.storage.hub.address import HubAddress
 from tokenmill.storage.hub.client import check_online, client, endpoint, hub_token, is_hub, library
@@ -144,13 +144,14 @@ def _refused(address: HubAddress, response: Any) -> TokenmillError:
             f"If it is private or gated, {renew}; if it is gated,",
             f"accept its terms at {page}.",
             "The Hub says the same of a dataset that does not exist: check its name, too.",
+            exit_code=FAILED,
         )
     if response.status_code == 404 and not _is_of_a_hub(response):
         return SourceError("this is no answer of a Hub", *where, f"asked        {endpoint()}", "Check HF_ENDPOINT.")
     if response.status_code == 404:
         missing = {"RevisionNotFound": f"the dataset has no revision {address.revision}", NO_ENTRY: "no such file"}
         return SourceError(missing.get(_code(response), "no such dataset on the Hub"), *where, f"See {page}.")
-    return StorageError("the Hub refuses a request", *where, RESUME)
+    return StorageError("the Hub refuses a request", *where, RESUME, exit_code=FAILED)
 
 
 def _is_of_a_hub(response: Any) -> bool:
