@@ -74,7 +74,7 @@ def test_supported_files_give_the_reference_tokens(tmp_path: Path, name: str) ->
     assert unsupported(vocabulary) is None
     reference = tokenizers.Tokenizer.from_file(path)
     reference.encode_special_tokens = True
-    tokenizer = Tokenizer(vocabulary.spec, path, "gigatoken")
+    tokenizer = Tokenizer(vocabulary.spec, vocabulary.content, "gigatoken")
     result = tokenizer.encode(pa.array(TEXTS, pa.large_string()))
     assert tokenizer.engine == "gigatoken", tokenizer.notices
     for place, text in enumerate(TEXTS):

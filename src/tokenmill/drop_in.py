@@ -148,8 +148,9 @@ _loaded: dict[tuple[str, str], Tokenizer] = {}
 
 def _tokenizer(name: str, digest: str, engine: str) -> Tokenizer:
     if (digest, engine) not in _loaded:
-        vocabulary, path = shelf.find(name, digest)
-        _loaded[digest, engine] = Tokenizer(vocabulary.spec, path, choose_engine(vocabulary, engine).engine)
+        vocabulary = shelf.find(name, digest)
+        choice = choose_engine(vocabulary, engine)
+        _loaded[digest, engine] = Tokenizer(vocabulary.spec, vocabulary.content, choice.engine)
     return _loaded[digest, engine]
 
 

@@ -23,6 +23,7 @@ from tokenmill.api.manifest import ManifestBuilder
 from tokenmill.api.trouble import BadShare, bad_document, run_failed, too_many_bad
 from tokenmill.executors.outcomes import Died, Done, Executor, Failed, Terms
 from tokenmill.isolation import Isolate, Patient
+from tokenmill.tokenizers.engine import CannotEncode
 from tokenmill.work import Committed, Tokenize
 
 if TYPE_CHECKING:
@@ -170,7 +171,7 @@ class Mill:
         """Take note of what went wrong with a unit; whether one of its documents may be to blame for it."""
         self._hungry |= isolating.is_memory(trouble)
         if isinstance(trouble, Failed):
-            suspicious = not trouble.explained
+            suspicious = not trouble.explained or trouble.kind == CannotEncode.__name__
             self.chronicle.failed(task, trouble, then)
         else:
             suspicious = trouble.final and not trouble.end.by_others
