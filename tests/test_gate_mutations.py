@@ -147,7 +147,7 @@ def step(content: dict[str, Any], rng: random.Random) -> None:
     if rng.random() < 0.5:
         content["pre_tokenizer"][rng.choice(["use_regex", "add_prefix_space", "something"])] = rng.random() < 0.5
         return
-    split[rng.choice(["invert", "behavior", "pattern", "more"])] = rng.choice([True, "Removed", {"String": "e"}])
+    split |= rng.choice([{"invert": True}, {"behavior": "Removed"}, {"pattern": {"String": "e"}}, {"more": 1}])
     content["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": [split, byte_level]}
 
 

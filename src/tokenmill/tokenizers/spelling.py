@@ -51,10 +51,10 @@ class Spelling:
         """The number of bytes of each token; zero for ids that no text gives."""
         lengths = np.zeros(self._size, np.uint16)
         if self._is_tiktoken:
-            lines = (line.split() for line in self._content.splitlines())
-            numbers = {int(rank): len(token) * 3 // 4 - token.count(b"=") for token, rank in lines}
-        else:
-            numbers = self._json["lengths"]
+            found = _base64_lengths(np.frombuffer(self._content, np.uint8))
+            lengths[: len(found)] = found  # line n has rank n: the gate of the fast engine sees to that
+            return lengths
+        numbers = self._json["lengths"]
         lengths[list(numbers)] = list(numbers.values())
         return lengths
 
@@ -87,3 +87,11 @@ class Spelling:
                 break
             seen = stop
         return found
+
+
+def _base64_lengths(data: npt.NDArray[np.uint8]) -> IntArray:
+    """How many bytes the first field of each line stands for."""
+    ends = np.flatnonzero(data == ord(" "))
+    starts = np.concatenate([[0], np.flatnonzero(data == ord("\n"))[:-1] + 1])
+    padding = (data[ends - 1] == ord("=")).astype(np.int64) + (data[ends - 2] == ord("="))
+    return np.asarray((ends - starts) // 4 * 3 - padding)
