@@ -20,7 +20,8 @@ HEAD = """# Commands
 Written by `scripts/write_command_reference.py` from the commands themselves; CI fails when it is out of date.
 
 Results go to stdout, progress to stderr. Exit codes: 0 done, 1 failed for good, 2 usage, 3 corrupt or verification
-failed, 75 failed for now (run it again), 130 interrupted: [what they mean](prepare.md#from-scripts). Sizes take the suffixes k, M, G, T and B (billion).
+failed, 75 failed for now (run it again), 130 interrupted: [what they mean](prepare.md#from-scripts).
+Sizes take the suffixes k, M, G, T and B (billion).
 
 | argument | what it is |
 | --- | --- |

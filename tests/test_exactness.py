@@ -59,7 +59,7 @@ TRICKY_TEXT = st.lists(
 def small_tokenizer(scheme: str) -> Tokenizer:
     """The small vocabulary under one of OpenAI's split patterns, on the fast engine."""
     vocabulary = resolve(f"{DATA / 'small.tiktoken'}:{scheme}")
-    tokenizer = Tokenizer(vocabulary.spec, str(DATA / "small.tiktoken"), "gigatoken")
+    tokenizer = Tokenizer(vocabulary.spec, vocabulary.content, "gigatoken")
     assert tokenizer.engine == "gigatoken", tokenizer.notices
     return tokenizer
 
@@ -96,7 +96,8 @@ def test_any_unicode_gives_the_reference_tokens(scheme: str, texts: list[str]) -
 @given(texts=st.lists(ANY_TEXT | TRICKY_TEXT, max_size=6))
 def test_any_unicode_gives_the_tokens_of_a_tokenizer_json(texts: list[str]) -> None:
     """The same holds for a tokenizer.json: special spellings are text, other added tokens are matched."""
-    fast = Tokenizer(resolve(SMALL_JSON).spec, SMALL_JSON, "gigatoken")
+    vocabulary = resolve(SMALL_JSON)
+    fast = Tokenizer(vocabulary.spec, vocabulary.content, "gigatoken")
     expected = [reference_json().encode(text, add_special_tokens=False).ids for text in texts]
     assert fast.engine == "gigatoken"
     assert encoded(fast, texts) == expected
@@ -194,7 +195,7 @@ def test_a_failed_probe_falls_back_with_a_notice(monkeypatch: pytest.MonkeyPatch
         lambda self, text: Encoded(np.empty(0, np.uint16), np.zeros(len(text) + 1, np.int64)),
     )
     vocabulary = resolve(SMALL_TIKTOKEN)
-    tokenizer = Tokenizer(vocabulary.spec, str(DATA / "small.tiktoken"), "gigatoken")
+    tokenizer = Tokenizer(vocabulary.spec, vocabulary.content, "gigatoken")
     assert tokenizer.engine == "tiktoken"
     assert "probe" in tokenizer.notices[0]
 

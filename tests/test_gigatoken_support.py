@@ -63,6 +63,23 @@ REFUSED = {
     "overlap": {"added_tokens": [added("xt|"), added("<|endoftext|>", id=1201, special=True)]},
     "dropout": {"model": {**SMALL["model"], "dropout": 0.1}},
     "fallback": {"model": {**SMALL["model"], "byte_fallback": True}},
+    "merge twice": {"model": {**SMALL["model"], "merges": [*SMALL["model"]["merges"], SMALL["model"]["merges"][0]]}},
+    "merge of nothing": {"model": {**SMALL["model"], "merges": [*SMALL["model"]["merges"], ["z", "zz"]]}},
+    "id gap": {"model": {**SMALL["model"], "vocab": {**SMALL["model"]["vocab"], "zzz": 1300}}, "added_tokens": []},
+    "raw token": {"model": {**SMALL["model"], "vocab": {**SMALL["model"]["vocab"], " x": 1200}}, "added_tokens": []},
+    "unknown token": {"model": {**SMALL["model"], "unk_token": "a"}},
+    "unknown option": {"model": {**SMALL["model"], "something": None}},
+    "lstrip": {"added_tokens": [added("<x>", lstrip=True)]},
+    "rstrip": {"added_tokens": [added("<x>", rstrip=True)]},
+    "unknown flag": {"added_tokens": [added("<x>", something=False)]},
+    "text twice": {
+        "post_processor": {
+            "type": "TemplateProcessing",
+            "single": [{"Sequence": {"id": "A", "type_id": 0}}] * 2,
+            "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 0}}],
+            "special_tokens": {},
+        }
+    },
 }
 
 
@@ -74,7 +91,7 @@ def test_supported_files_give_the_reference_tokens(tmp_path: Path, name: str) ->
     assert unsupported(vocabulary) is None
     reference = tokenizers.Tokenizer.from_file(path)
     reference.encode_special_tokens = True
-    tokenizer = Tokenizer(vocabulary.spec, path, "gigatoken")
+    tokenizer = Tokenizer(vocabulary.spec, vocabulary.content, "gigatoken")
     result = tokenizer.encode(pa.array(TEXTS, pa.large_string()))
     assert tokenizer.engine == "gigatoken", tokenizer.notices
     for place, text in enumerate(TEXTS):

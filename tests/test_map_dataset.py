@@ -261,3 +261,20 @@ def test_killed_at_any_moment_it_goes_on(tmp_path: Path, documents: list[str], c
         assert wait_until(functools.partial(all_gone, at_work))
     assert subprocess.run(command, check=True, capture_output=True, text=True).stdout == f"{len(dataset)}\n"
     assert_same(tokenmill.map_dataset(dataset, SMALL_JSON, cache_dir=cache), by_map(dataset))
+
+
+@pytest.mark.parametrize(
+    "values",
+    [[1, 2], [1.5, float("nan")], [True, False], [["a"], ["b"]], [{"a": "x"}, {"a": "y"}]],
+    ids=["integers", "floats", "booleans", "lists", "structs"],
+)
+def test_a_column_that_is_not_text_is_refused(tmp_path: Path, values: list[Any]) -> None:
+    """Numbers are not tokenized as their digits, and lists are no Arrow error: the column and its type are named."""
+    dataset = datasets.Dataset.from_dict({"value": values, "title": ["a", "b"]})
+    with pytest.raises(UsageError, match=r"'value'(?s:.*)type  (?s:.*)text columns title(?s:.*)dataset\.map"):
+        tokenmill.map_dataset(dataset, SMALL_JSON, 1, column="value", cache_dir=str(tmp_path / "cache"))
+    assert not (tmp_path / "cache").exists()
+    function = tokenmill.tokenize_fn(SMALL_JSON, column="value")
+    for rows in (dataset.data.table, {"value": values}):
+        with pytest.raises(UsageError, match="'value' does not hold text"):
+            function(rows)

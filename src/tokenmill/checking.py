@@ -17,7 +17,7 @@ from tokenmill.planning import UnitTask
 from tokenmill.sources.documents import Documents, SourceFile
 from tokenmill.sources.validity import TOO_LONG
 from tokenmill.storage import folder_at
-from tokenmill.tokenizers.engine import text_buffers
+from tokenmill.tokenizers.engine import CannotEncode, text_buffers
 from tokenmill.work import Limits, loaded_tokenizer, unit_documents
 
 SAMPLE_KEY = 1
@@ -73,7 +73,12 @@ class Verify:
         source = np.full(len(present.rows), file.index, np.uint32)
         chosen = np.flatnonzero(keys.chosen(keys.document_keys(SAMPLE_KEY, source, present.rows), self.share))
         tokenizer = loaded_tokenizer(self.directory, self.job, "reference")
-        expected = framed(tokenizer.encode(present.text.take(pa.array(chosen))), self.job.begin, self.job.end)
+        try:
+            encoded = tokenizer.encode(present.text.take(pa.array(chosen)))
+        except CannotEncode as failure:
+            row = present.rows[chosen[failure.position]]
+            raise _different(task, file, f"row {row} is in the part, but {failure.headline}") from failure
+        expected = framed(encoded, self.job.begin, self.job.end)
         for position, place in enumerate(chosen):
             if not np.array_equal(stored.document(int(place)), expected.document(position)):
                 raise _different(task, file, f"row {present.rows[place]} has other tokens than the reference gives")

@@ -22,6 +22,7 @@ import pyarrow as pa
 from tokenmill import machine
 from tokenmill.errors import UsageError
 from tokenmill.framing import framed
+from tokenmill.sources.tables import is_text
 from tokenmill.tokenizers import shelf
 from tokenmill.tokenizers.engine import Encoded
 from tokenmill.tokenizers.tokenizer import Tokenizer, choose_engine
@@ -71,7 +72,7 @@ class TokenizeFn:
 
     def _encode(self, texts: Any) -> Encoded:
         with _in_use:
-            text = _as_arrow(texts)
+            text = self._as_text(texts)
             if text.null_count:
                 row = np.flatnonzero(text.is_null())[0]
                 remedy = f"dataset.filter(lambda row: row[{self._column!r}] is not None)"
@@ -82,6 +83,16 @@ class TokenizeFn:
             for notice in tokenizer.take_notices():
                 warnings.warn(f"tokenmill: {notice}", RuntimeWarning, stacklevel=4)
             return framed(encoded, self._begin, self._end)
+
+    def _as_text(self, texts: Any) -> pa.LargeStringArray:
+        try:
+            return _as_arrow(texts)
+        except (pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
+            raise UsageError(
+                f"the column {self._column!r} does not hold text",
+                f"reason       {error}",
+                "Name the column that holds the text: column=..., or make it text first.",
+            ) from error
 
 
 def tokenize_fn(
@@ -128,6 +139,8 @@ def _as_arrow(texts: Any) -> pa.LargeStringArray:
     if isinstance(texts, pa.ChunkedArray):
         texts = texts.combine_chunks()
     if isinstance(texts, pa.Array):
+        if not is_text(texts.type):
+            raise pa.ArrowTypeError(f"its type is {texts.type}")
         text = texts.cast(pa.large_string())
         text.validate(full=True)  # an array of strings may hold any bytes
         return text
@@ -148,8 +161,9 @@ _loaded: dict[tuple[str, str], Tokenizer] = {}
 
 def _tokenizer(name: str, digest: str, engine: str) -> Tokenizer:
     if (digest, engine) not in _loaded:
-        vocabulary, path = shelf.find(name, digest)
-        _loaded[digest, engine] = Tokenizer(vocabulary.spec, path, choose_engine(vocabulary, engine).engine)
+        vocabulary = shelf.find(name, digest)
+        choice = choose_engine(vocabulary, engine)
+        _loaded[digest, engine] = Tokenizer(vocabulary.spec, vocabulary.content, choice.engine)
     return _loaded[digest, engine]
 
 

@@ -34,7 +34,7 @@ from tokenmill.work import (
     loaded_tokenizer,
     needed_bytes,
     unit_documents,
-    vocabulary_path,
+    vocabulary_content,
 )
 
 REFERENCE = "reference"
@@ -121,11 +121,13 @@ class Isolate:
                 "Run the same command again with a larger --memory.",
             )
 
+    def _reference(self) -> Tokenizer:
+        return Tokenizer(self.job.tokenizer, vocabulary_content(self.directory, self.job), REFERENCE).ready()
+
     def _encode(self, patient: Patient, tokenizer: Tokenizer) -> PartBuilder:
         builder = PartBuilder(self.job, patient.task, self.limits.with_text)
         left_out = {verdict.where: verdict for verdict in patient.left_out}
-        path = vocabulary_path(self.directory, self.job)
-        reference = Tokenizer(self.job.tokenizer, path, REFERENCE).ready() if patient.apart else tokenizer
+        reference = self._reference() if patient.apart else tokenizer
         for file, documents in unit_documents(patient.task, self.limits.read_options(self.job, sparing=True)):
             builder.leave_out(file, documents)
             for document in _one_by_one(documents.without_nulls()):

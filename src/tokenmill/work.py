@@ -21,17 +21,14 @@ from tokenmill.building import BuiltPart, PartBuilder
 from tokenmill.errors import CorruptStore, EngineMismatch, StoreError, TokenizerError
 from tokenmill.framing import framed
 from tokenmill.job import Job
-from tokenmill.layout import TOKENIZER
 from tokenmill.part import PartSummary, check_content, check_part, open_part, part_name, read_summary
 from tokenmill.places import USUAL_SECONDS, Place
 from tokenmill.planning import UnitTask
 from tokenmill.sources import foresee, read_documents, split_file
 from tokenmill.sources.documents import Documents, ReadOptions, SourceFile
 from tokenmill.storage import Folder, Overtaken, folder_at, in_background, in_turn
-from tokenmill.tokenizers import shelf
-from tokenmill.tokenizers.engine import Encoded
+from tokenmill.tokenizers.engine import CannotEncode, Encoded
 from tokenmill.tokenizers.tokenizer import REFERENCES, MismatchAt, Tokenizer
-from tokenmill.tokenizers.vocabulary import Vocabulary
 
 WHOLE_FILE_BYTES = 1 << 62
 MOST_BATCH_BYTES = 4 << 20
@@ -340,6 +337,9 @@ def document_tokens(file: SourceFile, present: Documents, job: Job, tokenizer: E
     except MismatchAt as mismatch:
         headline, row = mismatch.headline, rows[mismatch.position]
         raise EngineMismatch(f"{headline} (file {file.path}, row {row})") from None
+    except CannotEncode as failure:
+        where = (f"file         {file.path}", f"row          {rows[failure.position]}")
+        raise CannotEncode(failure.headline, *where) from failure
     return framed(encoded, job.begin, job.end)
 
 
@@ -353,7 +353,7 @@ def loaded_tokenizer(directory: str, job: Job, engine: str, reference_version: s
         Place("load").mark()
         check_reference(job, reference_version)
         _loaded.clear()
-        _loaded[key] = Tokenizer(job.tokenizer, vocabulary_path(directory, job), engine).ready()
+        _loaded[key] = Tokenizer(job.tokenizer, vocabulary_content(directory, job), engine).ready()
     return _loaded[key]
 
 
@@ -369,10 +369,6 @@ def check_reference(job: Job, expected: str) -> None:
         )
 
 
-def vocabulary_path(directory: str, job: Job) -> str:
-    """Where the run's own copy of the vocabulary is, checked; or a copy of that if it is not on this machine."""
-    folder = folder_at(directory)
-    content = layout.read_vocabulary(folder, job.tokenizer)  # native code reads it next: only if its hash is right
-    if folder.is_remote:
-        return shelf.keep(Vocabulary(job.tokenizer, content))
-    return folder.path(f"{TOKENIZER}/{job.tokenizer.file}")
+def vocabulary_content(directory: str, job: Job) -> bytes:
+    """The run's own copy of the vocabulary, checked by its hash: native code reads these bytes and no others."""
+    return layout.read_vocabulary(folder_at(directory), job.tokenizer)

@@ -29,6 +29,7 @@ from tokenmill.job import digest_of
 from tokenmill.rows import ROWS, MapRows, rows_name, rows_schema
 from tokenmill.sources import discover, files_between, split_file
 from tokenmill.sources.documents import ReadOptions
+from tokenmill.sources.tables import is_text
 from tokenmill.storage import Folder, folder_at
 from tokenmill.tokenizers import engine_modules, shelf
 from tokenmill.tokenizers.tokenizer import REFERENCES
@@ -107,6 +108,7 @@ class _Mapping:
                 f"columns      {', '.join(dataset.column_names)}",
                 "Name the column that holds the text: column=...",
             )
+        self._refuse_other_than_text(dataset)
         place = self._place(dataset)
         tokens = self._kept(dataset, place)
         if tokens is None:
@@ -124,6 +126,21 @@ class _Mapping:
         mapped = dataset_tables.with_tokens(dataset, column, tokens, origin, in_order=place.file_rows is None)
         self._refuse_nulls(mapped)
         return mapped
+
+    def _refuse_other_than_text(self, dataset: Dataset) -> None:
+        """Numbers, lists and the like are not turned into text: what their text would be is the user's choice."""
+        schema, column = dataset.data.schema, self.words.column
+        kind = schema.field(column).type
+        if is_text(kind):
+            return
+        texts = [field.name for field in schema if is_text(field.type)]
+        raise UsageError(
+            f"the column {column!r} of the dataset does not hold text",
+            f"type         {kind}",
+            f"text columns {', '.join(texts) or 'none'}",
+            "Name the column that holds the text: column=...",
+            f"Or make it text first: dataset.map(lambda row: {{{column!r}: str(row[{column!r}])}})",
+        )
 
     def _wait(self, process: str) -> None:
         self.report.say(f"waiting for process {process}, which maps the same rows")

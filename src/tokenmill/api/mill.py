@@ -26,6 +26,7 @@ from tokenmill.api.trouble import BadShare, bad_document, run_failed, too_many_b
 from tokenmill.errors import CorruptStore, StoreError
 from tokenmill.executors.outcomes import Died, Done, Executor, Failed, Terms
 from tokenmill.isolation import Isolate, Patient
+from tokenmill.tokenizers.engine import CannotEncode
 from tokenmill.tokenizers.tokenizer import REFERENCES
 from tokenmill.wording import count
 from tokenmill.work import ANY_SLICE, Committed, InvalidPart, Tokenize
@@ -326,7 +327,7 @@ class Mill:
         """Take note of what went wrong with a unit; whether one of its documents may be to blame for it."""
         self._hungry |= isolating.is_memory(trouble)
         if isinstance(trouble, Failed):
-            suspicious = not trouble.explained
+            suspicious = not trouble.explained or trouble.kind == CannotEncode.__name__
             self.chronicle.failed(task, trouble, then)
         else:
             suspicious = trouble.final and not trouble.end.by_others

@@ -33,12 +33,13 @@ def text_column(file: SourceFile, schema: pa.Schema, name: str) -> int:
     kind = schema.field(positions[0]).type
     if pa.types.is_nested(kind):
         raise _column_error(file, schema, f"the column {name!r} is nested ({kind}): tokenmill reads plain columns only")
-    if not _is_text(kind):
+    if not is_text(kind):
         raise _column_error(file, schema, f"the column {name!r} is no text but {kind}")
     return int(positions[0])
 
 
-def _is_text(kind: pa.DataType) -> bool:
+def is_text(kind: pa.DataType) -> bool:
+    """Whether a column of this type can hold documents: strings, bytes that may be UTF-8, or nothing but nulls."""
     if pa.types.is_dictionary(kind):
         return bool(pa.types.is_string(kind.value_type) or pa.types.is_large_string(kind.value_type))
     strings = (pa.string(), pa.large_string(), pa.string_view())

@@ -45,13 +45,39 @@ def narrowed(spec: TokenizerSpec, tokens: Tokens) -> Tokens:
     return tokens.astype(spec.dtype, copy=False)
 
 
+class CannotEncode(TokenizerError):
+    """The reference has no tokens for a document; `position` is the document's place in the batch.
+
+    The reference decides what the tokens are, so such a document has none with any engine.
+    """
+
+    position = 0
+
+    @classmethod
+    def at(cls, position: int, engine: str, error: BaseException) -> CannotEncode:
+        """The error for what a library raised on one document."""
+        reason = str(error).partition("\n")[0][:200] or type(error).__name__
+        failure = cls(f"{engine} cannot encode the document ({reason})")
+        failure.position = position
+        return failure
+
+
+def is_refusal(error: BaseException) -> bool:
+    """Whether a library failed on what it was given: an exception, but for memory, or a panic of its Rust code.
+
+    pyo3 raises a panic as `PanicException`, which is not an `Exception` and cannot be imported.
+    """
+    is_panic = type(error).__name__ == "PanicException"
+    return is_panic or (isinstance(error, Exception) and not isinstance(error, MemoryError))
+
+
 class Engine(Protocol):
     """Encodes documents as text, whatever special tokens they spell."""
 
     name: str
 
     def encode(self, text: pa.LargeStringArray) -> Encoded:
-        """The tokens of each document; `text` has no nulls and is valid UTF-8."""
+        """The tokens of each document; `text` has no nulls and is valid UTF-8. The reference raises CannotEncode."""
         ...
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import itertools
 import json
+import tempfile
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tokenmill.errors import TokenizerError
-from tokenmill.tokenizers.engine import Encoded, narrowed, text_buffers
+from tokenmill.tokenizers.engine import Encoded, is_refusal, narrowed, text_buffers
 from tokenmill.tokenizers.gigatoken_support import TIKTOKEN_SCHEMES
 
 if TYPE_CHECKING:
@@ -27,13 +28,21 @@ class GigatokenEngine:
 
     name = "gigatoken"
 
-    def __init__(self, spec: TokenizerSpec, path: str) -> None:
+    def __init__(self, spec: TokenizerSpec, content: bytes) -> None:
         self._spec = spec
-        self._path = path
+        self._content = content
         self._tokenizer = self._build()
 
     def encode(self, text: pa.LargeStringArray) -> Encoded:
         """The tokens of each document; never touches gigatoken's thread pool."""
+        try:
+            return self._encode(text)
+        except BaseException as error:
+            if isinstance(error, TokenizerError) or not is_refusal(error):
+                raise
+            raise EngineFailed(f"gigatoken failed on a batch of documents ({str(error)[:200]})") from error
+
+    def _encode(self, text: pa.LargeStringArray) -> Encoded:
         data, offsets = text_buffers(text)
         if len(text) <= FEW:
             whole = data.tobytes()
@@ -55,21 +64,33 @@ class GigatokenEngine:
         self._tokenizer = self._build()
 
     def _build(self) -> Any:
+        try:
+            return self._load()
+        except BaseException as error:  # the library raises what its parser meets, and panics
+            if not is_refusal(error):
+                raise
+            raise TokenizerError(f"gigatoken does not support {self._spec.name}", str(error)[:200]) from error
+
+    def _load(self) -> Any:
         import gigatoken  # noqa: PLC0415 - heavy, and needed by this engine only
 
-        try:
-            if self._spec.kind == "tiktoken":
-                scheme = TIKTOKEN_SCHEMES[self._spec.scheme or ""]
-                return gigatoken.Tokenizer.from_tiktoken(self._path, pretokenizer=scheme, special_tokens={})
-            return gigatoken.Tokenizer.from_json(_without_special_tokens(self._path))
-        except Exception as error:  # the library raises what its parser meets
-            raise TokenizerError(f"gigatoken does not support {self._spec.name}", str(error)) from error
+        if self._spec.kind != "tiktoken":
+            return gigatoken.Tokenizer.from_json(_without_special_tokens(self._content))
+        scheme = TIKTOKEN_SCHEMES[self._spec.scheme or ""]
+        # The library takes a path only. This file can be read by this user only, and holds the bytes that were checked.
+        with tempfile.NamedTemporaryFile(prefix="tokenmill-", suffix=".tiktoken") as file:
+            file.write(self._content)
+            file.flush()
+            return gigatoken.Tokenizer.from_tiktoken(file.name, pretokenizer=scheme, special_tokens={})
 
 
-def _without_special_tokens(path: str) -> str:
+class EngineFailed(TokenizerError):
+    """The fast engine raised an error or panicked while it encoded."""
+
+
+def _without_special_tokens(vocabulary: bytes) -> str:
     """The tokenizer.json with its special tokens removed, so that their spelling in a text stays text."""
-    with open(path, encoding="utf-8") as file:
-        content = json.load(file)
+    content = json.loads(vocabulary)
     content["added_tokens"] = [token for token in content.get("added_tokens") or [] if not token.get("special")]
     content["truncation"] = content["padding"] = content["post_processor"] = None
     return json.dumps(content)

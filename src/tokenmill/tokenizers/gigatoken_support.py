@@ -1,13 +1,18 @@
 """Which vocabularies gigatoken is known to encode exactly as the reference does.
 
-gigatoken loads many a tokenizer.json that it then splits in its own way, without a word. So a file has to be of a kind
-that was compared, code point by code point, by scripts/derive_unicode_gap.py; any other goes to the reference.
+gigatoken loads many a tokenizer.json that it then encodes in its own way, without a warning. So a file has to be of a
+kind that was compared, code point by code point, by scripts/derive_unicode_gap.py; any other goes to the reference.
 """
 
 from __future__ import annotations
 
+import base64
+import itertools
 import json
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
+
+from tokenmill.tokenizers.gigatoken_merges import unsupported_model
 
 if TYPE_CHECKING:
     from tokenmill.tokenizers.vocabulary import Vocabulary
@@ -39,73 +44,152 @@ JSON_SPLITS = {
 }
 """The split regexes of tokenizer.json files that were compared."""
 
+_STEPS = ("normalizer", "pre_tokenizer", "post_processor", "decoder", "model")
+_FILE_KEYS = ("version", "truncation", "padding", "added_tokens", *_STEPS)
+_ADDED_TOKEN_KEYS = ("id", "content", "single_word", "lstrip", "rstrip", "normalized", "special")
+_MADE_BY_NFC = frozenset(";`K")  # of U+037E, U+1FEF and U+212A
+
 
 def unsupported(vocabulary: Vocabulary) -> str | None:
-    """Why gigatoken must not be used for this vocabulary, or None if it may."""
+    """Why gigatoken must not be used for this vocabulary, or None if it may.
+
+    Every key and value that is allowed is listed here. Anything else is a reason, also where it may be harmless.
+    """
     if vocabulary.spec.kind == "tiktoken":
-        ranks = vocabulary.content.count(b"\n")
-        dense = vocabulary.content[:-1].endswith(b" %d" % (ranks - 1))
-        if vocabulary.spec.scheme not in TIKTOKEN_SCHEMES:
-            return "its split pattern is not one that was compared"
-        return None if dense else "its ranks have gaps, which gigatoken does not load"
-    content = json.loads(vocabulary.content)
+        return _unsupported_ranks(vocabulary)
+    try:
+        return _unsupported_json(json.loads(vocabulary.content, object_pairs_hook=_without_repeats))
+    except _Repeated as repeated:
+        return f"its file has the key {str(repeated)!r} twice"
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError):
+        return "its file is not of the form that was compared"
+
+
+def _unsupported_json(content: dict[str, Any]) -> str | None:
     return (
-        _unsupported_model(content["model"])
+        _unsupported_keys("its file", content, _FILE_KEYS)
+        or unsupported_model(content["model"])
         or _unsupported_normalizer(content.get("normalizer"))
         or _unsupported_splitter(content.get("pre_tokenizer"))
+        or _unsupported_template(content.get("post_processor"))
         or _unsupported_added_tokens(content)
     )
 
 
-def _unsupported_model(model: dict[str, Any]) -> str | None:
-    if model.get("type", "BPE") != "BPE" or "merges" not in model:
-        return f"its model is {model.get('type')}, not BPE"
-    for option in ("dropout", "byte_fallback", "continuing_subword_prefix", "end_of_word_suffix"):
-        if model.get(option):
-            return f"its model has {option}"
-    return None
+class _Repeated(Exception):
+    """A JSON object has a key twice; parsers differ in which value they take."""
+
+
+def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    record = dict(pairs)
+    if len(record) != len(pairs):
+        names = [name for name, _ in pairs]
+        raise _Repeated(next(name for name in names if names.count(name) > 1))
+    return record
+
+
+def _unsupported_ranks(vocabulary: Vocabulary) -> str | None:
+    """The ranks must have no gaps, and the bytes must be first: gigatoken keeps eight bits of a byte's rank."""
+    lines = vocabulary.content.splitlines()
+    if vocabulary.spec.scheme not in TIKTOKEN_SCHEMES:
+        return "its split pattern is not one that was compared"
+    if not lines[-1].endswith(b" %d" % (len(lines) - 1)):
+        return "its ranks have gaps, which gigatoken does not load"
+    bytes_first = {base64.b64decode(line.split()[0]) for line in lines[:256]} == {bytes([byte]) for byte in range(256)}
+    return None if bytes_first else "its first 256 tokens are not the bytes"
+
+
+def _unsupported_keys(what: str, record: dict[str, Any], allowed: Collection[str]) -> str | None:
+    others = sorted(set(record) - set(allowed))
+    return f"{what} has {', '.join(others)}" if others else None
+
+
+def _unsupported_step(step: dict[str, Any], allowed: Collection[str]) -> str | None:
+    return _unsupported_keys(f"its step {step['type']}", step, ("type", *allowed))
 
 
 def _unsupported_normalizer(normalizer: dict[str, Any] | None) -> str | None:
     steps = _steps(normalizer, "normalizers")
     names = [step["type"] for step in steps]
-    return None if names in ([], ["NFC"]) else f"it normalises by {', '.join(names)}"
+    if names not in ([], ["NFC"]):
+        return f"it normalises by {', '.join(names)}"
+    sequence = _unsupported_step(normalizer, ("normalizers",)) if normalizer else None
+    return sequence or (_unsupported_step(steps[0], ()) if steps else None)
 
 
 def _unsupported_splitter(splitter: dict[str, Any] | None) -> str | None:
     steps = _steps(splitter, "pretokenizers")
     names = [step["type"] for step in steps]
-    if names == ["ByteLevel"] and steps[0].get("use_regex", True):
-        return None
-    if names != ["Split", "ByteLevel"]:
+    if splitter is None or names not in (["ByteLevel"], ["Split", "ByteLevel"]):
         return f"it splits by {', '.join(names) or 'nothing'}"
-    split, byte_level = steps
-    if byte_level.get("use_regex", True) or byte_level.get("add_prefix_space", True):
+    byte_level = steps[-1]
+    unknown = _unsupported_step(byte_level, ("add_prefix_space", "trim_offsets", "use_regex"))
+    if splitter["type"] == "Sequence":
+        unknown = unknown or _unsupported_step(splitter, ("pretokenizers",))
+    if names == ["ByteLevel"]:
+        plain = byte_level.get("use_regex", True) is True and byte_level.get("add_prefix_space") in (True, False)
+        return unknown or (None if plain else "it does not split, or may add a space")
+    if byte_level.get("use_regex", True) is not False or byte_level.get("add_prefix_space", True) is not False:
         return "it splits twice, or adds a space"
-    if split.get("behavior") != "Isolated" or split.get("invert"):
+    return unknown or _unsupported_split(steps[0])
+
+
+def _unsupported_split(split: dict[str, Any]) -> str | None:
+    if split.get("behavior") != "Isolated" or split.get("invert") is not False:
         return f"its split is {split.get('behavior')}"
-    known = split.get("pattern", {}).get("Regex") in JSON_SPLITS.values()
-    return None if known else "its split pattern is not one that was compared"
+    pattern = split.get("pattern")
+    if not isinstance(pattern, dict) or list(pattern) != ["Regex"] or pattern["Regex"] not in JSON_SPLITS.values():
+        return "its split pattern is not one that was compared"
+    return _unsupported_step(split, ("pattern", "behavior", "invert"))
+
+
+def _unsupported_template(step: dict[str, Any] | None) -> str | None:
+    """What comes after the model changes the tokens only if it is a template that has the text not exactly once."""
+    for each in _steps(step, "processors"):
+        if each.get("type") not in ("ByteLevel", "TemplateProcessing", "RobertaProcessing", "BertProcessing"):
+            return f"its post-processor is {each.get('type')}"
+        pieces = each.get("single", [{"Sequence": {"id": "A"}}])
+        if not isinstance(pieces, list) or sum("Sequence" in piece for piece in pieces) != 1:
+            return "its template does not have the text once"
+    return None
 
 
 def _unsupported_added_tokens(content: dict[str, Any]) -> str | None:
     """Special tokens are taken out before gigatoken sees them; the others must be matched alike by both engines."""
     tokens = content.get("added_tokens") or []
-    plain = [token for token in tokens if not token["special"]]
-    special_characters = {character for token in tokens if token["special"] for character in token["content"]}
-    for token in plain:
-        text = token["content"]
-        if token.get("single_word"):
-            return f"its added token {text!r} matches whole words only"
-        if content.get("normalizer") and token.get("normalized", True) and text.strip(" "):
-            return f"its added token {text!r} is matched after normalising"
-        if special_characters & set(text):
-            return f"its added token {text!r} may overlap a special token"
+    texts = [token["content"] for token in tokens]
+    if "" in texts or len(set(texts)) != len(texts):
+        return "an added token is empty, or listed twice"
+    reasons = (_unsupported_keys(f"its added token {t['content']!r}", t, _ADDED_TOKEN_KEYS) for t in tokens)
     if [token["id"] for token in tokens] != _assigned_ids(content["model"]["vocab"], tokens):
         return "its added tokens have other ids than tokenizers gives them"
+    plain = [token for token in tokens if not token["special"]]
     if len({token.get("normalized", True) for token in plain}) > 1:
         return "its added tokens are matched in two passes"
-    return None
+    special_characters = {character for token in tokens if token["special"] for character in token["content"]}
+    plain_reasons = (_unsupported_plain_token(content, token, special_characters) for token in plain)
+    return next((reason for reason in itertools.chain(reasons, plain_reasons) if reason), None)
+
+
+def _unsupported_plain_token(content: dict[str, Any], token: dict[str, Any], special: set[str]) -> str | None:
+    text = token["content"]
+    options = [option for option in ("single_word", "lstrip", "rstrip") if token.get(option) is not False]
+    adds_space = _steps(content["pre_tokenizer"], "pretokenizers")[-1].get("add_prefix_space") is not False
+    if options:
+        return f"its added token {text!r} has {options[0]}"
+    if content.get("normalizer") and not _is_kept_by_nfc(token):
+        return f"its added token {text!r} may be matched after normalising"
+    if adds_space and (text == " " or text.strip(" ")):  # a space that is added may make it
+        return f"its added token {text!r} may be matched after a space is added"
+    return f"its added token {text!r} may overlap a special token" if special & set(text) else None
+
+
+def _is_kept_by_nfc(token: dict[str, Any]) -> bool:
+    """Whether normalising neither makes nor breaks the token's text: spaces; or, matched before it, most of ASCII."""
+    text = token["content"]
+    if not text.strip(" "):
+        return True
+    return not token.get("normalized", True) and text.isascii() and not set(text) & _MADE_BY_NFC
 
 
 def _assigned_ids(vocabulary: dict[str, int], tokens: list[dict[str, Any]]) -> list[int]:

@@ -109,3 +109,8 @@ def _byte_characters() -> dict[str, int]:
 
 
 _BYTES = _byte_characters()
+BYTE_CHARACTERS = frozenset(_BYTES)
+"""The characters that byte-level vocabularies write bytes with."""
+
+TEXT_CHARACTERS = frozenset(char for char, byte in _BYTES.items() if byte not in (0xC0, 0xC1, *range(0xF5, 0x100)))
+"""Those of bytes that UTF-8 has."""

@@ -25,14 +25,14 @@ def digest_of(vocabulary: Vocabulary) -> str:
     return job.digest_of(vocabulary.spec)
 
 
-def keep(vocabulary: Vocabulary) -> str:
-    """Put a tokenizer on the shelf; returns the path of its vocabulary."""
+def keep(vocabulary: Vocabulary) -> None:
+    """Put a tokenizer on the shelf."""
     for folder in _shelves():
         try:
             _put(folder, vocabulary)
         except StoreError:
             continue
-        return folder.path(vocabulary.spec.file)
+        return
     raise TokenizerError(
         "there is no place to keep a vocabulary in",
         f"tried        {', '.join(folder.root for folder in _shelves())}",
@@ -40,12 +40,12 @@ def keep(vocabulary: Vocabulary) -> str:
     )
 
 
-def find(name: str, digest: str) -> tuple[Vocabulary, str]:
-    """The tokenizer of this name and hash, and the path of its vocabulary."""
+def find(name: str, digest: str) -> Vocabulary:
+    """The tokenizer of this name and hash."""
     for folder in _shelves():
         vocabulary = _look(folder, digest)
         if vocabulary is not None:
-            return vocabulary, folder.path(vocabulary.spec.file)
+            return vocabulary
     vocabulary = resolve(name)
     if digest_of(vocabulary) != digest:
         raise TokenizerError(
@@ -54,7 +54,8 @@ def find(name: str, digest: str) -> tuple[Vocabulary, str]:
             f"found        sha256 {digest_of(vocabulary)}",
             "Give every machine the same file, or make the function where it runs.",
         )
-    return vocabulary, keep(vocabulary)
+    keep(vocabulary)
+    return vocabulary
 
 
 def _shelves() -> list[Folder]:

@@ -7,7 +7,7 @@ import binascii
 from typing import TYPE_CHECKING
 
 from tokenmill.errors import TokenizerError
-from tokenmill.tokenizers.engine import Encoded, Tokens, narrowed
+from tokenmill.tokenizers.engine import CannotEncode, Encoded, Tokens, is_refusal, narrowed
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -20,43 +20,62 @@ class TiktokenEngine:
 
     name = "tiktoken"
 
-    def __init__(self, spec: TokenizerSpec, path: str) -> None:
+    def __init__(self, spec: TokenizerSpec, content: bytes) -> None:
         import tiktoken  # noqa: PLC0415 - heavy, and needed by this engine only
 
         self._spec = spec
-        with open(path, "rb") as file:
-            ranks = parse_ranks(file.read(), path)
-        self._encoding = tiktoken.Encoding(
-            spec.name, pat_str=spec.pattern or "", mergeable_ranks=ranks, special_tokens={}
-        )
+        ranks = parse_ranks(content, spec.name)
+        try:
+            self._encoding = tiktoken.Encoding(
+                spec.name, pat_str=spec.pattern or "", mergeable_ranks=ranks, special_tokens={}
+            )
+        except BaseException as error:
+            if not is_refusal(error):
+                raise
+            raise TokenizerError(f"tiktoken cannot load {spec.name}", str(error)) from error
 
     def encode(self, text: pa.LargeStringArray) -> Encoded:
         """Equal to `encode_ordinary` for every document."""
-        return Encoded.join(self._spec, [self._encode_one(document.as_py()) for document in text])
+        documents = [self._encode_one(position, document.as_py()) for position, document in enumerate(text)]
+        return Encoded.join(self._spec, documents)
 
-    def _encode_one(self, document: str) -> Tokens:
-        return narrowed(self._spec, self._encoding.encode_to_numpy(document, disallowed_special=()))
+    def _encode_one(self, position: int, document: str) -> Tokens:
+        try:
+            tokens = self._encoding.encode_to_numpy(document, disallowed_special=())
+        except BaseException as error:
+            if not is_refusal(error):
+                raise
+            raise CannotEncode.at(position, self.name, error) from error
+        return narrowed(self._spec, tokens)
 
 
 def parse_ranks(data: bytes, origin: str) -> dict[bytes, int]:
-    """The ranks of a `.tiktoken` file: lines of a base64 token and its rank."""
+    """The ranks of a `.tiktoken` file: lines of a base64 token and its rank, each token and each rank once."""
     ranks: dict[bytes, int] = {}
     for number, line in enumerate(data.splitlines(), 1):
         if not line:
             continue
-        try:
-            token, rank = line.split()
-            ranks[base64.b64decode(token, validate=True)] = int(rank)
-        except (ValueError, binascii.Error):
-            raise TokenizerError(
-                f"line {number} of {origin} is not a token and its rank",
-                "A .tiktoken file has one line for each token: its bytes in base64, a space, its rank.",
-            ) from None
+        token, rank = _token_and_rank(line, number, origin)
+        if not token or token in ranks:
+            found = f"line {number} has {'the token of an earlier line' if token else 'an empty token'}"
+            raise TokenizerError(f"{origin} is not a usable vocabulary", f"found        {found}")
+        ranks[token] = rank
     missing = [byte for byte in range(256) if bytes([byte]) not in ranks]
     if missing or len(set(ranks.values())) != len(ranks):
         found = f"byte {missing[0]} has no token" if missing else "two tokens have the same rank"
         raise TokenizerError(f"{origin} is not a usable vocabulary", f"found        {found}")
     return ranks
+
+
+def _token_and_rank(line: bytes, number: int, origin: str) -> tuple[bytes, int]:
+    try:
+        token, rank = line.split()
+        return base64.b64decode(token, validate=True), int(rank)
+    except (ValueError, binascii.Error):
+        raise TokenizerError(
+            f"line {number} of {origin} is not a token and its rank",
+            "A .tiktoken file has one line for each token: its bytes in base64, a space, its rank.",
+        ) from None
 
 
 def format_ranks(ranks: dict[bytes, int]) -> bytes:

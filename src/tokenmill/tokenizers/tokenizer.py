@@ -1,7 +1,7 @@
 """A tokenizer ready to work: the fast engine where it can be trusted, the reference wherever it cannot.
 
-The fast engine is probed when it is loaded, audited on a sample of real documents while it runs, and never given a
-document with a character on which the engines' Unicode versions disagree.
+The fast engine is probed when it is loaded and audited on a sample of real documents while it runs. The reference
+encodes the documents with a character on which the engines' Unicode versions disagree, and those it may fail on.
 """
 
 from __future__ import annotations
@@ -15,18 +15,22 @@ import pyarrow as pa
 
 from tokenmill import machine
 from tokenmill.errors import EngineMismatch, TokenizerError, UsageError
+from tokenmill.tokenizers.audit import Audit, Batch, MismatchAt
 from tokenmill.tokenizers.engine import Encoded, Engine, Tokens, text_buffers
-from tokenmill.tokenizers.gigatoken_engine import GigatokenEngine
+from tokenmill.tokenizers.gigatoken_engine import EngineFailed, GigatokenEngine
 from tokenmill.tokenizers.gigatoken_support import unsupported
 from tokenmill.tokenizers.huggingface_engine import HuggingFaceEngine
 from tokenmill.tokenizers.tiktoken_engine import TiktokenEngine
-from tokenmill.tokenizers.unicode_gap import NFC_GAP, SPLIT_GAP, documents_with_gap
+from tokenmill.tokenizers.unicode_gap import NFC_GAP, SPLIT_GAP, ByteArray, IntArray, documents_with_gap
 from tokenmill.tokenizers.vocabulary import Vocabulary
+from tokenmill.tokenizers.white_space import documents_with_long_white_space
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from tokenmill.job import TokenizerSpec
+
+__all__ = ["ENGINES", "REFERENCES", "Choice", "MismatchAt", "Tokenizer", "choose_engine"]
 
 Result = TypeVar("Result")
 ENGINES = ("auto", "gigatoken", "tiktoken", "tokenizers")
@@ -35,12 +39,6 @@ REFERENCES: dict[str, type[TiktokenEngine | HuggingFaceEngine]] = {
     "huggingface": HuggingFaceEngine,
 }
 REFERENCE_NAMES = tuple(engine.name for engine in REFERENCES.values())
-
-AUDIT_SHARE = 1 / 2000
-"""The share of the text that is encoded again by the reference; at its speed, this costs about one percent."""
-
-FIRST_AUDIT_BYTES = 64 << 10
-"""What may be audited before any text has been encoded, so that the first batch is audited too."""
 
 CACHE_BYTES = 320 << 20
 """How much a process may grow before the fast engine's word cache is emptied. Some 80 MB of it are buffers; the rest
@@ -94,15 +92,15 @@ def choose_engine(vocabulary: Vocabulary, wanted: str) -> Choice:
 class Tokenizer:
     """Encodes documents exactly as the reference would, as fast as it can."""
 
-    def __init__(self, spec: TokenizerSpec, path: str, engine: str) -> None:
+    def __init__(self, spec: TokenizerSpec, content: bytes, engine: str) -> None:
         self.spec = spec
         self.notices: list[str] = []
         self.mismatch: str | None = None
-        self._path = path
+        """What was found when an audit failed in this process: the fast engine gave wrong tokens, and was given up."""
+        self._content = content
         self._reference: Engine | None = None
         self._fast: GigatokenEngine | None = None
-        self._audit_credit = float(FIRST_AUDIT_BYTES)
-        self._audits = 0
+        self._audit = Audit(spec, content)
         self._first_bytes = 0
         self._emptied_bytes = 0
         self._gap = SPLIT_GAP if spec.kind == "tiktoken" else SPLIT_GAP + NFC_GAP
@@ -118,7 +116,7 @@ class Tokenizer:
     def reference(self) -> Engine:
         """The engine whose answer is the right one by definition, built on first use."""
         if self._reference is None:
-            self._reference = REFERENCES[self.spec.kind](self.spec, self._path)
+            self._reference = REFERENCES[self.spec.kind](self.spec, self._content)
         return self._reference
 
     def encode(self, text: pa.LargeStringArray) -> Encoded:
@@ -126,11 +124,17 @@ class Tokenizer:
         if self._fast is None:
             return self.reference.encode(text)
         data, offsets = text_buffers(text)
-        apart = documents_with_gap(data, offsets, self._gap)
-        encoded = self._fast.encode(text)
+        apart = self._apart(data, offsets)
+        try:
+            encoded = self._fast.encode(text)
+        except EngineFailed as failure:
+            self.use_reference(failure.headline)
+            return self.reference.encode(text)
+        except TokenizerError as error:  # an id that the vocabulary does not have
+            raise EngineMismatch(error.headline) from error
         if len(apart):
             encoded = self._replace(encoded, apart, text)
-        self._audit(encoded, text, offsets)
+        self._audit.check(Batch(encoded, data, offsets, apart), self._fast, self.reference)
         return encoded
 
     def ready(self) -> Tokenizer:
@@ -149,11 +153,11 @@ class Tokenizer:
             return encode()
         except EngineMismatch as mismatch:
             self.mismatch = str(mismatch)
-            self.use_reference(str(mismatch))
+            self.use_reference(self.mismatch)
             return encode()
 
     def take_notices(self) -> tuple[str, ...]:
-        """What a person should know, each told once."""
+        """What the user should know, each notice once."""
         notices = tuple(self.notices)
         self.notices.clear()
         return notices
@@ -177,16 +181,27 @@ class Tokenizer:
 
     def _load_fast(self) -> None:
         try:
-            self._fast = GigatokenEngine(self.spec, self._path)
+            self._fast = GigatokenEngine(self.spec, self._content)
         except TokenizerError as error:
             self.use_reference(f"{error.headline} ({'; '.join(error.details)})")
             return
         probe = pa.array(PROBE, pa.large_string())
-        fast, reference = self._fast.encode(probe), self.reference.encode(probe)
+        try:
+            fast = self._fast.encode(probe)
+        except TokenizerError as error:
+            self.use_reference(f"gigatoken failed its probe ({error.headline})")
+            return
+        reference = self.reference.encode(probe)
         for position, text in enumerate(PROBE):
             if not np.array_equal(fast.document(position), reference.document(position)):
                 self.use_reference(f"gigatoken failed its probe on {text[:40]!r}")
                 return
+
+    def _apart(self, data: ByteArray, offsets: IntArray) -> IntArray:
+        """The documents that go to the reference with every engine, sorted: it may see or refuse them differently."""
+        gap = documents_with_gap(data, offsets, self._gap)
+        long = documents_with_long_white_space(data, offsets)
+        return np.union1d(gap, long).astype(np.int64) if long else gap
 
     def _replace(self, encoded: Encoded, apart: np.ndarray, text: pa.LargeStringArray) -> Encoded:
         """The same tokens, with the documents in `apart` encoded by the reference."""
@@ -196,29 +211,6 @@ class Tokenizer:
         offsets = np.concatenate([[0], np.cumsum(lengths)])
         pieces = list(_interleave(encoded, apart, corrected))
         return Encoded(np.concatenate(pieces), offsets)
-
-    def _audit(self, encoded: Encoded, text: pa.LargeStringArray, offsets: np.ndarray) -> None:
-        """Encode one document of the batch again with the reference, if the share of text to audit allows it."""
-        if not len(text):
-            return
-        self._audit_credit += AUDIT_SHARE * float(offsets[-1] - offsets[0])
-        self._audits += 1
-        position = self._audits * 2654435761 % len(text)
-        size = float(offsets[position + 1] - offsets[position])
-        if size > self._audit_credit:
-            return
-        self._audit_credit -= size
-        expected = self.reference.encode(text.slice(position, 1)).tokens
-        if not np.array_equal(encoded.document(position), expected):
-            raise MismatchAt(position)
-
-
-class MismatchAt(EngineMismatch):
-    """An audit failed; `position` is the document's place in the batch."""
-
-    def __init__(self, position: int) -> None:
-        super().__init__("gigatoken and the reference gave different tokens for one document")
-        self.position = position
 
 
 def _interleave(encoded: Encoded, apart: np.ndarray, corrected: Encoded) -> Iterator[Tokens]:
