@@ -3,13 +3,15 @@
     python scripts/soak.py --minutes 30 [--seed S] [--keep]
     python scripts/soak.py --replay RUN SEED
 
-Every run has a seed of its own and is one of four kinds, which take turns:
+Every run has a seed of its own and is one of five kinds, which take turns:
 
 - storm: a random corpus and random options; an undisturbed run; then the same command in another directory, again and
   again, while its processes are signalled at random moments, its disk is full or read-only, its reads and writes fail
   or fall short, its memory is too small, its clock jumps, and a second command wants the same directory;
 - poisoned: the same with documents that kill, hang or bloat whoever tokenizes them;
 - changing: a source changes, shrinks, vanishes or is replaced in mid-run, or lacks the column;
+- tampered: between two calls parts are deleted, swapped, cut off, flipped or replaced by another store's, `run.json` is
+  gone, sources are moved or touched, the version of a library changes; or the fast engine gives wrong tokens;
 - damaged: a directory of small files, most of them damaged.
 
 In the end every file has to be that of the undisturbed run, byte for byte, and every document has to be in the store
@@ -44,8 +46,9 @@ from soaking.changing import Changing
 from soaking.damaged import Batch, Driver
 from soaking.storms import POISONS, Storm, folder_of, poison
 from soaking.tally import Tally
+from soaking.tampering import Tampering
 
-TURNS = (*("storm", "storm", "damaged") * 4, "changing", "poisoned")
+TURNS = (*("storm", "tampered", "storm", "damaged", "tampered") * 3, "changing", "poisoned")
 PROGRESS_SECONDS = 30.0
 MOST_TOLD = 1500
 """How many characters of a finding are shown."""
@@ -70,6 +73,8 @@ class Soak:
                 Storm(seed, folder, self.tally, random.Random(seed).sample(POISONS, 2)).run()
             elif kind == "changing":
                 Changing(seed, folder, self.tally).run()
+            elif kind == "tampered":
+                Tampering(seed, folder, self.tally).run()
             else:
                 Batch(seed, folder, self.tally, self.driver).run()
         self.tally.add("kinds of run", kind)

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from soaking import corpora
-from soaking.commands import Ending, a_job, leftovers, result_files
+from soaking.commands import Ending, a_job, leftovers, result_files, tokens_in, tokens_of
 from soaking.tally import Tally
 
 CHANGES = ("appended to", "cut off", "removed", "replaced", "overwritten", "touched")
@@ -84,21 +84,39 @@ class Changing:
         finally:
             run.stop()
         self._judge(ending, victim, how, self._complete(out))
-        self._judge(self.job.finish(out), victim, f"{how} before", False)
+        adopted = self._judge_changed(self.job.finish(out), out, victim, how)
         victim.write_bytes(kept)
         os.utime(victim, ns=(status.st_atime_ns, status.st_mtime_ns))
         ending = self.job.finish(out)
         self.tally.add("runs", "finished")
-        if ending.exit_code != 0:
+        if adopted and how != "touched":  # it is complete with what the source held then
+            if ending.exit_code == 0:
+                self._find("SILENT", f"a complete store took a source that was {how} and restored")
+        elif ending.exit_code != 0:
             self._find("STUCK", f"restored after it was {how}: {ending}")
-        elif result_files(out) != self.reference:
+        elif tokens_of(out) != tokens_in(self.reference):
             self._find("DIFFERENT", f"restored after it was {how}: not the bytes of the undisturbed run")
         if left := leftovers(out):
             self._find("LEFTOVERS", f"files {left[:5]}")
 
+    def _judge_changed(self, ending: Ending, out: Path, victim: Path, how: str) -> bool:
+        """A source that changed is refused, or its units are done again and the store is that of the sources now."""
+        if ending.exit_code != 0:
+            self._judge(ending, victim, f"{how} before", False)
+            return False
+        self.tally.add("runs", "disturbed")
+        fresh = self.job.finish(self.folder / "fresh")
+        if fresh.exit_code != 0:
+            self._find("SILENT", f"{victim.name} {how} before: exit code 0, where a new run fails: {fresh}")
+        elif tokens_of(out) != tokens_of(self.folder / "fresh"):
+            self._find("DIFFERENT", f"{victim.name} {how} before: not the store of the sources as they are now")
+        elif how != "touched" and victim.name not in ending.stderr:
+            self._find("UNNAMED", f"{victim.name} {how} before, and its name is missing: {ending.stderr[-1000:]}")
+        return True
+
     def _complete(self, out: Path) -> bool:
         """Whether the store is there, and what the sources gave before they changed."""
-        return (out / "manifest.parquet").exists() and result_files(out) == self.reference
+        return (out / "manifest.parquet").exists() and tokens_of(out) == tokens_in(self.reference)
 
     def _judge(self, ending: Ending, victim: Path, how: str, may_be_done: bool) -> None:
         told = ending.stderr[-2000:]

@@ -191,6 +191,20 @@ def result_files(out: Path) -> dict[str, bytes]:
     return {name: path.read_bytes() for name, path in kept.items()}
 
 
+FROZEN = re.compile(r"^(run\.json|(sources|plan)(-[0-9a-f]+)?\.parquet|engine-mismatch\.json|rechecked/.*)$")
+"""What a store knows of its sources and its run: it may differ where the tokens are the same."""
+
+
+def tokens_in(files: dict[str, bytes]) -> dict[str, bytes]:
+    """The files among those of a store that hold its result."""
+    return {name: data for name, data in files.items() if not FROZEN.match(name)}
+
+
+def tokens_of(out: Path) -> dict[str, bytes]:
+    """The files of a store that hold its result."""
+    return tokens_in(result_files(out))
+
+
 def leftovers(out: Path) -> list[str]:
     """Files that only exist while something is being written."""
     names = (str(path.relative_to(out)) for path in out.rglob("*") if path.is_file())
