@@ -4,7 +4,7 @@
 `sitecustomize` module puts it around tokenmill's own as soon as that is loaded. POISON:<way> does it in every engine,
 FASTPOISON:<way> only where the fast engine is at work, SLOWPOISON:<way> only where it is not. The way HOLD is no
 death: the document takes 700 MB for a while. A document that contains WRONGTOKEN gets a wrong token from the fast
-engine.
+engine; with WRONG_EVERY=N in the environment, so does one document in N, chosen by a hash of its text and WRONG_SEED.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from __future__ import annotations
 import ctypes
 import os
 import time
+import zlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -68,13 +70,24 @@ def infect(module: Any) -> None:
 
     def wrong(engine: Any, text: Any) -> Any:
         encoded = right(engine, text)
-        marked = [place for place, document in enumerate(text.to_pylist()) if WRONG in document]
-        if marked:
+        places = list(_wrong_tokens(text.to_pylist(), encoded.offsets))
+        if places:
             encoded.tokens.flags.writeable = True
-            encoded.tokens[encoded.offsets[marked]] ^= 1
+            encoded.tokens[places] ^= 1
         return encoded
 
     module.GigatokenEngine.encode = wrong
+
+
+def _wrong_tokens(documents: list[str], offsets: Any) -> Iterator[int]:
+    """The places of the tokens that are made wrong."""
+    every, seed = int(os.environ.get("WRONG_EVERY", "0")), os.environ.get("WRONG_SEED", "")
+    for number, document in enumerate(documents):
+        drawn = zlib.crc32(f"{seed}{document}".encode()) if every else 0
+        if (every and drawn % every == 0) or (not every and WRONG in document):
+            length = int(offsets[number + 1] - offsets[number])
+            if length:
+                yield int(offsets[number]) + drawn // max(every, 1) % length
 
 
 def _suffer(document: str, *, fast: bool) -> None:
