@@ -4,7 +4,7 @@ The fast engine is wrapped. The wrapper makes each document wrong with a given p
 tokens is another one of the same number of bytes. The tokenizer and its audit are the real ones. One process is one
 worker: a run with n workers notices a fault in the nth part of the time, because each of them audits.
 
-    python scripts/audit_power.py --tokenizer gpt2 --trials 15
+    python scripts/audit_power.py --tokenizer gpt2 --trials 25
 """
 
 from __future__ import annotations
@@ -18,16 +18,17 @@ import numpy as np
 import pyarrow as pa
 
 from tokenmill import keys
-from tokenmill.tokenizers.audit import AUDIT_SHARE, FIRST_AUDIT_BYTES, MismatchAt
+from tokenmill.tokenizers.audit import AUDIT_SHARE, FIRST_AUDIT_BYTES, Audit, MismatchAt
 from tokenmill.tokenizers.engine import Encoded
 from tokenmill.tokenizers.spelling import Spelling
 from tokenmill.tokenizers.tokenizer import Tokenizer
-from tokenmill.tokenizers.vocabulary import Vocabulary, resolve
+from tokenmill.tokenizers.vocabulary import resolve
 
 if TYPE_CHECKING:
     from tokenmill.tokenizers.engine import Engine
 
 UNIT_BYTES = 4 << 20
+
 LETTERS = list("etaoinshrdlucmfwypvbgkjqxz")
 
 
@@ -74,17 +75,17 @@ def documents(size: int) -> pa.LargeStringArray:
     return pa.array([text[start : start + size] for start in range(0, UNIT_BYTES, size)], pa.large_string())
 
 
-def units_until_noticed(vocabulary: Vocabulary, bug: PlantedBug, text: pa.LargeStringArray, most: int) -> int | None:
+def units_until_noticed(tokenizer: Tokenizer, bug: PlantedBug, text: pa.LargeStringArray, most: int) -> float:
     """How many units a new worker encodes until its audit fails."""
-    tokenizer = Tokenizer(vocabulary.spec, vocabulary.content, "reference")
     tokenizer._fast = bug  # type: ignore[assignment] # noqa: SLF001 - what is measured
+    tokenizer._audit = Audit(tokenizer.spec, tokenizer._content)  # noqa: SLF001 - with a new worker's credit
     for unit in range(most):
         bug.unit = unit
         try:
             tokenizer.encode(text)
         except MismatchAt:
             return unit + 1
-    return None
+    return math.inf
 
 
 def expected_units(size: int, share: float) -> tuple[float, float]:
@@ -101,12 +102,13 @@ def main() -> None:
     parser.add_argument("--tokenizer", default="gpt2", help="a vocabulary that gigatoken supports")
     parser.add_argument("--sizes", default="100,1000,3000,30000,1000000", help="bytes of a document")
     parser.add_argument("--shares", default="0.1,0.01,0.001,0.0001", help="how many documents are wrong")
-    parser.add_argument("--trials", type=int, default=15)
+    parser.add_argument("--trials", type=int, default=25)
     parser.add_argument("--max-units", type=int, default=2000, help="give up a trial after so many")
     arguments = parser.parse_args()
     vocabulary = resolve(arguments.tokenizer)
     lengths = Spelling(vocabulary.spec, vocabulary.content).lengths
-    fast = Tokenizer(vocabulary.spec, vocabulary.content, "gigatoken")._fast  # noqa: SLF001
+    tokenizer = Tokenizer(vocabulary.spec, vocabulary.content, "gigatoken")
+    fast = tokenizer._fast  # noqa: SLF001
     if fast is None:
         raise SystemExit(f"gigatoken is not used for {arguments.tokenizer}")
     print("| bytes of a document | wrong documents | measured median | expected median | expected mean |")
@@ -115,11 +117,11 @@ def main() -> None:
         text = documents(size)
         bug = PlantedBug(fast, text, lengths)
         for share in map(float, arguments.shares.split(",")):
-            print(row(vocabulary, bug, text, size, share, arguments), flush=True)
+            print(row(tokenizer, bug, text, size, share, arguments), flush=True)
 
 
 def row(
-    vocabulary: Vocabulary,
+    tokenizer: Tokenizer,
     bug: PlantedBug,
     text: pa.LargeStringArray,
     size: int,
@@ -133,7 +135,7 @@ def row(
         counts = []
         for trial in range(arguments.trials):
             bug.share, bug.trial = share, trial
-            counts.append(units_until_noticed(vocabulary, bug, text, arguments.max_units) or math.inf)
+            counts.append(units_until_noticed(tokenizer, bug, text, arguments.max_units))
         measured = f"{statistics.median(counts):,.0f}"
     return f"| {size:,} | 1 in {round(1 / share):,} | {measured} | {median:,.0f} | {mean:,.0f} |"
 

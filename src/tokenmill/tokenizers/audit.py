@@ -31,7 +31,8 @@ ByteArray = npt.NDArray[np.uint8]
 IntArray = npt.NDArray[np.int64]
 
 AUDIT_SHARE = 1 / 1000
-"""The share of the text that is encoded again by the reference; at its speed, this costs one to two percent."""
+"""The share of the text that is encoded again by the reference. With gpt2 and English text this takes 2.4 % of the time
+of encoding if the text is new to the fast engine's word cache, and 9 % if every word of it is known there."""
 
 FIRST_AUDIT_BYTES = 256 << 10
 """What is audited before the share counts, so that the first documents of a process are audited most."""
