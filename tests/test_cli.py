@@ -234,7 +234,17 @@ def test_the_list_of_commands_has_whole_sentences() -> None:
 def test_many_options_are_under_headings() -> None:
     """The help of prepare has every option once, under a heading, and those of all commands come last."""
     shown = run("prepare", "--help").stdout
-    headings = ["Text and tokenizer", "Output", "Exports", "Machine", "Clusters", "Bad documents", "Storage", "General"]
+    headings = [
+        "Text and tokenizer",
+        "Output",
+        "Exports",
+        "Machine",
+        "Clusters",
+        "Bad documents",
+        "Resuming",
+        "Storage",
+    ]
+    headings += ["General"]
     assert re.findall(r"^([A-Z][a-z ]+):$", shown, re.MULTILINE) == headings
     for option in cli.commands["prepare"].params:
         name = max(option.opts, key=len)

@@ -266,7 +266,7 @@ def test_ranks_and_a_run_alone_do_not_mix_on_a_disk(
     with folder.share(".lock"):
         assert tokenmill(*rank(0, 2, corpus, tmp_path / "out")).code == 0
         refused = tokenmill("prepare", corpus, *SMALL_UNITS, "--out", tmp_path / "out")
-    assert refused.code == 2
+    assert refused.code == 75
     assert "another run is writing" in refused.err
 
 

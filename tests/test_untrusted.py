@@ -397,11 +397,7 @@ def test_a_token_beyond_the_vocabulary_is_shown_by_its_number(store: Path) -> No
     tokens = content.tokens.copy()
     tokens[0] = 60_000
     written = write_again(folder, summary, PartContent(tokens, content.offsets, content.source, content.row))
-    manifest = pq.read_table(store / "manifest.parquet")
-    changed = pa.concat_tables(
-        [layout.manifest_columns([layout.manifest_row(written)]), manifest.slice(1).cast(layout.MANIFEST_SCHEMA)]
-    )
-    layout.publish_table(folder, "manifest.parquet", changed)
+    list_part(folder, written)
     shown = command("inspect", str(store), "--doc", "0")
     assert (shown.returncode, shown.stderr) == (0, "")
     assert "<60000>" in shown.stdout
@@ -453,10 +449,15 @@ def rewrite_part(directory: Path, change: Callable[[PartContent], PartContent]) 
     folder = folder_at(str(directory))
     summary, content = open_part(folder, 0)
     written = write_again(folder, summary, change(content))
-    rest = pq.read_table(directory / "manifest.parquet").slice(1).cast(layout.MANIFEST_SCHEMA)
-    layout.publish_table(
-        folder, "manifest.parquet", pa.concat_tables([layout.manifest_columns([layout.manifest_row(written)]), rest])
-    )
+    list_part(folder, written)
+
+
+def list_part(folder: Folder, written: PartSummary) -> None:
+    """The manifest with another row for part 0."""
+    before = layout.read_table(folder, "manifest.parquet")
+    row = layout.manifest_columns([layout.manifest_row(written)])
+    row = row.append_column("bytes", pa.array([folder.size(part_name(0))], pa.int64())).cast(layout.MANIFEST_SCHEMA)
+    layout.publish_table(folder, "manifest.parquet", pa.concat_tables([row, before.slice(1)]))
 
 
 def test_verify_finds_tokens_that_no_vocabulary_has(store: Path) -> None:

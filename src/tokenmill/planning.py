@@ -160,11 +160,15 @@ class SliceDigests:
 
 
 def tasks(plan: pa.Table, sources: pa.Table, units: Iterable[int]) -> Iterator[UnitTask]:
-    """The tasks of some units, made one by one as they are asked for."""
+    """The tasks of some units, made one by one as they are asked for.
+
+    Sources whose identities are not known, because nothing will be kept of them, have no digests of slices.
+    """
     first, count, text_bytes = (plan[name].to_numpy() for name in ("source", "sources", "text_bytes"))
     start, stop, rows = (plan[name].fill_null(0).to_numpy() for name in ("start", "stop", "rows"))
     is_slice, is_counted = (plan[name].is_valid().to_numpy() for name in ("stop", "rows"))
-    details, slices = plan[DETAIL], SliceDigests(plan, sources)
+    details = plan[DETAIL]
+    slices = SliceDigests(plan, sources) if "identity" in sources.column_names else None
     files: tuple[SourceFile, ...] = ()
     for unit in units:
         source, length = int(first[unit]), int(count[unit])
@@ -176,5 +180,5 @@ def tasks(plan: pa.Table, sources: pa.Table, units: Iterable[int]) -> Iterator[U
             text_bytes=int(text_bytes[unit]),
             piece=Slice(int(start[unit]), int(stop[unit]), details[unit].as_py()) if is_slice[unit] else None,
             rows=int(rows[unit]) if is_counted[unit] else None,
-            slice=slices[unit],
+            slice="" if slices is None else slices[unit],
         )
