@@ -8,6 +8,7 @@ import shutil
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -16,6 +17,7 @@ import poison
 import tokenmill
 from conftest import SMALL_JSON, SMALL_TIKTOKEN, part_bytes, write_parquet
 from tokenmill import errors, layout
+from tokenmill.api.source_changes import compare_sources
 from tokenmill.storage import folder_at
 
 pytestmark = pytest.mark.timeout(240)
@@ -289,6 +291,28 @@ def test_a_moved_source(tmp_path: Path, source: str, option: tuple[str, ...]) ->
     tokenmill.verify(str(tmp_path / "out"), all=True)
 
 
+def test_a_new_commit_of_a_dataset_changes_nothing(tmp_path: Path) -> None:
+    """Files of another revision on the Hub with the same hashes are the same sources, without a look at their text."""
+    path = "hf://datasets/org/name@{}/data/{}.parquet"
+    tables = [
+        pa.table(
+            {
+                "path": [path.format(commit, number) for number in range(3)],
+                "kind": pa.array(["parquet"] * 3).dictionary_encode(),
+                "size": [10, 20, 30],
+                "fingerprint": ["a", "b", "c"],
+            }
+        )
+        for commit in ("1" * 40, "2" * 40)
+    ]
+    before = tables[0].append_column("identity", pa.array([1, 2, 3], pa.uint64()))
+    changes = compare_sources(folder_at(str(tmp_path)), before, tables[1], [])
+    assert not changes.changed.any()
+    assert not changes.unproved.any()
+    assert changes.table["path"].to_pylist() == tables[1]["path"].to_pylist()
+    assert changes.table["identity"].to_pylist() == [1, 2, 3]
+
+
 def test_a_repaired_source_costs_its_own_units(tmp_path: Path) -> None:
     """After a damaged source was repaired, and has more units now, parts of other sources are kept."""
     paths = [tmp_path / "in" / f"{number}.jsonl" for number in range(3)]
@@ -400,6 +424,13 @@ def test_verify_checks_the_vocabulary(tmp_path: Path, source: str) -> None:
         tokenmill.verify(str(tmp_path / "out"))
 
 
+def unfinished_copy(tmp_path: Path) -> Path:
+    """The store of format 5 without its manifest."""
+    copy = shutil.copytree(tmp_path / "old", tmp_path / "unfinished")
+    (copy / "manifest.parquet").unlink()
+    return copy
+
+
 def test_a_store_of_format_5_can_be_read(tmp_path: Path) -> None:
     """A store of the release before can be opened, exported and verified, and is not continued."""
     with_format_5 = Path(__file__).parent / "data" / "store-format-5"
@@ -412,6 +443,8 @@ def test_a_store_of_format_5_can_be_read(tmp_path: Path) -> None:
     assert np.array_equal(tokens, store.tokens(0, store.token_count))
     assert exported.splits["train"].tokens == store.token_count
     tokenmill.verify(str(tmp_path / "old"))
+    with pytest.raises(errors.StoreError):
+        tokenmill.finish(str(unfinished_copy(tmp_path)))
     flip(tmp_path / "old/parts/00000000.arrow")
     with pytest.raises(errors.CorruptStore):
         tokenmill.verify(str(tmp_path / "old"))

@@ -330,7 +330,7 @@ def refuse_suspect(folder: Folder, run: Run) -> None:
 
 def _checked_manifest(folder: Folder, run: Run) -> pa.Table:
     """The manifest, if it has the units of the plan, and counts that can be added up."""
-    schema = pa.schema([MANIFEST_SCHEMA.field(name) for name in _MANIFEST_COLUMNS[run.format]])
+    schema = _manifest_schema(run)
     manifest = read_table(folder, MANIFEST, schema=schema)
     if not np.array_equal(manifest["unit"].to_numpy(), np.arange(run.units)):
         raise damaged(folder, MANIFEST, f"its units are not the {run.units} of the plan")
@@ -338,6 +338,15 @@ def _checked_manifest(folder: Folder, run: Run) -> pa.Table:
         if pa.types.is_integer(field.type) and _too_many(manifest[field.name]):
             raise damaged(folder, MANIFEST, f"its column {field.name} has impossible counts")
     return manifest
+
+
+def _manifest_schema(run: Run) -> pa.Schema:
+    return pa.schema([MANIFEST_SCHEMA.field(name) for name in _MANIFEST_COLUMNS[run.format]])
+
+
+def read_checksums(folder: Folder, run: Run) -> pa.Table:
+    """The checksums of the manifest, of which nothing else is read."""
+    return read_table(folder, MANIFEST, schema=_manifest_schema(run), wanted=["sha256"])
 
 
 def _too_many(column: pa.ChunkedArray) -> bool:

@@ -27,10 +27,10 @@ def store_digest(manifest: pa.Table) -> str:
 def _checksums(directory: str, store: str) -> pa.ChunkedArray:
     """The checksums of the parts, in order, of the store with this digest: so the cache cannot hold another store's."""
     folder = folder_at(directory)
-    manifest = layout.require_manifest(folder, layout.require_run(folder))
-    if store_digest(manifest) != store:
+    checksums = layout.read_checksums(folder, layout.require_run(folder))
+    if store_digest(checksums) != store:
         raise CorruptStore(f"{folder.root} changed while it was being read", "Run the same command again.")
-    return manifest["sha256"]
+    return checksums["sha256"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ import numpy as np
 from tokenmill import layout, planning
 from tokenmill.api.errands import Crew
 from tokenmill.api.freeze import publish_again
+from tokenmill.api.progress import Step
 from tokenmill.checking import CompareText
 from tokenmill.errors import JobChanged
 from tokenmill.executors.outcomes import Done
@@ -53,7 +54,7 @@ def adopt(folder: Folder, frozen: FrozenRun, limits: Limits, executor: Executor,
             moves[part.unit] = home
     remove_parts(folder, dropped)
     _move(folder, moves)
-    remove_parts(folder, _with_other_text(folder, frozen, limits, executor))
+    remove_parts(folder, _with_other_text(folder, frozen, limits, executor, report))
     publish_again(folder, frozen)
     return replace(frozen, files={}, unproved=np.zeros(0, np.bool_))
 
@@ -115,15 +116,22 @@ def _move(folder: Folder, moves: dict[int, int]) -> None:
         remove_parts(folder, [unit])
 
 
-def _with_other_text(folder: Folder, frozen: FrozenRun, limits: Limits, executor: Executor) -> list[int]:
+def _with_other_text(
+    folder: Folder, frozen: FrozenRun, limits: Limits, executor: Executor, report: Reporter
+) -> list[int]:
     """The units whose parts were not made from the text that their sources hold now."""
     first, number = (frozen.plan[name].to_numpy().astype(np.int64) for name in ("source", "sources"))
     unproved = np.concatenate([np.zeros(1, np.int64), np.cumsum(frozen.unproved)])
     is_doubtful = unproved[first + number] > unproved[first]
     units = np.flatnonzero(is_doubtful & layout.committed_units(folder, frozen.run.units))
     tasks = planning.tasks(frozen.plan, frozen.sources, units)
-    equal = set()
+    equal, step = set(), Step()
+    if len(units):
+        report.begin("compare", int(frozen.plan["text_bytes"].to_numpy()[units].sum()), 0, 1)
     for outcome in executor.run(CompareText(folder.root, frozen.run.job, limits), tasks):
         if isinstance(outcome, Done) and outcome.value:
             equal.add(outcome.item.unit)
+        text_bytes = outcome.item.text_bytes
+        step = Step(step.text_bytes + text_bytes, step.tokens, step.units + 1)
+        report.advance(text_bytes, step)
     return [unit for unit in units.tolist() if unit not in equal]

@@ -11,7 +11,7 @@ import numpy as np
 from tokenmill import layout, logbook, quarantine
 from tokenmill.api import progress
 from tokenmill.api.errands import Crew
-from tokenmill.api.freeze import load
+from tokenmill.api.freeze import load, refuse_old_format
 from tokenmill.api.manifest import ManifestBuilder
 from tokenmill.api.means import choose_means
 from tokenmill.api.request import BadWords
@@ -59,6 +59,8 @@ def finish(  # noqa: PLR0913 - the options of the command, by their names
     folder = folder_at(directory)
     run = layout.require_run(folder)
     layout.refuse_suspect(folder, run)
+    if not _is_complete(folder):
+        refuse_old_format(folder, run)
     written = not _is_complete(folder) and _complete(
         folder, run, share, workers, workplace(on, PRELOAD, executor, reporter)
     )

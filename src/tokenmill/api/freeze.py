@@ -178,11 +178,12 @@ def _reopen(  # noqa: PLR0913, PLR0917 - what is there, what is asked for, and w
     if not request.unit_bytes_given:  # the default follows from the size of the sources, which may have changed
         request = replace(request, job=msgspec.structs.replace(request.job, unit_bytes=run.job.unit_bytes))
     changes = compare_sources(folder, frozen.sources, request.discovery.table, moved)
-    if complete:
-        refuse_changed(folder, frozen.sources, changes)
+    if complete:  # parts of an older format cannot be compared with the text
+        refuse_changed(folder, frozen.sources, changes, strictly=run.format < layout.FORMAT)
     _refuse_other_job(folder, run, request)
     notes = () if complete else _compare_versions(folder, run, request)
-    _refuse_old_format(folder, run, complete=complete)
+    if not complete:
+        refuse_old_format(folder, run)
     frozen = replace(frozen, notes=notes)
     if changes.table.equals(frozen.sources):
         folder.create(layout.PARTS)
@@ -212,8 +213,9 @@ def _changed_note(paths: list[str]) -> str:
     return f"{count(len(paths), 'source')} changed since the run was started: their units are done again"
 
 
-def _refuse_old_format(folder: Folder, run: layout.Run, *, complete: bool) -> None:
-    if run.format < layout.FORMAT and not complete:
+def refuse_old_format(folder: Folder, run: layout.Run) -> None:
+    """Refuse to continue a run of an older format than this version writes."""
+    if run.format < layout.FORMAT:
         raise JobChanged(
             "this run was started by an older version of tokenmill",
             f"run          {folder.root}   (format {run.format}, tokenmill {run.versions.get('tokenmill', 'unknown')})",

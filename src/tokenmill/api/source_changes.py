@@ -69,9 +69,9 @@ def compare_sources(folder: Folder, before: pa.Table, now: pa.Table, moved: Sequ
     return SourceChanges(table, same & ~proved, ~same)
 
 
-def refuse_changed(folder: Folder, before: pa.Table, changes: SourceChanges) -> None:
-    """Refuse sources whose content changed."""
-    if changes.changed.any():
+def refuse_changed(folder: Folder, before: pa.Table, changes: SourceChanges, *, strictly: bool = False) -> None:
+    """Refuse sources whose content changed; `strictly`, also those with another path or modification time."""
+    if changes.changed.any() or (strictly and not changes.table.equals(before)):
         raise _refused(folder, before, changes.table.drop_columns("identity"))
 
 
