@@ -161,6 +161,8 @@ def status(state: Status) -> Iterable[tuple[str, str]]:
     if state.end is not None:
         yield "stopped", _stopped(state.end)
     limited = f", all that --limit-units {state.limit_units:,} left" if state.limit_units is not None else ""
+    if state.state == "damaged":
+        yield "note", "parts that the manifest lists are gone; the same `tokenmill prepare` makes them again"
     yield "units", f"{state.units_done:,} of {state.units:,} committed ({share:.1%} of the bytes){limited}"
     yield (
         "tokenizer",
