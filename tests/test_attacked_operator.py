@@ -21,8 +21,10 @@ from pathlib import Path
 
 import pytest
 
+import dying
+import poison
 import tokenmill
-from conftest import SMALL_TIKTOKEN, write_parquet
+from conftest import SMALL_JSON, SMALL_TIKTOKEN, write_parquet
 from soaking import disks
 from tokenmill import errors, machine
 from tokenmill.api.trouble import raised_again, run_failed, work_failed
@@ -288,6 +290,19 @@ def test_a_disk_that_is_too_small_is_refused_first(tmp_path: Path) -> None:
         forced = run("prepare", big, *TOKENS, "--out", out, "--force")
         assert "the disk is too small" not in forced.stderr
         assert any((out / "parts").iterdir()) or "No space left on device" in forced.stderr
+
+
+@needs_disks
+def test_a_document_that_hangs_does_not_stop_the_look_at_the_disk(tmp_path: Path) -> None:
+    """The sample that is encoded to estimate the tokens is given up when a document of it hangs."""
+    texts = ["POISON:HANG here"] + [f"document {row} " + "says little " * 400 for row in range(300)]
+    source = write_parquet(tmp_path / "in" / "a.parquet", texts, row_group_size=50)
+    environment = poison.environment(tmp_path / "site")
+    with disks.small_disk(tmp_path / "disk", 600 << 10):
+        command = ("tokenmill", "prepare", source, "--tokenizer", SMALL_JSON, "--out", tmp_path / "disk" / "store")
+        ended = dying.run(*command, "--document-timeout", "2", environment=environment, seconds=100)
+    assert ended.exit_code == 75, ended.output
+    assert "the disk is too small" in ended.output
 
 
 @needs_disks

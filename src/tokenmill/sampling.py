@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import msgspec
 
 from tokenmill.job import Job
+from tokenmill.places import USUAL_SECONDS, Place
 from tokenmill.planning import UnitTask
 from tokenmill.sources.documents import Documents, ReadOptions
 from tokenmill.work import loaded_tokenizer, unit_documents
@@ -35,12 +36,16 @@ class Sample(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """The function that encodes the first documents of a unit, with the vocabulary that is in `directory`."""
+    """The function that encodes the first documents of a unit, with the vocabulary that is in `directory`.
+
+    Its worker is stopped if that takes longer than `encode_seconds`.
+    """
 
     directory: str
     job: Job
     engine: str
     options: ReadOptions
+    encode_seconds: float = USUAL_SECONDS
 
     def __call__(self, task: UnitTask) -> Sample:
         """Small samples run cold, so times are an upper bound."""
@@ -48,6 +53,7 @@ class Measure:
         if documents is None:
             return Sample()
         tokenizer = loaded_tokenizer(self.directory, self.job, self.engine)
+        Place("encode").mark(self.encode_seconds)
         started = time.monotonic()
         encoded = tokenizer.encode(documents.text)
         seconds = time.monotonic() - started

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 ROW_BYTES = 8 + 4 + 8
 """What a document takes in a part beside its tokens: offset, source, row."""
 
+MAX_SAMPLE_SECONDS = 30.0
+"""A sample that takes longer is given up: a document that hangs is the run's business."""
+
 SAMPLED_UNITS = 8
 ONE_BY_ONE = Terms(deaths=1, workers=1)
 
@@ -87,7 +90,8 @@ def _measured(mill: Mill, executor: Executor) -> Density | None:
     run, missing = mill.frozen.run, np.flatnonzero(~mill.committed)
     chosen = missing[np.unique(np.linspace(0, len(missing) - 1, min(SAMPLED_UNITS, len(missing))).astype(int))]
     options = msgspec.structs.replace(mill.limits.read_options(run.job), on_bad="quarantine")
-    measure = Measure(mill.folder.root, run.job, mill.engine, options)
+    seconds = min(mill.limits.document_seconds, MAX_SAMPLE_SECONDS)
+    measure = Measure(mill.folder.root, run.job, mill.engine, options, seconds)
     sample = Sample()
     tasks = planning.tasks(mill.frozen.plan, mill.frozen.sources, chosen)
     for outcome in executor.run(measure, tasks, ONE_BY_ONE):
