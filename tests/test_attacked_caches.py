@@ -119,10 +119,10 @@ def test_a_part_of_an_earlier_store_does_not_count(s3: Bucket) -> None:
     """That a unit has a part is looked at again before its unit is left alone: the store may be another one by now."""
     folder = folder_at(f"{s3.url}/run")
     folder.publish_new(part_name(0), b"part")
-    work._looking.begin(folder.root, 0)
-    work._looking._answers[folder.root, 0].result()
+    work._looking.begin(folder.root, part_name(0))
+    work._looking._answers[folder.root, part_name(0)].result()
     folder.discard(part_name(0))
-    assert not work._looking.is_done(folder, 0)
+    assert not work._looking.exists(folder, part_name(0))
 
 
 def test_an_export_takes_the_sources_of_its_own_store(tmp_path: Path, documents: list[str]) -> None:
