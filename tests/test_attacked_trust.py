@@ -16,7 +16,7 @@ from remote_runs import tokenmill as command
 from tokenmill.errors import TokenizerError, UsageError
 from tokenmill.storage import credentials, folder_at, hub
 from tokenmill.tokenizers import shelf
-from tokenmill.tokenizers.vocabulary import resolve
+from tokenmill.tokenizers.vocabulary import Vocabulary, resolve
 
 ELSEWHERE = "http://192.0.2.1:9000"
 """An address that is reserved for documentation: nothing answers there."""
@@ -116,16 +116,28 @@ def shelves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path
     return tmp_path / "cache" / "tokenmill" / "tokenizers", tmp_path / f"tokenmill-{os.getuid()}" / "tokenizers"
 
 
+def keep(vocabulary: Vocabulary, shelves: tuple[Path, Path]) -> Path:
+    """Put a vocabulary on the shelf; the file that holds it."""
+    shelf.keep(vocabulary)
+    return kept_file(vocabulary, shelves)
+
+
+def kept_file(vocabulary: Vocabulary, shelves: tuple[Path, Path]) -> Path:
+    """The newest file that holds a vocabulary."""
+    files = [path for directory in shelves if (path := directory / vocabulary.spec.file).exists()]
+    return max(files, key=lambda path: path.lstat().st_mtime_ns)
+
+
 @needs_root
 @pytest.mark.parametrize("level", [0, 1])
 def test_a_directory_of_another_user_is_not_used(shelves: tuple[Path, Path], level: int) -> None:
     """Vocabularies are neither read from nor written to a directory that another user has made."""
     vocabulary = resolve(SMALL_TIKTOKEN)
-    kept = Path(shelf.keep(vocabulary))
-    assert kept.is_relative_to(shelves[0])
+    assert keep(vocabulary, shelves).is_relative_to(shelves[0])
     os.chown([shelves[0], shelves[0].parent][level], ANOTHER_USER, ANOTHER_USER)
     before = {path: path.stat().st_mtime_ns for path in shelves[0].iterdir()}
-    assert Path(shelf.find(SMALL_TIKTOKEN, shelf.digest_of(vocabulary))[1]).is_relative_to(shelves[1])
+    assert shelf.find(SMALL_TIKTOKEN, shelf.digest_of(vocabulary)) == vocabulary
+    assert kept_file(vocabulary, shelves).is_relative_to(shelves[1])
     assert {path: path.stat().st_mtime_ns for path in shelves[0].iterdir()} == before
 
 
@@ -145,7 +157,7 @@ def test_a_link_in_place_of_a_directory_is_not_used(shelves: tuple[Path, Path], 
     (tmp_path / "elsewhere").mkdir(mode=0o700)
     shelves[0].parent.mkdir(parents=True, mode=0o700)
     shelves[0].symlink_to(tmp_path / "elsewhere")
-    assert Path(shelf.keep(resolve(SMALL_TIKTOKEN))).is_relative_to(shelves[1])
+    assert keep(resolve(SMALL_TIKTOKEN), shelves).is_relative_to(shelves[1])
     assert not list((tmp_path / "elsewhere").iterdir())
 
 
@@ -153,7 +165,7 @@ def test_a_link_in_place_of_a_directory_is_not_used(shelves: tuple[Path, Path], 
 def test_a_file_that_others_can_change_is_not_used(shelves: tuple[Path, Path], tmp_path: Path, kind: str) -> None:
     """A kept vocabulary that is a link, belongs to another user or can be written by others is not used."""
     vocabulary = resolve(SMALL_TIKTOKEN)
-    kept = Path(shelf.keep(vocabulary))
+    kept = keep(vocabulary, shelves)
     if kind == "link":
         kept.rename(kept.with_name("moved"))
         kept.symlink_to(kept.with_name("moved"))
@@ -161,7 +173,8 @@ def test_a_file_that_others_can_change_is_not_used(shelves: tuple[Path, Path], t
         os.chown(kept, ANOTHER_USER, ANOTHER_USER)
     else:
         kept.chmod(0o666)
-    used = Path(shelf.find(SMALL_TIKTOKEN, shelf.digest_of(vocabulary))[1])
+    assert shelf.find(SMALL_TIKTOKEN, shelf.digest_of(vocabulary)) == vocabulary
+    used = kept_file(vocabulary, shelves)
     assert not used.is_symlink()
     assert used.stat().st_uid == os.geteuid()
     assert not used.stat().st_mode & (stat.S_IWGRP | stat.S_IWOTH)
@@ -172,7 +185,7 @@ def test_a_wide_umask_opens_nothing(shelves: tuple[Path, Path]) -> None:
     before = os.umask(0)
     try:
         shelves[0].mkdir(parents=True)
-        kept = Path(shelf.keep(resolve(SMALL_TIKTOKEN)))
+        kept = keep(resolve(SMALL_TIKTOKEN), shelves)
     finally:
         os.umask(before)
     assert kept.is_relative_to(shelves[0])
