@@ -18,6 +18,7 @@ import tokenmill
 from conftest import SMALL_JSON, SMALL_TIKTOKEN, part_bytes, write_parquet
 from tokenmill import errors, layout
 from tokenmill.api.source_changes import compare_sources
+from tokenmill.part import PartContent, open_part, write_part
 from tokenmill.storage import folder_at
 
 pytestmark = pytest.mark.timeout(240)
@@ -289,6 +290,134 @@ def test_a_moved_source(tmp_path: Path, source: str, option: tuple[str, ...]) ->
     result = prepare(str(tmp_path / "elsewhere/a.parquet"), tmp_path / "out", moved=moved)
     assert result.units_done_now == 0
     tokenmill.verify(str(tmp_path / "out"), all=True)
+
+
+def padded_parquet(path: Path, rows: int, padding: int) -> int:
+    """Row groups of ten, with a footer of any length; returns the size of the file."""
+    schema = pa.schema([("text", pa.string())])
+    with pq.ParquetWriter(path, schema, compression="none", use_dictionary=False, write_statistics=False) as writer:
+        for start in range(0, rows, 10):
+            writer.write_table(pa.table({"text": texts(rows=120)[start : start + 10]}))
+        writer.add_key_value_metadata({"padding": "y" * padding})
+    return path.stat().st_size
+
+
+def test_a_parquet_file_with_other_row_groups_behind_the_same_beginning(tmp_path: Path) -> None:
+    """A file of the same size and first bytes with more row groups is read by its own footer, and then refused."""
+    source, longer = tmp_path / "in" / "a.parquet", tmp_path / "b.parquet"
+    source.parent.mkdir()
+    size, padding = padded_parquet(longer, 120, 10), 1000
+    for _ in range(3):  # the length of the padding is a number of its own in the footer
+        padding += size - padded_parquet(source, 60, padding)
+    assert padded_parquet(source, 60, padding) == size
+    assert source.read_bytes()[:4096] == longer.read_bytes()[:4096]
+    prepare(str(source), tmp_path / "out")
+    os.replace(longer, source)
+    with pytest.raises(errors.JobChanged):
+        prepare(str(source), tmp_path / "out")
+
+
+def jsonl(path: Path, lines: list[bytes]) -> str:
+    """Lines after more than 4 KiB of others."""
+    path.parent.mkdir(exist_ok=True)
+    head = [json.dumps({"text": text}).encode() for text in texts(rows=60)]
+    path.write_bytes(b"\n".join([*head, *lines]) + b"\n")
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ([b'{"text": "x"}  ', b'{"text": "y"}'], [b'{"text": "x"}', b'  {"text": "y"}']),
+        ([b'{"text": null}', b'{"text": "yes"}'], [b'{"text": "yes"}', b'{"text": null}']),
+        ([b'{"text": "\xff7"}'], [b'{"text": "77"}']),
+    ],
+    ids=["white space", "null", "bad row"],
+)
+@pytest.mark.parametrize("complete", [True, False])
+def test_rows_that_moved_or_were_mended_in_place(
+    tmp_path: Path, before: list[bytes], after: list[bytes], complete: bool
+) -> None:
+    """A source of the same size whose rows are elsewhere, or good now, is not the source of the parts."""
+    source = jsonl(tmp_path / "in/a.jsonl", before)
+    prepare(source, tmp_path / "out", max_bad=0.5, unit_bytes=3000)
+    jsonl(tmp_path / "in/a.jsonl", after)
+    if complete:
+        with pytest.raises(errors.JobChanged, match="changed"):
+            prepare(source, tmp_path / "out", max_bad=0.5, unit_bytes=3000)
+        return
+    (tmp_path / "out/manifest.parquet").unlink()
+    prepare(source, tmp_path / "out", max_bad=0.5, unit_bytes=3000)
+    prepare(source, tmp_path / "fresh", max_bad=0.5, unit_bytes=3000)
+    assert part_bytes(tmp_path / "out") == part_bytes(tmp_path / "fresh")
+
+
+def test_a_move_of_parts_that_was_killed_goes_on(tmp_path: Path) -> None:
+    """A part that stands at its old and its new number is taken once; stray files in parts/ are left alone."""
+    paths = [tmp_path / "in" / f"{number}.jsonl" for number in range(2)]
+    for path in paths:
+        jsonl(path, [])
+    names = [str(path) for path in paths]
+    prepare(names, tmp_path / "out", unit_bytes=3000)
+    parts = tmp_path / "out/parts"
+    (tmp_path / "out/manifest.parquet").unlink()
+    paths[0].write_bytes(paths[0].read_bytes() * 2)
+    last = max(int(path.stem) for path in parts.iterdir())
+    prepare(names, tmp_path / "grown", unit_bytes=3000)
+    moved = (
+        tmp_path / "grown/parts" / f"{max(int(path.stem) for path in (tmp_path / 'grown/parts').iterdir()):08d}.arrow"
+    )
+    shutil.copyfile(moved, parts / moved.name)  # as the kill leaves it: the copy is there, and the original, too
+    (parts / "00000001 (copy).arrow").write_bytes(b"mine")
+    (parts / "999999999999.arrow").write_bytes(b"mine")
+    assert (parts / f"{last:08d}.arrow").exists()
+    prepare(names, tmp_path / "out", unit_bytes=3000)
+    strays = {"00000001 (copy).arrow": b"mine", "999999999999.arrow": b"mine"}
+    assert part_bytes(tmp_path / "out") == part_bytes(tmp_path / "grown") | strays
+
+
+def test_a_foreign_part_beside_a_missing_one(tmp_path: Path, source: str) -> None:
+    """While a manifest is there, every part is compared with it before it is withdrawn, with every option."""
+    prepare(source, tmp_path / "out")
+    sound = part_bytes(tmp_path / "out")
+    for options in ({}, {"repair": True}, {"retry_quarantine": True}):
+        summary, content = open_part(folder_at(str(tmp_path / "out")), 3)
+        tokens = content.tokens.copy()
+        tokens[0] ^= 1
+        (tmp_path / "out/parts/00000003.arrow").unlink()
+        write_part(
+            folder_at(str(tmp_path / "out")), summary, PartContent(tokens, content.offsets, content.source, content.row)
+        )
+        (tmp_path / "out/parts/00000006.arrow").unlink()
+        prepare(source, tmp_path / "out", **options)
+        assert part_bytes(tmp_path / "out") == sound
+
+
+def test_a_part_that_was_cut_off_without_a_manifest(tmp_path: Path, source: str) -> None:
+    """One byte less at the end of a part is seen, although its header is whole and no manifest lists its size."""
+    prepare(source, tmp_path / "out")
+    sound = part_bytes(tmp_path / "out")
+    (tmp_path / "out/manifest.parquet").unlink()
+    os.truncate(tmp_path / "out/parts/00000002.arrow", len(sound["00000002.arrow"]) - 1)
+    assert prepare(source, tmp_path / "out").units_done_now == 1
+    assert part_bytes(tmp_path / "out") == sound
+
+
+@pytest.mark.parametrize(("format_", "index"), [("megatron", "*.idx"), ("mds", "**/index.json")])
+def test_an_index_of_an_export_that_is_gone_is_written_again(
+    tmp_path: Path, source: str, format_: str, index: str
+) -> None:
+    """The same export again sees that a file beside the shards is gone or cut off."""
+    prepare(source, tmp_path / "out")
+    export = tmp_path / "out" / format_
+    tokenmill.export(str(tmp_path / "out"), to=format_, val="none")
+    (path, *_) = sorted(export.glob(index))
+    content = path.read_bytes()
+    for damage in (path.unlink, lambda: os.truncate(path, 3)):
+        damage()
+        tokenmill.export(str(tmp_path / "out"), to=format_, val="none")
+        assert path.read_bytes() == content
+        tokenmill.verify(str(tmp_path / "out"))
 
 
 def test_a_new_commit_of_a_dataset_changes_nothing(tmp_path: Path) -> None:

@@ -80,7 +80,7 @@ class PartBuilder:
             documents=len(lengths),
             tokens=len(content.tokens),
             text_bytes=self.text_bytes,
-            skipped=_ranges(self._skipped),
+            skipped=skipped_ranges(self._skipped),
             slice=self.task.slice,
             text=self._text.hexdigest(),
         )
@@ -119,7 +119,7 @@ def _joined(arrays: Sequence[npt.NDArray[Any]], dtype: npt.DTypeLike) -> npt.NDA
     return np.concatenate(arrays) if arrays else np.empty(0, dtype)
 
 
-def _ranges(entries: Sequence[tuple[int, npt.NDArray[np.uint64], str]]) -> tuple[Skipped, ...]:
+def skipped_ranges(entries: Sequence[tuple[int, npt.NDArray[np.uint64], str]]) -> tuple[Skipped, ...]:
     """Rows in their order, those that follow each other for one reason put together."""
     if not entries:
         return ()

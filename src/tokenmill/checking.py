@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import msgspec
@@ -9,13 +10,14 @@ import numpy as np
 import pyarrow as pa
 
 from tokenmill import keys
+from tokenmill.building import skipped_ranges
 from tokenmill.errors import CorruptStore, SourceError
 from tokenmill.framing import framed
 from tokenmill.job import Job
-from tokenmill.part import NULL, PartContent, PartSummary, Skipped, TextHash, check_part, open_part, read_summary
+from tokenmill.part import NULL, PartContent, PartSummary, Skipped, TextHash, check_part, open_part
 from tokenmill.planning import UnitTask
-from tokenmill.sources.documents import Documents, SourceFile
-from tokenmill.sources.validity import TOO_LONG
+from tokenmill.sources.documents import Documents, RowArray, SourceFile
+from tokenmill.sources.validity import READER_REASONS, TOO_LONG
 from tokenmill.storage import folder_at
 from tokenmill.tokenizers.engine import CannotEncode, text_buffers
 from tokenmill.work import Limits, loaded_tokenizer, unit_documents
@@ -94,21 +96,35 @@ class CompareText:
     limits: Limits
 
     def __call__(self, task: UnitTask) -> bool:
-        """Whether the part was made from this text; no engine is needed to find that out."""
-        summary = read_summary(folder_at(self.directory), task.unit)
-        bad, text, rows = _quarantined(summary), TextHash(), 0
+        """Whether the part was made from this text, row for row; no engine is needed to find that out."""
+        summary, content = open_part(folder_at(self.directory), task.unit)
+        deadly = _quarantined(summary, besides=READER_REASONS)  # rows that only an engine finds out about
+        text, seen, skipped = TextHash(), 0, list[tuple[int, RowArray, str]]()
         for file, documents in unit_documents(task, self.limits.read_options(self.job)):
-            present = _without(documents.without_nulls(), bad.get(file.index, []))
+            readable, left_out = documents.without_nulls(), deadly.get(file.index, [])
+            present = _without(readable, left_out)
+            stored = content.slice(seen, seen + len(present.rows))
+            if not np.array_equal(stored.row, present.rows) or (stored.source != file.index).any():
+                return False
             text.update(*text_buffers(present.text))
-            rows += len(documents.rows) + len(documents.bad)
-        return text.hexdigest() == summary.text and rows == summary.documents + summary.skipped_rows
+            seen += len(present.rows)
+            if documents.text.null_count:
+                skipped.append((file.index, documents.rows[documents.null_mask()], NULL))
+            skipped += [(file.index, np.array([bad.row], np.uint64), bad.reason) for bad in documents.bad]
+            skipped += [(file.index, _between(readable.rows, each), each.reason) for each in left_out]
+        is_same = text.hexdigest() == summary.text and seen == summary.documents
+        return is_same and skipped_ranges([entry for entry in skipped if len(entry[1])]) == summary.skipped
 
 
-def _quarantined(summary: PartSummary) -> dict[int, list[Skipped]]:
-    """The rows in quarantine, source by source."""
+def _between(rows: RowArray, skipped: Skipped) -> RowArray:
+    return rows[(rows >= skipped.first) & (rows <= skipped.last)]
+
+
+def _quarantined(summary: PartSummary, besides: Collection[str] = ()) -> dict[int, list[Skipped]]:
+    """The rows in quarantine, source by source, besides those with some reasons."""
     found: dict[int, list[Skipped]] = {}
     for skipped in summary.skipped:
-        if skipped.reason != NULL:
+        if skipped.reason != NULL and skipped.reason not in besides:
             found.setdefault(skipped.source, []).append(skipped)
     return found
 

@@ -370,6 +370,11 @@ def part_sizes(folder: Folder, units: int) -> npt.NDArray[np.int64]:
     return sizes
 
 
+def numbered_parts(folder: Folder) -> list[int]:
+    """The numbers of all parts that are there, also of those that the plan does not have."""
+    return sorted(int(match[1]) for name in folder.names(PARTS) if (match := _PART.fullmatch(name)))
+
+
 _PART = re.compile(r"([0-9]{8,18})\.arrow")
 
 
@@ -397,8 +402,8 @@ def read_mismatch(folder: Folder) -> EngineMismatch | None:
         return None
     try:
         return decode(folder.read(MISMATCH, RUN_BYTES), EngineMismatch)
-    except Damage as damage:
-        raise damaged(folder, MISMATCH, str(damage)) from damage
+    except Damage:
+        return EngineMismatch("the fast engine", f"the record {MISMATCH} is damaged")
 
 
 def is_suspect(folder: Folder, run: Run) -> bool:

@@ -31,6 +31,9 @@ FORMAT = "2"
 NULL = "null"
 """Why a row is skipped that has no text. Rows that are skipped for any other reason are in quarantine."""
 
+ARROW_END = b"ARROW1"
+"""What an Arrow IPC file ends with."""
+
 HEADER_BYTES = 8 << 10
 """Enough of a file's start to hold the schema of nearly every part; longer ones are read again, whole."""
 
@@ -206,6 +209,15 @@ def read_summary(folder: Folder, unit: int) -> PartSummary:
         return _summary(unit, schema)
     except Damage as damage:
         raise _corrupt(folder, unit, str(damage)) from damage
+
+
+def is_cut_off(folder: Folder, unit: int) -> bool:
+    """Whether the file of a part lacks its end. An object is never cut off, so that costs no request."""
+    if folder.is_remote:
+        return False
+    name = part_name(unit)
+    size = folder.size(name)
+    return size < len(ARROW_END) or folder.read_at(name, size - len(ARROW_END), len(ARROW_END)) != ARROW_END
 
 
 def open_part(folder: Folder, unit: int) -> tuple[PartSummary, PartContent]:

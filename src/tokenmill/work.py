@@ -21,7 +21,7 @@ from tokenmill.building import BuiltPart, PartBuilder
 from tokenmill.errors import CorruptStore, EngineMismatch, StoreError, TokenizerError
 from tokenmill.framing import framed
 from tokenmill.job import Job
-from tokenmill.part import PartSummary, check_content, check_part, open_part, part_name, read_summary
+from tokenmill.part import PartSummary, check_content, check_part, is_cut_off, open_part, part_name, read_summary
 from tokenmill.places import USUAL_SECONDS, Place
 from tokenmill.planning import UnitTask
 from tokenmill.sources import foresee, read_documents, split_file
@@ -187,6 +187,8 @@ class CheckParts:
     def _check(self, folder: Folder, job: str, part: tuple[int, str]) -> PartSummary | InvalidPart:
         unit, slice_digest = part
         try:
+            if is_cut_off(folder, unit):
+                return InvalidPart(unit, "its end is missing")
             summary = check_part(folder, unit, self.job) if self.content_too else read_summary(folder, unit)
         except CorruptStore as error:
             return InvalidPart(unit, next((line for line in error.details if line.startswith("found")), error.headline))

@@ -16,6 +16,7 @@ from tokenmill import layout, planning
 from tokenmill.api.errands import Crew
 from tokenmill.api.freeze import publish_again
 from tokenmill.api.progress import Step
+from tokenmill.api.source_changes import USE_THE_ORIGINAL
 from tokenmill.checking import CompareText
 from tokenmill.errors import JobChanged
 from tokenmill.executors.outcomes import Done
@@ -40,23 +41,42 @@ def adopt(folder: Folder, frozen: FrozenRun, limits: Limits, executor: Executor,
     """Publish a run that was frozen again, after its parts were compared with its sources."""
     if not frozen.files:
         return frozen
-    present = np.flatnonzero(layout.part_sizes(folder, max(frozen.run.units, _most_parts(folder))) >= 0)
+    was_complete = folder.exists(layout.RUN) and folder.exists(layout.MANIFEST)
     slices = planning.SliceDigests(frozen.plan, frozen.sources)
     homes = {slices[unit]: unit for unit in range(frozen.run.units)}
     crew = Crew(executor, report, 1)
+    present = ((unit, ANY_SLICE) for unit in layout.numbered_parts(folder))
+    parts = list(check_parts(crew, folder, frozen.run.job, present))
+    settled = {part.unit for part in parts if not isinstance(part, InvalidPart) and homes.get(part.slice) == part.unit}
     moves: dict[int, int] = {}
     dropped: list[int] = []
-    for part in check_parts(crew, folder, frozen.run.job, ((int(unit), ANY_SLICE) for unit in present)):
+    for part in parts:
         home = None if isinstance(part, InvalidPart) else homes.get(part.slice)
-        if isinstance(part, InvalidPart) or home is None or (home != part.unit and part.quarantined_rows):
+        if part.unit in settled or (isinstance(part, InvalidPart) and part.unit >= frozen.run.units):
+            continue  # the latter is no file of ours
+        if isinstance(part, InvalidPart) or home is None or home in settled or part.quarantined_rows:
             dropped.append(part.unit)
-        elif home != part.unit:
+        else:
             moves[part.unit] = home
     remove_parts(folder, dropped)
     _move(folder, moves)
-    remove_parts(folder, _with_other_text(folder, frozen, limits, executor, report))
+    outdated = _with_other_text(folder, frozen, limits, executor, report)
+    if outdated and was_complete:
+        raise _changed_under_complete(folder, frozen, outdated)
+    remove_parts(folder, outdated)
     publish_again(folder, frozen)
     return replace(frozen, files={}, unproved=np.zeros(0, np.bool_))
+
+
+def _changed_under_complete(folder: Folder, frozen: FrozenRun, units: list[int]) -> JobChanged:
+    """The error for sources of a complete store that hold other text now: the store may be in use."""
+    task = next(planning.tasks(frozen.plan, frozen.sources, units[:1]))
+    return JobChanged(
+        "the sources changed since this store was completed",
+        f"store        {folder.root}",
+        f"changed      {task.files[0].path}",
+        USE_THE_ORIGINAL,
+    )
 
 
 def refuse_for_ranks(frozen: FrozenRun) -> None:
@@ -98,12 +118,6 @@ def _batched(parts: Iterable[tuple[int, str]], size: int) -> Iterator[tuple[tupl
         yield tuple(batch)
 
 
-def _most_parts(folder: Folder) -> int:
-    """One more than the highest number that a part has: the plan of before may have had more units."""
-    numbers = (int(name.partition(".")[0]) for name in folder.names(layout.PARTS) if name[:8].isdigit())
-    return max(numbers, default=-1) + 1
-
-
 def _move(folder: Folder, moves: dict[int, int]) -> None:
     """Give parts the numbers of their units in the new plan. The order keeps each number free when it is needed."""
     if moves:
@@ -112,6 +126,7 @@ def _move(folder: Folder, moves: dict[int, int]) -> None:
     downwards = sorted(unit for unit, home in moves.items() if home < unit)
     for unit in (*upwards, *downwards):
         summary, content = open_part(folder, unit)
+        folder.discard(layout.rechecked_name(moves[unit]))  # it was the mark of another part
         write_part(folder, msgspec.structs.replace(summary, unit=moves[unit]), content)
         remove_parts(folder, [unit])
 

@@ -114,11 +114,21 @@ class Exporter:
         self._remark()
         if self.folder.exists(names.MANIFEST):
             self.others = records.read_others(records.read_manifest(self.folder))
-        else:
+        if not self.folder.exists(names.MANIFEST) or not self._others_are_intact():
+            self.others = []
+            self.folder.discard(names.MANIFEST)
             started = time.monotonic()
             self._finish()
             self.seconds += (time.monotonic() - started) if self.written else 0.0
         self.folder.remove(names.RUNS)
+
+    def _others_are_intact(self) -> bool:
+        """Whether the files beside the shards, such as indexes, are there with their sizes."""
+        for file in self.others:
+            if not self.folder.filled(file.name, file.bytes, 0, file.bytes):
+                self._note(f"{file.name} is not as it was written; it is written again")
+                return False
+        return True
 
     def _plan(self, ordering: Ordering) -> pa.Table:
         if self.folder.exists(names.PLAN):

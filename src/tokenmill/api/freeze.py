@@ -188,11 +188,15 @@ def _reopen(  # noqa: PLR0913, PLR0917 - what is there, what is asked for, and w
     if changes.table.equals(frozen.sources):
         folder.create(layout.PARTS)
         return frozen
-    if changes.changed.any():
+    if changes.changed.any() or changes.unproved.any():
+        # What the plan keeps of a footer may be that of another file, so unproved sources are cut again, too.
         planned = _planned(folder, request, changes.table, executor, pending)
+        if complete and not planned.plan.equals(frozen.plan):
+            refuse_changed(folder, frozen.sources, changes, strictly=True)
         # A run that is planned again keeps the versions and the engine that it was started with.
         again = msgspec.structs.replace(planned.run, versions=run.versions, engine=run.engine)
-        frozen = replace(planned, run=again, notes=(*notes, _changed_note(changes.paths(changes.changed))))
+        note = [_changed_note(changes.paths(changes.changed))] if changes.changed.any() else []
+        frozen = replace(planned, run=again, notes=(*notes, *note))
     else:
         sources_sha256 = hashlib.sha256(layout.table_bytes(changes.table)).hexdigest()
         again = msgspec.structs.replace(run, sources_sha256=sources_sha256)

@@ -164,10 +164,10 @@ class Mill:
         sizes = layout.part_sizes(self.folder, self.frozen.run.units)
         listed = manifest["bytes"].to_numpy() if "bytes" in manifest.column_names else np.maximum(sizes, 0)
         wrong = np.flatnonzero(sizes != listed).tolist()
+        if not self.is_shared or self.repair:
+            wrong = sorted({*wrong, *self._unlisted(executor, manifest, np.flatnonzero(sizes >= 0))})
         if not wrong and not self.repair and not self.retry_quarantine:
-            wrong = [] if self.is_shared else self._unlisted(executor, manifest)
-            if not wrong:
-                return True
+            return True
         if self.frozen.run.format < layout.FORMAT:
             raise StoreError(
                 f"{self.folder.root} is a store of format {self.frozen.run.format}, and cannot be changed",
@@ -178,10 +178,10 @@ class Mill:
             self._do_again(wrong, "missing, cut off or not the manifest's")
         return False
 
-    def _unlisted(self, executor: Executor, manifest: pa.Table) -> list[int]:
+    def _unlisted(self, executor: Executor, manifest: pa.Table, units: npt.NDArray[np.int64]) -> list[int]:
         """The units whose parts are not those of the manifest, by what they state about themselves."""
         crew = Crew(executor, self.report, self.means.workers)
-        parts = ((unit, ANY_SLICE) for unit in range(len(manifest)))
+        parts = ((unit, ANY_SLICE) for unit in units.tolist())
         listed = check_parts(crew, self.folder, self.frozen.run.job, parts)
         checksums = manifest["sha256"]
         return sorted(

@@ -26,6 +26,9 @@ _HEADLINES = {
     NOT_TEXT: "the value of a document is neither text nor null",
     TOO_LONG: "a document is too long",
 }
+READER_REASONS = frozenset(_HEADLINES)
+"""Why the reader of a source leaves out a row; any other reason was found while the row was encoded."""
+
 _ADVICE = {
     NOT_UTF8: "Repair or remove the document; tokenmill never guesses what the bytes were.",
     NOT_AN_OBJECT: "JSON Lines has one object per line, in UTF-8. Repair or remove the line.",
