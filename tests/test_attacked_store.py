@@ -218,8 +218,9 @@ def test_a_store_stays_suspect_until_every_part_is_confirmed(tmp_path: Path) -> 
     ended = dying.run(*command, environment=environment, seconds=120)
     assert ended.exit_code == 0, ended.output
     prepare(source, tmp_path / "right", tokenizer=SMALL_JSON, eot=None, engine="tokenizers")
-    if not (out / layout.MISMATCH).exists():  # the sample has not met it: the store is wrong, as the kill leaves it
-        layout.publish_mismatch(folder_at(str(out)), layout.EngineMismatch("gigatoken", "a document"))
+    # As a kill leaves it, whether the sample has met the document or not: recorded, and nothing confirmed.
+    shutil.rmtree(out / layout.RECHECKED, ignore_errors=True)
+    layout.publish_mismatch(folder_at(str(out)), layout.EngineMismatch("gigatoken", "a document"))
     with pytest.raises(errors.IncompleteStore, match="failed an audit"):
         tokenmill.open(str(out))
     prepare(source, out, tokenizer=SMALL_JSON, eot=None)
@@ -472,7 +473,7 @@ def test_what_is_too_long_follows_from_the_job(tmp_path: Path) -> None:
         result = prepare(str(source), tmp_path / memory, memory=memory, max_document_bytes=1000, max_bad=0.5)
         assert (result.documents, result.quarantined) == (2, 1)
     assert part_bytes(tmp_path / "1GB") == part_bytes(tmp_path / "4GB")
-    with pytest.raises(errors.UsageError, match=r"(?s)--memory .* is too little.*--max-document-bytes"):
+    with pytest.raises(errors.UsageError, match=r"(?s)--memory .* less than one worker needs.*--max-document-bytes"):
         prepare(str(source), tmp_path / "small", memory="400MB")
     with pytest.raises(errors.JobChanged, match="--max-document-bytes"):
         prepare(str(source), tmp_path / "1GB", max_document_bytes=2000)

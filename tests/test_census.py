@@ -24,6 +24,7 @@ from tokenmill.census.lengths import BUCKETS, LONGEST, LengthCounts, bucket, fir
 from tokenmill.census.tally import length_figures
 from tokenmill.census.values import ValueCount, ValueCounts
 from tokenmill.errors import CorruptStore, IncompleteStore, SourceError, UsageError
+from tokenmill.listed_parts import ListedParts
 from tokenmill.part import PartContent
 from tokenmill.storage import folder_at
 
@@ -84,7 +85,9 @@ def test_counts_do_not_depend_on_how_documents_are_cut(
     sources = [write_parquet(tmp_path / f"{i}.parquet", documents[i::3]) for i in range(3)]
     directory = prepared(tmp_path, *sources)
     run = layout.require_run(folder_at(directory))
-    count_parts, stretch = CountParts(directory, run.job, run.sources), Stretch(0, 0, run.units)
+    folder = folder_at(directory)
+    parts = ListedParts.of(folder, run, layout.require_manifest(folder, run))
+    count_parts, stretch = CountParts(directory, run.job, parts), Stretch(0, 0, run.units)
     whole = count_parts(stretch)
     monkeypatch.setattr("tokenmill.census.counting.DOCUMENTS_AT_ONCE", 2)
     cut = count_parts(stretch)

@@ -378,7 +378,7 @@ def test_a_source_replaced_in_mid_run_is_refused(
     assert "a source changed since the run was planned" in ended.err
     assert f"{remote}/001.parquet" in ended.err
     again = tokenmill("prepare", remote, *SMALL_UNITS, "--out", f"{s3.url}/run")
-    assert (again.code, "the sources changed since this run was started" in again.err) == (1, True)
+    assert (again.code, f"{remote}/001.parquet" in again.err) == (1, True)
     s3.server.store(remote).put("001.parquet", original)
     prepared(remote, *SMALL_UNITS, "--out", f"{s3.url}/run")
     assert differences(s3.server.objects(f"{s3.url}/run"), local) == []
@@ -477,7 +477,7 @@ def test_a_server_that_is_not_there_or_says_no_is_told_at_once(s3: Bucket, tmp_p
     commands = [start(*words, HOME=str(tmp_path), **environment) for environment in expected.values()]
     for sentence, command in zip(expected, commands, strict=True):
         ended = end(command)
-        assert ended.code in {1, 2}
+        assert ended.code in {1, 2, 75}
         assert re.match(rf"error: {sentence}.*\n", ended.err), ended.err
         assert ended.err.count("\n") <= 4
     assert time.monotonic() - started < 20

@@ -342,7 +342,7 @@ def test_values_are_not_shortened_as_paths_are(tmp_path: Path) -> None:
 def test_a_page_and_json_are_not_printed_at_once(hostile: str) -> None:
     """There is one standard output."""
     done = command("report", hostile, "--out", "-", "--json", "-q")
-    assert (done.returncode, done.stdout) == (2, "")
+    assert (done.returncode, json.loads(done.stdout)["error"]["kind"]) == (2, "UsageError")
     assert "Leave out one of them." in done.stderr
 
 

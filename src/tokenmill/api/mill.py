@@ -255,7 +255,7 @@ class Mill:
         started = time.monotonic()
         try:
             self._do_missing(executor)
-            while self._look_for_mismatch() and not self.committed.all():
+            while not self.failures and self._look_for_mismatch() and not self.committed.all():
                 self._do_missing(executor)
         finally:
             self.chronicle.flush()
@@ -275,7 +275,7 @@ class Mill:
             self._give_out(executor, self.engine)
             while self._aside and not self._hopeless():
                 self._isolate(executor, self.engine)
-            if self._look_for_mismatch():
+            if not self.failures and self._look_for_mismatch():
                 self.report.begin("recheck", self._planned_bytes, self.progress()[1], self.means.workers)
 
     def progress(self) -> tuple[int, int]:
