@@ -361,7 +361,7 @@ def committed_units(folder: Folder, units: int) -> npt.NDArray[np.bool_]:
 
 
 def part_sizes(folder: Folder, units: int) -> npt.NDArray[np.int64]:
-    """The size of each unit's part, by listing the parts once; -1 where there is none."""
+    """The size of each unit's part, by listing the parts once; -1 where the part is missing."""
     sizes = np.full(units, -1, np.int64)
     for files in folder.numbered_sizes(PARTS, units):
         found = [(int(match[1]), size) for name, size in files if (match := _PART.fullmatch(name))]

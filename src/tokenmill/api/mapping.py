@@ -208,7 +208,7 @@ class _Mapping:
         suspect = layout.read_mismatch(folder) is not None
         mismatch = self._run(folder, frozen, reference if suspect else request.choice.engine)
         if mismatch is not None and not suspect:
-            folder.remove(ROWS)  # before the record: whoever finds that uses the reference, and trusts all rows
+            folder.remove(ROWS)  # before the record: a call that finds it trusts all rows
             layout.publish_mismatch(folder, layout.EngineMismatch(request.choice.engine, mismatch))
             folder.create(ROWS)
             self._run(folder, frozen, reference)

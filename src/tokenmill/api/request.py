@@ -124,7 +124,7 @@ def total_bytes(discovery: Discovery) -> int:
 
 
 def find_sources(words: Words, pending: Callable[[str], None] = lambda _: None, out: str | None = None) -> Discovery:
-    """The sources a call names, without what is in its store at `out`; where that takes a network, it is told."""
+    """The sources a call names, without what is in its store at `out`; progress over a network is reported."""
     patterns = [words.sources] if isinstance(words.sources, str | os.PathLike) else list(words.sources)
     for address in patterns:
         if scheme(str(address)):
