@@ -47,14 +47,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from tokenmill import layout, planning
-from tokenmill.api.freeze import FrozenRun, freeze
-from tokenmill.api.means import choose_means
-from tokenmill.api.request import Words, find_sources, make_request, versions
+from tokenmill.pipeline import plan, worker_modules
+from tokenmill.pipeline.freeze import FrozenRun, freeze
+from tokenmill.pipeline.request import PrepareOptions, find_sources, make_request, versions
+from tokenmill.pipeline.resources import plan_resources
+from tokenmill.pipeline.tokenize import Tokenize
 from tokenmill.storage import folder_at
-from tokenmill.tokenizers import engine_modules
-from tokenmill.tokenizers.vocabulary import resolve
-from tokenmill.work import Tokenize
+from tokenmill.store import layout
+from tokenmill.tokenizers.resolve import resolve
 
 ROWS_IN_GROUP = 1000
 FILE_BYTES = 100_000_000
@@ -318,7 +318,7 @@ def tokenmill_command(name: str) -> list[str]:
 
 def count_first_tokens(directory: str, documents: int) -> int:
     """How many tokens the first documents of a store have."""
-    from tokenmill.store import Store  # noqa: PLC0415 - after the timing
+    from tokenmill.store.reader import Store  # noqa: PLC0415 - after the timing
 
     total = 0
     for part in Store(directory).parts():
@@ -438,21 +438,24 @@ class Stopwatch:
 
 
 STEPS = {
-    "load engine, probe": [("tokenmill.work", "loaded_tokenizer")],
+    "load engine, probe": [("tokenmill.pipeline.tokenize", "loaded_tokenizer")],
     "UTF-8 validation": [
-        ("tokenmill.sources.tables", "checked"),
+        ("tokenmill.sources.columnar", "checked"),
         ("tokenmill.sources.text", "checked"),
         ("tokenmill.sources.jsonl", "checked"),
     ],
     "gap scan": [("tokenmill.tokenizers.tokenizer", "documents_with_gap")],
-    "encode": [("tokenmill.tokenizers.gigatoken_engine:GigatokenEngine", "encode")],
+    "encode": [("tokenmill.tokenizers.engines.gigatoken:GigatokenEngine", "encode")],
     "encode gap documents": [("tokenmill.tokenizers.tokenizer:Tokenizer", "_replace")],
     "white space scan": [("tokenmill.tokenizers.tokenizer", "documents_with_long_white_space")],
     "audit": [("tokenmill.tokenizers.audit:Audit", "check")],
-    "bound (begin, end)": [("tokenmill.work", "framed")],
-    "count, join columns": [("tokenmill.work:_PartBuilder", "add"), ("tokenmill.work:_PartBuilder", "publish")],
-    "checksum": [("tokenmill.part", "checksum")],
-    "write": [("tokenmill.work", "write_part")],
+    "bound (begin, end)": [("tokenmill.pipeline.tokenize", "framed")],
+    "count, join columns": [
+        ("tokenmill.pipeline.tokenize:_PartBuilder", "add"),
+        ("tokenmill.pipeline.tokenize:_PartBuilder", "publish"),
+    ],
+    "checksum": [("tokenmill.store.part", "checksum")],
+    "write": [("tokenmill.pipeline.tokenize", "write_part")],
     "fsync": [("os", "fsync")],
 }
 """The functions of one worker, by what they do; a name after a colon is a class. Reading is wrapped on its own."""
@@ -461,18 +464,18 @@ STEPS = {
 def profile_worker(contest: Contest, target_bytes: int) -> dict[str, Any]:
     """Do units in this process until they hold enough text; the seconds of each step."""
     frozen = freeze_run(contest.corpus.files, contest.tokenizer, contest.directory + "/profiled")
-    for module in engine_modules("auto"):  # as a worker does before its first unit
+    for module in worker_modules("auto"):  # as a worker does before its first unit
         importlib.import_module(module)
     watch = Stopwatch()
     for label, functions in STEPS.items():
         for owner, name in functions:
             watch.wrap(_named(owner), name, label)
-    watch.wrap_generator(_named("tokenmill.work"), "unit_documents", "read, decode")
-    worker_bytes = choose_means(contest.workers, None, contest.workers).worker_bytes
+    watch.wrap_generator(_named("tokenmill.pipeline.tokenize"), "unit_documents", "read, decode")
+    worker_bytes = plan_resources(contest.workers, None, contest.workers).worker_bytes
     tokenize = Tokenize(contest.directory + "/profiled", frozen.run.job, frozen.run.engine, worker_bytes)
     text_bytes = 0
     started = time.perf_counter()
-    for task in planning.tasks(frozen.plan, frozen.sources, range(frozen.run.units)):
+    for task in plan.tasks(frozen.plan, frozen.sources, range(frozen.run.units)):
         text_bytes += tokenize(task).summary.text_bytes
         if text_bytes >= target_bytes:
             break
@@ -483,7 +486,7 @@ def profile_worker(contest: Contest, target_bytes: int) -> dict[str, Any]:
 
 def freeze_run(sources: list[str], tokenizer: str, directory: str) -> FrozenRun:
     """A run that is ready to be worked on."""
-    words = Words(sources, tokenizer)
+    words = PrepareOptions(sources, tokenizer)
     request = make_request(words, find_sources(words))
     folder = folder_at(directory)
     folder.create()

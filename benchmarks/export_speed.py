@@ -26,11 +26,11 @@ from typing import Any
 from engine_ratio import tokenmill_command
 from synthetic import make_store
 
-from tokenmill.formats import FORMATS
-from tokenmill.job import parse_size
+from tokenmill.exports.formats import FORMATS
+from tokenmill.humanize import parse_size
 
 RAW = ("nanogpt", "build-nanogpt", "llmc", "megatron", "datatrove", "olmo")
-LEAST_RATIO = 0.5
+MIN_RATIO = 0.5
 
 
 def copy(store: str, out: str, *, sync: bool) -> float:
@@ -92,7 +92,7 @@ def main() -> int:
     if options.json:
         with open(options.json, "w", encoding="utf-8") as file:
             json.dump({"seconds": seconds, "command_seconds": command_seconds, "tokens": tokens}, file, indent=2)
-    slow = [name for name in RAW if name in best and best["cp and sync"] / best[name] < LEAST_RATIO]
+    slow = [name for name in RAW if name in best and best["cp and sync"] / best[name] < MIN_RATIO]
     if slow and not options.shuffle:
         print(f"\nslower than half of a copy: {', '.join(slow)}")
     return 1 if slow and not options.shuffle else 0

@@ -21,16 +21,16 @@ import numpy as np
 from synthetic import make_store
 
 import tokenmill
-from tokenmill.api.locating import Locator
+from tokenmill.api.locate import Locator
 from tokenmill.exports import records
-from tokenmill.exports.finding import Export
-from tokenmill.formats import FORMATS, find_format
-from tokenmill.job import parse_size
+from tokenmill.exports.formats import FORMATS, find_format
+from tokenmill.exports.trace import ExportIndex
+from tokenmill.humanize import parse_size
 from tokenmill.storage import folder_at
 
 TIMED = """
 import json, re, sys, time
-from tokenmill import startup
+from tokenmill.system import startup
 startup.skip_pandas()  # as the command does
 import tokenmill.api
 started = time.perf_counter()
@@ -72,7 +72,7 @@ def main() -> None:
 def of_format(store: tokenmill.Store, name: str, words: argparse.Namespace) -> dict[str, object]:
     """Round trips, and the times of queries both ways."""
     folder = folder_at(os.path.join(store.directory, name))
-    locator, export = Locator(store, 40), Export(folder)
+    locator, export = Locator(store, 40), ExportIndex(folder)
     files = token_files(folder)
     random = np.random.default_rng(2)
     ends = np.cumsum([count for _, count, _ in files])

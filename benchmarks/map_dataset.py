@@ -26,7 +26,7 @@ import tiktoken
 
 import tokenmill
 from tokenmill.executors.local import LocalExecutor
-from tokenmill.tokenizers import engine_modules
+from tokenmill.pipeline import worker_modules
 
 
 def load(corpus: Path, repeat: int, scratch: Path) -> Any:
@@ -83,7 +83,7 @@ def measure(options: argparse.Namespace, scratch: Path) -> int:
     recipe, drop_in = by_tiktoken(tokenizer), tokenmill.tokenize_fn(tokenizer)
     drop_in("The encoder is built.")
     usual = {"remove_columns": ["text"], "num_proc": num_proc, "load_from_cache_file": False}
-    with LocalExecutor(engine_modules("auto")) as pool:
+    with LocalExecutor(worker_modules("auto")) as pool:
         ours = {"num_proc": num_proc, "cache_dir": cache}
         ways: dict[str, Callable[[], Any]] = {
             "dataset.map(tiktoken)": lambda: dataset.map(recipe, **usual),

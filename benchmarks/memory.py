@@ -46,15 +46,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from engine_ratio import add_corpus_option, build_corpus, freeze_run, read_originals, tokenmill_command
 
-from tokenmill import machine, planning
-from tokenmill.api.means import choose_means
-from tokenmill.job import parse_size
-from tokenmill.tokenizers.gigatoken_engine import GigatokenEngine
+from tokenmill.humanize import parse_size
+from tokenmill.pipeline import plan
+from tokenmill.pipeline.resources import plan_resources
+from tokenmill.pipeline.tokenize import Tokenize
+from tokenmill.system import machine
+from tokenmill.tokenizers.engines.gigatoken import GigatokenEngine
 from tokenmill.tokenizers.tokenizer import CACHE_BYTES
-from tokenmill.work import Tokenize
 
 SAMPLE_SECONDS = 0.05
-MOST_GROWTH = 1.10
+MAX_GROWTH = 1.10
 DOCUMENT_MEMORY = "4GB"
 TIGHT_MEMORY = "1.2GB"
 
@@ -295,9 +296,9 @@ def count_drops(files: list[str], tokenizer: str, workers: int, memory: str | No
 
     GigatokenEngine.forget = counted  # type: ignore[method-assign]
     frozen = freeze_run(files, tokenizer, store)
-    means = choose_means(workers, memory, most_workers=frozen.run.units)
+    means = plan_resources(workers, memory, most_workers=frozen.run.units)
     tokenize = Tokenize(store, frozen.run.job, frozen.run.engine, means.worker_bytes)
-    for task in planning.tasks(frozen.plan, frozen.sources, range(0, frozen.run.units, means.workers)):
+    for task in plan.tasks(frozen.plan, frozen.sources, range(0, frozen.run.units, means.workers)):
         tokenize(task)
     return drops
 
@@ -342,8 +343,8 @@ def judge(rows: list[Row]) -> list[str]:
     tree = {row.name: row.measured.tree_bytes for row in rows}
     if {"small corpus", "large corpus"} <= tree.keys():
         growth = tree["large corpus"] / tree["small corpus"]
-        print(f"\nlarge corpus / small corpus: {growth:.3f} (at most {MOST_GROWTH:.2f})")
-        if growth > MOST_GROWTH:
+        print(f"\nlarge corpus / small corpus: {growth:.3f} (at most {MAX_GROWTH:.2f})")
+        if growth > MAX_GROWTH:
             problems.append(f"the large corpus needs {growth:.2f} times the memory of the small one")
     if {"small corpus", "large, new words"} <= tree.keys():
         allowed = tree["small corpus"] + CACHE_BYTES * max(row.workers_started for row in rows)

@@ -57,25 +57,27 @@ from memory import process_tree
 from plan_scale import GROUPS_IN_FILE, text_of, write_parquet
 
 import tokenmill
-from tokenmill import layout, logbook, planning
-from tokenmill.api import mill
-from tokenmill.api.freeze import freeze, load
-from tokenmill.api.progress import Silent
-from tokenmill.api.request import Words, find_sources, make_request
 from tokenmill.executors.local import LocalExecutor
-from tokenmill.executors.outcomes import Done, Executor, Terms
-from tokenmill.job import Job
-from tokenmill.part import PartContent, PartSummary, write_part
-from tokenmill.planning import UnitTask
+from tokenmill.executors.outcomes import Done, Executor, RetryPolicy
+from tokenmill.executors.progress import Silent
+from tokenmill.pipeline import driver
+from tokenmill.pipeline import plan as planning
+from tokenmill.pipeline.commit import Committed
+from tokenmill.pipeline.freeze import freeze, load_existing
+from tokenmill.pipeline.plan import UnitTask
+from tokenmill.pipeline.request import PrepareOptions, find_sources, make_request
+from tokenmill.pipeline.units import WorkerLimits
 from tokenmill.sources.documents import Slices
-from tokenmill.sources.footers import Kept
+from tokenmill.sources.parquet_footer import PackedFooter
 from tokenmill.storage import folder_at
-from tokenmill.work import Committed, Limits
+from tokenmill.store import event_log, layout
+from tokenmill.store.job import Job
+from tokenmill.store.part import PartContent, PartSummary, write_part
 
-MOST_SECONDS = 120.0
-MOST_BYTES = 2e9
-MOST_GROWTH = 1.3
-LEAST_SECONDS = 0.3
+MAX_SECONDS = 120.0
+MAX_BYTES = 2e9
+MAX_GROWTH = 1.3
+MIN_SECONDS = 0.3
 """A step that takes less than this beyond its start is too short for its growth to be told from noise."""
 
 WIDE = "wide.parquet"
@@ -95,7 +97,7 @@ SAMPLE_SECONDS = 0.2
 class Nothing(msgspec.Struct, frozen=True):
     """The function of a worker: a unit's number for the unit."""
 
-    def foresee(self, task: UnitTask) -> None:
+    def prefetch(self, task: UnitTask) -> None:
         """There is nothing to be done ahead, either."""
 
     def __call__(self, task: UnitTask) -> int:
@@ -106,11 +108,11 @@ class Nothing(msgspec.Struct, frozen=True):
 class Pretend:
     """The function of a worker in a run in which nothing is done: a unit's part is said to be there."""
 
-    def __init__(self, directory: str, job: Job, engine: str, limits: Limits) -> None:  # noqa: ARG002 - as Tokenize has
+    def __init__(self, directory: str, job: Job, engine: str, limits: WorkerLimits) -> None:  # noqa: ARG002 - as Tokenize has
         self.digest = job.digest()
         self.engine = engine
 
-    def foresee(self, task: UnitTask) -> None:
+    def prefetch(self, task: UnitTask) -> None:
         """There is nothing to be done ahead."""
 
     def __call__(self, task: UnitTask) -> Committed:
@@ -120,16 +122,16 @@ class Pretend:
 
 def run(sources: str, store: str, workers: str, tokenizer: str, on: str) -> dict[str, Any]:
     """Prepare a store without its parts."""
-    mill.Tokenize = Pretend  # type: ignore[misc,assignment]
+    driver.Tokenize = Pretend  # type: ignore[misc,assignment]
     words: dict[str, Any] = {"tokenizer": tokenizer, "unit_bytes": 1, "workers": int(workers)}
     done = tokenmill.prepare(sources, out=store, on=on, reporter=Silent(), **words)
     return {"units": done.units, "units_done_now": done.units_done_now, "deaths": done.deaths}
 
 
-def execute(executor: Executor, store: str, terms: Terms) -> dict[str, Any]:
+def execute(executor: Executor, store: str, terms: RetryPolicy) -> dict[str, Any]:
     """Give out the units of a store's plan, and count what comes back."""
     folder = folder_at(store)
-    frozen = load(folder, layout.require_run(folder))
+    frozen = load_existing(folder, layout.require_run(folder))
     units = frozen.run.units
     seen = np.zeros(units, np.bool_)
     started = time.perf_counter()
@@ -145,20 +147,20 @@ def execute(executor: Executor, store: str, terms: Terms) -> dict[str, Any]:
 def execute_local(store: str, workers: str, ahead: str) -> dict[str, Any]:
     """Through the processes of this machine."""
     with LocalExecutor() as executor:
-        return execute(executor.start(int(workers)), store, Terms(ahead=int(ahead)))
+        return execute(executor.start(int(workers)), store, RetryPolicy(ahead=int(ahead)))
 
 
 def execute_ray(store: str, workers: str) -> dict[str, Any]:
     """Through Ray, on a cluster that is started for it."""
-    from tokenmill.executors.ray import RayExecutor  # noqa: PLC0415 - an extra
+    from tokenmill.executors.ray.executor import RayExecutor  # noqa: PLC0415 - an extra
 
     with RayExecutor() as executor:
-        return execute(executor.start(int(workers)), store, Terms())
+        return execute(executor.start(int(workers)), store, RetryPolicy())
 
 
 def freeze_run(sources: str, store: str, workers: str, tokenizer: str) -> dict[str, Any]:
     """Freeze the run of some sources, a unit for each row group."""
-    words = Words([sources], tokenizer, unit_bytes=1)
+    words = PrepareOptions([sources], tokenizer, unit_bytes=1)
     folder = folder_at(store)
     folder.create()
     with LocalExecutor() as executor:
@@ -169,7 +171,7 @@ def freeze_run(sources: str, store: str, workers: str, tokenizer: str) -> dict[s
 def write_wide(store: str, units: str) -> dict[str, Any]:
     """Put together the plan of files like FineWeb's; what it keeps of their row groups has the right size, no more."""
     chance = random.Random(1)
-    shape = Kept("text", 1, True, 2, "parquet-cpp-arrow version 16.1.0", ((1, True, (0, 3, 8)),), b"")
+    shape = PackedFooter("text", 1, True, 2, "parquet-cpp-arrow version 16.1.0", ((1, True, (0, 3, 8)),), b"")
     replace = msgspec.structs.replace
     numbers = [chance.randbytes(WIDE_GROUPS * WIDE_GROUP_BYTES) for _ in range(20 * WIDE_UNITS)]
     kept = [msgspec.msgpack.encode(replace(shape, numbers=each)) for each in numbers]
@@ -180,7 +182,7 @@ def write_wide(store: str, units: str) -> dict[str, Any]:
         details = [unit.to_bytes(8, "little") + kept[unit % len(kept)] for unit in range(first, first + WIDE_UNITS)]
         pieces.append(Slices(start, start + WIDE_GROUPS, text_bytes, rows, details))
     folder = folder_at(store)
-    folder.publish_new(WIDE, layout.table_bytes(planning.joined(pieces, 64 << 20, None)))
+    folder.publish_new(WIDE, layout.table_bytes(planning.build_plan(pieces, 64 << 20, None)))
     return {"files": len(pieces), "plan_bytes": folder.size(WIDE)}
 
 
@@ -210,8 +212,8 @@ def make_parts(store: str, missing: int, workers: int) -> None:
     left_out = set(np.linspace(0, run.units - 1, missing).astype(int).tolist())
     units = [unit for unit in range(run.units) if unit not in left_out]
     chunks = [units[start : start + 2000] for start in range(0, len(units), 2000)]
-    start = logbook.line("start", units=run.units, missing=run.units, workers=workers, engine="")
-    logbook.append(folder, [start])
+    start = event_log.line("start", units=run.units, missing=run.units, workers=workers, engine="")
+    event_log.append(folder, [start])
     with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), _skip_fsync) as pool:
         for lines in pool.map(partial(_make_parts, store, msgspec.json.encode(run.job)), chunks):
             folder.append(layout.LOG, lines)
@@ -259,7 +261,7 @@ class Measured:
     @property
     def within(self) -> bool:
         """Whether both limits were kept."""
-        return self.seconds <= MOST_SECONDS and self.tree_bytes <= MOST_BYTES
+        return self.seconds <= MAX_SECONDS and self.tree_bytes <= MAX_BYTES
 
 
 def measure(step: str, units: int, command: list[str]) -> Measured:
@@ -386,7 +388,7 @@ def _check(steps: list[Measured], units: int, missing: int) -> None:
 def growth(small: Measured, large: Measured, start_seconds: float) -> float | None:
     """How many times as long a unit takes at the larger size; None where the smaller size is too short to tell."""
     seconds = small.seconds - start_seconds
-    if seconds < LEAST_SECONDS:
+    if seconds < MIN_SECONDS:
         return None
     return (large.seconds - start_seconds) / seconds / (large.units / small.units)
 
@@ -411,18 +413,18 @@ def judge(found: list[Measured]) -> tuple[list[str], list[str]]:
         cells = [f"{by_size[units].seconds:.2f}" if units in by_size else "" for units in sizes]
         largest, last = known[-1], grown[-1] if grown else None
         beyond = largest.seconds - start
-        rate = f"{largest.units / beyond:,.0f}" if beyond >= LEAST_SECONDS else ""
+        rate = f"{largest.units / beyond:,.0f}" if beyond >= MIN_SECONDS else ""
         lines.append(
             f"| {step} | {start:.2f} | {' | '.join(cells)} | {rate} | {'' if last is None else f'{last:.2f}'} "
             f"| {largest.tree_bytes / 1e6:.0f} | {largest.driver_bytes / 1e6:.0f} |"
         )
         problems += [
-            f"{step} of {each.units:,} units passes {MOST_SECONDS:.0f} s or {MOST_BYTES / 1e6:.0f} MB"
+            f"{step} of {each.units:,} units passes {MAX_SECONDS:.0f} s or {MAX_BYTES / 1e6:.0f} MB"
             for each in known
             if not each.within
         ]
         problems += [
-            f"{step} grows {each:.2f} times as fast as units do" for each in grown if each and each > MOST_GROWTH
+            f"{step} grows {each:.2f} times as fast as units do" for each in grown if each and each > MAX_GROWTH
         ]
     return lines, problems
 

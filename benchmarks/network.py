@@ -27,10 +27,10 @@ from typing import Any
 from engine_ratio import tokenmill_command
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
-from servers.proxy import Proxy
-from servers.seaweed import S3Server, start_seaweed
+from tests.support.servers.proxy import Proxy
+from tests.support.servers.seaweed import S3Server, start_seaweed
 
-LEAST_RATIO = 0.9
+MIN_RATIO = 0.9
 PERIOD = 100_000
 
 
@@ -122,7 +122,7 @@ def measure(options: argparse.Namespace, corpus: Path, server: S3Server, scratch
             shutil.rmtree(local)
     ratio = best["s3"] / best["disk"]
     print(f"\nbest of each: {best['disk']:.1f} and {best['s3']:.1f} MB/s: {ratio:.2f} ({far['units']} units)")
-    return 0 if ratio >= LEAST_RATIO else 1
+    return 0 if ratio >= MIN_RATIO else 1
 
 
 if __name__ == "__main__":

@@ -37,16 +37,16 @@ import pyarrow.parquet as pq
 from engine_ratio import tokenmill_command
 from memory import Measured, measure
 
-from tokenmill import layout, logbook
-from tokenmill.api.freeze import freeze
-from tokenmill.api.request import Words, find_sources, make_request
 from tokenmill.executors.local import LocalExecutor
-from tokenmill.job import Job
-from tokenmill.part import PartContent, PartSummary, write_part
+from tokenmill.pipeline.freeze import freeze
+from tokenmill.pipeline.request import PrepareOptions, find_sources, make_request
 from tokenmill.storage import folder_at
+from tokenmill.store import event_log, layout
+from tokenmill.store.job import Job
+from tokenmill.store.part import PartContent, PartSummary, write_part
 
-MOST_SECONDS = 30.0
-MOST_BYTES = 600e6
+MAX_SECONDS = 30.0
+MAX_BYTES = 600e6
 GROUPS_IN_FILE = 1000
 FILES_IN_DIRECTORY = 1000
 
@@ -92,7 +92,7 @@ KINDS = {"parquet": Kind(write_parquet, GROUPS_IN_FILE), "txt": Kind(write_text,
 
 def make_store(kind: str, sources: str, directory: str, missing: set[int], options: argparse.Namespace) -> None:
     """Freeze the run and make its parts, those of some units left out, as an interrupted run would have left them."""
-    words = Words(sources, options.tokenizer, unit_bytes=1)
+    words = PrepareOptions(sources, options.tokenizer, unit_bytes=1)
     request = make_request(words, find_sources(words))
     folder = folder_at(directory)
     folder.create()
@@ -106,8 +106,8 @@ def make_store(kind: str, sources: str, directory: str, missing: set[int], optio
     with ProcessPoolExecutor(options.workers, multiprocessing.get_context("spawn"), _skip_fsync) as pool:
         futures = [pool.submit(make_parts, kind, directory, job, chunk) for chunk in chunks]
         lines = b"".join(future.result() for future in futures)
-    start = logbook.line("start", units=options.units, missing=options.units, workers=options.workers, engine="")
-    logbook.append(folder, [start])
+    start = event_log.line("start", units=options.units, missing=options.units, workers=options.workers, engine="")
+    event_log.append(folder, [start])
     folder.append(layout.LOG, lines)
 
 
@@ -151,7 +151,7 @@ class Row:
     @property
     def within(self) -> bool:
         """Whether both limits were kept."""
-        return self.measured.seconds <= MOST_SECONDS and self.measured.tree_bytes <= MOST_BYTES
+        return self.measured.seconds <= MAX_SECONDS and self.measured.tree_bytes <= MAX_BYTES
 
 
 def run_kind(kind: str, options: argparse.Namespace, directory: str) -> list[Row]:
@@ -230,7 +230,7 @@ def main() -> int:
             json.dump({"units": options.units, "rows": figures}, file, indent=2)
     over = [row for row in rows if not row.within and row.command != "verify"]
     for row in over:
-        print(f"error: {row.command} of {row.corpus} passes {MOST_SECONDS:.0f} s or {MOST_BYTES / 1e6:.0f} MB")
+        print(f"error: {row.command} of {row.corpus} passes {MAX_SECONDS:.0f} s or {MAX_BYTES / 1e6:.0f} MB")
     return 1 if over else 0
 
 

@@ -11,11 +11,12 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from tokenmill import layout
-from tokenmill.job import Job, TokenizerSpec
-from tokenmill.part import PartContent, PartSummary, write_part
 from tokenmill.storage import folder_at
-from tokenmill.tokenizers.tiktoken_engine import format_ranks
+from tokenmill.store import layout
+from tokenmill.store.job import Job
+from tokenmill.store.part import PartContent, PartSummary, write_part
+from tokenmill.tokenizers.engines.tiktoken import format_ranks
+from tokenmill.tokenizers.spec import TokenizerSpec
 
 END = 50256
 PART_TOKENS = 4_000_000

@@ -17,15 +17,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from tokenmill import keys
+from tokenmill.tokenizers import document_hash
 from tokenmill.tokenizers.audit import AUDIT_SHARE, FIRST_AUDIT_BYTES, Audit, MismatchAt
-from tokenmill.tokenizers.engine import Encoded
-from tokenmill.tokenizers.spelling import Spelling
+from tokenmill.tokenizers.engines.protocol import Encoded
+from tokenmill.tokenizers.resolve import resolve
+from tokenmill.tokenizers.token_lengths import Spelling
 from tokenmill.tokenizers.tokenizer import Tokenizer
-from tokenmill.tokenizers.vocabulary import resolve
 
 if TYPE_CHECKING:
-    from tokenmill.tokenizers.engine import Engine
+    from tokenmill.tokenizers.engines.protocol import Engine
 
 UNIT_BYTES = 4 << 20
 
@@ -48,10 +48,12 @@ class PlantedBug:
         if text is not self._text:
             return self._engine.encode(text)
         rows = np.arange(len(text), dtype=np.uint64)
-        hashes = keys.document_keys(self.trial, np.full(1, self.unit, np.uint32), rows)
-        wrong = np.flatnonzero(keys.chosen(hashes, self.share))
+        hashes = document_hash.document_keys(self.trial, np.full(1, self.unit, np.uint32), rows)
+        wrong = np.flatnonzero(document_hash.in_sample(hashes, self.share))
         sizes = np.diff(self._right.offsets)[wrong]
-        places = self._right.offsets[wrong] + (keys.mix(hashes[wrong]) % sizes.astype(np.uint64)).astype(np.int64)
+        places = self._right.offsets[wrong] + (document_hash.mix(hashes[wrong]) % sizes.astype(np.uint64)).astype(
+            np.int64
+        )
         tokens = self._right.tokens.copy()
         tokens[places] = self._other[tokens[places]]
         return Encoded(tokens, self._right.offsets)

@@ -36,7 +36,7 @@ from memory import measure
 from synthetic import make_store
 
 import tokenmill
-from tokenmill.job import parse_size
+from tokenmill.humanize import parse_size
 
 SEED = "7"
 FAILED: list[str] = []

@@ -30,13 +30,13 @@ import pyarrow.parquet as pq
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
-import poison
-from cluster_runs import SLOW, Run, Site, losses, site
-from conftest import SMALL_JSON
-from killing import write_corpus
-from remote_runs import Ended, end, kill, tokenmill
-from servers import ray_nodes
-from servers.seaweed import S3Server, start_seaweed
+from tests.support import poison
+from tests.support.cluster_runs import SLOW, Run, Site, losses, site
+from tests.support.corpora import SMALL_JSON
+from tests.support.killing import write_corpus
+from tests.support.remote_runs import Ended, end, kill, tokenmill
+from tests.support.servers import ray_nodes
+from tests.support.servers.seaweed import S3Server, start_seaweed
 
 CPUS = 2
 ROWS_IN_UNIT = 100

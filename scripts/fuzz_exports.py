@@ -24,13 +24,13 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
 import tokenmill
-from conftest import SMALL_TIKTOKEN, write_parquet
-from export_model import flat, model, read_back
-from tokenmill.api import exporting
+from tests.support.corpora import SMALL_TIKTOKEN, write_parquet
+from tests.support.export_model import flat, model, read_back
+from tokenmill.api import export
 from tokenmill.errors import UsageError
 from tokenmill.executors.local import LocalExecutor
 from tokenmill.exports import PRELOAD, shards
-from tokenmill.formats import FORMATS, find_format
+from tokenmill.exports.formats import FORMATS, find_format
 
 LENGTHS = {"many": [0, 3, 40, 200, 900], "long": [5, 20_000], "one": [300], "empty": [0]}
 DOCUMENTS = {"many": 400, "long": 40, "one": 1, "empty": 9}
@@ -71,20 +71,20 @@ def random_options(rng: random.Random, name: str, tokens: int) -> dict[str, Any]
 
 def shrink_work(rng: random.Random) -> None:
     """Runs, bins, batches and pieces of a few documents, so that small stores have many of them."""
-    frozen = exporting._frozen  # noqa: SLF001 - the sizes are no options, on purpose
+    frozen = export._frozen  # noqa: SLF001 - the sizes are no options, on purpose
 
     def small(*arguments: Any) -> Any:
         whole = frozen(*arguments)
         return type(whole)(whole.job, bins=rng.choice([2, 8, 64, 1024]), run_tokens=rng.choice([500, 5000, 30_000]))
 
-    exporting._frozen = small  # noqa: SLF001
-    exporting._batch_bytes = lambda _: rng.choice([200, 3000, 1 << 20])  # noqa: SLF001
+    export._frozen = small  # noqa: SLF001
+    export._batch_bytes = lambda _: rng.choice([200, 3000, 1 << 20])  # noqa: SLF001
     shards.PIECE_TOKENS = 9000
 
 
 def difference(store: tokenmill.Store, out: Path, name: str, options: dict[str, Any], done: Any) -> str | None:
     """What is wrong with an export, if anything."""
-    traits = find_format(name).TRAITS
+    traits = find_format(name).SPEC
     val = options.get("val", traits.val)
     share = float(val) if val not in {None, "none", "first-shard"} else None
     end = options.get("end_token", traits.end)

@@ -36,8 +36,8 @@ import pyarrow as pa
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "fuzz"))
 
-from mutations import mutate
-from targets import PACKAGE, TARGETS, fate, make_base
+from tests.support.fuzz.mutations import mutate
+from tests.support.fuzz.targets import PACKAGE, TARGETS, fate, make_base
 
 ROOT = Path(__file__).resolve().parents[1]
 SECONDS = 10

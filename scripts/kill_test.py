@@ -24,7 +24,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
-from killing import (
+from tests.support.killing import (
     Job,
     Round,
     Run,
@@ -38,10 +38,10 @@ from killing import (
 )
 
 ROWS_IN_UNIT = 64
-MOST_GROUP_KILLS = 5
+MAX_GROUP_KILLS = 5
 """Kills of one directory's runs, before the one that is left alone."""
 
-MOST_WORKER_KILLS = 2
+MAX_WORKER_KILLS = 2
 """Kills in one run: a unit is tried three times, and they could all hit the same one."""
 
 LONG_SECONDS = 3600.0
@@ -68,7 +68,7 @@ class Trial:
     def kill_groups(self, kills: int) -> int:
         """Kill whole process groups, several in a row, then finish; how many were hit."""
         trial, committed = self._round(), []
-        for _ in range(min(kills, self.rng.randint(2, MOST_GROUP_KILLS))):
+        for _ in range(min(kills, self.rng.randint(2, MAX_GROUP_KILLS))):
             run = self.job.start(trial.out)
             self._wait_at_random(run)
             run.signal_group(signal.SIGKILL)
@@ -83,7 +83,7 @@ class Trial:
         """Kill single workers of a run that has to survive it; how many were hit."""
         trial, committed = self._round(), []
         run = self.job.start(trial.out)
-        for _ in range(min(kills, MOST_WORKER_KILLS)):
+        for _ in range(min(kills, MAX_WORKER_KILLS)):
             self._wait_at_random(run)
             wait_until(lambda: bool(workers(run.process.pid)) or not run.going)
             with contextlib.suppress(ProcessLookupError, IndexError):

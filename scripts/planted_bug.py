@@ -23,7 +23,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
-import poison
+from tests.support import poison
 
 
 def prepare(corpus: Path, out: Path, *options: str, environment: dict[str, str] | None = None) -> tuple[float, str]:

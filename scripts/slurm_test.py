@@ -41,9 +41,9 @@ import pyarrow.parquet as pq
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
-from remote_runs import differences, local_files, results
-from servers.seaweed import start_seaweed
-from servers.slurm import REQUEUE_SECONDS, JobRecord, Slurm, missing_packages, start_slurm
+from tests.support.remote_runs import differences, local_files, results
+from tests.support.servers.seaweed import start_seaweed
+from tests.support.servers.slurm import REQUEUE_SECONDS, JobRecord, Slurm, missing_packages, start_slurm
 
 ROOT = Path(__file__).resolve().parents[1]
 RUNS = ["disk", "s3", "srun", "cancel"]

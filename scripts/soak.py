@@ -41,16 +41,16 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
-from soaking import disks, shims
-from soaking.changing import Changing
-from soaking.damaged import Batch, Driver
-from soaking.storms import POISONS, Storm, folder_of, poison
-from soaking.tally import Tally
-from soaking.tampering import Tampering
+from tests.support.soaking import disks, shims
+from tests.support.soaking.changing import Changing
+from tests.support.soaking.damaged import Batch, Driver
+from tests.support.soaking.storms import POISONS, Storm, folder_of, poison
+from tests.support.soaking.tally import Tally
+from tests.support.soaking.tampering import Tampering
 
 TURNS = (*("storm", "tampered", "storm", "damaged", "tampered") * 3, "changing", "poisoned")
 PROGRESS_SECONDS = 30.0
-MOST_TOLD = 1500
+MAX_TOLD = 1500
 """How many characters of a finding are shown."""
 
 
@@ -79,7 +79,7 @@ class Soak:
                 Batch(seed, folder, self.tally, self.driver).run()
         self.tally.add("kinds of run", kind)
         for finding in self.tally.findings[self._told :]:
-            print(f"{finding.verdict}: {finding.run}\n{textwrap.indent(finding.told[-MOST_TOLD:], '    ')}", flush=True)
+            print(f"{finding.verdict}: {finding.run}\n{textwrap.indent(finding.told[-MAX_TOLD:], '    ')}", flush=True)
         self._told = len(self.tally.findings)
 
     def go_on(self, minutes: float, seed: int) -> None:

@@ -36,13 +36,13 @@ import pyarrow.parquet as pq
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
-from remote_runs import differences, local_files
-from servers.seaweed import start_seaweed
+from tests.support.remote_runs import differences, local_files
+from tests.support.servers.seaweed import start_seaweed
 
 ROOT = Path(__file__).resolve().parents[1]
 RANKS = 4
-MOST_TIMES_IDEAL = 1.3
-MOST_UNLIKE = 0.15
+MAX_TIMES_IDEAL = 1.3
+MAX_UNLIKE = 0.15
 """By how much the CPU time of the fast ranks may differ between two runs that are compared."""
 
 PERIOD_SECONDS = 0.5
@@ -234,13 +234,13 @@ def judge(equal: Race, uneven: Race, slow: float, places: tuple[Place, Place]) -
     last = max(rank.seconds for rank in uneven.ranks) / ideal
     print(f"\nideal {ideal:.1f} s = {equal.seconds:.1f} s x {RANKS} / {RANKS - 1 + 1 / slow:.1f}")
     print(f"without help for the slow rank it would be about {equal.seconds * slow:.0f} s")
-    print(f"ratio {ratio:.2f} (at most {MOST_TIMES_IDEAL}); the last rank ended at {last:.2f}")
-    if abs(_fast_share(uneven) / _fast_share(equal) - 1) > MOST_UNLIKE:
+    print(f"ratio {ratio:.2f} (at most {MAX_TIMES_IDEAL}); the last rank ended at {last:.2f}")
+    if abs(_fast_share(uneven) / _fast_share(equal) - 1) > MAX_UNLIKE:
         print("note: the machine was busier with other things in one of the runs; the ratio is not reliable")
     codes = [rank.code for run in (equal, uneven) for rank in run.ranks]
     wrong = differences(*(place.files() for place in places)) if codes == [0] * len(codes) else ["exit codes"]
     print(f"same bytes in both stores: {'NO: ' + ', '.join(wrong[:5]) if wrong else 'yes'}")
-    return ratio <= MOST_TIMES_IDEAL and not wrong
+    return ratio <= MAX_TIMES_IDEAL and not wrong
 
 
 def main() -> int:

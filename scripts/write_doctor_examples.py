@@ -17,7 +17,7 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
 
-import dying  # noqa: E402
+from tests.support import dying  # noqa: E402
 
 PAGE = ROOT / "docs" / "why-it-dies.md"
 BLOCK = re.compile(r"<!-- doctor: ([\w-]+) -->\n\n(?:```text\n.*?^```\n\n)?", re.MULTILINE | re.DOTALL)

@@ -5,26 +5,16 @@ from __future__ import annotations
 import base64
 import os
 import secrets
-import sys
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
-DATA = Path(__file__).parent / "data"
-sys.path.insert(0, str(DATA))
-
-from documents import DOCUMENTS  # noqa: E402
-
-from servers.azure import AzureServer, find_azurite, start_azurite  # noqa: E402
-from servers.hub import Hub  # noqa: E402
-from servers.seaweed import S3Server, start_seaweed  # noqa: E402
-
-SMALL_TIKTOKEN = f"{DATA / 'small.tiktoken'}:gpt2"
-SMALL_JSON = str(DATA / "small.json")
+from tests.support.corpora import write_parquet
+from tests.support.documents import DOCUMENTS
+from tests.support.servers.azure import AzureServer, find_azurite, start_azurite
+from tests.support.servers.hub import Hub
+from tests.support.servers.seaweed import Bucket, S3Server, start_seaweed
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -62,36 +52,12 @@ def test_data(monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def write_parquet(path: Path, texts: list[str | None], row_group_size: int = 100) -> str:
-    """Write texts as a Parquet file with a text and an id column."""
-    table = pa.table({"id": list(range(len(texts))), "text": pa.array(texts, pa.string())})
-    path.parent.mkdir(parents=True, exist_ok=True)
-    pq.write_table(table, path, row_group_size=row_group_size)
-    return str(path)
-
-
-def part_bytes(directory: str | Path) -> dict[str, bytes]:
-    """The parts of a store, by name."""
-    return {path.name: path.read_bytes() for path in sorted(Path(directory, "parts").iterdir())}
-
-
-Prepare = Callable[..., object]
-
-
 @pytest.fixture(scope="session")
 def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
     """SeaweedFS, with keys of its own, for all tests of the session. Who kills it has to start it again."""
     server = start_seaweed(tmp_path_factory.mktemp("seaweed"), f"ACCESS{secrets.token_hex(8)}", secrets.token_hex(20))
     yield server
     server.stop()
-
-
-@dataclass(frozen=True)
-class Bucket:
-    """A fresh bucket: its URL, and the server it is on."""
-
-    server: S3Server
-    url: str
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ import tiktoken
 
 FILE_BYTES = 8_000_000
 ROWS_IN_GROUP = 1000
-ROWS_AT_ONCE = 500
+ROWS_PER_BATCH = 500
 
 
 @dataclass(frozen=True)
@@ -87,8 +87,8 @@ def _encode(texts: list[pa.ChunkedArray], threads: int) -> tuple[npt.NDArray[np.
     encoding = tiktoken.get_encoding("gpt2")
     counts, hashes = [], []
     for text in texts:
-        for start in range(0, len(text), ROWS_AT_ONCE):
-            rows = text.slice(start, ROWS_AT_ONCE).to_pylist()
+        for start in range(0, len(text), ROWS_PER_BATCH):
+            rows = text.slice(start, ROWS_PER_BATCH).to_pylist()
             for tokens in encoding.encode_ordinary_batch(rows, num_threads=threads):
                 counts.append(len(tokens) + 1)
                 hashes.append(outputs.hash_document(np.array(tokens, np.uint16)))

@@ -11,7 +11,7 @@ from expected import Check
 
 LAYOUTS = {(20240520, 1): np.dtype("<u2"), (20240801, 7): np.dtype("<u4")}
 HEADER_BYTES = 1024
-MOST_BYTES = 2**31
+MAX_BYTES = 2**31
 ROWS, COLUMNS = 4, 1024
 
 
@@ -40,7 +40,7 @@ def read_shard(check: Check, path: str) -> np.ndarray:
     check.require(not header[3:].any(), f"{name}: the rest of the header is not zero")
     size = os.path.getsize(path)
     check.require(size == HEADER_BYTES + count * dtype.itemsize, f"{name}: {size:,} bytes for {count:,} tokens")
-    check.require(size < MOST_BYTES, f"{name}: {size:,} bytes, and llm.c seeks with an int")
+    check.require(size < MAX_BYTES, f"{name}: {size:,} bytes, and llm.c seeks with an int")
     check.require(count >= ROWS * COLUMNS + 1, f"{name}: {count:,} tokens are less than a batch")
     return np.fromfile(path, dtype, offset=HEADER_BYTES)
 

@@ -14,27 +14,43 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from tokenmill.errors import TokenmillError
-from tokenmill.settings import using
+from tokenmill.system.environment import using
 
 if TYPE_CHECKING:
-    from tokenmill.api import (
-        Store,
-        bench,
-        export,
-        finish,
-        locate,
-        map_dataset,
-        open,  # noqa: A004 - tokenmill.open is the name
-        plan,
-        prepare,
-        report,
-        stats,
-        status,
-        tokenize_fn,
-        verify,
-    )
+    from tokenmill.api.bench import bench
+    from tokenmill.api.export import export
+    from tokenmill.api.finish import finish
+    from tokenmill.api.locate import locate
+    from tokenmill.api.map_dataset import map_dataset
+    from tokenmill.api.open import open  # noqa: A004 - tokenmill.open is the name
+    from tokenmill.api.plan import plan
+    from tokenmill.api.prepare import prepare
+    from tokenmill.api.report import report
+    from tokenmill.api.stats import stats
+    from tokenmill.api.status import status
+    from tokenmill.api.verify import verify
+    from tokenmill.store.reader import Store
+    from tokenmill.tokenizers.tokenize_fn import tokenize_fn
 
 __version__ = "0.1.0"
+_MODULES = {
+    "Store": "tokenmill.store.reader",
+    "bench": "tokenmill.api.bench",
+    "export": "tokenmill.api.export",
+    "finish": "tokenmill.api.finish",
+    "locate": "tokenmill.api.locate",
+    "map_dataset": "tokenmill.api.map_dataset",
+    "open": "tokenmill.api.open",
+    "plan": "tokenmill.api.plan",
+    "prepare": "tokenmill.api.prepare",
+    "report": "tokenmill.api.report",
+    "stats": "tokenmill.api.stats",
+    "status": "tokenmill.api.status",
+    "tokenize_fn": "tokenmill.tokenizers.tokenize_fn",
+    "verify": "tokenmill.api.verify",
+}
+"""The module of each public name, imported on first use."""
+
 __all__ = [
     "Store",
     "TokenmillError",
@@ -56,11 +72,9 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name == "tokenize_fn":  # in every process that it is sent to: without the rest
-        return importlib.import_module("tokenmill.drop_in").tokenize_fn
-    if name in __all__:
-        return getattr(importlib.import_module("tokenmill.api"), name)
-    raise AttributeError(f"module 'tokenmill' has no attribute {name!r}")
+    if name not in _MODULES:
+        raise AttributeError(f"module 'tokenmill' has no attribute {name!r}")
+    return getattr(importlib.import_module(_MODULES[name]), name)
 
 
 def __dir__() -> list[str]:

@@ -9,8 +9,9 @@ from typing import Any, NoReturn
 
 import click
 
-from tokenmill import __version__, startup, terminal
-from tokenmill.cli import commands, failing
+from tokenmill import __version__
+from tokenmill.cli import commands, failures
+from tokenmill.system import startup, terminal
 
 INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
@@ -46,7 +47,7 @@ def main() -> None:
         _run()
     except (click.exceptions.Abort, KeyboardInterrupt):
         # sys.exit would end by SIGINT if the signal came inside an exec, as dataclasses have it
-        failing.end_by_signal()
+        failures.end_by_signal()
 
 
 def _run() -> None:
@@ -56,11 +57,11 @@ def _run() -> None:
         sys.stderr.flush()
         os._exit(code)  # all is done and written; native libraries have been seen to abort while they are taken down
     except click.ClickException as error:
-        failing.end_of_usage(error)
+        failures.end_of_usage(error)
     except click.exceptions.Abort:
         raise
     except Exception as error:  # noqa: BLE001 - the border: said in sentences, and whole with --debug
-        failing.end_of(error)
+        failures.end_of(error)
 
 
 def _interrupt(_number: int, _frame: Any) -> None:
@@ -70,4 +71,4 @@ def _interrupt(_number: int, _frame: Any) -> None:
 
 
 def _leave(*_: Any) -> NoReturn:
-    failing.end_by_signal()
+    failures.end_by_signal()

@@ -6,16 +6,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tokenmill import terminal
-from tokenmill.cli import failing, options
+import tokenmill
+from tokenmill.cli import failures, options
+from tokenmill.system import terminal
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from rich.table import Table
 
-    from tokenmill.api import Benchmark
-    from tokenmill.api.benching.forecast import Cell, Forecast
+    from tokenmill.pipeline.bench.forecast import Cell, Forecast
+    from tokenmill.pipeline.bench.result import BenchResult
 
 DEFAULT_MARK = "*"
 STOPPED = "interrupted: nothing is left behind"
@@ -60,23 +61,22 @@ def bench(sources: tuple[str, ...], as_json: bool, **words: Any) -> None:
     Units from all over the SOURCEs are read, encoded and written as a run does it, and removed again. Without SOURCE,
     the text is made up on the spot, and the figures are an upper bound.
     """
-    from tokenmill import api  # noqa: PLC0415 - after the options are known to be right
-    from tokenmill.api import progress  # noqa: PLC0415
-    from tokenmill.cli import show  # noqa: PLC0415
+    from tokenmill.cli import output  # noqa: PLC0415
+    from tokenmill.executors import progress  # noqa: PLC0415
 
-    words["separator"] = options.written(words["separator"])
+    words["separator"] = options.unescape_separator(words["separator"])
     try:
-        measured = api.bench(sources, **words, reporter=progress.for_command(options.quiet()))
+        measured = tokenmill.bench(sources, **words, reporter=progress.for_command(options.quiet()))
     except KeyboardInterrupt:  # there is no store to go on with, as other commands have it
-        failing.end_by_signal(STOPPED)
+        failures.end_by_signal(STOPPED)
     if as_json:
-        show.result(measured, as_json, _measured)
+        output.result(measured, as_json, _measured)
         return
     _print_table(measured.cells)
     terminal.echo()
-    show.result(measured, as_json, _measured)
+    output.result(measured, as_json, _measured)
     terminal.echo()
-    show.result(measured, as_json, _foretold)
+    output.result(measured, as_json, _foretold)
 
 
 def _print_table(cells: list[Cell]) -> None:
@@ -89,7 +89,7 @@ def _print_table(cells: list[Cell]) -> None:
 def _table(cells: list[Cell]) -> Table:
     from rich.table import Table  # noqa: PLC0415 - heavy
 
-    from tokenmill.wording import number  # noqa: PLC0415
+    from tokenmill.humanize import number  # noqa: PLC0415
 
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("engine", no_wrap=True)
@@ -114,8 +114,8 @@ def _table(cells: list[Cell]) -> Table:
     return table
 
 
-def _measured(measured: Benchmark) -> Iterable[tuple[str, str]]:
-    from tokenmill.wording import size  # noqa: PLC0415
+def _measured(measured: BenchResult) -> Iterable[tuple[str, str]]:
+    from tokenmill.humanize import size  # noqa: PLC0415
 
     if any(cell.is_default for cell in measured.cells):
         yield DEFAULT_MARK, "what `prepare` does if nothing is said"
@@ -129,8 +129,8 @@ def _measured(measured: Benchmark) -> Iterable[tuple[str, str]]:
         yield "note", notice
 
 
-def _foretold(measured: Benchmark) -> Iterable[tuple[str, str]]:
-    from tokenmill.wording import count, number, size  # noqa: PLC0415
+def _foretold(measured: BenchResult) -> Iterable[tuple[str, str]]:
+    from tokenmill.humanize import count, number, size  # noqa: PLC0415
 
     corpus = measured.corpus
     if measured.is_made_up:
@@ -149,7 +149,7 @@ def _noise(rounds: int) -> str:
     return f"how much slower the slowest of {rounds} rounds was; the best one is told"
 
 
-def _forecasts(measured: Benchmark) -> Iterable[tuple[str, str]]:
+def _forecasts(measured: BenchResult) -> Iterable[tuple[str, str]]:
     """What the default takes, and the best if it is clearly better."""
     default, best = measured.default, measured.best
     if default is None:
@@ -163,7 +163,7 @@ def _forecasts(measured: Benchmark) -> Iterable[tuple[str, str]]:
 
 
 def _forecast(name: str, told: Forecast) -> Iterable[tuple[str, str]]:
-    from tokenmill.wording import count, duration  # noqa: PLC0415
+    from tokenmill.humanize import count, duration  # noqa: PLC0415
 
     work = f"{told.core_hours:,.1f} core-hours" if told.core_hours >= 0.1 else f"{told.core_hours:.3f} core-hours"
     yield name, f"about {duration(told.seconds)} with {count(told.workers, 'worker')} of {told.engine}; {work}"
@@ -172,7 +172,7 @@ def _forecast(name: str, told: Forecast) -> Iterable[tuple[str, str]]:
 
 
 def _needs(told: Forecast) -> Iterable[tuple[str, str]]:
-    from tokenmill.wording import size  # noqa: PLC0415
+    from tokenmill.humanize import size  # noqa: PLC0415
 
     if told.machines_for_a_day > 1:
         yield "in 24 h", f"with {told.machines_for_a_day:,} machines like this one"

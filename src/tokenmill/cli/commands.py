@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+import tokenmill
 from tokenmill.cli import options
 from tokenmill.cli.bench import bench
 from tokenmill.cli.datasets import datasets
@@ -16,7 +17,7 @@ from tokenmill.cli.locate import locate
 from tokenmill.cli.report import report, stats
 
 if TYPE_CHECKING:
-    from tokenmill.api import Status
+    from tokenmill.api.status import StatusResult
     from tokenmill.executors.local import LocalExecutor
 
 
@@ -68,17 +69,16 @@ def prepare(sources: tuple[str, ...], as_json: bool, **words: Any) -> None:
     datasets saves it), JSON Lines (also .gz, .zst) or text; or the name of a dataset, with --version. DIR may be at
     s3://, gs:// or az://, too. Run the same command again after any interruption: only what is missing is done.
     """
-    from tokenmill.tokenizers import engine_modules  # noqa: PLC0415 - after the options are known to be right
+    from tokenmill.pipeline import worker_modules  # noqa: PLC0415 - after the options are known to be right
 
-    words["separator"] = options.written(words["separator"])
-    with _early_workers(words["on"], engine_modules(words["engine"])) as executor:
-        from tokenmill import api  # noqa: PLC0415
-        from tokenmill.api import progress  # noqa: PLC0415
-        from tokenmill.cli import show  # noqa: PLC0415
+    words["separator"] = options.unescape_separator(words["separator"])
+    with _early_workers(words["on"], worker_modules(words["engine"])) as executor:
+        from tokenmill.cli import output  # noqa: PLC0415
+        from tokenmill.executors import progress  # noqa: PLC0415
 
         reporter = progress.for_command(options.quiet())
-        result = api.prepare(sources, **words, reporter=reporter, executor=executor)
-    show.result(result, as_json, show.prepared)
+        result = tokenmill.prepare(sources, **words, reporter=reporter, executor=executor)
+    output.result(result, as_json, output.prepared)
 
 
 @click.command(
@@ -95,13 +95,12 @@ def prepare(sources: tuple[str, ...], as_json: bool, **words: Any) -> None:
 @options.everywhere
 def plan(sources: tuple[str, ...], as_json: bool, **words: Any) -> None:
     """Say what `prepare` would do, without doing it: units, bytes, tokens, disk and time."""
-    from tokenmill import api  # noqa: PLC0415
-    from tokenmill.api import progress  # noqa: PLC0415
-    from tokenmill.cli import show  # noqa: PLC0415
+    from tokenmill.cli import output  # noqa: PLC0415
+    from tokenmill.executors import progress  # noqa: PLC0415
 
-    words["separator"] = options.written(words["separator"])
+    words["separator"] = options.unescape_separator(words["separator"])
     reporter = progress.for_command(options.quiet())
-    show.result(api.plan(sources, **words, reporter=reporter), as_json, show.estimate)
+    output.result(tokenmill.plan(sources, **words, reporter=reporter), as_json, output.estimate)
 
 
 @click.command(
@@ -127,13 +126,12 @@ def export(directory: str, as_json: bool, **words: Any) -> None:
     from tokenmill.exports import PRELOAD  # noqa: PLC0415 - after the options are known to be right
 
     with _early_workers(words["on"], PRELOAD) as executor:
-        from tokenmill import api  # noqa: PLC0415
-        from tokenmill.api import progress  # noqa: PLC0415
-        from tokenmill.cli import show  # noqa: PLC0415
+        from tokenmill.cli import output  # noqa: PLC0415
+        from tokenmill.executors import progress  # noqa: PLC0415
 
         reporter = progress.for_command(options.quiet())
-        result = api.export(directory, **words, reporter=reporter, executor=executor)
-    show.result(result, as_json, show.exported)
+        result = tokenmill.export(directory, **words, reporter=reporter, executor=executor)
+    output.result(result, as_json, output.exported)
 
 
 @click.command(
@@ -144,9 +142,9 @@ def export(directory: str, as_json: bool, **words: Any) -> None:
 @options.everywhere
 def formats(as_json: bool) -> None:
     """List the formats that a store can be exported to, and the trainer each is for."""
-    from tokenmill.cli import show  # noqa: PLC0415
+    from tokenmill.cli import output  # noqa: PLC0415
 
-    show.formats(as_json)
+    output.formats(as_json)
 
 
 @click.command(
@@ -160,28 +158,28 @@ def formats(as_json: bool) -> None:
 @options.everywhere
 def status(directory: str, watch: bool, as_json: bool) -> None:
     """Show how far a run is; it may be running in another process or on other machines."""
-    from tokenmill.api.state import Watch  # noqa: PLC0415
-    from tokenmill.cli import show  # noqa: PLC0415
+    from tokenmill.api.status import StatusWatch  # noqa: PLC0415
+    from tokenmill.cli import output  # noqa: PLC0415
 
-    run = Watch(directory)
+    run = StatusWatch(directory)
     state = run.look()
     watched = watch and state.state == "running"
     while watch and state.state == "running":
-        show.line(_one_line(state))
+        output.line(_one_line(state))
         time.sleep(run.seconds)
         state = run.look()
     if watched:
-        show.end_lines()
-    show.result(state, as_json, show.status)
+        output.end_lines()
+    output.result(state, as_json, output.status)
 
 
-def _one_line(state: Status) -> str:
-    from tokenmill import wording  # noqa: PLC0415
+def _one_line(state: StatusResult) -> str:
+    from tokenmill import humanize  # noqa: PLC0415
 
     share = state.planned_bytes_done / max(state.planned_bytes, 1)
-    left = f"  {wording.duration(state.seconds_left)} left" if state.seconds_left is not None else ""
-    rates = f"{wording.number(state.tokens_per_second or 0)} tok/s  {wording.size(state.bytes_per_second or 0)}/s"
-    crew = f"{wording.count(state.workers, 'worker')} on {wording.count(state.nodes, 'node')}"
+    left = f"  {humanize.duration(state.seconds_left)} left" if state.seconds_left is not None else ""
+    rates = f"{humanize.number(state.tokens_per_second or 0)} tok/s  {humanize.size(state.bytes_per_second or 0)}/s"
+    crew = f"{humanize.count(state.workers, 'worker')} on {humanize.count(state.nodes, 'node')}"
     troubles = ((state.retries, "retries"), (state.deaths, "deaths"))
     trouble = "".join(f"  {number:,} {what}" for number, what in troubles if number)
     return f"{share:6.1%}  {state.units_done:,} of {state.units:,} units  {rates}{left}  {crew}{trouble}"
@@ -211,13 +209,12 @@ def verify(directory: str, every: bool, as_json: bool, **words: Any) -> None:
     DIR is a store, which is checked with the exports inside it, or the directory of an export. Exit code 3 means that
     something is wrong.
     """
-    from tokenmill import api  # noqa: PLC0415
-    from tokenmill.api import progress  # noqa: PLC0415
-    from tokenmill.cli import show  # noqa: PLC0415
+    from tokenmill.cli import output  # noqa: PLC0415
+    from tokenmill.executors import progress  # noqa: PLC0415
 
     reporter = progress.for_command(options.quiet())
-    result = api.verify(directory, all=every, **words, reporter=reporter)
-    show.result(result, as_json, show.verification)
+    result = tokenmill.verify(directory, all=every, **words, reporter=reporter)
+    output.result(result, as_json, output.verification)
 
 
 @click.command(
@@ -239,12 +236,11 @@ def finish(directory: str, as_json: bool, **words: Any) -> None:
     The last of several ranks does this by itself; it is for a run whose ranks have died at the very end. Exit code 1
     means that units are missing.
     """
-    from tokenmill import api  # noqa: PLC0415
-    from tokenmill.api import progress  # noqa: PLC0415
-    from tokenmill.cli import show  # noqa: PLC0415
+    from tokenmill.cli import output  # noqa: PLC0415
+    from tokenmill.executors import progress  # noqa: PLC0415
 
-    result = api.finish(directory, **words, reporter=progress.for_command(options.quiet()))
-    show.result(result, as_json, show.finished)
+    result = tokenmill.finish(directory, **words, reporter=progress.for_command(options.quiet()))
+    output.result(result, as_json, output.finished)
 
 
 @click.command(
@@ -259,16 +255,15 @@ def finish(directory: str, as_json: bool, **words: Any) -> None:
 @options.everywhere
 def inspect(directory: str, doc: int | None, skipped: bool, as_json: bool) -> None:
     """Look into a store: what it holds, one document token by token, or what was skipped."""
-    from tokenmill import api  # noqa: PLC0415
-    from tokenmill.cli import show  # noqa: PLC0415
+    from tokenmill.cli import output  # noqa: PLC0415
 
-    store = api.open(directory)
+    store = tokenmill.open(directory)
     if doc is not None:
-        show.document(store, doc, as_json)
+        output.document(store, doc, as_json)
     elif skipped:
-        show.skipped(store, as_json)
+        output.skipped(store, as_json)
     else:
-        show.overview(store, as_json)
+        output.overview(store, as_json)
 
 
 COMMANDS = (

@@ -6,18 +6,18 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tokenmill import terminal
 from tokenmill.cli import options
+from tokenmill.system import terminal
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from rich.table import Table
 
-    from tokenmill.api.offer import Offer, OfferedVersion
+    from tokenmill.api.datasets import DatasetListing, VersionInfo
 
 UNKNOWN = "-"
-LEAST_COLUMNS = 40
+MIN_COLUMNS = 40
 DISPENSABLE = ("files", "rows", "download", "disk")
 """What is left out of the table where a terminal is narrow, in this order."""
 
@@ -43,27 +43,27 @@ def datasets(name: str | None, tokenizer: str, as_json: bool) -> None:
     With NAME, one of them: its versions, licence, revision and the command to type. The environment variable
     TOKENMILL_DATASETS names a file with more datasets.
     """
-    from tokenmill.api import offer  # noqa: PLC0415 - after the options are known to be right
-    from tokenmill.cli import show  # noqa: PLC0415
+    from tokenmill.api import datasets as offer  # noqa: PLC0415 - after the options are known to be right
+    from tokenmill.cli import output  # noqa: PLC0415
 
     offered = offer.datasets(name, tokenizer=tokenizer)
     if as_json:
-        show.result(offered, as_json, _footnotes)
+        output.result(offered, as_json, _footnotes)
         return
     if name is not None:
-        show.result(offered, as_json, _facts)
+        output.result(offered, as_json, _facts)
         terminal.echo()
     left_out = _print_table(offered, one=name is not None)
     terminal.echo()
-    show.result(offered, as_json, _footnotes)
+    output.result(offered, as_json, _footnotes)
     if left_out:
-        show.result(
+        output.result(
             left_out, as_json, lambda names: [("left out", f"{', '.join(names)}: for a wider terminal, or --json")]
         )
     terminal.echo(f"\n{_command(offered, name)}")
 
 
-def _facts(offered: Offer) -> Iterable[tuple[str, str]]:
+def _facts(offered: DatasetListing) -> Iterable[tuple[str, str]]:
     dataset = offered.datasets[0]
     yield "dataset", dataset.name
     if dataset.about:
@@ -74,10 +74,10 @@ def _facts(offered: Offer) -> Iterable[tuple[str, str]]:
     yield "column", dataset.column
 
 
-def _print_table(offered: Offer, *, one: bool) -> tuple[str, ...]:
+def _print_table(offered: DatasetListing, *, one: bool) -> tuple[str, ...]:
     """Print the table with as many columns as there is room for, and tell which are left out."""
     console = terminal.console(highlight=False, markup=False)
-    console.width = max(console.width, LEAST_COLUMNS)  # a narrow terminal breaks lines; it does not cut them off
+    console.width = max(console.width, MIN_COLUMNS)  # a narrow terminal breaks lines; it does not cut them off
     for count in range(len(DISPENSABLE) + 1):
         table = _table(offered, DISPENSABLE[:count], one=one)
         if console.measure(table, options=console.options.update(width=10_000)).maximum <= console.width:
@@ -86,7 +86,7 @@ def _print_table(offered: Offer, *, one: bool) -> tuple[str, ...]:
     return DISPENSABLE[:count]
 
 
-def _table(offered: Offer, left_out: tuple[str, ...], *, one: bool) -> Table:
+def _table(offered: DatasetListing, left_out: tuple[str, ...], *, one: bool) -> Table:
     from rich.table import Table  # noqa: PLC0415 - heavy
 
     table = Table(box=None, pad_edge=False, header_style="bold")
@@ -103,13 +103,13 @@ def _table(offered: Offer, left_out: tuple[str, ...], *, one: bool) -> Table:
     return table
 
 
-def _headings(offered: Offer) -> list[str]:
+def _headings(offered: DatasetListing) -> list[str]:
     disk = ["disk"] if offered.token_bytes is not None else []
     return ["files", "rows", "tokens", "download", *disk, *(["time"] if offered.bytes_per_second is not None else [])]
 
 
-def _figures(version: OfferedVersion, offered: Offer) -> list[str]:
-    from tokenmill.wording import duration, number, size  # noqa: PLC0415
+def _figures(version: VersionInfo, offered: DatasetListing) -> list[str]:
+    from tokenmill.humanize import duration, number, size  # noqa: PLC0415
 
     files, rows = (UNKNOWN if value is None else f"{value:,}" for value in (version.files, version.rows))
     tokens = UNKNOWN if version.tokens is None else number(version.tokens).replace("G", "B")  # as versions are named
@@ -119,8 +119,8 @@ def _figures(version: OfferedVersion, offered: Offer) -> list[str]:
     return [*figures, *([seconds] if offered.bytes_per_second is not None else [])]
 
 
-def _footnotes(offered: Offer) -> Iterable[tuple[str, str]]:
-    from tokenmill.wording import count, size  # noqa: PLC0415
+def _footnotes(offered: DatasetListing) -> Iterable[tuple[str, str]]:
+    from tokenmill.humanize import count, size  # noqa: PLC0415
 
     known = (version for dataset in offered.datasets for version in dataset.versions)
     examples = {version.version: version.example for version in known if version.example}
@@ -140,7 +140,7 @@ def _footnotes(offered: Offer) -> Iterable[tuple[str, str]]:
         yield "note", notice
 
 
-def _command(offered: Offer, name: str | None) -> str:
+def _command(offered: DatasetListing, name: str | None) -> str:
     first = offered.datasets[0].versions[0]
     version, tokenizer = first.example or first.version, offered.tokenizer
     if name is None:

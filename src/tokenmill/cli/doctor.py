@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tokenmill import terminal
 from tokenmill.cli import options
 from tokenmill.errors import INTERRUPTED, UsageError
+from tokenmill.system import terminal
 
 if TYPE_CHECKING:
     from tokenmill.doctor.examining.examination import Examination
@@ -95,7 +95,7 @@ def _refuse(context: click.Context, *names: str, instead: str) -> None:
 
 
 def _examine(target: str, num_proc: int | None, column: str, as_json: bool) -> int:
-    from tokenmill.cli import doctor_show  # noqa: PLC0415 - after the options are known to be right
+    from tokenmill.cli import doctor_output  # noqa: PLC0415 - after the options are known to be right
     from tokenmill.doctor.examining.examination import examine  # noqa: PLC0415
 
     try:
@@ -104,14 +104,14 @@ def _examine(target: str, num_proc: int | None, column: str, as_json: bool) -> i
         terminal.echo("interrupted", err=True)
         return INTERRUPTED
     if as_json:
-        doctor_show.as_json(examined)
+        doctor_output.as_json(examined)
     else:
-        doctor_show.examined(examined)
+        doctor_output.examined(examined)
     return int(any(found.level == "problem" for found in examined.findings))
 
 
 def _watch(words: tuple[str, ...], hang_seconds: float, stop_hung: bool, as_json: bool) -> int:
-    from tokenmill.cli import doctor_show  # noqa: PLC0415
+    from tokenmill.cli import doctor_output  # noqa: PLC0415
     from tokenmill.doctor.watching.command import watch  # noqa: PLC0415
 
     seen: Watched = watch(
@@ -122,9 +122,9 @@ def _watch(words: tuple[str, ...], hang_seconds: float, stop_hung: bool, as_json
         output=sys.stderr.fileno() if as_json else None,
     )
     if as_json:
-        doctor_show.as_json(seen)
+        doctor_output.as_json(seen)
     else:
-        doctor_show.watched(seen)
+        doctor_output.watched(seen)
     return seen.exit_code
 
 

@@ -7,15 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+import tokenmill
 from tokenmill.cli import options
 
 if TYPE_CHECKING:
-    from tokenmill.api.locating import Found, Located
+    from tokenmill.api.locate import LocatedDocument, LocateResult
 
 SHOWN_DOCUMENTS = 20
 
 
-class Position(click.ParamType[int]):
+class TokenPosition(click.ParamType[int]):
     """A number from 0 on, with or without the commas that tokenmill prints."""
 
     name = "integer"
@@ -36,12 +37,12 @@ class Position(click.ParamType[int]):
     "  tokenmill locate tokens --source data/000.parquet --row 1234",
 )
 @click.argument("where", metavar="DIR|SHARD")
-@click.argument("token", type=Position(), required=False)
-@click.argument("token2", type=Position(), required=False)
+@click.argument("token", type=TokenPosition(), required=False)
+@click.argument("token2", type=TokenPosition(), required=False)
 @click.option("--source", metavar="FILE", help="Ask the other way: where a document of this file is, ...")
 @click.option(
     "--row",
-    type=Position(),
+    type=TokenPosition(),
     metavar="N",
     help="... which is this row of it. In text and JSON Lines: the byte that it starts at.",
 )
@@ -62,20 +63,19 @@ def locate(as_json: bool, **words: Any) -> None:
     TOKEN counts from 0 through the whole store, or through the file SHARD of an export, its header left out. With
     TOKEN2, all documents from TOKEN to before TOKEN2 are named.
     """
-    from tokenmill import api  # noqa: PLC0415
-    from tokenmill.cli import show  # noqa: PLC0415
+    from tokenmill.cli import output  # noqa: PLC0415
 
-    found = api.locate(**words)
+    found = tokenmill.locate(**words)
     if as_json:
-        show.result(found, as_json, lambda _: ())
+        output.result(found, as_json, lambda _: ())
     elif len(found.documents) == 1:
-        show.result(found, as_json, _one)
+        output.result(found, as_json, _one)
         _show_text(found, words["context"])
     else:
-        show.result(found, as_json, _several)
+        output.result(found, as_json, _several)
 
 
-def _one(found: Located) -> Iterable[tuple[str, str]]:
+def _one(found: LocateResult) -> Iterable[tuple[str, str]]:
     document = found.documents[0]
     place = f"{document.document:,}, of {document.document_tokens:,} tokens"
     if found.exports is None:
@@ -99,7 +99,7 @@ def _one(found: Located) -> Iterable[tuple[str, str]]:
     yield from found.unasked.items()
 
 
-def _several(found: Located) -> Iterable[tuple[str, str]]:
+def _several(found: LocateResult) -> Iterable[tuple[str, str]]:
     yield "tokens of", found.place
     for document in found.documents[:SHOWN_DOCUMENTS]:
         stretch = f"to {document.token + document.tokens:,}"
@@ -111,17 +111,17 @@ def _several(found: Located) -> Iterable[tuple[str, str]]:
         yield "...", f"and {count} other documents; --json names up to 1,000"
 
 
-def _row(document: Found) -> tuple[str, str]:
-    from tokenmill.cli import show  # noqa: PLC0415
+def _row(document: LocatedDocument) -> tuple[str, str]:
+    from tokenmill.cli import output  # noqa: PLC0415
 
-    return show.row(document.kind, document.row)
+    return output.row(document.kind, document.row)
 
 
-def _show_text(found: Located, context: int) -> None:
-    from tokenmill.cli import show  # noqa: PLC0415
+def _show_text(found: LocateResult, context: int) -> None:
+    from tokenmill.cli import output  # noqa: PLC0415
 
     document = found.documents[0]
     start = "..." if document.offset > context else ""
     end = "..." if document.offset + document.tokens + context < document.document_tokens else ""
     before, text, after = start + document.around.before, document.around.text, document.around.after + end
-    show.marked(before, text, after, is_marked=found.exports is None)
+    output.marked(before, text, after, is_marked=found.exports is None)

@@ -8,12 +8,12 @@ from typing import Any, TypeVar
 
 import click
 
-from tokenmill import settings
-from tokenmill.limits import require_limits
+from tokenmill.system import environment
+from tokenmill.system.limits import require_limits
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-MOST_FLAT = 12
+MAX_FLAT = 12
 """More options than these are put under headings."""
 
 HEADINGS = {
@@ -52,7 +52,7 @@ class Command(click.Command):
 def sections(command: click.Command, context: click.Context) -> dict[str, list[click.Option]]:
     """The options of a command by heading; a few are under one, and those that are its own come first."""
     every = [each for each in command.get_params(context) if isinstance(each, click.Option) and not each.hidden]
-    if len(every) <= MOST_FLAT:
+    if len(every) <= MAX_FLAT:
         return {REST: every}
     found: dict[str, list[click.Option]] = {heading: [] for heading in (REST, *HEADINGS)}
     for option in every:
@@ -206,7 +206,7 @@ _RANK = [
 
 def _apply(_context: click.Context, parameter: click.Parameter, value: Any) -> None:
     """Let this process and those that it starts know; at once, because they start early."""
-    settings.apply(**{parameter.name or "": value})
+    environment.apply(**{parameter.name or "": value})
 
 
 _STORAGE = [
@@ -287,7 +287,7 @@ cache = _all_of(_CACHE)
 everywhere = _all_of(_EVERYWHERE)
 
 
-def written(separator: str | None) -> str | None:
+def unescape_separator(separator: str | None) -> str | None:
     r"""A separator as it was typed, with \n, \t, \r and \\ meaning what they mean in code."""
     if separator is None:
         return None

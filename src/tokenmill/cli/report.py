@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tokenmill import terminal
+import tokenmill
 from tokenmill.cli import options
 from tokenmill.errors import UsageError
+from tokenmill.system import terminal
 
 if TYPE_CHECKING:
-    from tokenmill.api import Reported, Statistics
+    from tokenmill.analysis.statistics import Statistics
+    from tokenmill.api.report import ReportResult
 
 STANDARD_OUTPUT = "-"
 
@@ -39,13 +41,13 @@ def stats(directory: str, as_json: bool, **words: Any) -> None:
 
     All parts are read once; with --by, the sources are read again, that column only.
     """
-    from tokenmill.cli import report_show  # noqa: PLC0415 - after the options are known to be right
+    from tokenmill.cli import report_output  # noqa: PLC0415 - after the options are known to be right
 
-    found: Statistics = _with_workers(lambda api, **more: api.stats(directory, **words, **more))
+    found: Statistics = _with_workers(lambda **more: tokenmill.stats(directory, **words, **more))
     if as_json:
-        report_show.as_json(found)
+        report_output.as_json(found)
     else:
-        report_show.statistics(found)
+        report_output.statistics(found)
 
 
 @click.command(
@@ -65,30 +67,29 @@ def report(directory: str, out: str | None, as_json: bool, **words: Any) -> None
     It is one file of HTML that needs no network and no script, for light and dark screens and for paper. All parts are
     read once; with --by, the sources are read again, that column only.
     """
-    from tokenmill.cli import report_show  # noqa: PLC0415
+    from tokenmill.cli import report_output  # noqa: PLC0415
 
     if out == STANDARD_OUTPUT and as_json:
         raise UsageError("--out - prints the page, and --json something else", "Leave out one of them.")
     if out == STANDARD_OUTPUT:
-        from tokenmill.reports import render  # noqa: PLC0415
+        from tokenmill.analysis.html import render  # noqa: PLC0415
 
-        found: Statistics = _with_workers(lambda api, **more: api.stats(directory, **words, **more))
+        found: Statistics = _with_workers(lambda **more: tokenmill.stats(directory, **words, **more))
         terminal.echo(render(found), nl=False)
         return
-    done: Reported = _with_workers(lambda api, **more: api.report(directory, out=out, **words, **more))
+    done: ReportResult = _with_workers(lambda **more: tokenmill.report(directory, out=out, **words, **more))
     if as_json:
-        report_show.as_json(done)
+        report_output.as_json(done)
     else:
-        report_show.reported(done)
+        report_output.reported(done)
 
 
 def _with_workers(call: Callable[..., Any]) -> Any:
     """What a call of the library gives; workers load what they need while we do."""
-    from tokenmill.census import PRELOAD  # noqa: PLC0415
+    from tokenmill.analysis import PRELOAD  # noqa: PLC0415
     from tokenmill.executors.local import LocalExecutor  # noqa: PLC0415
 
     with LocalExecutor(PRELOAD) as executor:
-        from tokenmill import api  # noqa: PLC0415
-        from tokenmill.api import progress  # noqa: PLC0415
+        from tokenmill.executors import progress  # noqa: PLC0415
 
-        return call(api, reporter=progress.for_command(options.quiet()), executor=executor)
+        return call(reporter=progress.for_command(options.quiet()), executor=executor)

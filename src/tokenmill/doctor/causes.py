@@ -14,7 +14,7 @@ Level = Literal["ok", "warning", "problem"]
 
 
 @dataclass(frozen=True, slots=True)
-class Cause:
+class DeathCause:
     """One way to die: what it is called, what happens, and what to change unless something more exact is known."""
 
     name: str
@@ -25,32 +25,32 @@ class Cause:
 CAUSES = {
     cause.name: cause
     for cause in (  # in the order in which they are to be mended: an earlier one can be the reason for a later one
-        Cause(
+        DeathCause(
             "disk-full",
             "the disk is full",
             ("Free some space, or point HF_DATASETS_CACHE (or cache_file_name) at a larger disk.",),
         ),
-        Cause(
+        DeathCause(
             "main-guard",
             "the script starts processes while it is imported",
             ("Put what starts the work under a guard:", '    if __name__ == "__main__":', "        main()"),
         ),
-        Cause(
+        DeathCause(
             "captured-native-object",
             "the function holds a native object that cannot be sent to another process",
             ("Let each process build its own, on first use:", '    tokenize = tokenmill.tokenize_fn("gpt2")'),
         ),
-        Cause(
+        DeathCause(
             "captured-resource",
             "the function holds a lock, file or connection that cannot be sent to another process",
             ("Make it where it is used, inside the function or in the worker's initializer.",),
         ),
-        Cause(
+        DeathCause(
             "nameless-function",
             "a lambda or inner function cannot be sent to a process that is started anew",
             ("Define it with `def` at the top of the module.",),
         ),
-        Cause(
+        DeathCause(
             "vocabulary-offline",
             "each process fetches its vocabulary from the network",
             (
@@ -59,9 +59,9 @@ CAUSES = {
                 """    python -c "import tiktoken; tiktoken.get_encoding('gpt2')" """.rstrip(),
             ),
         ),
-        Cause("memory", "there is not enough memory for so many processes", ("Use fewer processes.",)),
-        Cause("too-many-processes", "there are far more processes than cores", ("Use one process per core.",)),
-        Cause(
+        DeathCause("memory", "there is not enough memory for so many processes", ("Use fewer processes.",)),
+        DeathCause("too-many-processes", "there are far more processes than cores", ("Use one process per core.",)),
+        DeathCause(
             "threads-before-fork",
             "the process was forked while it ran threads, and the child waits for a lock that no thread of it holds",
             (
@@ -69,38 +69,38 @@ CAUSES = {
                 '    multiprocessing.set_start_method("spawn")  # for datasets: multiprocess.set_start_method("spawn")',
             ),
         ),
-        Cause(
+        DeathCause(
             "native-crash",
             "native code crashed",
             ("Find the library in the traceback; update it, or leave out the input it dies of.",),
         ),
-        Cause(
+        DeathCause(
             "killed",
             "a process was killed from outside",
             ("Ask who sent the signal: a scheduler's limit, a colleague, a container that was stopped.",),
         ),
-        Cause(
+        DeathCause(
             "own-exception",
             "the function raised an exception",
             ("Mend what the traceback names; one process shows it fastest (num_proc=None).",),
         ),
-        Cause(
+        DeathCause(
             "exit",
             "a process ended itself",
             ("Raise an exception instead of calling exit() or os._exit() in the function.",),
         ),
-        Cause("hang", "nothing moves any more", ("See where each process waits, below.",)),
-        Cause(
+        DeathCause("hang", "nothing moves any more", ("See where each process waits, below.",)),
+        DeathCause(
             "heavy-task",
             "every task carries a lot of data",
             ("Keep large objects in globals or files that each process opens; pass names, not contents.",),
         ),
-        Cause(
+        DeathCause(
             "work-at-import",
             "importing the script does a lot of work, which every new process does again",
             ('Move the work into a function that is called under `if __name__ == "__main__":`.',),
         ),
-        Cause(
+        DeathCause(
             "unstable-fingerprint",
             "datasets cannot tell that the function is the same, so its cache is never used",
             ("Let the function hold nothing that changes or cannot be pickled; tokenmill.tokenize_fn does not.",),

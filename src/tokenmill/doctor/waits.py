@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-from tokenmill import procfs
+from tokenmill.system import procfs
 
 FUTEX_PRIVATE = 128
 TIME_LIMIT = 3

@@ -1,6 +1,6 @@
 """Worker processes on this machine, started clean, reused and supervised.
 
-Workers come from a nursery (see there), never from the calling process: nothing is forked from a process that may run
+Workers come from the forkserver, never from the calling process: nothing is forked from a process that may run
 threads, and the user's main module is never imported again. A death costs a retry of the item that the worker was at,
 and nothing else: what it had been given ahead goes back to the queue. A worker that gets stuck is stopped, and so is
 the largest one when all of them together hold more memory than they may; after a death for lack of memory, the work
@@ -15,37 +15,37 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
-from tokenmill import machine
 from tokenmill.executors.outcomes import (
-    USUAL,
+    DEFAULT_POLICY,
+    Capacity,
     Cause,
     Died,
     Done,
-    End,
+    ExitReport,
     Failed,
     Item,
     Outcome,
-    Room,
-    Terms,
+    RetryPolicy,
     Value,
     Worker,
 )
-from tokenmill.executors.processes import Nursery, WorkerProcess
-from tokenmill.executors.tries import Queue, Try
+from tokenmill.executors.retries import Attempt, Queue
+from tokenmill.executors.worker_process import ForkServer, WorkerProcess
+from tokenmill.system import machine
 
 LOOK_SECONDS = 0.2
 """How often busy workers are looked at."""
 
-MOST_LOOK_SECONDS = 1.0
+MAX_LOOK_SECONDS = 1.0
 """What counts at most between two looks: a machine that slept, or a run that was stopped, is no worker's fault."""
 
 
 @dataclass(frozen=True, slots=True)
-class Shift:
+class ActiveRun:
     """What is being done: a function, on which terms, with which items, by which workers."""
 
     function: Any
-    terms: Terms
+    terms: RetryPolicy
     queue: Queue
     team: list[WorkerProcess]
 
@@ -64,7 +64,7 @@ class LocalExecutor:
 
     def __init__(self, preload: tuple[str, ...] = ()) -> None:
         self._preload = preload
-        self._nursery = Nursery(preload)
+        self._forkserver = ForkServer(preload)
         self._workers: list[WorkerProcess] = []
         self._worker_bytes: int | None = None
         self._memory_bytes: int | None = None
@@ -90,7 +90,7 @@ class LocalExecutor:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._nursery.close()
+        self._forkserver.close()
         for worker in self._workers:
             worker.alive = False
             worker.close()
@@ -111,30 +111,32 @@ class LocalExecutor:
         return []
 
     @property
-    def room(self) -> Room:
+    def room(self) -> Capacity:
         """This machine, as far as it may be used."""
         return this_machine()
 
     def run(
-        self, function: Callable[[Item], Value], items: Iterable[Item], terms: Terms = USUAL
+        self, function: Callable[[Item], Value], items: Iterable[Item], terms: RetryPolicy = DEFAULT_POLICY
     ) -> Iterator[Outcome[Item, Value]]:
         """Yield outcomes as they come; an item whose worker dies is tried again, as often as the terms say."""
         shift = self.begin(function, items, terms)
         while self.hand_out(shift) and not terms.enough():
             yield from self.collect(shift)
 
-    def begin(self, function: Callable[[Item], Value], items: Iterable[Item], terms: Terms = USUAL) -> Shift:
+    def begin(
+        self, function: Callable[[Item], Value], items: Iterable[Item], terms: RetryPolicy = DEFAULT_POLICY
+    ) -> ActiveRun:
         """The same step by step: `hand_out`, then `collect`, and again. `items` may have none now, and some later."""
         self._looked = time.monotonic()
-        return Shift(function, terms, Queue(items), self._team(function, terms))
+        return ActiveRun(function, terms, Queue(items), self._team(function, terms))
 
-    def hand_out(self, shift: Shift) -> bool:
+    def hand_out(self, shift: ActiveRun) -> bool:
         """Give items to the workers that can have some; whether any worker is busy."""
         while (free := self._freest(shift)) and (tried := shift.queue.next()) is not None:
             free.give(tried)
         return bool(shift.busy)
 
-    def collect(self, shift: Shift, seconds: float = LOOK_SECONDS) -> Iterator[Outcome[Any, Any]]:
+    def collect(self, shift: ActiveRun, seconds: float = LOOK_SECONDS) -> Iterator[Outcome[Any, Any]]:
         """Yield what came of items, and see how the busy workers are; waits so long for the first at most."""
         busy = {worker.connection.fileno(): worker for worker in shift.busy}
         ready = _readable(busy, seconds)
@@ -143,7 +145,7 @@ class LocalExecutor:
             if descriptor in ready or worker.lost:
                 yield self._settled(worker, shift)
 
-    def _team(self, function: Any, terms: Terms) -> list[WorkerProcess]:
+    def _team(self, function: Any, terms: RetryPolicy) -> list[WorkerProcess]:
         """The workers of a run, which know the function."""
         for worker in self._workers[terms.workers :] if terms.workers else []:
             self._refreshed(worker, function, terms, anew=worker.resident_bytes > 0)  # what it holds, others may need
@@ -152,13 +154,13 @@ class LocalExecutor:
             worker.send_function(function, terms.ahead)
         return team
 
-    def _freest(self, shift: Shift) -> WorkerProcess | None:
+    def _freest(self, shift: ActiveRun) -> WorkerProcess | None:
         """The worker that has fewest items, of those that may have one more."""
         room = [worker for worker in shift.team if len(worker.items) <= shift.terms.ahead]
         fit = [worker for worker in room if worker.fit and not self._is_over(worker)]
         return min(fit, key=lambda worker: len(worker.items)) if fit else None
 
-    def _settled(self, worker: WorkerProcess, shift: Shift) -> Outcome[Any, Any]:
+    def _settled(self, worker: WorkerProcess, shift: ActiveRun) -> Outcome[Any, Any]:
         """What came of one of the worker's items, after what follows from it for the others and for the worker."""
         tried, outcome = self._received(worker, shift.terms, alone=len(shift.team) == 1)
         if isinstance(outcome, Died) and not outcome.final:
@@ -174,10 +176,10 @@ class LocalExecutor:
         return outcome
 
     def _new_worker(self) -> WorkerProcess:
-        if not self._nursery.alive:
-            self._nursery.close()
-            self._nursery = Nursery(self._preload)
-        return WorkerProcess(self._nursery)
+        if not self._forkserver.alive:
+            self._forkserver.close()
+            self._forkserver = ForkServer(self._preload)
+        return WorkerProcess(self._forkserver)
 
     def _look(self, busy: Iterable[WorkerProcess]) -> None:
         """See how the busy workers are, if the last look was some time ago."""
@@ -185,11 +187,11 @@ class LocalExecutor:
         if seconds < LOOK_SECONDS:
             return
         self._looked += seconds
-        held = {worker: worker.look(min(seconds, MOST_LOOK_SECONDS)) for worker in busy}
+        held = {worker: worker.look(min(seconds, MAX_LOOK_SECONDS)) for worker in busy}
         if self._memory_bytes is not None and sum(held.values()) > self._memory_bytes:
             max(held, key=held.__getitem__).stop(Cause.MEMORY, self._memory_bytes)
 
-    def _received(self, worker: WorkerProcess, terms: Terms, *, alone: bool) -> tuple[Try, Outcome[Any, Any]]:
+    def _received(self, worker: WorkerProcess, terms: RetryPolicy, *, alone: bool) -> tuple[Attempt, Outcome[Any, Any]]:
         """What came of one of the items that the worker has, which it now has no more."""
         answer = worker.receive()
         if answer is None:
@@ -201,7 +203,7 @@ class LocalExecutor:
         error, message, explained, trace, note, exit_code = rest
         return tried, Failed(tried.item, error, message, explained, trace, who, note, exit_code)
 
-    def _death(self, worker: WorkerProcess, terms: Terms, *, alone: bool) -> tuple[Try, Died[Any]]:
+    def _death(self, worker: WorkerProcess, terms: RetryPolicy, *, alone: bool) -> tuple[Attempt, Died[Any]]:
         end, peak = worker.reap()
         end = self._oom.blamed(end)
         blamed = worker.blamed()
@@ -222,7 +224,9 @@ class LocalExecutor:
     def _is_over(self, worker: WorkerProcess) -> bool:
         return self._worker_bytes is not None and worker.resident_bytes > self._worker_bytes
 
-    def _refreshed(self, worker: WorkerProcess, function: Any, terms: Terms, *, anew: bool = False) -> WorkerProcess:
+    def _refreshed(
+        self, worker: WorkerProcess, function: Any, terms: RetryPolicy, *, anew: bool = False
+    ) -> WorkerProcess:
         """The worker itself, or a new one if it is dead, over its share of memory, or busy for a run that was left."""
         if worker.fit and not worker.items and not self._is_over(worker) and not anew:
             return worker
@@ -237,10 +241,10 @@ class LocalExecutor:
         self._workers.remove(worker)
 
 
-def this_machine() -> Room:
+def this_machine() -> Capacity:
     """What this process may use."""
     cores = machine.cores()
-    return Room(cores, cores, machine.default_memory_budget() // cores, machine.memory_bytes())
+    return Capacity(cores, cores, machine.default_memory_budget() // cores, machine.memory_bytes())
 
 
 class _OomKills:
@@ -250,7 +254,7 @@ class _OomKills:
         self._seen = machine.oom_kills()
         self._unexplained = 0
 
-    def blamed(self, end: End) -> End:
+    def blamed(self, end: ExitReport) -> ExitReport:
         """The end, with the kernel named if it has killed more processes than were told before."""
         now = machine.oom_kills()
         self._unexplained += max(after - before for after, before in zip(now, self._seen, strict=True))

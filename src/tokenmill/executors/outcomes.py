@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Generic, Protocol, Self, TypeVar
 
 from tokenmill.errors import FAILED
-from tokenmill.wording import duration, signal_name, size
+from tokenmill.humanize import duration, signal_name, size
 
 Item = TypeVar("Item")
 Value = TypeVar("Value")
@@ -65,7 +65,7 @@ class Cause(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class End:
+class ExitReport:
     """How a worker ended: exit code (negative: signal), why, and the limit of bytes or seconds that it had passed.
 
     `detail` tells how one was lost.
@@ -105,7 +105,7 @@ class Died(Generic[Item]):
     """
 
     item: Item
-    end: End
+    end: ExitReport
     worker: Worker
     seconds: float
     attempt: int
@@ -139,7 +139,7 @@ def never() -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class RetryPolicy:
     """How work is given out: how many deaths an item may cost, and how many workers of a machine are used at most.
 
     Deaths by somebody else's hand are counted apart: they are no fault of the item. `ahead` is how many more items a
@@ -156,14 +156,14 @@ class Terms:
     enough: Callable[[], bool] = never
 
 
-USUAL = Terms()
+DEFAULT_POLICY = RetryPolicy()
 
 OWN_BYTES = 300 << 20
 """What whoever supervises workers needs beside them, on each machine."""
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class Capacity:
     """What there is to work with: processors in all and on the largest machine, and the memory of each processor.
 
     `machine_bytes` is this machine's memory, to compare a budget with; None if it is a cluster of `machines`.
@@ -180,7 +180,7 @@ class Executor(Protocol):
     """Runs a function over items somewhere else, and survives the death of whoever runs it."""
 
     def run(
-        self, function: Callable[[Item], Value], items: Iterable[Item], terms: Terms = USUAL
+        self, function: Callable[[Item], Value], items: Iterable[Item], terms: RetryPolicy = DEFAULT_POLICY
     ) -> Iterator[Done[Item, Value] | Failed[Item] | Died[Item]]:
         """Yield outcomes as they come. Items are taken one by one, when a worker is free for them.
 
@@ -196,7 +196,7 @@ class Pool(Executor, Protocol):
     """An executor whose workers have to be started, and who are gone when its block ends."""
 
     @property
-    def room(self) -> Room:
+    def room(self) -> Capacity:
         """What there is to work with."""
         ...
 

@@ -6,13 +6,13 @@ import re
 
 import msgspec
 
-from tokenmill import layout
+from tokenmill.digest import differences, digest_of
 from tokenmill.errors import CorruptStore, JobChanged, StoreError
-from tokenmill.formats import FORMATS
-from tokenmill.formats.format import Place, Tail
-from tokenmill.job import differences, digest_of
+from tokenmill.exports.formats import FORMATS
+from tokenmill.exports.formats.protocol import Place, Tail
 from tokenmill.storage import Folder
-from tokenmill.storage.damage import Damage, decode
+from tokenmill.storage.untrusted.malformed import MalformedDataError, decode
+from tokenmill.store import layout
 
 STATE = ".tokenmill"
 """Hidden, because some trainers take every file that they see."""
@@ -28,8 +28,8 @@ FORMAT = 1
 EXPORT_BYTES = 1 << 20
 """More than any export.json has."""
 
-MOST_TOKENS = 1 << 62
-MOST_BINS = 1 << 22
+MAX_TOKENS = 1 << 62
+MAX_BINS = 1 << 22
 FIRST_SHARD = "first-shard"
 
 
@@ -107,7 +107,7 @@ def read_frozen(folder: Folder) -> FrozenExport | None:
         if frozen.format != FORMAT:
             raise StoreError(f"{folder.root} was exported by another version of tokenmill", _ANEW)
         _check(frozen)
-    except Damage as damage:
+    except MalformedDataError as damage:
         raise CorruptStore(f"{folder.path(EXPORT)} is damaged", f"reason       {damage}", _ANEW) from damage
     return frozen
 
@@ -115,21 +115,21 @@ def read_frozen(folder: Folder) -> FrozenExport | None:
 def _check(frozen: FrozenExport) -> None:
     """Refuse what no export is frozen with, before anything is made of that size."""
     job = frozen.job
-    if job.format not in FORMATS or job.dtype not in FORMATS[job.format].TRAITS.dtypes:
-        raise Damage("its format is none that there is")
+    if job.format not in FORMATS or job.dtype not in FORMATS[job.format].SPEC.dtypes:
+        raise MalformedDataError("its format is none that there is")
     if job.val is not None and job.val != FIRST_SHARD and not re.fullmatch(r"[0-9.e-]{1,30}", job.val):
-        raise Damage("its val is none")
+        raise MalformedDataError("its val is none")
     counts = (job.val_tokens, job.shard_tokens, job.sequence_tokens, frozen.run_tokens)
-    if any(count is not None and not 0 < count < MOST_TOKENS for count in counts) or not 0 < frozen.bins <= MOST_BINS:
-        raise Damage("its counts are none")
+    if any(count is not None and not 0 < count < MAX_TOKENS for count in counts) or not 0 < frozen.bins <= MAX_BINS:
+        raise MalformedDataError("its counts are none")
     if job.sequence_tokens is not None and (job.shard_tokens is None or job.shard_tokens < job.sequence_tokens):
-        raise Damage("its shards are shorter than a sequence")
+        raise MalformedDataError("its shards are shorter than a sequence")
     try:
         share = job.val_share
     except ValueError:
         share = 0.0
     if share is not None and not 0 < share < 1:
-        raise Damage("its val is none")
+        raise MalformedDataError("its val is none")
 
 
 def exports_in(folder: Folder) -> list[str]:

@@ -15,19 +15,19 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tokenmill import layout
 from tokenmill.errors import CorruptStore
+from tokenmill.exports.documents import DocumentTable
+from tokenmill.exports.formats.protocol import ShardRecord, WrittenFile
 from tokenmill.exports.job import MANIFEST, RECORDS
-from tokenmill.exports.streams import Origins
-from tokenmill.formats.format import ShardRecord, Written
-from tokenmill.layout import numbered_files
 from tokenmill.storage import Folder
-from tokenmill.storage.damage import Damage, decode
-from tokenmill.storage.tables import read_batch, read_schema
+from tokenmill.storage.untrusted.malformed import MalformedDataError, decode
+from tokenmill.storage.untrusted.tables import read_batch, read_schema
+from tokenmill.store import layout
+from tokenmill.store.layout import numbered_files
 
 _KEY = b"tokenmill.shard"
 _OTHERS = b"tokenmill.others"
-_MOST_BYTES = 1 << 62
+_MAX_BYTES = 1 << 62
 _ANEW = "Remove the export's directory and export again."
 
 SCHEMA = pa.schema(
@@ -54,7 +54,7 @@ MANIFEST_SCHEMA = pa.schema(
 """The columns of an export's manifest: a shard's record without its documents."""
 
 
-def manifest(records: Sequence[ShardRecord], others: Sequence[Written]) -> pa.Table:
+def manifest(records: Sequence[ShardRecord], others: Sequence[WrittenFile]) -> pa.Table:
     """The manifest of an export: its records, and in the metadata the files that belong to no shard."""
     table = pa.Table.from_pylist([msgspec.to_builtins(record) for record in records], MANIFEST_SCHEMA)
     return table.replace_schema_metadata({_OTHERS: msgspec.json.encode(others)})
@@ -67,18 +67,18 @@ def read_manifest(folder: Folder) -> pa.Table:
     sizes = pc.struct_field(files, "bytes")
     if any(pc.struct_field(files, name).null_count for name in ("name", "bytes", "xxh3")) or files.null_count:
         raise layout.damaged(folder, MANIFEST, "it names a file that is none")
-    if len(files) and (pc.min(sizes).as_py() < 0 or pc.sum(sizes.cast(pa.float64())).as_py() > _MOST_BYTES):
+    if len(files) and (pc.min(sizes).as_py() < 0 or pc.sum(sizes.cast(pa.float64())).as_py() > _MAX_BYTES):
         raise layout.damaged(folder, MANIFEST, "it names a file with a size that is none")
     return table
 
 
-def read_others(manifest: pa.Table) -> list[Written]:
+def read_others(manifest: pa.Table) -> list[WrittenFile]:
     """The files of an export that belong to no shard."""
     try:
-        others = decode((manifest.schema.metadata or {}).get(_OTHERS, b""), list[Written])
-    except Damage as damage:
+        others = decode((manifest.schema.metadata or {}).get(_OTHERS, b""), list[WrittenFile])
+    except MalformedDataError as damage:
         raise CorruptStore("the manifest of an export is damaged", f"reason       {damage}", _ANEW) from damage
-    if any(not 0 <= file.bytes <= _MOST_BYTES for file in others):
+    if any(not 0 <= file.bytes <= _MAX_BYTES for file in others):
         raise CorruptStore("the manifest of an export is damaged", "reason       a file has no size", _ANEW)
     return others
 
@@ -93,11 +93,11 @@ def committed(folder: Folder, shards: int) -> npt.NDArray[np.bool_]:
     return numbered_files(folder, RECORDS, "arrow", shards)
 
 
-def publish(folder: Folder, record: ShardRecord, origins: Origins) -> None:
+def publish(folder: Folder, record: ShardRecord, origins: DocumentTable) -> None:
     """Commit a shard whose files are published."""
     schema = SCHEMA.with_metadata({_KEY: msgspec.json.encode(record)})
     columns = [pa.array(column) for column in (origins.lengths, origins.source, origins.row)]
-    with folder.publish(_name(record.shard), settled=False) as file, pa.ipc.new_file(file, schema) as writer:
+    with folder.publish(_name(record.shard), durable=False) as file, pa.ipc.new_file(file, schema) as writer:
         writer.write_batch(pa.record_batch(columns, schema=schema))
 
 
@@ -112,7 +112,7 @@ def read(folder: Folder, shard: int) -> ShardRecord:
         metadata: dict[bytes, Any] = read_schema(folder.buffer(_name(shard))).metadata or {}
         record = decode(metadata.get(_KEY, b""), ShardRecord)
         _check(shard, record)
-    except Damage as damage:
+    except MalformedDataError as damage:
         raise _corrupt(folder, shard, str(damage)) from damage
     return record
 
@@ -121,21 +121,21 @@ def _check(shard: int, record: ShardRecord) -> None:
     counts = [record.number, record.start, record.documents, record.tokens, record.begun, record.cut]
     counts += [file.bytes for file in record.files]
     if record.shard != shard or not record.files or record.split not in ("train", "val"):
-        raise Damage(f"it is of shard {record.shard}")
-    if min(counts) < 0 or max(counts) > _MOST_BYTES:
-        raise Damage("its counts are none")
+        raise MalformedDataError(f"it is of shard {record.shard}")
+    if min(counts) < 0 or max(counts) > _MAX_BYTES:
+        raise MalformedDataError("its counts are none")
 
 
-def read_origins(folder: Folder, shard: int) -> Origins:
+def read_origins(folder: Folder, shard: int) -> DocumentTable:
     """The documents of a shard, or pieces of them: how long each is, and where it is from."""
     try:
         _, batch = read_batch(folder.buffer(_name(shard)), SCHEMA)
-    except Damage as damage:
+    except MalformedDataError as damage:
         raise _corrupt(folder, shard, str(damage)) from damage
     lengths = np.asarray(batch.column("length").to_numpy())
     if bool((lengths < 0).any()):
         raise _corrupt(folder, shard, "a document has less than no tokens")
-    return Origins(lengths, *(np.asarray(batch.column(name).to_numpy()) for name in ("source", "row")))
+    return DocumentTable(lengths, *(np.asarray(batch.column(name).to_numpy()) for name in ("source", "row")))
 
 
 def read_lengths(folder: Folder, shard: int) -> npt.NDArray[np.int64]:

@@ -15,12 +15,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tokenmill import layout
 from tokenmill.errors import CorruptStore, UsageError
+from tokenmill.exports.formats.protocol import FormatSpec, Split
 from tokenmill.exports.job import FIRST_SHARD, ExportJob
-from tokenmill.formats.format import Split, Traits
 from tokenmill.storage import Folder
-from tokenmill.storage.damage import Damage, decode
+from tokenmill.storage.untrusted.malformed import MalformedDataError, decode
+from tokenmill.store import layout
 
 PIECE_TOKENS = 64_000_000
 """How many tokens of a file that is one for its split a worker writes at a time."""
@@ -96,7 +96,7 @@ ToEdges = Callable[[int, Counts], Counts]
 """Where the documents start that are the first at or after some positions of a stream."""
 
 
-def plan(job: ExportJob, traits: Traits, blocks: Blocks, resolve: ToEdges) -> pa.Table:
+def plan(job: ExportJob, traits: FormatSpec, blocks: Blocks, resolve: ToEdges) -> pa.Table:
     """The shards, one row each; `resolve` moves their edges to those of documents, unless the format cuts them."""
     tables: list[pa.Table] = []
     dropped = {}
@@ -105,7 +105,7 @@ def plan(job: ExportJob, traits: Traits, blocks: Blocks, resolve: ToEdges) -> pa
         if not traits.cuts:
             edges = resolve(stream, edges)
         end = max(int(edges[-1]), stop)
-        edges = _with_tail(job, edges, partial=(stop - start) % step(job) != 0)
+        edges = _with_tail(job, edges, partial=(stop - start) % tokens_per_shard(job) != 0)
         dropped[split] = end - int(edges[-1])
         numbered = sum(table.num_rows for table in tables)
         first = max(numbered, 1 if split == "train" else 0) if traits.numbered_together else 0
@@ -138,11 +138,11 @@ def read_plan(folder: Folder, name: str, tokens: int, blocks: int) -> pa.Table:
     return plan
 
 
-def left_out(shards: pa.Table) -> dict[str, int]:
+def skipped_tokens(shards: pa.Table) -> dict[str, int]:
     """How many tokens of each split are in no shard, because what was left at the end is dropped."""
     try:
         return decode((shards.schema.metadata or {}).get(_LEFT_OUT, b""), dict[str, int])
-    except Damage as damage:
+    except MalformedDataError as damage:
         raise CorruptStore("the plan of an export is damaged", f"reason       {damage}") from damage
 
 
@@ -152,7 +152,7 @@ def tasks(shards: pa.Table, wanted: Counts) -> Iterator[ShardTask]:
         yield ShardTask(**shards.slice(row, 1).to_pylist()[0])
 
 
-def step(job: ExportJob) -> int:
+def tokens_per_shard(job: ExportJob) -> int:
     """How many tokens a shard is to hold."""
     tokens = job.shard_tokens if job.shard_tokens is not None else PIECE_TOKENS
     return tokens - tokens % job.sequence_tokens if job.sequence_tokens else tokens
@@ -174,7 +174,7 @@ def _ranges(job: ExportJob, blocks: Blocks) -> Iterator[tuple[Split, int, int, i
 def _edges(job: ExportJob, start: int, stop: int) -> Counts:
     if job.sequence_tokens and job.tail == "drop":
         stop -= (stop - start) % job.sequence_tokens
-    return np.append(np.arange(start, stop, step(job), dtype=np.int64), max(start, stop))
+    return np.append(np.arange(start, stop, tokens_per_shard(job), dtype=np.int64), max(start, stop))
 
 
 def _with_tail(job: ExportJob, edges: Counts, *, partial: bool) -> Counts:
@@ -208,7 +208,7 @@ def _rows(split: Split, stream: int, edges: Counts, blocks: Blocks) -> dict[str,
     }
 
 
-def check_bytes(traits: Traits, dtype: str, sequence_tokens: int | None, tokens: int, documents: int) -> None:
+def check_bytes(traits: FormatSpec, dtype: str, sequence_tokens: int | None, tokens: int, documents: int) -> None:
     """Refuse a shard whose file the format's readers could not address."""
     items = tokens // sequence_tokens + 1 if sequence_tokens else documents
     size = traits.header_bytes + items * traits.item_bytes + tokens * np.dtype(dtype).itemsize
@@ -220,7 +220,7 @@ def check_bytes(traits: Traits, dtype: str, sequence_tokens: int | None, tokens:
         )
 
 
-def _check_sizes(job: ExportJob, traits: Traits, shards: pa.Table, blocks: Blocks) -> None:
+def _check_sizes(job: ExportJob, traits: FormatSpec, shards: pa.Table, blocks: Blocks) -> None:
     """Check the largest shard, counting as its documents all of the blocks it touches."""
     if traits.most_bytes is None or not len(shards):
         return

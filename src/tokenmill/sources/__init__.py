@@ -14,8 +14,8 @@ from tokenmill.sources import arrow, jsonl, parquet, text
 from tokenmill.sources.discovery import Discovery, discover, file_at, files_between, kind_of, with_identities
 from tokenmill.sources.documents import Documents, ReadOptions, Slice, Slices, SourceFile, SourceKind
 from tokenmill.sources.ignored import Ignored
-from tokenmill.sources.stores import StoreGuard
-from tokenmill.storage.damage import Damage
+from tokenmill.sources.store_guard import StoreGuard
+from tokenmill.storage.untrusted.malformed import MalformedDataError
 
 __all__ = [
     "KINDS",
@@ -26,8 +26,8 @@ __all__ = [
     "discover",
     "file_at",
     "files_between",
-    "foresee",
     "kind_of",
+    "prefetch",
     "read_documents",
     "split_file",
     "with_identities",
@@ -37,9 +37,9 @@ KINDS: Final[dict[str, SourceKind]] = {"parquet": parquet, "arrow": arrow, "json
 NATIVE_KINDS = ("parquet", "arrow")
 """Those that native code takes apart: a damaged file may kill the process that splits it."""
 # What pyarrow and the system raise for a file that is damaged, cut off or out of reach.
-UNREADABLE = (Damage, pa.ArrowException, OSError, EOFError, UnicodeDecodeError)
+UNREADABLE = (MalformedDataError, pa.ArrowException, OSError, EOFError, UnicodeDecodeError)
 
-MOST_EXPANSION = 10_000
+MAX_EXPANSION = 10_000
 """How many times its size a file may take in memory, compressed as it may be."""
 
 
@@ -62,10 +62,10 @@ def read_documents(file: SourceFile, piece: Slice, options: ReadOptions) -> Iter
     storage.check_unchanged(file.info)
 
 
-def foresee(file: SourceFile, piece: Slice | None, options: ReadOptions) -> None:
+def prefetch(file: SourceFile, piece: Slice | None, options: ReadOptions) -> None:
     """Begin to fetch what reading a slice, or all of a file, will take, if it is behind a network."""
     if storage.scheme(file.path):
-        storage.foresee(file.info, KINDS[file.kind].reach(file, piece, options))
+        storage.prefetch(file.info, KINDS[file.kind].byte_ranges(file, piece, options))
 
 
 def _unreadable(file: SourceFile, piece: Slice | None, error: Exception) -> Exception:
@@ -84,4 +84,4 @@ def _unreadable(file: SourceFile, piece: Slice | None, error: Exception) -> Exce
 def _is_absurd(file: SourceFile, error: MemoryError) -> bool:
     """Whether more memory was asked for than such a file can need: a damaged size."""
     asked = max((int(number) for number in re.findall("[0-9]+", str(error))), default=0)
-    return asked > MOST_EXPANSION * max(file.size, 1 << 20)
+    return asked > MAX_EXPANSION * max(file.size, 1 << 20)

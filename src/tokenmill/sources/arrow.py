@@ -15,9 +15,9 @@ import pyarrow as pa
 
 from tokenmill import storage
 from tokenmill.errors import SourceError
+from tokenmill.sources.arrow_messages import RECORD_BATCH, SCHEMA, Excerpt, Message, check_footer, walk
+from tokenmill.sources.columnar import checked_counts, number_rows, pack, sums, text_column
 from tokenmill.sources.documents import Documents, Int64Array, ReadOptions, Slice, Slices, SourceFile, Span
-from tokenmill.sources.messages import RECORD_BATCH, SCHEMA, Excerpt, Message, check_footer, walk
-from tokenmill.sources.tables import figures, number_rows, pack, sums, text_column
 
 MAGIC = b"ARROW1"
 
@@ -37,7 +37,7 @@ def split(file: SourceFile, options: ReadOptions, unit_bytes: int) -> Slices:
     return Slices(edges[:-1], edges[1:], sums(layout.text_bytes, edges), sums(layout.rows, edges))
 
 
-def reach(file: SourceFile, piece: Slice | None, options: ReadOptions) -> list[Span]:  # noqa: ARG001 - the protocol's signature
+def byte_ranges(file: SourceFile, piece: Slice | None, options: ReadOptions) -> list[Span]:  # noqa: ARG001 - the protocol's signature
     """Nothing that is known before the file's headers have been walked over."""
     return []
 
@@ -84,7 +84,7 @@ def _layout(file: SourceFile, column: str) -> _Layout:
             schema = reader.schema
     position = text_column(file, schema, column)
     batches = _batches(messages)
-    rows = figures("rows of each record batch", [batch.rows for batch in batches])
+    rows = checked_counts("rows of each record batch", [batch.rows for batch in batches])
     return _Layout(messages, position, rows, _text_bytes(schema, position, batches))
 
 
@@ -118,4 +118,4 @@ def _text_bytes(schema: pa.Schema, column: int, batches: list[Message]) -> Int64
         else batch.stop - batch.start
         for batch in batches
     ]
-    return figures("sizes of its buffers", [int(size) for size in sizes])
+    return checked_counts("sizes of its buffers", [int(size) for size in sizes])

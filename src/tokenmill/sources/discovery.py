@@ -15,7 +15,7 @@ from tokenmill import storage
 from tokenmill.errors import SourceError
 from tokenmill.sources.documents import SourceFile
 from tokenmill.sources.ignored import Ignored, IgnoredBuilder
-from tokenmill.sources.stores import StoreGuard
+from tokenmill.sources.store_guard import StoreGuard
 
 ENDINGS = {
     ".parquet": "parquet",
@@ -53,7 +53,7 @@ def discover(patterns: Sequence[str], kind: str | None = None, out: str | None =
     They are of the kind that their ending tells, and each file is taken once, whatever paths and links lead to it. If a
     `kind` is given, every path is taken as it is. Token stores are not searched, nor is `out`, the store of the run.
     """
-    search = _Search(StoreGuard(out), kind)
+    search = _SourceSearch(StoreGuard(out), kind)
     for pattern in patterns:
         search.add(pattern)
     if not search.files:
@@ -62,7 +62,7 @@ def discover(patterns: Sequence[str], kind: str | None = None, out: str | None =
     return Discovery(_table(search.files, search.kinds), search.ignored.build(paths))
 
 
-class _Search:
+class _SourceSearch:
     """The files that were found so far, and what is left of the next argument when those are known."""
 
     def __init__(self, guard: StoreGuard, kind: str | None) -> None:

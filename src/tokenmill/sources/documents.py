@@ -134,7 +134,7 @@ class SourceKind(Protocol):
         """Cut a file into slices of about `unit_bytes` of text without reading its documents."""
         ...
 
-    def reach(self, file: SourceFile, piece: Slice | None, options: ReadOptions) -> list[Span]:
+    def byte_ranges(self, file: SourceFile, piece: Slice | None, options: ReadOptions) -> list[Span]:
         """The bytes of a file that reading a slice, or all of it, takes; as far as they are known before."""
         ...
 

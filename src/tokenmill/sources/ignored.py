@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from tokenmill.wording import count
+from tokenmill.humanize import count
 
 MAX_ENDINGS = 20
 """How many endings are counted one by one: those that most files have."""

@@ -15,7 +15,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.json
 
-from tokenmill.sources.columns import BYTE_ORDER_MARK, WHITE_SPACE, ColumnSearch
+from tokenmill.sources.bad_rows import NOT_AN_OBJECT, NOT_TEXT, bad_row, split_valid
+from tokenmill.sources.delimited import Block, reach_of, read_pieces, split_bytes
 from tokenmill.sources.documents import (
     BadRow,
     Documents,
@@ -27,8 +28,7 @@ from tokenmill.sources.documents import (
     Span,
     as_text,
 )
-from tokenmill.sources.pieces import Block, reach_of, read_pieces, split_bytes
-from tokenmill.sources.validity import NOT_AN_OBJECT, NOT_TEXT, bad_row, checked
+from tokenmill.sources.missing_column import BYTE_ORDER_MARK, WHITE_SPACE, ColumnSearch
 
 SEPARATOR = b"\n"
 LONGEST_BLOCK = 2**31 - 2  # pyarrow counts the bytes of a block in 32 bits
@@ -39,7 +39,7 @@ def split(file: SourceFile, options: ReadOptions, unit_bytes: int) -> Slices:  #
     return split_bytes(file, unit_bytes)
 
 
-def reach(file: SourceFile, piece: Slice | None, options: ReadOptions) -> list[Span]:  # noqa: ARG001 - the protocol
+def byte_ranges(file: SourceFile, piece: Slice | None, options: ReadOptions) -> list[Span]:  # noqa: ARG001 - the protocol
     """The range itself, and some of the line that goes on after it."""
     return reach_of(file, piece, SEPARATOR)
 
@@ -60,7 +60,7 @@ def read(file: SourceFile, piece: Slice, options: ReadOptions) -> Iterator[Docum
 def _documents(file: SourceFile, options: ReadOptions, search: ColumnSearch, block: Block) -> Documents:
     if block.bad:
         nothing = Documents(pa.array([], pa.large_string()), np.empty(0, np.uint64), block.bad)
-        return checked(file, nothing, options)
+        return split_valid(file, nothing, options)
     lines = _Lines(_without_mark(block))
     bad: list[BadRow] = []
     text = _parse_block(lines, options.column)
@@ -68,7 +68,7 @@ def _documents(file: SourceFile, options: ReadOptions, search: ColumnSearch, blo
         text, bad = _parse_lines(lines, options.column)
     search.is_over |= text.null_count < len(text)
     search.look(lines)
-    return checked(file, Documents(as_text(text), lines.rows, tuple(bad)), options, lines.raw)
+    return split_valid(file, Documents(as_text(text), lines.rows, tuple(bad)), options, lines.raw)
 
 
 class _Lines:

@@ -12,20 +12,20 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tokenmill import storage
+from tokenmill.sources.columnar import checked_counts, number_rows, pack, sums, text_column
 from tokenmill.sources.documents import Documents, Int64Array, ReadOptions, Slice, Slices, SourceFile, Span
-from tokenmill.sources.encryption import refuse_encrypted_column, refuse_encrypted_footer
-from tokenmill.sources.footers import cut_down, read_footer, spans
-from tokenmill.sources.tables import figures, number_rows, pack, sums, text_column
+from tokenmill.sources.parquet_encryption import refuse_encrypted_column, refuse_encrypted_footer
+from tokenmill.sources.parquet_footer import pack_footer, read_footer, spans
 
 # The compressed pages of a column chunk are read in pieces of this size, so a huge row group does not fill the memory.
 BUFFER_BYTES = 1 << 20
 # A dictionary page may repeat a value in every row, which the size of the column chunk does not show.
-MOST_ROWS_AT_ONCE = 2048
+MAX_ROWS_PER_BATCH = 2048
 TAIL_BYTES = 64 << 10
-LEAST_GROUP_BYTES = 16
+MIN_GROUP_BYTES = 16
 """A row group takes more than this in the footer of its file."""
 
-MOST_FIRST = 1 << 62
+MAX_FIRST = 1 << 62
 """What is read first of a file behind a network: most footers are shorter."""
 
 
@@ -62,7 +62,7 @@ def split(file: SourceFile, options: ReadOptions, unit_bytes: int) -> Slices:
     )
 
 
-def reach(file: SourceFile, piece: Slice | None, options: ReadOptions) -> list[Span]:
+def byte_ranges(file: SourceFile, piece: Slice | None, options: ReadOptions) -> list[Span]:
     """The column's pages, where the plan has kept where they are; else what is read first, the end of the file."""
     if piece is None or piece.detail is None:
         return _tail(file)
@@ -95,7 +95,7 @@ def _columns(file: SourceFile, footer: _Footer, groups: range, options: ReadOpti
             page_checksum_verification=True,
         )
         for batch in reader.iter_batches(
-            batch_size=min(max(batch_rows, 1), MOST_ROWS_AT_ONCE),
+            batch_size=min(max(batch_rows, 1), MAX_ROWS_PER_BATCH),
             row_groups=list(groups),
             columns=[options.column],
             use_threads=False,
@@ -116,7 +116,7 @@ def _joined(found: list[Span]) -> list[Span]:
 
 def _detail(footer: _Footer, groups: range, first: int) -> bytes | None:
     """What the plan keeps: the number of the first row, then the footer of these row groups."""
-    kept = cut_down(footer.metadata, footer.leaf, groups)
+    kept = pack_footer(footer.metadata, footer.leaf, groups)
     return None if kept is None else first.to_bytes(8, "little") + kept
 
 
@@ -124,7 +124,7 @@ def _kept(file: SourceFile, piece: Slice, column: str) -> _Footer:
     """What the plan has kept of a file's footer."""
     detail, groups = piece.detail or b"", piece.stop - piece.start
     first = int.from_bytes(detail[:8], "little")
-    if not 0 <= groups <= file.size // LEAST_GROUP_BYTES or first > MOST_FIRST:
+    if not 0 <= groups <= file.size // MIN_GROUP_BYTES or first > MAX_FIRST:
         raise EOFError(f"the plan has {groups:,} row groups of a file of {file.size:,} bytes, from row {first:,} on")
     return _described(file, read_footer(detail[8:], groups), column, first)
 
@@ -148,9 +148,9 @@ def _described(file: SourceFile, metadata: pq.FileMetaData, column: str, first: 
     text_column(file, metadata.schema.to_arrow_schema(), column)
     leaf = next(i for i in range(metadata.num_columns) if metadata.schema.column(i).path == column)
     groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
-    rows = figures("rows of each row group", [group.num_rows for group in groups])
+    rows = checked_counts("rows of each row group", [group.num_rows for group in groups])
     sizes = [group.column(leaf).total_uncompressed_size for group in groups]
-    text_bytes = figures("sizes of its column chunks", sizes)
+    text_bytes = checked_counts("sizes of its column chunks", sizes)
     if rows.sum() != metadata.num_rows:
         raise EOFError(f"its row groups have {rows.sum():,} rows, and its footer says {metadata.num_rows:,}")
     return _Footer(metadata, leaf, first, rows, text_bytes)

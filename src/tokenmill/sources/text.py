@@ -12,9 +12,9 @@ from collections.abc import Iterator
 import numpy as np
 import pyarrow as pa
 
+from tokenmill.sources.bad_rows import split_valid
+from tokenmill.sources.delimited import Block, one_slice, open_stream, reach_of, read_pieces, read_whole, split_bytes
 from tokenmill.sources.documents import Documents, ReadOptions, Slice, Slices, SourceFile, Span
-from tokenmill.sources.pieces import Block, one_slice, open_stream, reach_of, read_pieces, read_whole, split_bytes
-from tokenmill.sources.validity import checked
 
 
 def split(file: SourceFile, options: ReadOptions, unit_bytes: int) -> Slices:
@@ -22,7 +22,7 @@ def split(file: SourceFile, options: ReadOptions, unit_bytes: int) -> Slices:
     return split_bytes(file, unit_bytes) if options.separator else one_slice(file)
 
 
-def reach(file: SourceFile, piece: Slice | None, options: ReadOptions) -> list[Span]:
+def byte_ranges(file: SourceFile, piece: Slice | None, options: ReadOptions) -> list[Span]:
     """The range itself, and some of the document that goes on after it; all of a file that is one document."""
     return reach_of(file, piece, options.separator.encode()) if options.separator else [(0, file.size)]
 
@@ -44,7 +44,7 @@ def _whole(file: SourceFile, options: ReadOptions) -> Documents:
         data, bad = read_whole(stream, options)
     offsets = np.array([0] if bad else [0, len(data)], dtype=np.int64)
     rows = np.zeros(len(offsets) - 1, dtype=np.uint64)
-    return checked(file, Documents(_strings(data, offsets), rows, bad), options)
+    return split_valid(file, Documents(_strings(data, offsets), rows, bad), options)
 
 
 def _documents(file: SourceFile, options: ReadOptions, block: Block) -> Documents:
@@ -54,7 +54,7 @@ def _documents(file: SourceFile, options: ReadOptions, block: Block) -> Document
     wanted[::2] = block.stop > block.start
     text = _strings(block.data, np.append(bounds, len(block.data))).filter(pa.array(wanted))
     rows = (block.start[wanted[::2]] + block.offset).astype(np.uint64)
-    return checked(file, Documents(text, rows, block.bad), options)
+    return split_valid(file, Documents(text, rows, block.bad), options)
 
 
 def _strings(data: bytes | bytearray, offsets: np.typing.NDArray[np.int64]) -> pa.LargeStringArray:

@@ -1,30 +1,32 @@
 """Files: list, open, publish. The only place that knows file systems and object stores. Addresses are plain strings."""
 
 from tokenmill.storage.addresses import FileInfo, absolute, resolved, scheme
-from tokenmill.storage.folder import Folder, folder_at
-from tokenmill.storage.inputs import check_unchanged, find, foresee, identity_at, open_input, read_start, stat
-from tokenmill.storage.listing import Apart, Directory, Identity, Listing
-from tokenmill.storage.ranges import Span, in_background, in_turn
-from tokenmill.storage.writing import Overtaken
+from tokenmill.storage.folder import Folder
+from tokenmill.storage.inputs import check_unchanged, find, identity_at, open_input, prefetch, read_start, stat
+from tokenmill.storage.local.listing import Directory, Identity, Listing, SkippedEntry
+from tokenmill.storage.local.writing import AlreadyPublishedError
+from tokenmill.storage.open_folder import folder_at
+from tokenmill.storage.prefetch import io_threads, prefetch_map
+from tokenmill.storage.range_file import Span
 
 __all__ = [
-    "Apart",
+    "AlreadyPublishedError",
     "Directory",
     "FileInfo",
     "Folder",
     "Identity",
     "Listing",
-    "Overtaken",
+    "SkippedEntry",
     "Span",
     "absolute",
     "check_unchanged",
     "find",
     "folder_at",
-    "foresee",
     "identity_at",
-    "in_background",
-    "in_turn",
+    "io_threads",
     "open_input",
+    "prefetch",
+    "prefetch_map",
     "read_start",
     "resolved",
     "scheme",

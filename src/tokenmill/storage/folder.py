@@ -8,11 +8,7 @@ from typing import BinaryIO, Protocol
 
 import pyarrow as pa
 
-from tokenmill.errors import UsageError
-from tokenmill.storage.addresses import HUB, OBJECT_STORES, check, scheme, shown
-from tokenmill.storage.bucket import BucketFolder
-from tokenmill.storage.claims import Claim
-from tokenmill.storage.disk import DiskFolder
+from tokenmill.storage.lease import Lease
 
 
 class Folder(Protocol):
@@ -63,14 +59,14 @@ class Folder(Protocol):
     def buffer(self, name: str) -> pa.Buffer:
         """All bytes of such a file."""
 
-    def publish(self, name: str, *, settled: bool = True, first: bool = False) -> AbstractContextManager[BinaryIO]:
+    def publish(self, name: str, *, durable: bool = True, first: bool = False) -> AbstractContextManager[BinaryIO]:
         """Write a file that appears under its name when the block ends, complete, or never.
 
         If `settled`, the name survives a loss of power from then on; if not, from the next `settle` on. If it is to be
         the `first` of that name, and there is one, Overtaken is raised.
         """
 
-    def publish_first(self, name: str, data: pa.Buffer) -> bool:
+    def publish_if_absent(self, name: str, data: pa.Buffer) -> bool:
         """Publish a file unless there is one already, whatever it holds; whether it was."""
 
     def check_conditional_create(self) -> None:
@@ -79,19 +75,19 @@ class Folder(Protocol):
     def publish_new(self, name: str, data: bytes) -> bool:
         """Publish a file unless there is one; False if there is one with another content."""
 
-    def fill(self, name: str, size: int, start: int) -> AbstractContextManager[BinaryIO]:
+    def write_region(self, name: str, size: int, start: int) -> AbstractContextManager[BinaryIO]:
         """Write a stretch of a file that several writers fill; it appears under its name when it is sealed."""
 
-    def filled(self, name: str, size: int, start: int, count: int) -> bool:
+    def region_exists(self, name: str, size: int, start: int, count: int) -> bool:
         """Whether a stretch that was filled is there, be the file of that size sealed or not."""
 
-    def seal(self, name: str, size: int, told: Callable[[int], None] = lambda _: None) -> None:
+    def finalize(self, name: str, size: int, told: Callable[[int], None] = lambda _: None) -> None:
         """Publish a file whose stretches have all been filled; nothing happens if that was done before.
 
         Where they have to be joined, it is `told` how many bytes more are done.
         """
 
-    def settle(self, directory: str) -> None:
+    def sync_directory(self, directory: str) -> None:
         """Make the names of the files in a directory survive a loss of power."""
 
     def append(self, name: str, data: bytes) -> None:
@@ -103,7 +99,7 @@ class Folder(Protocol):
     def remove(self, directory: str) -> None:
         """Remove a directory of files, if it is there."""
 
-    def withdraw(self, lock: str) -> None:
+    def remove_if_empty(self, lock: str) -> None:
         """Remove the folder itself if it is empty but for its lock, which the caller holds; else nothing happens."""
 
     def remove_temporaries(self, directory: str) -> int:
@@ -112,30 +108,14 @@ class Folder(Protocol):
     def lock(self, name: str, waiting: Callable[[str], None] | None = None) -> AbstractContextManager[None]:
         """Hold the folder for this process, where only one may write to it at a time."""
 
-    def share(self, name: str) -> AbstractContextManager[None]:
+    def shared_lock(self, name: str) -> AbstractContextManager[None]:
         """Hold the folder together with others who share it, and with nobody else."""
 
-    def claim(self, name: str) -> Claim:
+    def lease(self, name: str) -> Lease:
         """Ask to be the only one, of all who share the folder, to do something."""
 
-    def at_work(self, name: str) -> str | None:
+    def lock_holder(self, name: str) -> str | None:
         """The process that holds the folder for itself now, if that can be told."""
 
     def free_bytes(self) -> int | None:
         """The space left for it; None where there is no end to it."""
-
-
-def folder_at(root: str) -> Folder:
-    """The folder at a path or URL."""
-    check(root)
-    kind = scheme(root)
-    if not kind:
-        return DiskFolder(root)
-    if kind in OBJECT_STORES:
-        return BucketFolder(root)
-    known = ", ".join(f"{name}://" for name in OBJECT_STORES)
-    advice = f"Use a local directory, or {known}."
-    if kind == HUB:
-        headline = "there are no stores on the Hub, and nothing can be written to it"
-        raise UsageError(headline, f"given        {root}", advice)
-    raise UsageError(f"{kind}:// is not known", f"given        {shown(root)}", advice)

@@ -11,17 +11,15 @@ from types import ModuleType
 
 import pyarrow as pa
 
-from tokenmill import settings
 from tokenmill.errors import SourceError
-from tokenmill.storage import ranges
+from tokenmill.storage import range_file
 from tokenmill.storage.addresses import HUB, OBJECT_STORES, FileInfo, absolute, scheme
-from tokenmill.storage.failures import changed
 from tokenmill.storage.globs import fixed_prefix
-from tokenmill.storage.listing import (
+from tokenmill.storage.local.listing import (
     EVERYTHING,
-    Apart,
     Identity,
     Listing,
+    SkippedEntry,
     file_info,
     identity_of,
     kind_of_special,
@@ -29,7 +27,9 @@ from tokenmill.storage.listing import (
     walk,
     without_apart,
 )
-from tokenmill.storage.ranges import Fetch, RangeFile, Span
+from tokenmill.storage.objects.errors import changed
+from tokenmill.storage.range_file import Fetch, RangeFile, Span
+from tokenmill.system import environment
 
 HUB_NAMES = 5
 """How many names, between slashes, the address of a dataset on the Hub has before the path of a file."""
@@ -41,13 +41,13 @@ def _remote(address: str) -> ModuleType | None:
     if not kind:
         return None
     if kind in OBJECT_STORES:
-        from tokenmill.storage import objects  # noqa: PLC0415 - loads the client
+        from tokenmill.storage.objects import read  # noqa: PLC0415 - loads the client
 
-        return objects
+        return read
     if kind == HUB:
-        from tokenmill.storage import hub  # noqa: PLC0415 - loads the client
+        from tokenmill.storage.hub import listing  # noqa: PLC0415 - loads the client
 
-        return hub
+        return listing
     known = " ".join(f"{name}://" for name in (*OBJECT_STORES, HUB))
     raise SourceError(f"{kind}:// is not known", f"given        {address}", f"known        {known}")
 
@@ -70,7 +70,7 @@ def stat(path: str) -> FileInfo:
     return file_info(path, status, is_link=os.path.islink(path))
 
 
-def find(pattern: str, apart: Apart = EVERYTHING) -> Listing:
+def find(pattern: str, apart: SkippedEntry = EVERYTHING) -> Listing:
     """The files that a path, directory or glob names, without those in directories that are to be kept `apart`."""
     remote = _remote(pattern)
     if remote is not None:
@@ -129,11 +129,11 @@ def open_input(file: FileInfo, expected: Sequence[Span] = (), *, keep: bool = Fa
         raise SourceError(f"cannot open {path}", reason) from error
 
 
-def foresee(file: FileInfo, expected: Sequence[Span]) -> None:
+def prefetch(file: FileInfo, expected: Sequence[Span]) -> None:
     """Begin to fetch what will be read of a file soon, if that takes a network and no whole copy of it is kept."""
-    kept = scheme(file.path) == HUB and settings.cache() is not None
+    kept = scheme(file.path) == HUB and environment.cache() is not None
     if scheme(file.path) and not kept:
-        ranges.foresee(file, _fetch(file), expected)
+        range_file.prefetch(file, _fetch(file), expected)
 
 
 def read_start(file: FileInfo, limit_bytes: int) -> bytes:
@@ -160,10 +160,10 @@ def _local(file: FileInfo, *, keep: bool) -> str | None:
     """The path of a file that can be opened: its own, or that of a copy which is kept of it, or shall be."""
     if not scheme(file.path):
         return file.path
-    directory = settings.cache()
+    directory = environment.cache()
     if directory is None or scheme(file.path) != HUB:
         return None
-    from tokenmill.storage.hub import kept_copy, local_copy  # noqa: PLC0415 - loads the client
+    from tokenmill.storage.hub.listing import kept_copy, local_copy  # noqa: PLC0415 - loads the client
 
     if not keep:
         return kept_copy(file.fingerprint, file.size, directory)

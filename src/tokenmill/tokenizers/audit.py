@@ -19,13 +19,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tokenmill import keys
 from tokenmill.errors import EngineMismatch
-from tokenmill.tokenizers.spelling import Spelling
+from tokenmill.tokenizers import document_hash
+from tokenmill.tokenizers.token_lengths import Spelling
 
 if TYPE_CHECKING:
-    from tokenmill.job import TokenizerSpec
-    from tokenmill.tokenizers.engine import Encoded, Engine, Tokens
+    from tokenmill.tokenizers.engines.protocol import Encoded, Engine, Tokens
+    from tokenmill.tokenizers.spec import TokenizerSpec
 
 ByteArray = npt.NDArray[np.uint8]
 IntArray = npt.NDArray[np.int64]
@@ -71,7 +71,7 @@ class Batch:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class AuditSlice:
     """Text of a document from `start` on; `is_cut` if its tokens are a part of the document's."""
 
     document: int
@@ -119,24 +119,24 @@ class Audit:
         self._credit -= float(spent[:count][-1])
         return sorted(zip(documents[:count].tolist(), drawn[:count].tolist(), strict=True))
 
-    def _piece(self, batch: Batch, document: int, cell: int) -> Piece:
+    def _piece(self, batch: Batch, document: int, cell: int) -> AuditSlice:
         text = batch.data[batch.offsets[document] : batch.offsets[document + 1]]
         first, last = cell * PIECE_BYTES, min((cell + 1) * PIECE_BYTES, len(text))
         is_end = last == len(text)
         if first == 0 and is_end:
-            return Piece(document, 0, text.tobytes(), is_cut=True, is_end=True)
+            return AuditSlice(document, 0, text.tobytes(), is_cut=True, is_end=True)
         start = _cut(text, first) if first else 0
         stop = last if is_end else _cut(text, last)
         if start is not None and stop is not None and self._is_comparable(text, start):
-            return Piece(document, start, text[start:stop].tobytes(), is_cut=True, is_end=is_end)
+            return AuditSlice(document, start, text[start:stop].tobytes(), is_cut=True, is_end=is_end)
         start, stop = _character(text, first), _character(text, last)
-        return Piece(document, start, text[start:stop].tobytes(), is_cut=False, is_end=is_end)
+        return AuditSlice(document, start, text[start:stop].tobytes(), is_cut=False, is_end=is_end)
 
     def _is_comparable(self, text: ByteArray, start: int) -> bool:
         """Whether it is known which tokens of a document those of a piece are."""
         return self._spelling.can_cut and (start == 0 or self._spelling.is_exact(text[:start]))
 
-    def _tokens(self, batch: Batch, pieces: list[Piece], fast: Engine, text: pa.LargeStringArray) -> list[Tokens]:
+    def _tokens(self, batch: Batch, pieces: list[AuditSlice], fast: Engine, text: pa.LargeStringArray) -> list[Tokens]:
         """What the fast engine gave for each piece, from its start on: in its document, or by itself."""
         alone = [place for place, piece in enumerate(pieces) if not piece.is_cut]
         encoded = fast.encode(text.take(pa.array(alone, pa.int64()))) if alone else None
@@ -163,7 +163,7 @@ def _drawn(data: ByteArray, cells: int, wanted: float) -> IntArray:
         return np.arange(cells)
     start, end = zlib.crc32(data[:KEY_BYTES].tobytes()), zlib.crc32(data[-KEY_BYTES:].tobytes())
     rows = np.arange(int(wanted) + 1, dtype=np.uint64)
-    hashes = keys.document_keys(start << 32 | end, np.zeros(1, np.uint32), rows)
+    hashes = document_hash.document_keys(start << 32 | end, np.zeros(1, np.uint32), rows)
     drawn = (hashes % np.uint64(cells)).astype(np.int64)
     _, places = np.unique(drawn, return_index=True)
     return np.asarray(drawn[np.sort(places)])

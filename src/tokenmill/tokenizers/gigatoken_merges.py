@@ -12,7 +12,7 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
-from tokenmill.tokenizers.pieces import BYTE_CHARACTERS, TEXT_CHARACTERS
+from tokenmill.tokenizers.token_bytes import BYTE_CHARACTERS, TEXT_CHARACTERS
 
 _NOTHING: tuple[Any, ...] = (None, "")
 ALLOWED: dict[str, tuple[Any, ...]] = {

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from tokenmill.tokenizers.gigatoken_merges import unsupported_model
 
 if TYPE_CHECKING:
-    from tokenmill.tokenizers.vocabulary import Vocabulary
+    from tokenmill.tokenizers.resolve import Vocabulary
 
 TIKTOKEN_SCHEMES = {
     "gpt2": "gpt2",

@@ -13,22 +13,22 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from tokenmill import machine
 from tokenmill.errors import EngineMismatch, TokenizerError, UsageError
+from tokenmill.system import machine
 from tokenmill.tokenizers.audit import Audit, Batch, MismatchAt
-from tokenmill.tokenizers.engine import Encoded, Engine, Tokens, text_buffers
-from tokenmill.tokenizers.gigatoken_engine import EngineFailed, GigatokenEngine
+from tokenmill.tokenizers.engines.gigatoken import EngineFailed, GigatokenEngine
+from tokenmill.tokenizers.engines.huggingface import HuggingFaceEngine
+from tokenmill.tokenizers.engines.protocol import Encoded, Engine, Tokens, text_buffers
+from tokenmill.tokenizers.engines.tiktoken import TiktokenEngine
 from tokenmill.tokenizers.gigatoken_support import unsupported
-from tokenmill.tokenizers.huggingface_engine import HuggingFaceEngine
-from tokenmill.tokenizers.tiktoken_engine import TiktokenEngine
+from tokenmill.tokenizers.resolve import Vocabulary
 from tokenmill.tokenizers.unicode_gap import NFC_GAP, SPLIT_GAP, ByteArray, IntArray, documents_with_gap
-from tokenmill.tokenizers.vocabulary import Vocabulary
 from tokenmill.tokenizers.white_space import documents_with_long_white_space
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from tokenmill.job import TokenizerSpec
+    from tokenmill.tokenizers.spec import TokenizerSpec
 
 __all__ = ["ENGINES", "REFERENCES", "Choice", "MismatchAt", "Tokenizer", "choose_engine"]
 
@@ -44,7 +44,7 @@ CACHE_BYTES = 320 << 20
 """How much a process may grow before the fast engine's word cache is emptied. Some 80 MB of it are buffers; the rest
 holds three and a half million words, and the words of 190 MB of text in 25 languages take 170 MB."""
 
-LEAST_GROWTH_BYTES = 32 << 20
+MIN_GROWTH_BYTES = 32 << 20
 """How much it must have grown since the cache was last emptied."""
 
 PROBE = (
@@ -147,7 +147,7 @@ class Tokenizer:
         self.notices.append(f"{reason}; going on with {REFERENCES[self.spec.kind].name}, which is slower")
         self._fast = None
 
-    def give_up_if_wrong(self, encode: Callable[[], Result]) -> Result:
+    def retry_with_reference(self, encode: Callable[[], Result]) -> Result:
         """What `encode` gives; if an audit fails in it, the fast engine is given up and it is called once more."""
         try:
             return encode()
@@ -173,8 +173,8 @@ class Tokenizer:
         held = machine.private_bytes()
         self._first_bytes = self._first_bytes or held
         large = held > min(self._first_bytes + CACHE_BYTES, most_bytes)
-        if large and held > self._emptied_bytes + LEAST_GROWTH_BYTES:
-            self._fast.forget()
+        if large and held > self._emptied_bytes + MIN_GROWTH_BYTES:
+            self._fast.clear_cache()
             pa.default_memory_pool().release_unused()
             machine.give_back_memory()
             self._emptied_bytes = machine.private_bytes()

@@ -6,10 +6,10 @@ from typing import Any
 
 import msgspec
 
-from tokenmill.storage.damage import Damage, decode
+from tokenmill.storage.untrusted.malformed import MalformedDataError, decode
 
 
-class AddedToken(msgspec.Struct):
+class AddedTokenEntry(msgspec.Struct):
     """A token that is matched before the model sees the text."""
 
     id: int
@@ -17,16 +17,16 @@ class AddedToken(msgspec.Struct):
     special: bool
 
 
-class Step(msgspec.Struct):
+class PipelineStep(msgspec.Struct):
     """A normalizer or a pre-tokenizer, or a sequence of them."""
 
     type: str
-    normalizers: list[Step] | None = None
-    pretokenizers: list[Step] | None = None
+    normalizers: list[PipelineStep] | None = None
+    pretokenizers: list[PipelineStep] | None = None
     pattern: dict[str, Any] | None = None
 
 
-class Model(msgspec.Struct):
+class ModelEntry(msgspec.Struct):
     """The vocabulary: ids by token, or tokens with their scores in the order of their ids."""
 
     vocab: dict[str, int] | list[tuple[str, float]]
@@ -36,10 +36,10 @@ class Model(msgspec.Struct):
 class TokenizerJson(msgspec.Struct):
     """The parts that decide which ids there are, and whether the fast engine knows the rest."""
 
-    model: Model
-    added_tokens: list[AddedToken] | None = None
-    normalizer: Step | None = None
-    pre_tokenizer: Step | None = None
+    model: ModelEntry
+    added_tokens: list[AddedTokenEntry] | None = None
+    normalizer: PipelineStep | None = None
+    pre_tokenizer: PipelineStep | None = None
     decoder: Any = None
 
     def ids(self) -> dict[str, int]:
@@ -54,9 +54,9 @@ def read_tokenizer_json(content: bytes) -> TokenizerJson:
     try:
         content.decode()  # also where nobody looks now
     except UnicodeDecodeError as error:
-        raise Damage(str(error)) from error
+        raise MalformedDataError(str(error)) from error
     parsed = decode(content, TokenizerJson)
     for step, members in ((parsed.normalizer, "normalizers"), (parsed.pre_tokenizer, "pretokenizers")):
         if step is not None and step.type == "Sequence" and getattr(step, members) is None:
-            raise Damage(f"a sequence has no {members}")
+            raise MalformedDataError(f"a sequence has no {members}")
     return parsed

@@ -13,7 +13,7 @@ Place = Literal["fork", "fork again", "fork after call", "odd texts", "parent", 
 Outcome = Literal["done", "hung", "slow", "outgrew", "died"]
 
 
-class Request(msgspec.Struct, frozen=True):
+class ProbeRequest(msgspec.Struct, frozen=True):
     """What a process is to do. It leaves its answers in `folder`, and the pickled function in `pickles`."""
 
     role: Role
@@ -128,7 +128,7 @@ class Trying(msgspec.Struct, frozen=True, tag=True):
     text: str
 
 
-class Measured(msgspec.Struct, frozen=True, tag=True):
+class MeasuredCall(msgspec.Struct, frozen=True, tag=True):
     """The memory of a worker on the sample: its own at the peak, and how it still grew (see `memory.Growth`)."""
 
     place: Place
@@ -171,4 +171,4 @@ class Parts(msgspec.Struct, frozen=True, tag=True):
     digests: dict[str, str]
 
 
-Answer = Loaded | Pickled | Unpickled | Called | Trying | Measured | Ended | Hashed | Parts
+Answer = Loaded | Pickled | Unpickled | Called | Trying | MeasuredCall | Ended | Hashed | Parts

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from tokenmill.doctor.causes import Check, Finding
-from tokenmill.doctor.examining.answers import Answer, Called, Ended, Loaded, Measured, Place
-from tokenmill.doctor.examining.probing import End, Probe
+from tokenmill.doctor.examining.answers import Answer, Called, Ended, Loaded, MeasuredCall, Place
+from tokenmill.doctor.examining.probing import End, ProbeProcess
 from tokenmill.doctor.examining.script import Script
 from tokenmill.doctor.examining.targets import Target
 
@@ -74,9 +74,9 @@ class Case:
         return self.called("fork" if self.forks else "spawned")
 
     @property
-    def measured(self) -> Measured | None:
+    def measured(self) -> MeasuredCall | None:
         """What a worker took."""
-        return self.worker.first(Measured)
+        return self.worker.first(MeasuredCall)
 
     @property
     def parent_is_silent(self) -> bool:
@@ -88,7 +88,7 @@ class Case:
         return next((answer for answer in self.parent.all(Ended) if answer.place == place), None)
 
 
-def seen(probe: Probe) -> Seen:
+def seen(probe: ProbeProcess) -> Seen:
     """What a process that has ended answered."""
     return Seen(
         answers=tuple(probe.answers()),

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import msgspec
 
-from tokenmill import machine
 from tokenmill.doctor.causes import Check, Finding, ordered
 from tokenmill.doctor.examining import memory, script, targets
 from tokenmill.doctor.examining.case import Case, Verdict
 from tokenmill.doctor.examining.experiments import Experiments
+from tokenmill.doctor.examining.load_failures import Stillborn
 from tokenmill.doctor.examining.probing import folder
-from tokenmill.doctor.examining.stillborn import Stillborn
 from tokenmill.doctor.examining.verdicts.calling import calling
 from tokenmill.doctor.examining.verdicts.counts import disks, processes
 from tokenmill.doctor.examining.verdicts.fingerprint import fingerprint
@@ -22,6 +21,7 @@ from tokenmill.doctor.examining.verdicts.imports import imports
 from tokenmill.doctor.examining.verdicts.room import room
 from tokenmill.doctor.examining.verdicts.sending import sending, task_size
 from tokenmill.doctor.examining.verdicts.vocabulary import vocabulary
+from tokenmill.system import machine
 
 
 class Examination(msgspec.Struct, frozen=True):

@@ -10,11 +10,11 @@ import importlib.util
 import os
 from dataclasses import dataclass
 
-from tokenmill.doctor.examining.answers import Hashed, Loaded, Parts, Request, Role
+from tokenmill.doctor.examining.answers import Hashed, Loaded, Parts, ProbeRequest, Role
 from tokenmill.doctor.examining.case import Case, Seen, seen
-from tokenmill.doctor.examining.probing import Probe
+from tokenmill.doctor.examining.load_failures import stillborn
+from tokenmill.doctor.examining.probing import ProbeProcess
 from tokenmill.doctor.examining.script import Script
-from tokenmill.doctor.examining.stillborn import stillborn
 from tokenmill.doctor.examining.targets import Target
 
 LOAD_SECONDS = 60.0
@@ -96,14 +96,14 @@ class Experiments:
         paths = [path for path in found[0] if path in found[1] and found[0][path] != found[1][path]]
         return tuple(path for path in paths if not any(other != path and other.startswith(path) for other in paths))
 
-    def _probe(self, role: Role, hash_seed: int = 1) -> Probe:
+    def _probe(self, role: Role, hash_seed: int = 1) -> ProbeProcess:
         worker = role == "spawned"
         most_bytes = self._share_bytes if worker else int(SAFE_SHARE * self.available_bytes)
-        return Probe(self._request(role, hash_seed), hash_seed=hash_seed, most_bytes=most_bytes)
+        return ProbeProcess(self._request(role, hash_seed), hash_seed=hash_seed, most_bytes=most_bytes)
 
-    def _request(self, role: Role, hash_seed: int) -> Request:
+    def _request(self, role: Role, hash_seed: int) -> ProbeRequest:
         used = self.script.picklers
-        return Request(
+        return ProbeRequest(
             role=role,
             script=self.target.path,
             function=self.target.function,

@@ -21,13 +21,13 @@ from dataclasses import dataclass
 
 import msgspec
 
-from tokenmill import machine, procfs
 from tokenmill.doctor.examining.answers import Ended, Outcome, Place
 from tokenmill.doctor.examining.memory import held_bytes
 from tokenmill.doctor.waits import waits_for_lock
+from tokenmill.system import machine, procfs
 
 IDLE_SECONDS = 4.0
-MOST_SECONDS = 30.0
+MAX_SECONDS = 30.0
 PAUSE_SECONDS = 0.005
 WAITING_FOR_DISK = "D"
 TIMED_OUT = 1
@@ -84,7 +84,7 @@ class Fork:
                 return end("outgrew", _end(pid, signal.SIGKILL))
             if now - moved > self.idle_seconds and waits_for_lock(pid):
                 return end("hung", _end(pid, signal.SIGABRT))
-            if now - started > MOST_SECONDS:
+            if now - started > MAX_SECONDS:
                 return end("slow", _end(pid, signal.SIGABRT))
             time.sleep(PAUSE_SECONDS)
 

@@ -8,12 +8,12 @@ import os
 import statistics
 from dataclasses import dataclass
 
-from tokenmill import cgroups, machine, procfs
+from tokenmill.system import cgroups, machine, procfs
 
 STEADY_READINGS = 64
 STEPS = 16
 MUCH_GROWTH_BYTES = 64 << 20
-LEAST_GROWTH_BYTES = 2 << 20
+MIN_GROWTH_BYTES = 2 << 20
 FLATTENING = 0.5
 """Below this power memory grows ever more slowly, and no text is long enough to tell where that ends."""
 
@@ -59,7 +59,7 @@ def growth(readings: list[tuple[int, int]]) -> Growth:
     held = [_held_at(readings, end * step / STEPS) for step in range(STEPS + 1)]
     steps = [after - before for before, after in itertools.pairwise(held)]
     early, late = (statistics.median(part) for part in (steps[STEPS // 4 : STEPS // 2], steps[STEPS // 2 :]))
-    if late * STEPS / 2 < LEAST_GROWTH_BYTES:
+    if late * STEPS / 2 < MIN_GROWTH_BYTES:
         return NO_GROWTH
     power = 1 + math.log2(late / max(early, 1))  # the middle of one part has twice the text of the other's
     return Growth(late * STEPS / end, min(power, 1.0)) if power > FLATTENING else NO_GROWTH

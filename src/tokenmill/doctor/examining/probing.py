@@ -14,10 +14,10 @@ from typing import Literal, Self, TypeVar
 
 import msgspec
 
-from tokenmill import machine, procfs
-from tokenmill.doctor.examining.answers import Answer, Request
+from tokenmill.doctor.examining.answers import Answer, ProbeRequest
 from tokenmill.doctor.examining.forking import TIMED_OUT, WAITING_FOR_DISK, is_timeout, read_stack, stack_path
 from tokenmill.doctor.examining.memory import held_bytes
+from tokenmill.system import machine, procfs
 
 PAUSE_SECONDS = 0.01
 STDERR_CHARACTERS = 2000
@@ -29,10 +29,10 @@ End = Literal["done", "died", "too late", "outgrew"]
 Kind = TypeVar("Kind", bound=Answer)
 
 
-class Probe:
+class ProbeProcess:
     """A process that examines; use it in a `with`. `end` tells how it ended once it has been waited for."""
 
-    def __init__(self, request: Request, *, hash_seed: int, most_bytes: int) -> None:
+    def __init__(self, request: ProbeRequest, *, hash_seed: int, most_bytes: int) -> None:
         self.request = request
         self.most_bytes = most_bytes
         os.makedirs(request.folder, exist_ok=True)

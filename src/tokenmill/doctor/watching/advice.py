@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tokenmill import machine
 from tokenmill.doctor.watching.deaths import Death
 from tokenmill.doctor.watching.symptoms import Symptom
-from tokenmill.wording import count, size
+from tokenmill.humanize import count, size
+from tokenmill.system import machine
 
 ROOM = 0.9
 """The share of a limit that can be planned with."""

@@ -7,10 +7,10 @@ from typing import Literal
 
 import msgspec
 
-from tokenmill import cgroups, machine
 from tokenmill.doctor.watching.kernel_log import KernelLog
 from tokenmill.doctor.watching.processes import Process, Role, Usage
-from tokenmill.wording import signal_name, size
+from tokenmill.humanize import signal_name, size
+from tokenmill.system import cgroups, machine
 
 Killer = Literal["itself", "kernel", "crash", "limit", "parent", "outside", "doctor", "unknown"]
 

@@ -6,13 +6,13 @@ import re
 import signal
 
 from tokenmill.doctor.causes import Finding, Level, finding, ordered
-from tokenmill.doctor.watching import endless, exceptions, symptoms, tracebacks
+from tokenmill.doctor.watching import exceptions, hang_findings, symptoms, tracebacks
 from tokenmill.doctor.watching.advice import memory
 from tokenmill.doctor.watching.blame import GRAVE, first_cause
 from tokenmill.doctor.watching.deaths import Death
 from tokenmill.doctor.watching.evidence import Evidence
 from tokenmill.doctor.watching.tracebacks import Failure
-from tokenmill.wording import count, duration
+from tokenmill.humanize import count, duration
 
 NO_ALARM = ("Take the alarm back when the work is done (signal.alarm(0)), or give it a handler that raises.",)
 UNSEEN = "a worker ended without an error code, or too soon to be seen"
@@ -34,9 +34,9 @@ def _cause(seen: Evidence) -> Finding | None:
         return _of_death(seen, grave[0], "warning") if grave else None
     if seen.hang is not None:
         lost = first_cause([death for death in seen.deaths if death.role == "worker"])
-        return endless.of_hang(seen, seen.hang, None if lost is None else _of_death(seen, lost))
+        return hang_findings.of_hang(seen, seen.hang, None if lost is None else _of_death(seen, lost))
     if seen.cycle is not None:
-        return endless.of_cycle(seen, seen.cycle)
+        return hang_findings.of_cycle(seen, seen.cycle)
     return None if seen.was_interrupted or _is_end_of_pipe(seen) else _of_failure(seen)
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import re
 
-from tokenmill import procfs
-from tokenmill.wording import size
+from tokenmill.humanize import size
+from tokenmill.system import procfs
 
 KINDS = {
     "ext2",

@@ -6,7 +6,7 @@ import fcntl
 import os
 import struct
 
-from tokenmill import procfs
+from tokenmill.system import procfs
 
 INFO_BYTES = 64
 INFO_REQUEST = (3 << 30) | (INFO_BYTES << 16) | (0xFF << 8) | 11

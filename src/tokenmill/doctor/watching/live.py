@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from tokenmill.doctor.watching.deaths import Death
 from tokenmill.doctor.watching.hangs import Hang
-from tokenmill.wording import count, duration, size
+from tokenmill.humanize import count, duration, size
 
 SHOWN_DEATHS = 3
 

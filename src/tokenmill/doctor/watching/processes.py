@@ -6,8 +6,8 @@ import os
 from dataclasses import dataclass, field
 from typing import Literal
 
-from tokenmill import cgroups, procfs
 from tokenmill.doctor.watching import exits
+from tokenmill.system import cgroups, procfs
 
 Role = Literal["command", "worker", "service", "program"]
 

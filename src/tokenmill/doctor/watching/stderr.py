@@ -18,7 +18,7 @@ import time
 import tty
 from collections.abc import Callable
 
-from tokenmill.wording import plain
+from tokenmill.humanize import escape_control_characters
 
 OUT = 2
 KEPT_BYTES = 256 << 10
@@ -54,7 +54,7 @@ class Relay:
 
     def say(self, text: str) -> None:
         """A line of our own, after the line that the command is writing, if it ends that soon."""
-        self._lines.append((time.monotonic() + PATIENCE_SECONDS, plain(text)))
+        self._lines.append((time.monotonic() + PATIENCE_SECONDS, escape_control_characters(text)))
         os.eventfd_write(self._wake, 1)
 
     def text(self) -> str:

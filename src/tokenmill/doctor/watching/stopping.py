@@ -8,11 +8,11 @@ import signal
 import time
 from dataclasses import dataclass
 
-from tokenmill import procfs
 from tokenmill.doctor.watching import tracebacks
 from tokenmill.doctor.watching.processes import Process
 from tokenmill.doctor.watching.stderr import Relay
 from tokenmill.doctor.watching.tree import Tree
+from tokenmill.system import procfs
 
 ASKED = 8
 """So many are asked where they are; the others will be at the same place."""

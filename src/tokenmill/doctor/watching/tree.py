@@ -8,9 +8,9 @@ import select
 import signal
 import time
 
-from tokenmill import procfs
 from tokenmill.doctor.watching import exits
 from tokenmill.doctor.watching.processes import Process, Usage, usage_of
+from tokenmill.system import procfs
 
 RANGE = 512
 """Up to so many new numbers are looked at one by one; beyond that, listing all processes is cheaper."""

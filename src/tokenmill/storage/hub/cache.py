@@ -23,7 +23,7 @@ import pyarrow as pa
 from tokenmill.errors import SourceError, StoreError
 from tokenmill.storage.addresses import absolute
 from tokenmill.storage.hub.files import fetch
-from tokenmill.storage.writing import sync_directory
+from tokenmill.storage.local.writing import sync_directory
 
 PIECE_BYTES = 8 << 20
 THREADS = 4

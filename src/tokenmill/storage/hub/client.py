@@ -12,8 +12,8 @@ import importlib
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from tokenmill import settings
 from tokenmill.errors import FAILED, StorageError
+from tokenmill.system import environment
 
 CONNECT_SECONDS = 10.0
 STALL_SECONDS = 30.0
@@ -34,7 +34,7 @@ def endpoint() -> str:
     """Where the Hub is."""
     from huggingface_hub import constants  # noqa: PLC0415 - not for local runs
 
-    settings.check_server("HF_ENDPOINT", constants.ENDPOINT)
+    environment.check_server("HF_ENDPOINT", constants.ENDPOINT)
     return constants.ENDPOINT
 
 

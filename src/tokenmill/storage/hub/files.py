@@ -22,22 +22,22 @@ import pyarrow as pa
 
 from tokenmill.errors import SourceError, StorageError
 from tokenmill.storage.addresses import FileInfo
-from tokenmill.storage.failures import another_version
 from tokenmill.storage.hub.address import HubAddress, is_commit, parse
 from tokenmill.storage.hub.client import endpoint, is_hub
-from tokenmill.storage.hub.requests import MOST_ATTEMPTS, Patience, Trouble, answer, check, is_missing
+from tokenmill.storage.hub.requests import MAX_ATTEMPTS, Backoff, TransientError, answer, check, is_missing
+from tokenmill.storage.objects.errors import another_version
 
-MOST_REMEMBERED = 1024
-USUAL_SECONDS = 900.0
+MAX_REMEMBERED = 1024
+DEFAULT_SECONDS = 900.0
 """How long an answer is remembered that does not say how long it holds."""
 
-MOST_REDIRECTS = 5
+MAX_REDIRECTS = 5
 GONE = (401, 403, 404, 410)
 """What a CDN answers when a signature has expired."""
 
 
 @dataclass(slots=True)
-class Located:
+class FileLocation:
     """A file as the Hub describes it, where its bytes are, and until when (by the clock that only goes forward)."""
 
     address: HubAddress
@@ -59,7 +59,7 @@ class _Entry:
     """What is remembered of a file; its lock is held by the one thread that asks the Hub."""
 
     lock: threading.Lock = field(default_factory=threading.Lock)
-    located: Located | None = None
+    located: FileLocation | None = None
 
 
 class _Memory:
@@ -73,7 +73,7 @@ class _Memory:
         with self._lock:
             entry = self._entries.setdefault(address, _Entry())
             self._entries.move_to_end(address)
-            if len(self._entries) > MOST_REMEMBERED:
+            if len(self._entries) > MAX_REMEMBERED:
                 self._entries.popitem(last=False)
             return entry
 
@@ -86,7 +86,7 @@ def _memory(_process: int) -> _Memory:
 
 def fetch(url: str, fingerprint: str, start: int, stop: int) -> pa.Buffer:
     """Exactly these bytes of a file, of the version that has this fingerprint."""
-    address, patience = parse(url), Patience(parse(url))
+    address, patience = parse(url), Backoff(parse(url))
     pieces: list[bytes] = []
     place = start
     while place < stop:
@@ -95,18 +95,18 @@ def fetch(url: str, fingerprint: str, start: int, stop: int) -> pa.Buffer:
                 pieces.append(piece)
                 place += len(piece)
                 patience.renew()
-        except Trouble as trouble:
+        except TransientError as trouble:
             patience.wait(trouble)
     return pa.py_buffer(b"".join(pieces))
 
 
-def locate(address: HubAddress, unconnected_attempts: int = MOST_ATTEMPTS) -> Located | None:
+def locate(address: HubAddress, unconnected_attempts: int = MAX_ATTEMPTS) -> FileLocation | None:
     """Ask the Hub for a file; None if the dataset has none of that path."""
-    patience = Patience(address, unconnected_attempts)
+    patience = Backoff(address, unconnected_attempts)
     while True:
         try:
             return _ask(address)
-        except Trouble as trouble:
+        except TransientError as trouble:
             patience.wait(trouble)
 
 
@@ -125,15 +125,15 @@ def _stream(address: HubAddress, fingerprint: str, start: int, stop: int) -> Ite
                 left -= len(piece)
                 if left < 0:
                     return
-    except Trouble as trouble:
+    except TransientError as trouble:
         if trouble.misplaced and entry.located is located:
             entry.located = None
         raise
     if left:
-        raise Trouble(f"{left} bytes are missing at the end of an answer")
+        raise TransientError(f"{left} bytes are missing at the end of an answer")
 
 
-def _remembered(entry: _Entry, address: HubAddress, fingerprint: str) -> Located:
+def _remembered(entry: _Entry, address: HubAddress, fingerprint: str) -> FileLocation:
     with entry.lock:  # one asks, and the others wait for what it learns
         located = entry.located
         if located is None or located.until < time.monotonic():
@@ -143,33 +143,33 @@ def _remembered(entry: _Entry, address: HubAddress, fingerprint: str) -> Located
     return located
 
 
-def _check_range(response: Any, located: Located, start: int, stop: int) -> None:
+def _check_range(response: Any, located: FileLocation, start: int, stop: int) -> None:
     """Raise if an answer does not hold the range of the file that was asked for."""
     status = response.status_code
     if is_hub(located.target) and status != 416:
         check(located.address, response)
     if status in GONE:
-        raise Trouble(f"the CDN answered {status}: its address may have expired", misplaced=True)
+        raise TransientError(f"the CDN answered {status}: its address may have expired", misplaced=True)
     whole = status == 200 and start == 0
     if not whole and status != 206:
-        raise Trouble(f"the CDN answered {status} to a request for bytes {start} to {stop}", misplaced=True)
+        raise TransientError(f"the CDN answered {status} to a request for bytes {start} to {stop}", misplaced=True)
     expected = f"bytes {start}-{stop - 1}/{located.size}"
     if not whole and response.headers.get("content-range", expected) != expected:
-        raise Trouble(
+        raise TransientError(
             f"the CDN answered with {response.headers['content-range']} instead of {expected}", misplaced=True
         )
     etag = _etag(response, "etag")
     if located.etag not in ("", etag):
-        raise Trouble("the CDN has another file now", misplaced=True)
+        raise TransientError("the CDN has another file now", misplaced=True)
     located.etag = etag
 
 
-def _ask(address: HubAddress) -> Located | None:
+def _ask(address: HubAddress) -> FileLocation | None:
     """One question, which takes more than one request only if the dataset has another name by now."""
     target = (
         f"{endpoint()}/datasets/{address.repository}/resolve/{quote(address.revision, safe='')}/{quote(address.path)}"
     )
-    for _ in range(MOST_REDIRECTS):
+    for _ in range(MAX_REDIRECTS):
         with answer("HEAD", target) as response:
             if is_missing(response):
                 return None
@@ -182,7 +182,7 @@ def _ask(address: HubAddress) -> Located | None:
     raise StorageError("the Hub redirects in a circle", f"file         {address.url}")
 
 
-def _located(address: HubAddress, target: str, response: Any) -> Located:
+def _located(address: HubAddress, target: str, response: Any) -> FileLocation:
     headers = response.headers
     etag = _etag(response, "x-linked-etag") or _etag(response, "etag")
     size = headers.get("x-linked-size") or headers.get("content-length") or ""
@@ -196,7 +196,7 @@ def _located(address: HubAddress, target: str, response: Any) -> Located:
         )
     until = time.monotonic() + _seconds_left(target, headers)
     known = _etag(response, "etag") if is_hub(target) else ""
-    return Located(address.at(commit, address.path), int(size), etag, target, until, known)
+    return FileLocation(address.at(commit, address.path), int(size), etag, target, until, known)
 
 
 def _etag(response: Any, header: str) -> str:
@@ -207,7 +207,7 @@ def _etag(response: Any, header: str) -> str:
 def _seconds_left(target: str, headers: Any) -> float:
     """How long to use an address: until some time before it expires. The server's clock counts, whatever ours says."""
     query = {name.lower(): values[-1] for name, values in parse_qs(urlsplit(target).query).items()}
-    seconds = USUAL_SECONDS
+    seconds = DEFAULT_SECONDS
     with contextlib.suppress(ValueError):
         if "x-amz-expires" in query:
             seconds = float(query["x-amz-expires"])

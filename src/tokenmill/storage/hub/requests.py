@@ -11,13 +11,14 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from tokenmill import settings, wording
+from tokenmill import humanize
 from tokenmill.errors import FAILED, SourceError, StorageError, TokenmillError
-from tokenmill.storage.failures import RESUME
 from tokenmill.storage.hub.address import HubAddress
 from tokenmill.storage.hub.client import check_online, client, endpoint, hub_token, is_hub, library
+from tokenmill.storage.objects.errors import RESUME
+from tokenmill.system import environment
 
-MOST_ATTEMPTS = 8
+MAX_ATTEMPTS = 8
 """How often in a row a request may fail."""
 
 FIRST_ATTEMPTS = 4
@@ -34,7 +35,7 @@ NO_ENTRY = "EntryNotFound"
 PASSING = (408, 425, 429, 500, 502, 503, 504)
 
 
-class Trouble(Exception):
+class TransientError(Exception):
     """A request failed in a way that may pass: why, and in how many seconds to come back, if the server said so.
 
     Without a connection there was not even an answer; what is misplaced may be found elsewhere, if the Hub is asked.
@@ -50,10 +51,10 @@ class Trouble(Exception):
         self.misplaced = misplaced or not connected
 
 
-class Patience:
+class Backoff:
     """How often a request is tried again, and the pauses between: growing, of random length, or as the server asks."""
 
-    def __init__(self, address: HubAddress, unconnected_attempts: int = MOST_ATTEMPTS) -> None:
+    def __init__(self, address: HubAddress, unconnected_attempts: int = MAX_ATTEMPTS) -> None:
         self._address = address
         self._unconnected_attempts = unconnected_attempts
         self._failures = 0
@@ -63,10 +64,10 @@ class Patience:
         """Note that there is progress."""
         self._failures, self._waited_seconds = 0, 0.0
 
-    def wait(self, trouble: Trouble) -> None:
+    def wait(self, trouble: TransientError) -> None:
         """Wait until it makes sense to try again, or give up."""
         self._failures += 1
-        most = MOST_ATTEMPTS if trouble.connected else self._unconnected_attempts
+        most = MAX_ATTEMPTS if trouble.connected else self._unconnected_attempts
         asked = trouble.wait_seconds
         if asked is not None:  # those who were told the same need not come back all at once
             pause = asked + random.uniform(0.1, 1 + asked / 10)  # noqa: S311 - no secret
@@ -79,7 +80,7 @@ class Patience:
             raise self._given_up(trouble)
         time.sleep(pause)
 
-    def _given_up(self, trouble: Trouble) -> StorageError:
+    def _given_up(self, trouble: TransientError) -> StorageError:
         advice = RESUME
         if not trouble.connected:
             advice = f"Check the network, and HF_ENDPOINT and HTTPS_PROXY if you set them. {RESUME}"
@@ -89,7 +90,7 @@ class Patience:
             "the Hub does not answer as it should",
             f"file         {self._address.url}",
             f"reason       {trouble.reason}",
-            f"tried        {wording.count(self._failures, 'time')}",
+            f"tried        {humanize.count(self._failures, 'time')}",
             advice,
         )
 
@@ -104,19 +105,19 @@ def answer(method: str, target: str, headers: dict[str, str] | None = None) -> I
     http = library()
     token = hub_token() if is_hub(target) else None
     if token:
-        settings.check_encrypted("HF_ENDPOINT", endpoint())
+        environment.check_encrypted("HF_ENDPOINT", endpoint())
     # What is read in ranges and compared with hashes must not be compressed on its way.
     sent = {"accept-encoding": "identity", **(headers or {})}
     sent |= {"authorization": f"Bearer {token}"} if token else {}
     try:
         with client(os.getpid()).stream(method, target, headers=sent) as response:
             if response.status_code in PASSING:
-                raise Trouble(_status(response), _retry_after(response))
+                raise TransientError(_status(response), _retry_after(response))
             if method == "HEAD":
                 response.read()  # nothing, but only then is the connection used again
             yield response
     except (http.HTTPError, http.InvalidURL) as error:  # whose text may hold a signature or the token
-        raise Trouble(_reason(error, token), connected=not isinstance(error, http.ConnectError)) from None
+        raise TransientError(_reason(error, token), connected=not isinstance(error, http.ConnectError)) from None
 
 
 def is_missing(response: Any) -> bool:
@@ -167,7 +168,7 @@ def _code(response: Any) -> str:
 
 def _status(response: Any) -> str:
     """The status of an answer, with what the server says about it."""
-    said = wording.plain(response.headers.get("x-error-message", ""))[:300]
+    said = humanize.escape_control_characters(response.headers.get("x-error-message", ""))[:300]
     return f"{response.status_code} {response.reason_phrase}{': ' * bool(said)}{said}"
 
 
@@ -179,7 +180,7 @@ def _reason(error: Exception, token: str | None) -> str:
     system = next((cause for cause in causes if isinstance(cause, OSError) and cause.strerror), None)
     text = str(system.strerror if system else error) or type(error).__name__
     text = text.replace(token, "...") if token else text
-    return wording.plain(re.sub(r"\?\S*", "", text))[:300]
+    return humanize.escape_control_characters(re.sub(r"\?\S*", "", text))[:300]
 
 
 def _retry_after(response: Any) -> float | None:

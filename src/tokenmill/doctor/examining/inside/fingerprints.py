@@ -11,7 +11,7 @@ from tokenmill.doctor.examining.answers import Hashed
 from tokenmill.doctor.examining.inside import paths, pickling
 from tokenmill.doctor.examining.inside.raising import raised
 
-MOST_PARTS = 60
+MAX_PARTS = 60
 DEEPEST = 4
 
 
@@ -32,7 +32,7 @@ def parts(function: Any, name: str) -> dict[str, str]:
     for path, value in _within(function, paths.Path(name, name), 0):
         with contextlib.suppress(Exception):  # then it has none, and only the others can be compared
             found[path.expression] = hasher.hash(value)
-        if len(found) >= MOST_PARTS:
+        if len(found) >= MAX_PARTS:
             break
     return found
 

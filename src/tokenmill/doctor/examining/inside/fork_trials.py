@@ -6,11 +6,11 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tokenmill import machine
-from tokenmill.doctor.examining.answers import Answer, Form, Outcome, Place, Request, Trying
+from tokenmill.doctor.examining.answers import Answer, Form, Outcome, Place, ProbeRequest, Trying
 from tokenmill.doctor.examining.forking import Fork
 from tokenmill.doctor.examining.inside import sample
-from tokenmill.doctor.examining.inside.worker import Worker
+from tokenmill.doctor.examining.inside.worker import ProbedWorker
+from tokenmill.system import machine
 
 FORKS_SECONDS = 0.5
 WARM_IDLE_SECONDS = 3.0
@@ -20,8 +20,8 @@ WARM_IDLE_SECONDS = 3.0
 class ForkTrials:
     """Forks this process, which has loaded the script, and calls the function in the children."""
 
-    request: Request
-    worker: Worker
+    request: ProbeRequest
+    worker: ProbedWorker
     report: Callable[[Answer], None]
 
     def fork(self) -> Outcome:

@@ -15,12 +15,12 @@ import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from tokenmill import machine
 from tokenmill.doctor.examining import guard
-from tokenmill.doctor.examining.answers import Loaded, Raised, Request
+from tokenmill.doctor.examining.answers import Loaded, ProbeRequest, Raised
 from tokenmill.doctor.examining.inside.naming import misnamed
 from tokenmill.doctor.examining.inside.raising import raised
 from tokenmill.doctor.examining.inside.starting import Doorkeeper, ProcessStarted, line_in
+from tokenmill.system import machine
 
 MAIN = "__main__"
 SPAWNED_MAIN = "__mp_main__"
@@ -34,7 +34,7 @@ class TooLate(BaseException):
 class Loading:
     """A script that is being loaded: its module, and what each of its statements took."""
 
-    def __init__(self, request: Request) -> None:
+    def __init__(self, request: ProbeRequest) -> None:
         self.request = request
         self.module = types.ModuleType(MAIN)
         self.raised: Raised | None = None
@@ -142,7 +142,7 @@ class Loading:
 
 
 def load(
-    request: Request, name: str, hosts: Callable[[], tuple[str, ...]], report: Callable[[Loaded], None]
+    request: ProbeRequest, name: str, hosts: Callable[[], tuple[str, ...]], report: Callable[[Loaded], None]
 ) -> Loading:
     """Load the script under that name, and report what this showed."""
     loading = Loading(request)

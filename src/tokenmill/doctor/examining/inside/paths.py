@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-MOST_OBJECTS = 200_000
+MAX_OBJECTS = 200_000
 PLAIN = (str, bytes, bytearray, int, float, complex, type(None), type(...), types.CodeType, types.ModuleType)
 KEYS = (str, bytes, int, float, type(None))
 
@@ -32,7 +32,7 @@ def find(root: Any, target: Any, name: str) -> Path | None:
     """The shortest way from the object called `name` to the target; None if there is none."""
     seen: dict[int, Any] = {id(root): root}  # the objects are kept, so that no number is given twice
     waiting = deque([(root, Path(name, name))])
-    while waiting and len(seen) < MOST_OBJECTS:
+    while waiting and len(seen) < MAX_OBJECTS:
         holder, path = waiting.popleft()
         if holder is target:
             return path

@@ -16,14 +16,14 @@ from typing import Any
 
 import msgspec
 
-from tokenmill.doctor.examining.answers import Answer, Parts, Pickled, Request, Unpickled
+from tokenmill.doctor.examining.answers import Answer, Parts, Pickled, ProbeRequest, Unpickled
 from tokenmill.doctor.examining.forking import die_first, stack_path, watch_this_process
 from tokenmill.doctor.examining.inside import fingerprints, pickling
 from tokenmill.doctor.examining.inside.fork_trials import ForkTrials
 from tokenmill.doctor.examining.inside.loading import MAIN, SPAWNED_MAIN, Loading, load
 from tokenmill.doctor.examining.inside.network import Refusal
 from tokenmill.doctor.examining.inside.raising import raised
-from tokenmill.doctor.examining.inside.worker import Worker
+from tokenmill.doctor.examining.inside.worker import ProbedWorker
 
 CALL_SECONDS = 30.0
 REFERENCE_SECONDS = 4.0
@@ -33,7 +33,7 @@ HEAVY_BYTES = 1_000_000
 class Probe:
     """One process of an examination."""
 
-    def __init__(self, request: Request) -> None:
+    def __init__(self, request: ProbeRequest) -> None:
         self.request = request
         self.stack = stack_path(request.folder, request.role)
 
@@ -92,9 +92,9 @@ class Probe:
         loading = load(self.request, MAIN, tuple, self.report)
         self.report(Parts(fingerprints.parts(loading.function(), self.request.function)))
 
-    def worker(self, function: Callable[..., Any], loading: Loading, refusal: Refusal) -> Worker:
+    def worker(self, function: Callable[..., Any], loading: Loading, refusal: Refusal) -> ProbedWorker:
         """The function as a worker will have it."""
-        return Worker(function, self.request.script, self.request.column, refusal, loading.make_ready)
+        return ProbedWorker(function, self.request.script, self.request.column, refusal, loading.make_ready)
 
     def pickle(self, function: Any) -> None:
         """Pickle the function in each way, and leave the bytes for who unpickles them."""
@@ -148,7 +148,7 @@ class Probe:
 
 def main() -> None:
     """Do what the request in the first argument asks."""
-    probe = Probe(msgspec.json.decode(sys.argv[1], type=Request))
+    probe = Probe(msgspec.json.decode(sys.argv[1], type=ProbeRequest))
     watch_this_process(probe.stack)
     die_first()
     {"parent": probe.be_parent, "spawned": probe.be_spawned, "hash": probe.hash_again, "parts": probe.hash_parts}[

@@ -6,7 +6,7 @@ import traceback
 
 from tokenmill.doctor.examining.answers import Raised
 
-MOST_CHARACTERS = 300
+MAX_CHARACTERS = 300
 
 
 def raised(error: BaseException, script: str) -> Raised:
@@ -16,5 +16,5 @@ def raised(error: BaseException, script: str) -> Raised:
         message = " ".join(str(error).split())
     except Exception:  # noqa: BLE001 - an exception of the user's that cannot be printed still has a type
         message = ""
-    short = message if len(message) <= MOST_CHARACTERS else f"{message[: MOST_CHARACTERS - 3]}..."
+    short = message if len(message) <= MAX_CHARACTERS else f"{message[: MAX_CHARACTERS - 3]}..."
     return Raised(type(error).__name__, short, lines[-1] if lines else None)

@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from tokenmill import machine
-from tokenmill.doctor.examining.answers import Called, Form, Measured, Place, Raised
+from tokenmill.doctor.examining.answers import Called, Form, MeasuredCall, Place, Raised
 from tokenmill.doctor.examining.inside import sample
 from tokenmill.doctor.examining.inside.network import Refusal
 from tokenmill.doctor.examining.inside.raising import raised
 from tokenmill.doctor.examining.memory import growth, own_peak_bytes
+from tokenmill.system import machine
 
 BATCH_TEXTS = 32
 FIRST_TEXTS = 4
@@ -24,7 +24,7 @@ ENOUGH_GROWTH_BYTES = 512 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Worker:
+class ProbedWorker:
     """A function as a worker has it. `make_ready` is what its pool runs first in each process."""
 
     function: Callable[..., Any]
@@ -60,7 +60,7 @@ class Worker:
             return raised(error, self.script)
         return None
 
-    def measure(self, place: Place, form: Form, seconds: float) -> Measured:
+    def measure(self, place: Place, form: Form, seconds: float) -> MeasuredCall:
         """Its memory on some megabytes of text, or on what it does in so many seconds."""
         readings = [(0, machine.resident_bytes())]
         failure, busy = None, 0.0
@@ -72,7 +72,7 @@ class Worker:
             failure = self._read(form, texts, readings)
             busy += time.perf_counter() - started
         grown = growth(readings)
-        return Measured(place, readings[-1][0], busy, own_peak_bytes(), grown.rate, grown.power, failure)
+        return MeasuredCall(place, readings[-1][0], busy, own_peak_bytes(), grown.rate, grown.power, failure)
 
     def _read(self, form: Form, texts: list[str], readings: list[tuple[int, int]]) -> Raised | None:
         try:

@@ -6,7 +6,7 @@ import signal
 
 import msgspec
 
-from tokenmill import wording
+from tokenmill import humanize
 from tokenmill.doctor.causes import Check, Finding, finding
 from tokenmill.doctor.examining.answers import Called, Ended, Loaded, Raised, Trying
 from tokenmill.doctor.examining.case import Case, Verdict
@@ -43,7 +43,7 @@ def _no_answer(case: Case) -> Verdict:
         return _silent(case, "half a minute", process.idle_seconds, process.stack)
     if ended is None or ended.outcome not in {"hung", "slow"}:
         return Check("call", "warning", "not tried"), []
-    seconds = wording.duration(ended.seconds)
+    seconds = humanize.duration(ended.seconds)
     if hangs(case, ended):
         return Check("call", "warning", f"no answer in {seconds}: see fork"), []
     return _silent(case, seconds, ended.idle_seconds, ended.stack)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 
-from tokenmill import cgroups, machine, wording
+from tokenmill import humanize
 from tokenmill.doctor.causes import Check, Finding, Level, finding
 from tokenmill.doctor.examining.case import Case, Verdict
+from tokenmill.system import cgroups, machine
 
 MANY_TIMES = 4
 FAR_TOO_MANY_TIMES = 8
@@ -20,7 +21,7 @@ SMALL_BYTES = 1_000_000_000
 def processes(case: Case) -> Verdict:
     """Whether so many processes can be started, and whether it does any good."""
     number, cores = case.num_proc, machine.cores()
-    seen = f"{number} for {wording.count(cores, 'core')}"
+    seen = f"{number} for {humanize.count(cores, 'core')}"
     limits = _limits(case)
     level: Level = "ok"
     if limits or (number >= FAR_TOO_MANY_TIMES * cores and number > cores + FEW * FAR_TOO_MANY_TIMES):
@@ -42,7 +43,7 @@ def disks(case: Case) -> Verdict:
     findings = [_small(path, free) for path, free in places.items() if free < SMALL_BYTES]
     path, free = min(places.items(), key=lambda place: place[1])
     level: Level = "ok" if not findings else "problem" if free < FULL_BYTES else "warning"
-    return Check("disk", level, f"{wording.size(free)} free in {path}"), findings
+    return Check("disk", level, f"{humanize.size(free)} free in {path}"), findings
 
 
 def _limits(case: Case) -> list[str]:
@@ -61,4 +62,4 @@ def _limits(case: Case) -> list[str]:
 
 def _small(path: str, free: int) -> Finding:
     level: Level = "problem" if free < FULL_BYTES else "warning"
-    return finding("disk-full", level, f"{wording.size(free)} are left where datasets writes: {path}")
+    return finding("disk-full", level, f"{humanize.size(free)} are left where datasets writes: {path}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tokenmill import wording
+from tokenmill import humanize
 from tokenmill.doctor.causes import Check, Finding, finding
 from tokenmill.doctor.examining.answers import Called, Ended
 from tokenmill.doctor.examining.case import Case, Verdict
@@ -16,7 +16,7 @@ def forks(case: Case) -> Verdict:
     if case.ended("fork") is None:
         return Check("fork", "ok", f"not used: workers are started by {case.script.start_method}"), []
     hung = next((answer for answer in case.parent.all(Ended) if hangs(case, answer)), None)
-    threads = wording.count(case.loaded.threads, "thread")
+    threads = humanize.count(case.loaded.threads, "thread")
     if hung is None:
         words = f"{threads} at the fork" if case.loaded.threads == 1 else f"{threads} at the fork, but no child hung"
         return Check("fork", "ok", words), []
@@ -25,7 +25,7 @@ def forks(case: Case) -> Verdict:
     if hung.place == "fork after call" and case.script.called_at is None:
         return Check("fork", "ok", f"{threads} at the fork (a child would hang if the parent called it first)"), []
     found = _hang(case, hung)
-    return Check("fork", found.level, f"{wording.count(hung.threads, 'thread')} at the fork, and the child hangs"), [
+    return Check("fork", found.level, f"{humanize.count(hung.threads, 'thread')} at the fork, and the child hangs"), [
         found
     ]
 
@@ -46,7 +46,7 @@ def _hang(case: Case, hung: Ended) -> Finding:
     evidence += [f"there it waits in {place}" for place in hung.stack[:1] if case.target.path not in place]
     if hung.threads == 1 and (called is None or called.form is None):
         return finding("hang", "problem", *evidence, fix=("Look at what it waits for there.",))
-    evidence.append(f"its parent had {wording.count(hung.threads, 'thread')} at the fork")
+    evidence.append(f"its parent had {humanize.count(hung.threads, 'thread')} at the fork")
     if hung.place == "fork after call":
         evidence.append(f"the parent had called the function before, as in {case.target.line(case.script.called_at)}")
     elif isinstance(called, Called) and called.form is not None:

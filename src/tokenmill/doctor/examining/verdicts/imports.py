@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tokenmill import wording
+from tokenmill import humanize
 from tokenmill.doctor.causes import Check, Finding, finding
 from tokenmill.doctor.examining.answers import Loaded
 from tokenmill.doctor.examining.case import Case, Verdict
@@ -18,7 +18,7 @@ def imports(case: Case) -> Verdict:
         why = "the workers do not import the script" if not case.script.imports_main else "a new process did not finish"
         return Check("import", "ok", why), []
     findings = _findings(case, loaded) if case.spawned is not None else []
-    words = f"{wording.duration(loaded.seconds)}, {'once' if case.spawned is None else 'in each process'}"
+    words = f"{humanize.duration(loaded.seconds)}, {'once' if case.spawned is None else 'in each process'}"
     if loaded.late_line is not None:
         words += f"; not done at {case.target.line(loaded.late_line)}"
     elif loaded.raised is not None:
@@ -37,15 +37,14 @@ def _findings(case: Case, loaded: Loaded) -> list[Finding]:
         return [_no_guard(case, loaded.process_line)]
     if loaded.late_line is not None:
         where = case.target.line(loaded.late_line)
-        return [finding("work-at-import", "problem", f"after {wording.duration(loaded.seconds)} still at {where}")]
+        return [finding("work-at-import", "problem", f"after {humanize.duration(loaded.seconds)} still at {where}")]
     raised = loaded.raised
     if raised is not None and not loaded.hosts and case.loaded.raised is None:
         where = case.target.line(raised.line)
         return [finding("own-exception", "problem", f"a new process that imports the script ends: {where}", f"{raised.type}: {raised.message}")]  # fmt: skip  # noqa: E501
     if loaded.own_seconds > LONG_SECONDS or loaded.own_bytes > LARGE_BYTES:
-        took = (
-            f"{wording.duration(loaded.own_seconds)} and {wording.size(max(0, loaded.own_bytes))}, imports not counted"
-        )
+        seconds, memory = humanize.duration(loaded.own_seconds), humanize.size(max(0, loaded.own_bytes))
+        took = f"{seconds} and {memory}, imports not counted"
         longest = f"most of the time at {case.target.line(loaded.slowest_line)}"
         return [finding("work-at-import", "warning", f"each of {case.num_proc} processes spends {took}", longest)]
     return []

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from tokenmill import wording
+from tokenmill import humanize
 from tokenmill.doctor.causes import Check, Finding, Level, finding, ordered
-from tokenmill.doctor.examining.answers import Called, Ended, Measured
+from tokenmill.doctor.examining.answers import Called, Ended, MeasuredCall
 from tokenmill.doctor.examining.case import Case, Verdict
 from tokenmill.doctor.examining.memory import Growth, text_until
 from tokenmill.doctor.examining.verdicts.calling import ran_out_of_memory
@@ -22,38 +22,38 @@ def room(case: Case) -> Verdict:
         level: Level = "problem" if findings else "warning"
         return Check("memory", level, "not enough" if findings else "not measured"), findings[:1]
     words = (
-        f"{wording.size(measured.own_bytes)} a process x {case.num_proc} + {wording.size(case.loaded.held_bytes)} "
-        f"in the parent; {wording.size(case.available_bytes)} are free{'; still growing' * (measured.growth_rate > 0)}"
+        f"{humanize.size(measured.own_bytes)} a process x {case.num_proc} + {humanize.size(case.loaded.held_bytes)} "
+        f"in the parent; {humanize.size(case.available_bytes)} are free{'; still growing' * (measured.growth_rate > 0)}"
     )
     findings = ordered([*_growing(case, measured), *_too_large(case, measured)])[:1]
     return Check("memory", findings[0].level if findings else "ok", words), findings
 
 
-def _need(case: Case, measured: Measured) -> int:
+def _need(case: Case, measured: MeasuredCall) -> int:
     return case.loaded.held_bytes + case.num_proc * measured.own_bytes
 
 
 def _failures(case: Case) -> list[Finding]:
     """MemoryErrors, and deaths that look like them."""
     raised = [each for called in case.worker.all(Called) for each in (*called.raised, called.unready)]
-    raised += [measured.raised for measured in case.worker.all(Measured)]
+    raised += [measured.raised for measured in case.worker.all(MeasuredCall)]
     lines = [each.line for each in raised if each is not None and each.type == "MemoryError"]
     signs = [f"MemoryError in {case.target.line(line)}" for line in lines[:1]] + ran_out_of_memory(case)
     if not signs:
         return []
     limit = case.loaded.address_space
     if limit is not None:
-        known = f"the limit of address space (ulimit -v) is {wording.size(limit)} a process"
+        known = f"the limit of address space (ulimit -v) is {humanize.size(limit)} a process"
         fix = ("Raise the limit (ulimit -v, RLIMIT_AS), or let the function keep less.",)
         return [finding("memory", "problem", *signs, known, fix=fix)]
-    return [finding("memory", "problem", *signs, f"{wording.size(case.available_bytes)} are free")]
+    return [finding("memory", "problem", *signs, f"{humanize.size(case.available_bytes)} are free")]
 
 
 def _outgrown(case: Case) -> list[Finding]:
     ended = next((answer for answer in case.parent.all(Ended) if answer.outcome == "outgrew"), None)
     if ended is None and not (case.spawned is not None and case.spawned.end == "outgrew"):
         return []
-    share, free = wording.size(case.available_bytes // case.num_proc), wording.size(case.available_bytes)
+    share, free = humanize.size(case.available_bytes // case.num_proc), humanize.size(case.available_bytes)
     evidence = (
         f"one worker took more than {share} while it was called on made-up text, and was stopped",
         f"that is what {free} leave to each of {case.num_proc}",
@@ -62,15 +62,15 @@ def _outgrown(case: Case) -> list[Finding]:
     return [finding("memory", "problem", *evidence, fix=fix)]
 
 
-def _too_large(case: Case, measured: Measured) -> list[Finding]:
+def _too_large(case: Case, measured: MeasuredCall) -> list[Finding]:
     need, there = _need(case, measured), case.available_bytes
     if need <= TIGHT_SHARE * there:
         return []
     level: Level = "problem" if need > there else "warning"
     fit = int((TIGHT_SHARE * there - case.loaded.held_bytes) / max(1, measured.own_bytes))
     evidence = (
-        f"one worker takes {wording.size(measured.own_bytes)} on a sample; {case.num_proc} need {wording.size(need)}",
-        f"{wording.size(there)} are free",
+        f"one worker takes {humanize.size(measured.own_bytes)} on a sample; {case.num_proc} need {humanize.size(need)}",
+        f"{humanize.size(there)} are free",
     )
     return [finding("memory", level, *evidence, fix=_fewer(fit))]
 
@@ -79,7 +79,7 @@ def _fewer(fit: int) -> tuple[str, ...]:
     return (f"Use {fit} processes.",) if fit > 1 else ("Use one process, on a machine with more memory.",)
 
 
-def _growing(case: Case, measured: Measured) -> list[Finding]:
+def _growing(case: Case, measured: MeasuredCall) -> list[Finding]:
     """A cache that still grows at the end of the sample: how much text fills memory, if it goes on like this."""
     if measured.growth_rate <= 0:
         return []
@@ -90,11 +90,11 @@ def _growing(case: Case, measured: Measured) -> list[Finding]:
     if text > SOME_DAY_BYTES:
         return []
     level: Level = "problem" if text < SOON_BYTES else "warning"
-    half, free = measured.text_bytes / 2, wording.size(case.available_bytes)
-    grown = wording.size(measured.growth_rate * half)
+    half, free = measured.text_bytes / 2, humanize.size(case.available_bytes)
+    grown = humanize.size(measured.growth_rate * half)
     evidence = (
-        f"one worker grew by {grown} over the last {wording.size(half)} of the sample's text, and did not stop",
-        f"if it goes on like this, {case.num_proc} of them fill {free} after {wording.size(text)} of text each",
+        f"one worker grew by {grown} over the last {humanize.size(half)} of the sample's text, and did not stop",
+        f"if it goes on like this, {case.num_proc} of them fill {free} after {humanize.size(text)} of text each",
     )
     fix = ("Bound what the function keeps: functools.lru_cache(maxsize=100_000), or empty it now and then.",)
     return [finding("memory", level, *evidence, fix=fix)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tokenmill import wording
+from tokenmill import humanize
 from tokenmill.doctor.causes import Check, Finding, Level, finding
 from tokenmill.doctor.examining.answers import Pickled, Unpickled
 from tokenmill.doctor.examining.case import Case, Verdict
@@ -46,13 +46,13 @@ def task_size(case: Case) -> Verdict:
         return Check("task size", "ok", "unknown, for it cannot be sent"), []
     heaviest = max(used, key=lambda answer: answer.size_bytes or 0)
     size = heaviest.size_bytes or 0
-    seen = f"{wording.size(size)} with each task ({heaviest.pickler})"
+    seen = f"{humanize.size(size)} with each task ({heaviest.pickler})"
     if size <= HEAVY_BYTES[heaviest.pickler]:
         return Check("task size", "ok", seen), []
     level: Level = "problem" if size > TOO_HEAVY_BYTES[heaviest.pickler] else "warning"
     part = heaviest.largest
-    inside = [f"{wording.size(part.size_bytes)} of it are {part.path} ({part.type})"] if part else []
-    found = finding("heavy-task", level, f"{case.target.function} is {wording.size(size)} when pickled", *inside)
+    inside = [f"{humanize.size(part.size_bytes)} of it are {part.path} ({part.type})"] if part else []
+    found = finding("heavy-task", level, f"{case.target.function} is {humanize.size(size)} when pickled", *inside)
     return Check("task size", level, seen), [found]
 
 
@@ -64,7 +64,7 @@ def worst(findings: list[Finding]) -> Level:
 
 def _words(case: Case, answer: Pickled) -> str:
     if answer.size_bytes is not None:
-        return f"{answer.pickler} {wording.size(answer.size_bytes)}"
+        return f"{answer.pickler} {humanize.size(answer.size_bytes)}"
     unused = case.script.picklers and answer.pickler not in case.script.picklers
     return f"{answer.pickler} cannot{' (not used here)' if unused else ''}"
 

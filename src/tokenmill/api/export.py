@@ -1,0 +1,148 @@
+"""Store to shards: freeze the export, bring the documents into order, write the shards that are missing, finish."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import numpy as np
+
+from tokenmill.errors import UsageError
+from tokenmill.executors import progress
+from tokenmill.executors.fan_out import FanOut
+from tokenmill.executors.outcomes import Pool
+from tokenmill.executors.session import open_executor
+from tokenmill.exports import PRELOAD, shards, sorted_runs
+from tokenmill.exports import job as names
+from tokenmill.exports.documents import Shuffle
+from tokenmill.exports.exporter import Exporter, ExportResult
+from tokenmill.exports.job import ExportJob, FrozenExport, freeze
+from tokenmill.exports.request import ExportOptions, ExportRequest, make_export_request, make_job
+from tokenmill.exports.write_shard import ExportContext, split_folder
+from tokenmill.humanize import size
+from tokenmill.pipeline.preflight import export_token_bytes, too_small
+from tokenmill.pipeline.resources import Resources, plan_resources
+from tokenmill.storage import Folder, folder_at
+from tokenmill.store import layout
+
+TOKENS_PER_WORKER = 4_000_000
+"""With less to write for each, another worker is not worth its start."""
+
+WORKER_OWN_BYTES = 150 << 20
+"""What a worker of an export needs for its libraries."""
+
+SMALLEST_WORKER_BYTES = 300 << 20
+"""What such a worker needs to do anything: it holds no engine."""
+
+MIN_BATCH_BYTES = 8 << 20
+MAX_BATCH_BYTES = 1 << 30
+RUNS_PER_WORKER = 4
+BINS_PER_SHARD = 32
+MAX_BINS = 1 << 22
+
+
+def export(  # noqa: PLR0913 - the options of the command, by their names
+    directory: str,
+    *,
+    to: str,
+    out: str | None = None,
+    val: str | float | None = None,
+    shuffle: int | None = None,
+    shard_tokens: str | int | None = None,
+    tail: str | None = None,
+    end_token: str | None = None,
+    dtype: str | None = None,
+    sequence_tokens: str | int | None = None,
+    name: str | None = None,
+    workers: int | None = None,
+    memory: str | int | None = None,
+    on: str = "local",
+    reporter: progress.Reporter | None = None,
+    executor: Pool | None = None,
+    force: bool = False,
+) -> ExportResult:
+    """Write a store's tokens as the files a trainer reads: to `out`, or into the store under the format's name.
+
+    Call it again after any interruption: only the shards that are missing are written. A disk that is too small for a
+    new export is refused first, unless `force` is set.
+    """
+    words = ExportOptions(val, shuffle, shard_tokens, tail, end_token, dtype, sequence_tokens, name)
+    request = make_export_request(to, words, layout.require_run(folder_at(directory)).job.tokenizer)
+    with open_executor(on, PRELOAD, executor, reporter) as (pool, report):
+        return export_store(directory, out, request, ExportLimits(workers, memory, force), report, pool)
+
+
+@dataclass(frozen=True, slots=True)
+class ExportLimits:
+    """The workers and the memory that were asked for, if any; with `force` a disk that is too small is tried."""
+
+    workers: int | None
+    memory: str | int | None
+    force: bool = False
+
+
+def export_store(  # noqa: PLR0913, PLR0917 - what, where to, how, by whom
+    directory: str,
+    out: str | None,
+    request: ExportRequest,
+    limits: ExportLimits,
+    report: progress.Reporter,
+    pool: Pool,
+) -> ExportResult:
+    """Export a store as asked."""
+    started = time.monotonic()
+    store = folder_at(directory)
+    run = layout.require_run(store)
+    manifest = layout.require_manifest(store, run)
+    job, notices = make_job(request, run, manifest)
+    tokens = int(manifest["tokens"].to_numpy().sum())
+    means = plan_resources(
+        limits.workers, limits.memory, tokens // TOKENS_PER_WORKER + 1, SMALLEST_WORKER_BYTES, pool.room
+    )
+    if means.notice is not None:
+        notices.append(means.notice)
+    folder = folder_at(out if out is not None else store.path(job.format))
+    if folder.root == store.root:
+        raise UsageError("--out is the store itself", f"Leave it out, and the files go to {store.path(job.format)}.")
+    directories = {".", names.STATE, names.RECORDS, *(split_folder(job, split) for split in ("train", "val"))}
+    for each in directories:
+        folder.create(each)
+    with folder.lock(names.LOCK):
+        for each in directories:
+            folder.remove_temporaries(each)
+        frozen = freeze(folder, _frozen(job, means, tokens, np.dtype(run.job.tokenizer.dtype).itemsize))
+        if not folder.exists(names.PLAN):
+            notices += _lack_of_space(folder, tokens * export_token_bytes(job.dtype, job.shuffle), limits.force)
+        run_count = len(sorted_runs.spans(manifest["tokens"].to_numpy(), frozen.run_tokens))
+        shuffle = Shuffle(run_count, frozen.bins, run.job.tokenizer.dtype)
+        site = ExportContext(store.root, folder.root, frozen, shuffle, _batch_bytes(means), run.sources_sha256)
+        crew = FanOut(pool, report, means.workers, np.dtype(job.dtype).itemsize)
+        exporter = Exporter(site, folder, manifest, crew, notices)
+        exporter.announce()
+        pool.start(means.workers, means.worker_bytes, most_workers=means.most_workers)
+        exporter.run()
+        return exporter.exported(time.monotonic() - started)
+
+
+def _lack_of_space(folder: Folder, needed: int, force: bool) -> list[str]:
+    """Refuse an export that the disk does not hold; a note instead, if it is to be tried all the same."""
+    free = folder.free_bytes()
+    if free is None or needed <= free:
+        return []
+    if not force:
+        raise too_small(folder.root, free, needed)
+    return [f"about {size(needed)} are needed, and {size(free)} are free"]
+
+
+def _batch_bytes(means: Resources) -> int:
+    return min(max((means.worker_bytes - WORKER_OWN_BYTES) // 6, MIN_BATCH_BYTES), MAX_BATCH_BYTES)
+
+
+def _frozen(job: ExportJob, means: Resources, tokens: int, token_bytes: int) -> FrozenExport:
+    """How the work of a shuffle is cut: runs that a worker can sort, bins that are small beside a shard and a batch."""
+    run_bytes = max((means.worker_bytes - WORKER_OWN_BYTES) // 3, MIN_BATCH_BYTES)
+    run_bytes = min(run_bytes, tokens * token_bytes // (RUNS_PER_WORKER * means.workers) + 1)
+    wanted = max(
+        BINS_PER_SHARD * tokens // shards.tokens_per_shard(job), 8 * tokens * token_bytes // _batch_bytes(means), 2
+    )
+    return FrozenExport(job, bins=min(1 << wanted.bit_length(), MAX_BINS), run_tokens=run_bytes // token_bytes + 1)

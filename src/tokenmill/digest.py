@@ -1,0 +1,23 @@
+"""Canonical JSON, its digest, and the differences between two records."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import msgspec
+
+
+def canonical(record: Any) -> bytes:
+    """A record as JSON, the same bytes wherever it is written."""
+    return msgspec.json.encode(record, order="sorted")
+
+
+def digest_of(record: Any) -> str:
+    """SHA-256 of a record in canonical JSON."""
+    return hashlib.sha256(canonical(record)).hexdigest()
+
+
+def differences(before: dict[str, str], now: dict[str, str]) -> list[tuple[str, str, str]]:
+    """What differs between two identities of one kind: (name, before, now)."""
+    return [(name, before[name], now[name]) for name in before if before[name] != now[name]]

@@ -1,0 +1,1 @@
+"""The executor that runs on a Ray cluster."""

@@ -1,0 +1,53 @@
+"""build-nanogpt: shards as `np.save` writes them, of exactly 100 million tokens each, the first for validation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from tokenmill.exports.formats.files import array, damaged, no_index, write_headed
+from tokenmill.exports.formats.protocol import Content, FormatSpec, Shard, ShardData, WrittenFile
+from tokenmill.storage import Folder
+
+SPEC = FormatSpec(
+    name="build-nanogpt",
+    trainer="build-nanogpt",
+    files="edufineweb_train_000001.npy",
+    end="prepended",
+    dtypes=("uint16", "uint32"),
+    cuts=True,
+    shard_tokens=100_000_000,
+    use="link {directory} to edu_fineweb10B, the data_root in train_gpt2.py",
+    val="first-shard",
+    numbered_together=True,
+    named=True,
+    shortest_shard="batch x sequence x processes + 1 tokens",
+)
+HEADER_BYTES = 128
+finish = no_index
+
+
+def files(shard: Shard) -> tuple[str, ...]:
+    """One file, which the trainer finds by the split in its name."""
+    return (f"{shard.name or 'edufineweb'}_{shard.split}_{shard.number:06d}.npy",)
+
+
+def write(folder: Folder, shard: Shard, content: Content) -> tuple[WrittenFile, ...]:
+    """Write the header of a NumPy file, then the tokens."""
+    return (write_headed(folder, files(shard)[0], _header(content.tokens, shard.dtype), content),)
+
+
+def read(folder: Folder, names: Sequence[str], dtype: str) -> ShardData:
+    """The tokens of a shard, if its header is the one that its size and dtype ask for."""
+    tokens = array(folder, names[0], dtype, HEADER_BYTES)
+    if folder.read(names[0], HEADER_BYTES) != _header(len(tokens), dtype):
+        raise damaged(folder, names[0], f"its header does not tell of {len(tokens)} tokens of {dtype}")
+    return ShardData(tokens)
+
+
+def _header(tokens: int, dtype: str) -> bytes:
+    """NumPy's header of version 1.0, as every NumPy writes it for a vector."""
+    fields = f"{{'descr': '<u{np.dtype(dtype).itemsize}', 'fortran_order': False, 'shape': ({tokens},), }}"
+    text = fields.ljust(HEADER_BYTES - 11) + "\n"
+    return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text.encode()

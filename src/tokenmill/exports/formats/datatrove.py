@@ -1,0 +1,71 @@
+"""datatrove: tokens in a `.ds`, the end of each document in a `.ds.index`, tokenizer and count in a `.ds.metadata`."""
+
+from __future__ import annotations
+
+import os.path
+from collections.abc import Sequence
+
+import numpy as np
+
+from tokenmill.exports.formats.files import array, damaged, no_index, publish, spans, write_raw
+from tokenmill.exports.formats.protocol import Content, FormatSpec, Shard, ShardData, WrittenFile
+from tokenmill.storage import Folder
+
+SPEC = FormatSpec(
+    name="datatrove",
+    trainer="datatrove, nanotron",
+    files="00000_00000_unshuffled.ds, .ds.index, .ds.metadata",
+    end="appended",
+    dtypes=("uint16", "uint32"),
+    cuts=False,
+    shard_tokens=100_000_000,
+    use='DatatroveFolderDataset("{train_folder}", seq_len=2048, filename_pattern="*.ds", token_size={token_bytes})',
+    folders=True,
+)
+finish = no_index
+
+
+def files(shard: Shard) -> tuple[str, ...]:
+    """The three files of a shard, named as those of a rank."""
+    order = "shuffled" if shard.shuffled else "unshuffled"
+    name = os.path.join(shard.folder, f"{shard.number:05d}_00000_{order}.ds")
+    return (name, f"{name}.index", f"{name}.metadata")
+
+
+def write(folder: Folder, shard: Shard, content: Content) -> tuple[WrittenFile, ...]:
+    """Write the tokens, the ends of the documents and the metadata."""
+    tokens, index, metadata = files(shard)
+    written = write_raw(folder, tokens, shard, content)
+    with publish(folder, index) as ends:
+        ends.write_array(np.cumsum(content.lengths, dtype=np.uint64))
+    with publish(folder, metadata) as text:
+        text.write(_metadata(shard, content.tokens).encode())
+    return (written, ends.written, text.written)
+
+
+def read(folder: Folder, names: Sequence[str], dtype: str) -> ShardData:
+    """The tokens and lengths of a shard, if the index ends with the last token and the metadata agree."""
+    name, index, metadata = names
+    tokens = array(folder, name, dtype)
+    ends = array(folder, index, "uint64").astype(np.int64)
+    lengths = spans(folder, index, np.concatenate([np.zeros(1, np.int64), ends]), len(tokens))
+    lines = folder.read(metadata, 1 << 20).split(b"\n")
+    told = [lines[0].rpartition(b"|")[2], *lines[1:2]]
+    if told != [b"%d" % tokens.dtype.itemsize, b"%d" % len(tokens)]:
+        raise damaged(folder, metadata, f"it does not tell of {len(tokens)} tokens of {dtype}")
+    return ShardData(tokens, lengths)
+
+
+def _metadata(shard: Shard, tokens: int) -> str:
+    """Tokenizer and bytes per token, the count, and the count for people.
+
+    datatrove's merger takes the first line apart at its only `|`, and fails if there is no name.
+    """
+    tokenizer = "_".join(shard.tokenizer.replace("|", "_").splitlines()) or "unknown"
+    return f"{tokenizer}|{np.dtype(shard.dtype).itemsize}\n{tokens}\n{_abbreviate(tokens)}T"
+
+
+def _abbreviate(count: int) -> str:
+    """Three digits and a prefix, as `1.23 M`; a count below a thousand as it is."""
+    power, place = divmod(len(str(count)) - 1, 3)
+    return f"{count / 1000**power:.{2 - place}f} {'kMGTPE'[power - 1]}" if power else f"{count} "

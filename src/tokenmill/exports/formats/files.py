@@ -1,0 +1,174 @@
+"""Files of shards: published with a checksum of what went into them, and read back as arrays."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterable, Iterator
+from typing import Any, BinaryIO
+
+import numpy as np
+import numpy.typing as npt
+import xxhash
+
+from tokenmill.errors import CorruptStore, StoreError
+from tokenmill.exports.formats.protocol import CompletedSplit, Content, Shard, Tokens, WrittenFile
+from tokenmill.storage import Folder
+
+CACHED_BYTES = 1 << 20
+"""How much is hashed and then written, while it is in the processor's cache."""
+
+
+class ChecksumWriter:
+    """A file that is being written, with its size and checksum so far."""
+
+    closed = False
+
+    def __init__(self, file: BinaryIO, name: str) -> None:
+        self._file = file
+        self._name = name
+        self._bytes = 0
+        self._digest = xxhash.xxh3_128()
+
+    def write(self, data: bytes | memoryview) -> int:
+        """Write bytes; also the face of a file for libraries that write to one."""
+        view = memoryview(data).cast("B")
+        for start in range(0, view.nbytes, CACHED_BYTES):
+            piece = view[start : start + CACHED_BYTES]
+            self._digest.update(piece)
+            self._file.write(piece)
+        self._bytes += view.nbytes
+        return view.nbytes
+
+    def write_array(self, array: npt.NDArray[Any]) -> None:
+        """Write the values of an array, little-endian."""
+        little = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
+        self.write(little.reshape(-1).view(np.uint8).data)
+
+    def write_tokens(self, content: Content) -> None:
+        """Write the tokens of a shard, which must be as many as its documents have."""
+        count = 0
+        for batch in content.batches:
+            self.write_array(batch)
+            count += len(batch)
+        if count != content.tokens:
+            raise _miscounted(count, content.tokens)
+
+    @property
+    def written(self) -> WrittenFile:
+        """What has been written."""
+        return WrittenFile(self._name, self._bytes, self._digest.hexdigest())
+
+
+@contextlib.contextmanager
+def publish(folder: Folder, name: str) -> Iterator[ChecksumWriter]:
+    """Write a file that appears, whole, when the block ends. Whoever commits the shard settles its files' names."""
+    with folder.publish(name, durable=False) as file:
+        yield ChecksumWriter(file, name)
+
+
+def write_raw(folder: Folder, name: str, shard: Shard, content: Content) -> WrittenFile:
+    """Write the tokens and nothing else: as a file, or as one piece of a file that several workers fill."""
+    if not shard.piece:
+        with publish(folder, name) as file:
+            file.write_tokens(content)
+            return file.written
+    size = np.dtype(shard.dtype).itemsize
+    with folder.write_region(name, shard.file_tokens * size, shard.position * size) as piece:
+        hashed = ChecksumWriter(piece, name)
+        hashed.write_tokens(content)
+        return hashed.written
+
+
+def write_headed(folder: Folder, name: str, header: bytes, content: Content) -> WrittenFile:
+    """Write a header, then the tokens."""
+    with publish(folder, name) as file:
+        file.write(header)
+        file.write_tokens(content)
+        return file.written
+
+
+def no_index(_folder: Folder, _split: CompletedSplit) -> tuple[WrittenFile, ...]:
+    """The `finish` of formats whose shards stand for themselves."""
+    return ()
+
+
+def write_listing(folder: Folder, name: str, before: str, items: Iterable[dict[str, Any]], after: str) -> WrittenFile:
+    """Publish a JSON file that is one long list between two texts, holding one item at a time."""
+    with publish(folder, name) as file:
+        file.write(before.encode())
+        for position, item in enumerate(items):
+            file.write(f"{', ' if position else ''}{json.dumps(item, sort_keys=True)}".encode())
+        file.write(after.encode())
+        return file.written
+
+
+def recut(batches: Iterator[Tokens], sizes: Iterable[int], dtype: str) -> Iterator[Tokens]:
+    """The same tokens in arrays of the given sizes, which must add up to them; views where one batch holds an array."""
+    rest: Tokens = np.empty(0, dtype)
+    for size in sizes:
+        pieces = [rest[:size]]
+        rest = rest[size:]
+        missing = size - len(pieces[0])
+        while missing:
+            batch = next(batches, None)
+            if batch is None:
+                raise _miscounted(size - missing, size)
+            pieces.append(batch[:missing])
+            rest = batch[missing:]
+            missing -= len(pieces[-1])
+        filled = [piece for piece in pieces if len(piece)]
+        yield filled[0] if len(filled) == 1 else np.concatenate(filled or pieces)
+    left = len(rest) + sum(len(batch) for batch in batches)
+    if left:
+        raise _miscounted(left, 0)
+
+
+def check_fits(folder: Folder, name: str, size_bytes: int, most_bytes: int) -> None:
+    """Refuse a file whose own offsets could not tell its size."""
+    if size_bytes > most_bytes:
+        raise StoreError(
+            f"{folder.path(name)} would be larger than its format allows",
+            f"size         {size_bytes} bytes",
+            f"most         {most_bytes} bytes",
+            "Make smaller shards, or leave out the longest documents.",
+        )
+
+
+def _miscounted(found: int, expected: int) -> StoreError:
+    return StoreError("a shard's documents do not have its tokens", f"expected     {expected}", f"found        {found}")
+
+
+def damaged(folder: Folder, name: str, reason: str) -> CorruptStore:
+    """The error for a file that does not hold what it should."""
+    return CorruptStore(f"{folder.path(name)} is damaged", f"reason       {reason}")
+
+
+def file_size(folder: Folder, name: str) -> int:
+    """The size of a file that must be there."""
+    if not folder.exists(name):
+        raise CorruptStore(f"{folder.path(name)} is missing")
+    return folder.size(name)
+
+
+def spans(folder: Folder, name: str, edges: npt.NDArray[np.int64], last: int) -> npt.NDArray[np.int64]:
+    """The lengths between edges that a file tells; an error if they do not rise to `last` without a step back."""
+    if int(edges[-1]) != last or bool((edges[1:] < edges[:-1]).any()):
+        raise damaged(folder, name, f"its offsets do not rise from {int(edges[0])} to {last}")
+    return np.diff(edges)
+
+
+def array(folder: Folder, name: str, dtype: str, start_byte: int = 0, count: int | None = None) -> npt.NDArray[Any]:
+    """Values of a file as a view of its memory map; an error if they are not all there."""
+    size = file_size(folder, name)
+    item = np.dtype(dtype).itemsize
+    if count is None:
+        count, rest = divmod(size - start_byte, item)
+        if rest or count < 0:
+            raise damaged(folder, name, f"its {size} bytes are no whole number of {dtype}")
+    if start_byte + count * item > size:
+        raise damaged(folder, name, f"it has {size} bytes, {start_byte + count * item} wanted")
+    if not count:
+        return np.empty(0, dtype)
+    buffer = folder.map(name).read_buffer()
+    return np.frombuffer(buffer, np.dtype(dtype).newbyteorder("<"), count, start_byte)

@@ -1,0 +1,106 @@
+"""litdata: chunks of documents behind their offsets, for its `TokensLoader`, and an `index.json` over all of them."""
+
+from __future__ import annotations
+
+import json
+import os.path
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from tokenmill.exports.formats.files import array, check_fits, damaged, file_size, publish, spans, write_listing
+from tokenmill.exports.formats.protocol import (
+    CompletedSplit,
+    Content,
+    FormatSpec,
+    Shard,
+    ShardData,
+    ShardRecord,
+    WrittenFile,
+)
+from tokenmill.storage import Folder
+
+# Offsets are uint32.
+MAX_BYTES = (1 << 32) - 1
+SPEC = FormatSpec(
+    name="litdata",
+    trainer="litdata, LitGPT",
+    files="chunk-0-0.bin, index.json",
+    end="appended",
+    dtypes=("uint16", "int32", "uint32"),
+    cuts=False,
+    shard_tokens=16_000_000,
+    use='StreamingDataset("{train_folder}", item_loader=TokensLoader(block_size=2049))',
+    folders=True,
+    most_bytes=MAX_BYTES,
+    header_bytes=8,
+    item_bytes=4,
+)
+# litdata's numbers for dtypes: NumPy's table has no code that its TokensLoader takes for int32, torch's has.
+DATA_FORMATS = {"uint16": "no_header_numpy:5", "uint32": "no_header_numpy:6", "int32": "no_header_tensor:16"}
+CHUNK_BYTES = 1 << 26
+
+
+def files(shard: Shard) -> tuple[str, ...]:
+    """One chunk, named as those of the first worker."""
+    return (os.path.join(shard.folder, f"chunk-0-{shard.number}.bin"),)
+
+
+def write(folder: Folder, shard: Shard, content: Content) -> tuple[WrittenFile, ...]:
+    """Write the number of documents, where each begins and ends in the file, and the tokens."""
+    name = files(shard)[0]
+    documents = len(content.lengths)
+    edges = np.full(documents + 1, _first(documents), np.int64)
+    edges[1:] += np.cumsum(content.lengths) * np.dtype(shard.dtype).itemsize
+    check_fits(folder, name, int(edges[-1]), MAX_BYTES)
+    with publish(folder, name) as file:
+        file.write_array(np.array([documents], np.uint32))
+        file.write_array(edges.astype(np.uint32))
+        file.write_tokens(content)
+        return (file.written,)
+
+
+def finish(folder: Folder, split: CompletedSplit) -> tuple[WrittenFile, ...]:
+    """Write the index of a split's chunks, with a constant for the time so that it is always the same."""
+    records = sorted(split.records, key=lambda record: record.number)
+    config = {
+        "chunk_bytes": max([CHUNK_BYTES, *(record.files[0].bytes for record in records)]),
+        "chunk_size": None,
+        "compression": None,
+        "data_format": [DATA_FORMATS[split.dtype]],
+        "data_spec": '[1, {"type": null, "context": null, "children_spec": []}]',
+        "encryption": None,
+        "item_loader": "TokensLoader",
+    }
+    after = f'], "config": {json.dumps(config, sort_keys=True)}, "updated_at": "0"}}'
+    name = os.path.join(split.folder, "index.json")
+    return (write_listing(folder, name, '{"chunks": [', map(_describe, records), after),)
+
+
+def read(folder: Folder, names: Sequence[str], dtype: str) -> ShardData:
+    """The tokens and lengths of a chunk, if its offsets lead from the first token to the end of the file."""
+    name = names[0]
+    size = file_size(folder, name)
+    documents = int(array(folder, name, "uint32", 0, 1)[0])
+    edges = array(folder, name, "uint32", 4, documents + 1).astype(np.int64)
+    first, item = _first(documents), np.dtype(dtype).itemsize
+    lengths = spans(folder, name, edges, size)
+    if int(edges[0]) != first or bool((lengths % item).any()):
+        raise damaged(folder, name, f"its offsets are not those of documents of {dtype} from byte {first} on")
+    return ShardData(array(folder, name, dtype, first), lengths // item)
+
+
+def _first(documents: int) -> int:
+    """The byte at which the tokens begin."""
+    return 4 * (documents + 2)
+
+
+def _describe(record: ShardRecord) -> dict[str, Any]:
+    file = record.files[0]
+    return {
+        "chunk_bytes": file.bytes,
+        "chunk_size": record.documents,
+        "dim": record.tokens,
+        "filename": os.path.basename(file.name),
+    }

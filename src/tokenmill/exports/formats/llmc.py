@@ -1,0 +1,61 @@
+"""llm.c and modded-nanogpt: shards with a header of 256 int32, of which the first three tell kind and length."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from tokenmill.exports.formats.files import array, check_fits, damaged, no_index, write_headed
+from tokenmill.exports.formats.protocol import Content, FormatSpec, Shard, ShardData, WrittenFile
+from tokenmill.storage import Folder
+
+HEADER_BYTES = 1024
+# llm.c seeks with a signed 32-bit offset.
+MAX_BYTES = (1 << 31) - 1
+SPEC = FormatSpec(
+    name="llmc",
+    trainer="llm.c, modded-nanogpt",
+    files="fineweb_train_000001.bin",
+    end="prepended",
+    dtypes=("uint16", "uint32"),
+    cuts=True,
+    shard_tokens=100_000_000,
+    use='-i "{train}"',
+    use_val='-i "{train}" -j "{val}"',
+    val="first-shard",
+    numbered_together=True,
+    named=True,
+    most_bytes=MAX_BYTES,
+    header_bytes=HEADER_BYTES,
+    shortest_shard="batch x sequence x processes + 1 tokens",
+)
+# Magic number and version: the form for GPT-2's tokens, and the one of train_llama3.py.
+KINDS = {"uint16": (20240520, 1), "uint32": (20240801, 7)}
+finish = no_index
+
+
+def files(shard: Shard) -> tuple[str, ...]:
+    """One file, which the trainer finds by a pattern on the split in its name."""
+    return (f"{shard.name or 'fineweb'}_{shard.split}_{shard.number:06d}.bin",)
+
+
+def write(folder: Folder, shard: Shard, content: Content) -> tuple[WrittenFile, ...]:
+    """Write the header, then the tokens."""
+    name = files(shard)[0]
+    check_fits(folder, name, HEADER_BYTES + content.tokens * np.dtype(shard.dtype).itemsize, MAX_BYTES)
+    return (write_headed(folder, name, _header(content.tokens, shard.dtype), content),)
+
+
+def read(folder: Folder, names: Sequence[str], dtype: str) -> ShardData:
+    """The tokens of a shard, if its header tells of the right kind and of exactly the tokens that are there."""
+    tokens = array(folder, names[0], dtype, HEADER_BYTES)
+    if folder.read(names[0], HEADER_BYTES) != _header(len(tokens), dtype):
+        magic, version = KINDS[dtype]
+        expected = f"magic {magic}, version {version}, {len(tokens)} tokens and zeros"
+        raise damaged(folder, names[0], f"its header is not {expected}")
+    return ShardData(tokens)
+
+
+def _header(tokens: int, dtype: str) -> bytes:
+    return np.array([*KINDS[dtype], tokens], "<i4").tobytes().ljust(HEADER_BYTES, b"\0")

@@ -1,0 +1,116 @@
+"""Megatron-LM: the tokens of a split in a `.bin`, the places of its documents in an `.idx`.
+
+Workers fill the `.bin` in pieces; the `.idx`, which needs all lengths, is then written in three passes over them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from tokenmill.errors import StoreError
+from tokenmill.exports.formats.files import array, damaged, file_size, publish, write_raw
+from tokenmill.exports.formats.protocol import CompletedSplit, Content, FormatSpec, Shard, ShardData, WrittenFile
+from tokenmill.storage import Folder
+
+SPEC = FormatSpec(
+    name="megatron",
+    trainer="Megatron-LM, NeMo",
+    files="train_text_document.bin, train_text_document.idx",
+    end="appended",
+    dtypes=("uint16", "int32"),
+    cuts=False,
+    named=True,
+    shard_tokens=None,
+    use="--data-path {train_prefix} --split 99,1,0",
+    use_val="--train-data-path {train_prefix} --valid-data-path {val_prefix}",
+    most_documents=(1 << 31) - 1,
+)
+MAGIC = b"MMIDIDX\0\0" + (1).to_bytes(8, "little")
+CODES = {"uint16": 8, "int32": 4}
+HEADER_BYTES = 34
+MAX_TOKENS = (1 << 31) - 1
+
+Lengths = npt.NDArray[np.int64]
+
+
+def files(shard: Shard) -> tuple[str, ...]:
+    """The pair of a split, or of a shard if a split has several."""
+    prefix = f"{shard.name}_" if shard.name else ""
+    number = "" if shard.piece else f"_{shard.number:06d}"
+    stem = f"{prefix}{shard.split}{number}_text_document"
+    return (f"{stem}.bin", f"{stem}.idx")
+
+
+def write(folder: Folder, shard: Shard, content: Content) -> tuple[WrittenFile, ...]:
+    """Write the tokens, and their index unless this is a piece of a split, whose index is left to `finish`."""
+    tokens, index = files(shard)
+    written = write_raw(folder, tokens, shard, content)
+    if shard.piece:
+        return (written,)
+    return (written, _write_index(folder, index, shard.dtype, len(content.lengths), lambda: iter([content.lengths])))
+
+
+def finish(folder: Folder, split: CompletedSplit) -> tuple[WrittenFile, ...]:
+    """Write the index of a split whose pieces are all there."""
+    if split.file is None:
+        return ()
+    documents = sum(record.documents for record in split.records)
+    return (_write_index(folder, f"{split.file.removesuffix('.bin')}.idx", split.dtype, documents, split.lengths),)
+
+
+def read(folder: Folder, names: Sequence[str], dtype: str) -> ShardData:
+    """The tokens and lengths of a pair, if every number of the index agrees with the lengths and the tokens."""
+    name, index = names
+    tokens = array(folder, name, dtype)
+    size = file_size(folder, index)
+    documents = int.from_bytes(folder.read(index, HEADER_BYTES)[18:26], "little")
+    if folder.read(index, HEADER_BYTES) != _header(documents, dtype):
+        raise damaged(folder, index, f"its header does not tell of whole documents of {dtype}")
+    if size != HEADER_BYTES + documents * 20 + 8:
+        raise damaged(folder, index, f"it has {size} bytes, not those of {documents} documents")
+    lengths = array(folder, index, "int32", HEADER_BYTES, documents).astype(np.int64)
+    if bool((lengths < 0).any()) or int(lengths.sum()) != len(tokens):
+        raise damaged(folder, index, f"its lengths do not sum up to the {len(tokens)} tokens of {name}")
+    pointers = array(folder, index, "int64", HEADER_BYTES + 4 * documents, documents)
+    order = array(folder, index, "int64", HEADER_BYTES + 12 * documents, documents + 1)
+    starts = (np.cumsum(lengths) - lengths) * tokens.dtype.itemsize
+    if not np.array_equal(pointers, starts) or not np.array_equal(order, np.arange(documents + 1)):
+        raise damaged(folder, index, "its documents do not follow each other")
+    return ShardData(tokens, lengths)
+
+
+def _header(documents: int, dtype: str) -> bytes:
+    """The header of an index of one sequence for each document."""
+    counts = documents.to_bytes(8, "little") + (documents + 1 & (1 << 64) - 1).to_bytes(8, "little")
+    return MAGIC + bytes([CODES[dtype]]) + counts
+
+
+def _write_index(
+    folder: Folder, name: str, dtype: str, documents: int, lengths: Callable[[], Iterator[Lengths]]
+) -> WrittenFile:
+    """Write an index while holding the lengths of no more than one shard."""
+    item = np.dtype(dtype).itemsize
+    with publish(folder, name) as file:
+        file.write(_header(documents, dtype))
+        count = 0
+        for batch in lengths():
+            if len(batch) and int(batch.max()) > MAX_TOKENS:
+                raise StoreError(f"a document of {int(batch.max())} tokens is too long for {folder.path(name)}")
+            file.write_array(batch.astype("<i4"))
+            count += len(batch)
+        if count != documents:
+            raise StoreError(f"cannot write {folder.path(name)}", f"{count} documents came, {documents} were announced")
+        start = 0
+        for batch in lengths():
+            ends = np.cumsum(batch)
+            file.write_array((ends - batch + start) * item)
+            start += int(batch.sum())
+        count = 0
+        for batch in lengths():
+            file.write_array(np.arange(count, count + len(batch)))
+            count += len(batch)
+        file.write_array(np.array([documents]))
+        return file.written

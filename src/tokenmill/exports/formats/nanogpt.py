@@ -1,0 +1,38 @@
+"""nanoGPT: `train.bin` and `val.bin`, each the uint16 tokens of a split and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tokenmill.exports.formats.files import array, no_index, write_raw
+from tokenmill.exports.formats.protocol import Content, FormatSpec, Shard, ShardData, WrittenFile
+from tokenmill.storage import Folder
+
+SPEC = FormatSpec(
+    name="nanogpt",
+    trainer="nanoGPT",
+    files="train.bin, val.bin",
+    end="appended",
+    dtypes=("uint16",),
+    cuts=True,
+    shard_tokens=None,
+    use="link {directory} to data/NAME of nanoGPT, then train with --dataset=NAME",
+    val="0.0005",
+    single=True,
+)
+finish = no_index
+
+
+def files(shard: Shard) -> tuple[str, ...]:
+    """One file for each split."""
+    return (f"{shard.split}.bin",)
+
+
+def write(folder: Folder, shard: Shard, content: Content) -> tuple[WrittenFile, ...]:
+    """Write the tokens, as a file or as a piece of one."""
+    return (write_raw(folder, files(shard)[0], shard, content),)
+
+
+def read(folder: Folder, names: Sequence[str], dtype: str) -> ShardData:
+    """The tokens of a split."""
+    return ShardData(array(folder, names[0], dtype))

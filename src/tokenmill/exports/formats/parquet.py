@@ -1,0 +1,151 @@
+"""Parquet: a row for each document, with its tokens, the path of its source and its row there.
+
+Readers that know nothing of tokenmill, `datasets` among them, take the files as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tokenmill.errors import StoreError
+from tokenmill.exports.formats.files import damaged, file_size, no_index, publish, recut
+from tokenmill.exports.formats.protocol import Content, FormatSpec, Shard, ShardData, Tokens, WrittenFile
+from tokenmill.storage import Folder
+from tokenmill.storage.untrusted.malformed import MalformedDataError
+from tokenmill.storage.untrusted.parquet_pages import RowGroup, count_pages, read_groups
+from tokenmill.storage.untrusted.tables import ARROW_ERRORS, FACTOR
+
+SPEC = FormatSpec(
+    name="parquet",
+    trainer="datasets (Hugging Face)",
+    files="train-00000-of-00001.parquet",
+    end="appended",
+    dtypes=("uint16", "uint32"),
+    cuts=False,
+    shard_tokens=100_000_000,
+    use='datasets.load_dataset("{directory}")',
+)
+GROUP_TOKENS = 1 << 22
+GROUP_ROWS = 1 << 20
+MAX_TOKENS = (1 << 31) - 1
+SPARE = 1 << 26
+MAX_VALUES_FACTOR = 1 << 12
+# Magic number, length of the footer, magic number.
+MIN_BYTES = 12
+finish = no_index
+
+
+def files(shard: Shard) -> tuple[str, ...]:
+    """One file, whose name tells `datasets` the split."""
+    return (f"{shard.split}-{shard.number:05d}-of-{shard.count:05d}.parquet",)
+
+
+def write(folder: Folder, shard: Shard, content: Content) -> tuple[WrittenFile, ...]:
+    """Write row groups of about four million tokens, or one document if it is longer."""
+    name = files(shard)[0]
+    if len(content.lengths) and int(content.lengths.max()) > MAX_TOKENS:
+        raise StoreError(f"a document of {int(content.lengths.max())} tokens is too long for {folder.path(name)}")
+    groups = list(_groups(content.lengths))
+    sizes = (int(content.lengths[group].sum()) for group in groups)
+    with publish(folder, name) as file:
+        # Indices into a dictionary that holds any vocabulary, lightly compressed: a sixth smaller than compressed
+        # values where text does not repeat, as fast, and known to every reader.
+        with pq.ParquetWriter(
+            file,
+            _schema(shard.dtype),
+            use_dictionary=["tokens.list.element", "source"],
+            dictionary_pagesize_limit=1 << 26,
+            compression="zstd",
+            compression_level=1,
+            write_statistics=["source", "row"],
+            write_page_checksum=True,
+            store_schema=False,
+        ) as writer:
+            for group, tokens in zip(groups, recut(content.batches, sizes, shard.dtype), strict=True):
+                writer.write_table(_table(shard, content, group, tokens), GROUP_ROWS)
+        return (file.written,)
+
+
+def read(folder: Folder, names: Sequence[str], dtype: str) -> ShardData:
+    """The tokens and lengths of a file's documents, if its pages agree with their checksums."""
+    name = names[0]
+    if file_size(folder, name) < MIN_BYTES or folder.read(name, 4) != b"PAR1":
+        raise damaged(folder, name, "it does not begin as a Parquet file")
+    try:
+        told = read_groups(folder.buffer(name))
+        _check_size(folder.buffer(name), told)
+        reader = pq.ParquetFile(folder.map(name), page_checksum_verification=True, pre_buffer=False)
+        groups = [_read_group(reader, group, each, dtype) for group, each in enumerate(told)]
+        rows = sum(each.rows for each in told)
+    except (*ARROW_ERRORS, MalformedDataError) as error:
+        raise damaged(folder, name, str(error)) from error
+    tokens = np.concatenate([np.empty(0, dtype), *(tokens for tokens, _ in groups)])
+    lengths = np.concatenate([np.empty(0, np.int64), *(lengths for _, lengths in groups)])
+    if len(lengths) != rows:
+        raise damaged(folder, name, f"it has {len(lengths)} documents, {rows} expected")
+    return ShardData(tokens, lengths)
+
+
+def _check_size(data: pa.Buffer, groups: Sequence[RowGroup]) -> None:
+    """Refuse what would become many times larger than its file; a document may be one token over and over, though."""
+    held = count_pages(data, groups)
+    if held.unpacked_bytes > FACTOR * data.size + SPARE or held.most_values > MAX_VALUES_FACTOR * data.size + SPARE:
+        raise MalformedDataError(f"{data.size} bytes would become {held.unpacked_bytes}, and {held.most_values} tokens")
+
+
+def _schema(dtype: str) -> pa.Schema:
+    element = pa.field("element", pa.from_numpy_dtype(dtype), nullable=False)
+    return pa.schema(
+        [
+            pa.field("tokens", pa.list_(element), nullable=False),
+            # Strings to every reader, as the schema of Arrow is not stored.
+            pa.field("source", pa.dictionary(pa.int32(), pa.string()), nullable=False),
+            pa.field("row", pa.uint64(), nullable=False),
+        ]
+    )
+
+
+def _groups(lengths: npt.NDArray[np.int64]) -> Iterator[slice]:
+    """Runs of documents with as many tokens and rows as a row group may have, and one at least."""
+    ends = np.cumsum(lengths)
+    start = 0
+    while start < len(lengths):
+        before = int(ends[start] - lengths[start])
+        stop = int(np.searchsorted(ends, before + GROUP_TOKENS, "right"))
+        stop = min(max(stop, start + 1), start + GROUP_ROWS)
+        yield slice(start, stop)
+        start = stop
+
+
+def _table(shard: Shard, content: Content, group: slice, tokens: Tokens) -> pa.Table:
+    """Some documents, with only the paths that they have."""
+    schema = _schema(shard.dtype)
+    offsets = np.zeros(group.stop - group.start + 1, np.int32)
+    np.cumsum(content.lengths[group], out=offsets[1:])
+    used, source = np.unique(content.source[group], return_inverse=True)
+    paths = shard.paths.take(pa.array(used)).cast(pa.string())
+    columns = [
+        pa.ListArray.from_arrays(pa.array(offsets), pa.array(tokens), schema.field("tokens").type),
+        pa.DictionaryArray.from_arrays(pa.array(source.astype(np.int32)), paths),
+        pa.array(content.row[group]),
+    ]
+    return pa.table(columns, schema=schema)
+
+
+def _read_group(reader: pq.ParquetFile, group: int, told: RowGroup, dtype: str) -> tuple[Tokens, npt.NDArray[np.int64]]:
+    """The tokens and lengths of a row group, if they are as many as it tells; an empty document counts as a value."""
+    if told.rows > GROUP_ROWS:
+        raise ValueError(f"a row group has {told.rows} rows")
+    column = reader.read_row_group(group, ["tokens"], use_threads=False).column("tokens").combine_chunks()
+    if column.type != _schema(dtype).field("tokens").type or column.null_count:
+        raise ValueError(f"its tokens are {column.type}, not {dtype}")
+    lengths = column.value_lengths().to_numpy().astype(np.int64)
+    values = told.columns[0][2]
+    if int(np.maximum(lengths, 1).sum()) != values or len(lengths) != told.rows:
+        raise ValueError(f"a row group does not hold the {values} values that it tells")
+    return column.flatten().to_numpy(), lengths

@@ -1,0 +1,114 @@
+"""Runs: the scratch files of a shuffle. A run holds the documents of some parts, sorted by stream and key.
+
+Any range of keys is then one stretch of each run, so a shard reads as many stretches as there are runs, however many
+parts there are. Stretches are read, not mapped: of a map the kernel brings in more than is touched, and with hundreds
+of runs that is memory nobody has budgeted.
+
+    00000003.tokens      the tokens of all documents
+    00000003.documents   a record for each document: where it ends, its row, its source
+    00000003.index       for each bin and for the end, the documents before it; then the tokens before it. Published
+                         last, so its existence means that the run is there
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from tokenmill.errors import CorruptStore
+from tokenmill.exports.job import RUNS
+from tokenmill.exports.shards import Counts
+from tokenmill.storage import Folder
+from tokenmill.store.layout import numbered_files
+from tokenmill.store.part import PartContent, TokenArray
+
+_RECORD = np.dtype([("end", "<i8"), ("row", "<u8"), ("source", "<u4")])
+
+
+def spans(part_tokens: Counts, run_tokens: int) -> list[tuple[int, int, int]]:
+    """The parts that are sorted together: number of the run, first part, last part + 1."""
+    if not len(part_tokens):
+        return []
+    group = (np.cumsum(part_tokens) - part_tokens) // run_tokens
+    starts = np.flatnonzero(np.diff(group, prepend=-1))
+    stops = np.append(starts[1:], len(part_tokens))
+    return list(zip(range(len(starts)), starts.tolist(), stops.tolist(), strict=True))
+
+
+def publish_sorted_run(folder: Folder, run: int, content: PartContent, places: Counts, bins: int) -> None:
+    """Publish documents that are sorted; `places` is the bin of each, counted through the streams."""
+    records = np.empty(len(content.row), _RECORD)
+    records["end"], records["row"], records["source"] = content.offsets[1:], content.row, content.source
+    before = np.searchsorted(places, np.arange(bins + 1))
+    index = np.concatenate([before, content.offsets[before]]).astype("<i8")
+    for ending, column in (("tokens", content.tokens), ("documents", records), ("index", index)):
+        with folder.publish(_name(run, ending), durable=False) as file:
+            file.write(np.ascontiguousarray(column).data)
+
+
+def committed(folder: Folder, count: int) -> npt.NDArray[np.bool_]:
+    """Which of so many runs are there."""
+    return numbered_files(folder, RUNS, "index", count)
+
+
+def counts(folder: Folder, run: int) -> tuple[Counts, Counts]:
+    """The documents and the tokens of a run in each bin."""
+    data = folder.read(_name(run, "index"))
+    if not data or len(data) % 16:
+        raise _corrupt(folder, run, "its index is cut off")
+    documents, tokens = np.diff(np.frombuffer(data, "<i8").reshape(2, -1))
+    if bool((documents < 0).any()) or bool((tokens < 0).any()) or tokens.sum(dtype=np.float64) >= 2.0**62:
+        raise _corrupt(folder, run, "its counts are none")
+    return documents, tokens
+
+
+@dataclass(frozen=True, slots=True)
+class PartRange:
+    """Documents that follow each other in a run: where each ends, counted from the first, and where it is from."""
+
+    run: int
+    first_token: int
+    ends: Counts
+    source: npt.NDArray[np.uint32]
+    row: npt.NDArray[np.uint64]
+
+    def tokens(self, folder: Folder, dtype: str, start: int, stop: int) -> tuple[TokenArray, Counts]:
+        """The tokens of documents [start, stop) of the stretch, and the offsets of these documents in them."""
+        before = int(self.ends[start - 1]) if start else 0
+        offsets = np.concatenate([np.zeros(1, np.int64), self.ends[start:stop] - before])
+        size = np.dtype(dtype).itemsize
+        data = folder.read_at(_name(self.run, "tokens"), (self.first_token + before) * size, int(offsets[-1]) * size)
+        return np.frombuffer(data, dtype), offsets
+
+
+def read_range(folder: Folder, run: int, low: int, high: int) -> PartRange:
+    """The documents of bins [low, high), without their tokens: two reads."""
+    index = np.frombuffer(folder.read_at(_name(run, "index"), low * 8, (high - low + 1) * 8), "<i8")
+    start, stop = int(index[0]), int(index[-1])
+    if not 0 <= start <= stop:
+        raise _corrupt(folder, run, "its index does not rise")
+    before = min(start, 1)  # one record more, if there is one, tells where the first document starts
+    size = _RECORD.itemsize
+    data = folder.read_at(_name(run, "documents"), (start - before) * size, (stop - start + before) * size)
+    records = np.frombuffer(data, _RECORD)
+    first_token = int(records["end"][0]) if before else 0
+    records = records[before:]
+    ends = records["end"]
+    if first_token < 0 or bool((np.diff(ends, prepend=first_token) < 0).any()):
+        raise _corrupt(folder, run, "its documents do not follow each other")
+    return PartRange(run, first_token, records["end"] - first_token, records["source"].copy(), records["row"].copy())
+
+
+def _corrupt(folder: Folder, run: int, reason: str) -> CorruptStore:
+    return CorruptStore(
+        f"run {run} of a shuffle is damaged",
+        f"file         {folder.path(_name(run, 'index'))}",
+        f"found        {reason}",
+        f"Remove the directory {folder.path(RUNS)} and export again.",
+    )
+
+
+def _name(run: int, ending: str) -> str:
+    return f"{RUNS}/{run:08d}.{ending}"

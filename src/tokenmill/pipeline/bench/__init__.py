@@ -1,0 +1,1 @@
+"""Measure this machine on a sample, and forecast the whole corpus."""

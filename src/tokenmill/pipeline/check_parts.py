@@ -1,0 +1,58 @@
+"""Read the summaries of parts and find those that do not belong to their unit. Runs in a worker."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+import msgspec
+
+from tokenmill.errors import CorruptStore
+from tokenmill.storage import Folder, folder_at, prefetch_map
+from tokenmill.store.job import Job
+from tokenmill.store.part import PartSummary, check_part, is_cut_off, read_summary
+
+PREFETCH_HEADERS = 32
+"""How many headers of parts are."""
+
+
+ANY_SLICE = ""
+"""Given to CheckParts in place of a digest, for a part whose slice is not known before."""
+
+
+class InvalidPart(msgspec.Struct, frozen=True):
+    """A part that is damaged, or that was made from something else than its unit."""
+
+    unit: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class CheckParts:
+    """The function that reads the summaries of parts, and finds those that do not belong to their unit.
+
+    It takes units with the digests of their slices. With `content_too` each part is read whole and hashed.
+    """
+
+    directory: str
+    job: Job
+    content_too: bool = False
+
+    def __call__(self, parts: tuple[tuple[int, str], ...]) -> list[PartSummary | InvalidPart]:
+        """A summary, or what is wrong, for each part in the order asked for."""
+        folder = folder_at(self.directory)
+        return list(prefetch_map(folder, partial(self._check, folder, self.job.digest()), parts, PREFETCH_HEADERS))
+
+    def _check(self, folder: Folder, job: str, part: tuple[int, str]) -> PartSummary | InvalidPart:
+        unit, slice_digest = part
+        try:
+            if is_cut_off(folder, unit):
+                return InvalidPart(unit, "its end is missing")
+            summary = check_part(folder, unit, self.job) if self.content_too else read_summary(folder, unit)
+        except CorruptStore as error:
+            return InvalidPart(unit, next((line for line in error.details if line.startswith("found")), error.headline))
+        if summary.job != job:
+            return InvalidPart(unit, "it belongs to another job")
+        if slice_digest not in (summary.slice, ANY_SLICE):
+            return InvalidPart(unit, "it was made from another slice of the sources")
+        return summary

@@ -1,0 +1,264 @@
+"""Freeze a run in its directory, or continue the one that the directory holds.
+
+A part is used again only if it was made from what the sources hold now. Where that is not certain, because `run.json`
+is gone or a source has another path or modification time, `adopt` compares the parts with their sources first, and
+publishes the run after that.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from tokenmill.errors import JobChanged, SourceError
+from tokenmill.humanize import count, size
+from tokenmill.pipeline.request import PrepareRequest, versions
+from tokenmill.pipeline.source_changes import compare_sources, refuse_changed
+from tokenmill.pipeline.split_sources import plan_units
+from tokenmill.pipeline.units import fast_bytes
+from tokenmill.sources import with_identities
+from tokenmill.store import layout
+from tokenmill.tokenizers.tokenizer import REFERENCES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    import numpy.typing as npt
+
+    from tokenmill.executors.outcomes import Executor
+    from tokenmill.storage import Folder
+
+
+@dataclass(frozen=True, slots=True)
+class FrozenRun:
+    """A run whose job, sources and plan are on disk, or will be when `adopt` has been called.
+
+    `files` are those that are not published yet. `unproved` sources may hold other text than parts were made from.
+    """
+
+    run: layout.Run
+    sources: pa.Table
+    plan: pa.Table
+    files: dict[str, bytes] = field(default_factory=dict)
+    unproved: npt.NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, np.bool_))
+    notes: tuple[str, ...] = ()
+
+    @property
+    def reference_version(self) -> str:
+        """The version of the library that defines the tokens."""
+        return self.run.versions.get(REFERENCES[self.run.job.tokenizer.kind].name, "")
+
+
+def freeze(
+    folder: Folder,
+    request: PrepareRequest,
+    executor: Executor,
+    pending: Callable[[str], None] = lambda _: None,
+    moved: Sequence[str] = (),
+) -> FrozenRun:
+    """The run of this request in this directory: the one that is there, if it is the same, or a new one.
+
+    A new one is planned by the workers of the executor; progress is reported through `pending`.
+    """
+    run = layout.read_run(folder)
+    if run is not None:
+        return _reopen(folder, run, request, executor, pending, moved)
+    sources = with_identities(request.discovery.table, plan_step(request.discovery.table, "looked at", pending))
+    frozen = _planned(folder, request, sources, executor, pending)
+    if layout.committed_units(folder, frozen.run.units).any():
+        note = f"{layout.RUN} was missing: the parts that are there are compared with the sources"
+        return replace(frozen, unproved=np.ones(len(sources), np.bool_), notes=(note,))
+    if not publish(folder, frozen):
+        return _reopen(folder, layout.require_run(folder), request, executor, pending, moved)
+    return replace(frozen, files={})
+
+
+def _planned(
+    folder: Folder, request: PrepareRequest, sources: pa.Table, executor: Executor, pending: Callable[[str], None]
+) -> FrozenRun:
+    """A run that is planned and not published."""
+    _refuse_long_texts(request, sources)
+    job, check, step = request.job, request.named.check_plan, plan_step(sources, "planned", pending)
+    units = plan_units(sources, request.options, job.unit_bytes, job.limit_units, executor, check=check, told=step)
+    tables = {layout.SOURCES: layout.table_bytes(sources), layout.PLAN: layout.table_bytes(units)}
+    hashes = {name: hashlib.sha256(data).hexdigest() for name, data in tables.items()}
+    run = layout.Run(
+        job=request.job,
+        units=len(units),
+        sources=len(sources),
+        source_bytes=request.source_bytes,
+        text_bytes=int(units["text_bytes"].to_numpy().sum()),
+        sources_sha256=hashes[layout.SOURCES],
+        plan_sha256=hashes[layout.PLAN],
+        engine=request.choice.engine,
+        versions=versions(),
+    )
+    vocabulary = {f"{layout.TOKENIZER}/{request.job.tokenizer.file}": request.vocabulary.content}
+    named = {layout.table_name(folder, name, hashes[name]): data for name, data in tables.items()}
+    return FrozenRun(run, sources, units, files={**vocabulary, **named})
+
+
+def _refuse_long_texts(request: PrepareRequest, sources: pa.Table) -> None:
+    """Refuse a text file that is one document, and a longer one than the job allows, before any work."""
+    job = request.job
+    if job.separator is not None or job.document_bytes is None:
+        return
+    for path, kind, length in zip(*(sources[name].to_pylist() for name in ("path", "kind", "size")), strict=True):
+        if kind == "text" and path.endswith(".txt") and length > job.document_bytes:
+            raise SourceError(
+                f"a text file is one document of {size(length)}, and documents may have {size(job.document_bytes)}",
+                f"file         {path}",
+                "Split it into documents with --separator, or allow longer ones:",
+                f"--max-document-bytes {-(-length // 10**6)}MB --memory {-(-fast_bytes(length) // 10**9) + 1}GB",
+            )
+
+
+def plan_step(sources: pa.Table, what: str, pending: Callable[[str], None]) -> Callable[[int], None]:
+    """A function that reports how many of the sources a step of planning has come to."""
+    return lambda done: pending(f"plan         {done:,} of {count(len(sources), 'file')} {what}")
+
+
+def publish(folder: Folder, frozen: FrozenRun) -> bool:
+    """Publish the files of a run, and `run.json` last; False if another process has frozen another run meanwhile.
+
+    On a disk the lock keeps other processes out. In an object store the first `run.json` wins; the tables hold their
+    hashes in their names there, so that no process writes over the files of another.
+    """
+    folder.check_conditional_create()
+    folder.create(layout.PARTS)
+    folder.create(layout.TOKENIZER)
+    for name, data in frozen.files.items():
+        with folder.publish(name) as file:
+            file.write(data)
+    return folder.publish_new(layout.RUN, layout.json_bytes(frozen.run))
+
+
+def publish_again(folder: Folder, frozen: FrozenRun) -> None:
+    """Replace the run that a directory holds by one with other sources, in one step: the one that replaces run.json."""
+    if not folder.exists(layout.RUN):
+        publish(folder, frozen)
+        return
+    for name, data in frozen.files.items():
+        with folder.publish(name) as file:
+            file.write(data)
+    layout.publish_json(folder, layout.RUN, frozen.run)
+    kept = {*frozen.files, *(layout.table_name(folder, name, _hash(frozen, name)) for name in _TABLES)}
+    for name in folder.names("."):
+        if name.startswith(_PREFIXES) and name.endswith(".parquet") and name not in kept:
+            folder.discard(name)
+
+
+_TABLES = (layout.SOURCES, layout.PLAN)
+_PREFIXES = tuple(name.removesuffix(".parquet") for name in _TABLES)
+
+
+def _hash(frozen: FrozenRun, name: str) -> str:
+    return frozen.run.sources_sha256 if name == layout.SOURCES else frozen.run.plan_sha256
+
+
+def load_existing(folder: Folder, run: layout.Run) -> FrozenRun:
+    """The sources and the plan of a run that is on disk."""
+    return FrozenRun(run, layout.read_sources(folder, run), layout.read_plan(folder, run))
+
+
+def _reopen(  # noqa: PLR0913, PLR0917 - what is there, what is asked for, and what plans it anew
+    folder: Folder,
+    run: layout.Run,
+    request: PrepareRequest,
+    executor: Executor,
+    pending: Callable[[str], None],
+    moved: Sequence[str],
+) -> FrozenRun:
+    frozen, complete = load_existing(folder, run), folder.exists(layout.MANIFEST)
+    if not request.unit_bytes_given:  # the default follows from the size of the sources, which may have changed
+        request = replace(request, job=msgspec.structs.replace(request.job, unit_bytes=run.job.unit_bytes))
+    changes = compare_sources(folder, frozen.sources, request.discovery.table, moved)
+    if complete:  # parts of an older format cannot be compared with the text
+        refuse_changed(folder, frozen.sources, changes, strictly=run.format < layout.FORMAT)
+    _refuse_other_job(folder, run, request)
+    notes = () if complete else _compare_versions(folder, run, request)
+    if not complete:
+        refuse_old_format(folder, run)
+    frozen = replace(frozen, notes=notes)
+    if changes.table.equals(frozen.sources):
+        folder.create(layout.PARTS)
+        return frozen
+    if changes.changed.any() or changes.unproved.any():
+        # What the plan keeps of a footer may be that of another file, so unproved sources are cut again, too.
+        planned = _planned(folder, request, changes.table, executor, pending)
+        if complete and not planned.plan.equals(frozen.plan):
+            refuse_changed(folder, frozen.sources, changes, strictly=True)
+        # A run that is planned again keeps the versions and the engine that it was started with.
+        again = msgspec.structs.replace(planned.run, versions=run.versions, engine=run.engine)
+        note = [_changed_note(changes.paths(changes.changed))] if changes.changed.any() else []
+        frozen = replace(planned, run=again, notes=(*notes, *note))
+    else:
+        sources_sha256 = hashlib.sha256(layout.table_bytes(changes.table)).hexdigest()
+        again = msgspec.structs.replace(run, sources_sha256=sources_sha256)
+        frozen = replace(frozen, run=again, sources=changes.table)
+    if changes.unproved.any():
+        moved_note = (
+            f"{count(int(changes.unproved.sum()), 'source')} moved or touched: the parts are compared with them"
+        )
+        frozen = replace(frozen, notes=(*frozen.notes, moved_note))
+    tables = {layout.SOURCES: layout.table_bytes(frozen.sources), layout.PLAN: layout.table_bytes(frozen.plan)}
+    files = {layout.hashed_name(name, _hash(frozen, name)): data for name, data in tables.items()}
+    return replace(frozen, files=files, unproved=changes.unproved)
+
+
+def _changed_note(paths: list[str]) -> str:
+    if len(paths) == 1:
+        return f"{paths[0]} changed since the run was started: its units are done again"
+    return f"{count(len(paths), 'source')} changed since the run was started: their units are done again"
+
+
+def refuse_old_format(folder: Folder, run: layout.Run) -> None:
+    """Refuse to continue a run of an older format than this version writes."""
+    if run.format < layout.FORMAT:
+        raise JobChanged(
+            "this run was started by an older version of tokenmill",
+            f"run          {folder.root}   (format {run.format}, tokenmill {run.versions.get('tokenmill', 'unknown')})",
+            f"now          format {layout.FORMAT}",
+            "Finish it with that version, or use another --out. A complete store of that format can be read.",
+        )
+
+
+def _compare_versions(folder: Folder, run: layout.Run, request: PrepareRequest) -> tuple[str, ...]:
+    """Refuse another version of the library that defines the tokens; note the others."""
+    now, reference = versions(), REFERENCES[request.job.tokenizer.kind].name
+    changed = [name for name, before in run.versions.items() if now.get(name, before) != before]
+    if reference in changed:
+        raise JobChanged(
+            f"{reference} is {now[reference]} now, and this run was started with {run.versions[reference]}",
+            f"run          {folder.root}",
+            f"{reference} defines the tokens. Two versions of it must not be mixed in one store.",
+            f"Install {reference}=={run.versions[reference]}, or use another --out.",
+        )
+    return tuple(f"{name} is {now[name]}, the run was started with {run.versions[name]}" for name in changed)
+
+
+def _refuse_other_job(folder: Folder, run: layout.Run, request: PrepareRequest) -> None:
+    now = request.job if run.job.document_bytes else msgspec.structs.replace(request.job, document_bytes=None)
+    changes = run.job.differences(now)
+    if not changes:
+        return
+    if changes[0][0] == "tokenizer":
+        old, new = run.job.tokenizer, request.job.tokenizer
+        raise JobChanged(
+            "the tokenizer changed since this run was started",
+            f"run          {folder.root}   ({old.name}, sha256 {old.sha256[:8]}...)",
+            f"now          {new.name}   (sha256 {new.sha256[:8]}...)",
+            "Use the original tokenizer, another --out, or remove the directory.",
+        )
+    lines = [("run", folder.root), *((name, f"was {before}, is now {now}") for name, before, now in changes)]
+    width = max(12, *(len(name) for name, _ in lines))
+    raise JobChanged(
+        f"this directory holds a run with another {changes[0][0]}",
+        *(f"{name:<{width}} {value}" for name, value in lines),
+        "Use the original options, another --out, or remove the directory.",
+    )

@@ -1,0 +1,148 @@
+"""Put a part together: the columns of a unit, batch by batch, and the rows that are not in it, each with its reason."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tokenmill.errors import SourceError
+from tokenmill.pipeline.plan import UnitTask
+from tokenmill.sources.documents import BadRow, Documents, SourceFile
+from tokenmill.storage import Folder
+from tokenmill.store import quarantine
+from tokenmill.store.job import Job
+from tokenmill.store.part import (
+    NULL,
+    PartContent,
+    PartSummary,
+    SkippedRow,
+    TextHash,
+    TokenArray,
+    publish_part,
+    with_checksum,
+)
+from tokenmill.tokenizers.engines.protocol import Encoded, text_buffers
+
+
+@dataclass(slots=True)
+class PartBuilder:
+    """Collects the columns of a part. What it publishes does not depend on how the unit was cut into batches."""
+
+    job: Job
+    task: UnitTask
+    with_text: bool
+    tokens: list[TokenArray] = field(default_factory=list)
+    lengths: list[npt.NDArray[np.int64]] = field(default_factory=list)
+    sources: list[npt.NDArray[np.uint32]] = field(default_factory=list)
+    rows: list[npt.NDArray[np.uint64]] = field(default_factory=list)
+    text_bytes: int = 0
+    _text: TextHash = field(default_factory=TextHash)
+    _folded: int = 0
+    _skipped: list[tuple[int, npt.NDArray[np.uint64], str]] = field(default_factory=list)
+    _bad: list[quarantine.Quarantined] = field(default_factory=list)
+
+    def add(self, file: SourceFile, present: Documents, encoded: Encoded) -> None:
+        """Take the tokens of some documents, none of which is null."""
+        self.tokens.append(encoded.tokens)
+        self.lengths.append(np.diff(encoded.offsets))
+        self.sources.append(np.full(len(present.rows), file.index, np.uint32))
+        self.rows.append(present.rows)
+        data, offsets = text_buffers(present.text)
+        self.text_bytes += len(data)
+        self._text.update(data, offsets)
+
+    def fold(self) -> None:
+        """Join what came one by one: an array for each document takes a kilobyte."""
+        for column in (self.tokens, self.lengths, self.sources, self.rows):
+            if len(column) - self._folded > 1:
+                column[self._folded :] = [np.concatenate(column[self._folded :])]
+        self._folded = len(self.tokens)
+
+    def leave_out(self, file: SourceFile, documents: Documents) -> None:
+        """Note the rows of a batch that are null, and those that are bad."""
+        if documents.text.null_count:
+            self._skipped.append((file.index, documents.rows[documents.null_mask()], NULL))
+        for bad in documents.bad:
+            self.leave_out_bad(file, bad)
+
+    def leave_out_bad(self, file: SourceFile, bad: BadRow) -> None:
+        """Note one row that cannot become a document."""
+        self._skipped.append((file.index, np.array([bad.row], np.uint64), bad.reason))
+        self._bad.append(quarantine.record(self.task.unit, file, bad, with_text=self.with_text))
+
+    def finish(self) -> BuiltPart:
+        """The part, ready to be published. Every row that the plan knows of is in it, or among the skipped."""
+        lengths = _joined(self.lengths, np.int64)
+        content = PartContent(
+            tokens=_joined(self.tokens, self.job.tokenizer.dtype),
+            offsets=np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)]),
+            source=_joined(self.sources, np.uint32),
+            row=_joined(self.rows, np.uint64),
+        )
+        summary = PartSummary(
+            unit=self.task.unit,
+            job=self.job.digest(),
+            documents=len(lengths),
+            tokens=len(content.tokens),
+            text_bytes=self.text_bytes,
+            skipped=skipped_ranges(self._skipped),
+            slice=self.task.slice,
+            text=self._text.hexdigest(),
+        )
+        _check_rows(self.task, summary)
+        places = {file.path: place for place, file in enumerate(self.task.files)}
+        self._bad.sort(key=lambda entry: (places[entry.file], entry.row))
+        return BuiltPart(with_checksum(summary, content), content, self._bad)
+
+
+@dataclass(frozen=True, slots=True)
+class BuiltPart:
+    """A part that is not published yet, with the entries of its rows in quarantine."""
+
+    summary: PartSummary
+    content: PartContent
+    bad: list[quarantine.Quarantined]
+
+    def publish(self, folder: Folder) -> PartSummary:
+        """Publish the part; the rows that it leaves out are published before it."""
+        quarantine.publish_piece(folder, self.summary, self.bad)
+        publish_part(folder, self.summary, self.content)
+        return self.summary
+
+
+def _check_rows(task: UnitTask, summary: PartSummary) -> None:
+    seen = summary.documents + summary.skipped_rows
+    if task.rows is not None and seen != task.rows:
+        raise SourceError(
+            f"a source has {seen} rows, but its footer says {task.rows}", f"file         {task.files[0].path}"
+        )
+
+
+def _joined(arrays: Sequence[npt.NDArray[Any]], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+    if len(arrays) == 1:
+        return arrays[0]
+    return np.concatenate(arrays) if arrays else np.empty(0, dtype)
+
+
+def skipped_ranges(entries: Sequence[tuple[int, npt.NDArray[np.uint64], str]]) -> tuple[SkippedRow, ...]:
+    """Rows in their order, those that follow each other for one reason put together."""
+    if not entries:
+        return ()
+    reasons = list(dict.fromkeys(reason for _, _, reason in entries))
+    counts = [len(rows) for _, rows, _ in entries]
+    row = np.concatenate([rows for _, rows, _ in entries])
+    source = np.repeat([source for source, _, _ in entries], counts)
+    reason = np.repeat([reasons.index(reason) for _, _, reason in entries], counts)
+    order = np.lexsort((row, source))
+    row, source, reason = row[order], source[order], reason[order]
+    breaks = (np.diff(row) != 1) | (np.diff(source) != 0) | (np.diff(reason) != 0)
+    first = np.concatenate([[0], np.flatnonzero(breaks) + 1])
+    last = np.append(first[1:], len(row)) - 1
+    return tuple(
+        SkippedRow(int(source[a]), int(row[a]), int(row[b]), int(b - a + 1), reasons[reason[a]])
+        for a, b in zip(first.tolist(), last.tolist(), strict=True)
+    )

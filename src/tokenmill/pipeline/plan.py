@@ -1,0 +1,184 @@
+"""The plan: how the sources are cut into units. Columnar, frozen before the first unit is done."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import struct
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from tokenmill.errors import TokenmillError
+from tokenmill.pipeline.position import Position
+from tokenmill.sources import files_between, split_file
+from tokenmill.sources.documents import ReadOptions, Slice, Slices, SourceFile
+from tokenmill.store.layout import DETAIL, PLAN_SCHEMA
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+SMALLEST_UNIT_BYTES = 1 << 20
+DEFAULT_UNIT_BYTES = 4 << 20
+LARGEST_UNIT_BYTES = 64 << 20
+MAX_SOURCES_IN_UNIT = 4096
+
+
+class UnitTask(msgspec.Struct, frozen=True):
+    """One unit as it is sent to a worker: a slice (`piece`) of one file, or several whole files.
+
+    `slice` is the digest of what the unit is made from (see `SliceDigests`).
+    """
+
+    unit: int
+    files: tuple[SourceFile, ...]
+    text_bytes: int
+    piece: Slice | None = None
+    rows: int | None = None
+    slice: str = ""
+
+    def file(self, source: int) -> SourceFile:
+        """The file with this place in the list of sources."""
+        return self.files[source - self.files[0].index]
+
+
+def default_unit_bytes(total_bytes: int) -> int:
+    """The size of a unit: small enough to share out a small corpus, large enough to keep a huge one near a million."""
+    if total_bytes < 64 * DEFAULT_UNIT_BYTES:
+        return max(SMALLEST_UNIT_BYTES, total_bytes // 64)
+    return min(LARGEST_UNIT_BYTES, max(DEFAULT_UNIT_BYTES, total_bytes // 100_000))
+
+
+@dataclass(frozen=True, slots=True)
+class SplitFiles:
+    """The function that cuts some files into slices. What is wrong with the first bad one is its answer, too.
+
+    It reads footers with native code, which a damaged file may kill; so it is meant for a worker.
+    """
+
+    options: ReadOptions
+    unit_bytes: int
+
+    def __call__(self, files: tuple[SourceFile, ...]) -> list[Slices] | TokenmillError:
+        """The slices of each file, in the order of the files."""
+        Position("cut").mark()
+        with ThreadPoolExecutor(min(len(files), 8)) as pool:  # footers are read: waiting, more than work
+            try:
+                return list(pool.map(self._split, files))
+            except TokenmillError as error:
+                return error
+
+    def _split(self, file: SourceFile) -> Slices:
+        return split_file(file, self.options, self.unit_bytes)
+
+
+def build_plan(pieces: list[Slices], unit_bytes: int, limit_units: int | None) -> pa.Table:
+    """The plan: the slices of all sources as units of about `unit_bytes` of text, several small sources to a unit."""
+    plan = _pack(pieces, unit_bytes)
+    return plan if limit_units is None else plan.slice(0, limit_units)
+
+
+def _pack(pieces: list[Slices], unit_bytes: int) -> pa.Table:
+    """One row for each slice, whole small sources next to each other joined."""
+    counts = np.array([len(piece.start) for piece in pieces], np.int64)
+    if not counts.any():
+        return PLAN_SCHEMA.empty_table()
+    source = np.repeat(np.arange(len(pieces), dtype=np.uint32), counts)
+    start = np.concatenate([piece.start for piece in pieces])
+    stop = np.concatenate([piece.stop for piece in pieces])
+    text_bytes = np.concatenate([piece.text_bytes for piece in pieces])
+    known = np.repeat(np.array([piece.rows is not None for piece in pieces], np.bool_), counts)
+    rows = np.concatenate([_rows(piece) for piece in pieces])
+
+    first = _unit_starts(np.repeat(counts == 1, counts) & (text_bytes < unit_bytes // 2), text_bytes, unit_bytes)
+    last = np.append(first[1:], len(source)) - 1
+    whole = last > first
+    spanned = source[last] - source[first] + 1  # sources without a slice, which lie between them, included
+    some_unknown = np.add.reduceat(~known, first) > 0
+    details = _details(pieces, counts)
+    return pa.table(
+        [
+            pa.array(source[first]),
+            pa.array(spanned.astype(np.uint32)),
+            pa.array(start[first], mask=whole),
+            pa.array(stop[first], mask=whole),
+            pa.array(np.add.reduceat(text_bytes, first)),
+            pa.array(np.add.reduceat(rows, first), mask=some_unknown),
+            details.take(pa.array(first, mask=whole)) if whole.any() else details,
+        ],
+        schema=PLAN_SCHEMA,
+    )
+
+
+def _unit_starts(small: np.ndarray, text_bytes: np.ndarray, unit_bytes: int) -> np.ndarray:
+    """The positions at which a unit begins, where runs of small sources share units."""
+    run = np.cumsum(~small)
+    before = np.cumsum(text_bytes) - text_bytes
+    place = np.arange(len(small))
+    run_first = np.searchsorted(run, run)  # where each run begins, to measure from there
+    filled = (before - before[run_first]) // unit_bytes
+    count = (place - run_first) // MAX_SOURCES_IN_UNIT
+    changed = (np.diff(run) != 0) | (np.diff(filled) != 0) | (np.diff(count) != 0) | ~small[1:] | ~small[:-1]
+    return np.flatnonzero(np.concatenate([[True], changed]))
+
+
+def _details(pieces: list[Slices], counts: np.ndarray) -> pa.LargeBinaryArray:
+    """What each slice needs to be read; null where that is nothing."""
+    found: list[bytes | None] = []
+    for piece, count in zip(pieces, counts.tolist(), strict=True):
+        found += piece.details if piece.details is not None else itertools.repeat(None, count)
+    return pa.array(found, pa.large_binary())
+
+
+def _rows(piece: Slices) -> np.ndarray:
+    return piece.rows if piece.rows is not None else np.zeros(len(piece.start), np.int64)
+
+
+class SliceDigests:
+    """The digest of each unit's slice: which sources by position, kind, size and identity, and which part of them.
+
+    Paths and modification times do not enter it, so a part keeps its slice when its source is moved or copied.
+    """
+
+    def __init__(self, plan: pa.Table, sources: pa.Table) -> None:
+        self._first, self._count = (plan[name].to_numpy() for name in ("source", "sources"))
+        # A unit of whole sources has no slice. -1 marks that, because no slice starts there.
+        self._start, self._stop = (plan[name].fill_null(-1).to_numpy() for name in ("start", "stop"))
+        self._sources = np.empty(len(sources), [("kind", "S16"), ("size", "<i8"), ("identity", "<u8")])
+        self._sources["kind"] = np.array(sources["kind"].cast(pa.string()).to_pylist(), "S16")
+        self._sources["size"] = sources["size"].to_numpy()
+        self._sources["identity"] = sources["identity"].to_numpy()
+
+    def __getitem__(self, unit: int) -> str:
+        first, count = int(self._first[unit]), int(self._count[unit])
+        span = struct.pack("<QQqq", first, count, int(self._start[unit]), int(self._stop[unit]))
+        return hashlib.sha256(span + self._sources[first : first + count].tobytes()).hexdigest()[:32]
+
+
+def tasks(plan: pa.Table, sources: pa.Table, units: Iterable[int]) -> Iterator[UnitTask]:
+    """The tasks of some units, made one by one as they are asked for.
+
+    Sources whose identities are not known, because nothing will be kept of them, have no digests of slices.
+    """
+    first, count, text_bytes = (plan[name].to_numpy() for name in ("source", "sources", "text_bytes"))
+    start, stop, rows = (plan[name].fill_null(0).to_numpy() for name in ("start", "stop", "rows"))
+    is_slice, is_counted = (plan[name].is_valid().to_numpy() for name in ("stop", "rows"))
+    details = plan[DETAIL]
+    slices = SliceDigests(plan, sources) if "identity" in sources.column_names else None
+    files: tuple[SourceFile, ...] = ()
+    for unit in units:
+        source, length = int(first[unit]), int(count[unit])
+        if not files or files[0].index != source or len(files) != length:  # units of one file follow each other
+            files = tuple(files_between(sources, source, source + length))
+        yield UnitTask(
+            unit=int(unit),
+            files=files,
+            text_bytes=int(text_bytes[unit]),
+            piece=Slice(int(start[unit]), int(stop[unit]), details[unit].as_py()) if is_slice[unit] else None,
+            rows=int(rows[unit]) if is_counted[unit] else None,
+            slice="" if slices is None else slices[unit],
+        )

@@ -1,0 +1,155 @@
+"""Check one unit: its part against its checksum, and its documents against the reference engine. Runs in a worker."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from tokenmill.errors import CorruptStore, SourceError
+from tokenmill.pipeline.part_builder import skipped_ranges
+from tokenmill.pipeline.plan import UnitTask
+from tokenmill.pipeline.units import WorkerLimits, loaded_tokenizer, unit_documents
+from tokenmill.sources.bad_rows import READER_REASONS, TOO_LONG
+from tokenmill.sources.documents import Documents, RowArray, SourceFile
+from tokenmill.storage import folder_at
+from tokenmill.store.job import Job
+from tokenmill.store.part import NULL, PartContent, PartSummary, SkippedRow, TextHash, check_part, open_part
+from tokenmill.tokenizers import document_hash
+from tokenmill.tokenizers.engines.protocol import CannotEncode, text_buffers
+from tokenmill.tokenizers.framing import framed
+
+SAMPLE_KEY = 1
+"""Under which key the hash of a document decides whether it is compared."""
+
+
+class Verified(msgspec.Struct, frozen=True):
+    """What was checked of a part: its checksum, and how many documents were encoded again."""
+
+    summary: PartSummary
+    compared: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Verify:
+    """The function that checks one part: its checksum, and a share of its documents against the reference engine."""
+
+    directory: str
+    job: Job
+    share: float
+    limits: WorkerLimits
+
+    def __call__(self, task: UnitTask) -> Verified:
+        """Raise an error that names the part or the document that is wrong."""
+        folder = folder_at(self.directory)
+        summary = check_part(folder, task.unit, self.job)
+        if self.share <= 0:
+            return Verified(summary)
+        _, content = open_part(folder, task.unit)
+        compared = documents_seen = rows_seen = 0
+        bad = _quarantined(summary)
+        for file, documents in unit_documents(task, self.limits.read_options(self.job)):
+            left_out = bad.get(file.index, [])
+            _refuse_unreadable(file, documents, left_out)
+            present = _without(documents.without_nulls(), left_out)
+            stored = content.slice(documents_seen, documents_seen + len(present.rows))
+            compared += self._compare(task, file, present, stored)
+            documents_seen += len(present.rows)
+            rows_seen += len(documents.rows) + len(documents.bad)
+        if (documents_seen, rows_seen) != (summary.documents, summary.documents + summary.skipped_rows):
+            raise _different(
+                task,
+                task.files[0],
+                f"{summary.documents} documents and {summary.skipped_rows} skipped rows; "
+                f"the sources have {documents_seen} and {rows_seen - documents_seen}",
+            )
+        return Verified(summary, compared)
+
+    def _compare(self, task: UnitTask, file: SourceFile, present: Documents, stored: PartContent) -> int:
+        """Compare a batch with what is stored of it; how many documents were encoded again."""
+        if not np.array_equal(stored.row, present.rows) or (stored.source != file.index).any():
+            raise _different(task, file, "the part's rows are not the source's rows")
+        source = np.full(len(present.rows), file.index, np.uint32)
+        chosen = np.flatnonzero(
+            document_hash.in_sample(document_hash.document_keys(SAMPLE_KEY, source, present.rows), self.share)
+        )
+        tokenizer = loaded_tokenizer(self.directory, self.job, "reference")
+        try:
+            encoded = tokenizer.encode(present.text.take(pa.array(chosen)))
+        except CannotEncode as failure:
+            row = present.rows[chosen[failure.position]]
+            raise _different(task, file, f"row {row} is in the part, but {failure.headline}") from failure
+        expected = framed(encoded, self.job.begin, self.job.end)
+        for position, place in enumerate(chosen):
+            if not np.array_equal(stored.document(int(place)), expected.document(position)):
+                raise _different(task, file, f"row {present.rows[place]} has other tokens than the reference gives")
+        return len(chosen)
+
+
+@dataclass(frozen=True, slots=True)
+class CompareText:
+    """The function that compares the text of a unit's documents with the text that its part was made from."""
+
+    directory: str
+    job: Job
+    limits: WorkerLimits
+
+    def __call__(self, task: UnitTask) -> bool:
+        """Whether the part was made from this text, row for row; no engine is needed to find that out."""
+        summary, content = open_part(folder_at(self.directory), task.unit)
+        deadly = _quarantined(summary, besides=READER_REASONS)  # rows that only an engine finds out about
+        text, seen, skipped = TextHash(), 0, list[tuple[int, RowArray, str]]()
+        for file, documents in unit_documents(task, self.limits.read_options(self.job)):
+            readable, left_out = documents.without_nulls(), deadly.get(file.index, [])
+            present = _without(readable, left_out)
+            stored = content.slice(seen, seen + len(present.rows))
+            if not np.array_equal(stored.row, present.rows) or (stored.source != file.index).any():
+                return False
+            text.update(*text_buffers(present.text))
+            seen += len(present.rows)
+            if documents.text.null_count:
+                skipped.append((file.index, documents.rows[documents.null_mask()], NULL))
+            skipped += [(file.index, np.array([bad.row], np.uint64), bad.reason) for bad in documents.bad]
+            skipped += [(file.index, _between(readable.rows, each), each.reason) for each in left_out]
+        is_same = text.hexdigest() == summary.text and seen == summary.documents
+        return is_same and skipped_ranges([entry for entry in skipped if len(entry[1])]) == summary.skipped
+
+
+def _between(rows: RowArray, skipped: SkippedRow) -> RowArray:
+    return rows[(rows >= skipped.first) & (rows <= skipped.last)]
+
+
+def _quarantined(summary: PartSummary, besides: Collection[str] = ()) -> dict[int, list[SkippedRow]]:
+    """The rows in quarantine, source by source, besides those with some reasons."""
+    found: dict[int, list[SkippedRow]] = {}
+    for skipped in summary.skipped:
+        if skipped.reason != NULL and skipped.reason not in besides:
+            found.setdefault(skipped.source, []).append(skipped)
+    return found
+
+
+def _without(documents: Documents, left_out: list[SkippedRow]) -> Documents:
+    kept = np.ones(len(documents.rows), np.bool_)
+    for skipped in left_out:
+        kept &= (documents.rows < skipped.first) | (documents.rows > skipped.last)
+    return documents if kept.all() else Documents(documents.text.filter(pa.array(kept)), documents.rows[kept])
+
+
+def _refuse_unreadable(file: SourceFile, documents: Documents, left_out: list[SkippedRow]) -> None:
+    """Raise if a document that the store has cannot be read in the memory that there is here."""
+    for row in documents.bad:
+        if row.reason == TOO_LONG and not any(skipped.first <= row.row <= skipped.last for skipped in left_out):
+            raise SourceError(
+                "a document is too long to be checked in the memory that there is",
+                f"file         {file.path}",
+                f"row          {row.row}",
+                f"size         {row.detail}",
+            )
+
+
+def _different(task: UnitTask, file: SourceFile, what: str) -> CorruptStore:
+    where = f"file         {file.path}"
+    return CorruptStore(f"part {task.unit} is not what its sources give", where, f"found        {what}")

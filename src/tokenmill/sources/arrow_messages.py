@@ -1,0 +1,128 @@
+"""The messages of an Arrow IPC stream, found by their headers, without their bodies being read.
+
+A message is a length, a flatbuffers table (format/Message.fbs in apache/arrow) and a body. pyarrow reads messages only
+whole and one after the other; the few numbers needed to skip a body are taken from the table here.
+"""
+
+from __future__ import annotations
+
+import io
+import struct
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from tokenmill.sources.documents import Int64Array
+from tokenmill.storage.untrusted.flatbuffers import Table
+
+SCHEMA, DICTIONARY, RECORD_BATCH = 1, 2, 3
+VERSIONS = (3, 4)  # of the metadata: V4 and V5; what came before was no release
+MAX_PADDING = 64
+CONTINUATION = 0xFFFFFFFF
+MAX_HEADER_BYTES = 1 << 28
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One message in the bytes [start, stop); rows and buffer sizes are those of a record batch."""
+
+    kind: int
+    start: int
+    stop: int
+    rows: int
+    buffer_bytes: Int64Array
+
+
+def walk(stream: pa.NativeFile, position: int, stop: int, *, needs_end: bool) -> Iterator[Message]:
+    """The messages from a position on, up to the end mark, or to `stop` where no end mark is needed.
+
+    Nothing but padding may follow the end mark: it would be lost without a word.
+    """
+    is_old = False  # written before Arrow 0.15, without continuation marks
+    first = position
+    while position < stop or needs_end:
+        stream.seek(position)
+        prefix = stream.read(8).ljust(8, b"\xff")
+        continuation, length = struct.unpack("<Ii", prefix)
+        start, prefix_bytes = position, 8
+        is_old = continuation != CONTINUATION if position == first else is_old
+        if is_old:
+            length, prefix_bytes = struct.unpack("<i4x", prefix)[0], 4
+        elif continuation != CONTINUATION:
+            raise EOFError(f"no message begins at byte {start}: the file is damaged there, or before")
+        if length == 0:
+            if stop - position - prefix_bytes > MAX_PADDING:
+                raise EOFError(f"the messages end at byte {position}, and {stop - position:,} bytes follow")
+            return
+        message = _message(stream, start, position + prefix_bytes, length, stop)
+        position = message.stop
+        yield message
+
+
+def _message(stream: pa.NativeFile, start: int, position: int, length: int, stop: int) -> Message:
+    if not 0 < length <= min(stop - position, MAX_HEADER_BYTES):
+        raise EOFError(f"the message at byte {start} is damaged or the file breaks off there")
+    stream.seek(position)
+    table = Table(stream.read(length))
+    body_bytes = table.number(3, "<q")
+    end = position + length + body_bytes
+    if body_bytes < 0 or end > stop:
+        raise EOFError(f"the message at byte {start} goes on after the end of the file")
+    kind = table.number(1, "<B")
+    if kind not in (SCHEMA, DICTIONARY, RECORD_BATCH) or table.number(0, "<h") not in VERSIONS:
+        raise EOFError(f"the message at byte {start} is damaged: it is of no kind that a table has")
+    if kind != RECORD_BATCH:
+        return Message(kind, start, end, 0, np.empty(0, dtype=np.int64))
+    batch = table.child(2)
+    buffers = batch.tuples(2, 2)
+    if ((buffers < 0) | (buffers > body_bytes)).any():
+        raise EOFError(f"the message at byte {start} is damaged: its buffers lie outside of it")
+    return Message(kind, start, end, batch.number(0, "<q"), buffers[:, 1])
+
+
+def check_footer(stream: pa.NativeFile, start: int, stop: int, batches: list[Message]) -> None:
+    """The footer of a file in the bytes [start, stop) lists its record batches: all of them, and no others."""
+    stream.seek(start)
+    blocks = Table(stream.read(stop - start)).tuples(3, 3)  # where it begins, the length of its header, of its body
+    expected = [(batch.start, batch.stop - batch.start) for batch in batches]
+    headers = blocks[:, 1] & 0x7FFFFFFF  # 32 bits, then padding
+    if list(zip(blocks[:, 0].tolist(), (headers + blocks[:, 2]).tolist(), strict=True)) != expected:
+        raise EOFError(f"its footer lists other record batches ({len(blocks)}) than it has ({len(batches)})")
+
+
+class Excerpt(io.RawIOBase):
+    """Some messages of a stream as a stream of its own."""
+
+    def __init__(self, stream: pa.NativeFile, messages: Iterable[Message]) -> None:
+        super().__init__()
+        self._stream = stream
+        self._messages = iter(messages)
+        self._position = self._stop = 0
+
+    def readable(self) -> bool:
+        """It can be read, and that is all."""
+        return True
+
+    def read(self, size: int = -1) -> bytes:
+        """The next bytes, fewer only at the end."""
+        found = []
+        while size and self._advance():
+            left = self._stop - self._position
+            self._stream.seek(self._position)
+            data = self._stream.read(left if size < 0 else min(left, size))
+            if not data:
+                raise EOFError("the file ends too early")
+            self._position += len(data)
+            size -= len(data) if size > 0 else 0
+            found.append(data)
+        return b"".join(found)
+
+    def _advance(self) -> bool:
+        while self._position == self._stop:
+            message = next(self._messages, None)
+            if message is None:
+                return False
+            self._position, self._stop = message.start, message.stop
+        return True

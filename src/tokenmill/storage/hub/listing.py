@@ -1,0 +1,162 @@
+"""Datasets on the Hugging Face Hub as sources: listed once, pinned to a commit, read in ranges from the Hub's CDN."""
+
+from __future__ import annotations
+
+import glob
+import re
+from collections.abc import Iterator
+from typing import TypeVar
+from urllib.parse import quote, urljoin
+
+import msgspec
+
+from tokenmill.errors import SourceError, StorageError
+from tokenmill.storage.addresses import FileInfo
+from tokenmill.storage.globs import braces, fixed_prefix, matches
+from tokenmill.storage.hub.address import HubAddress, is_commit, parse
+from tokenmill.storage.hub.cache import kept_copy, local_copy
+from tokenmill.storage.hub.client import endpoint
+from tokenmill.storage.hub.files import fetch, locate
+from tokenmill.storage.hub.requests import FIRST_ATTEMPTS, Backoff, TransientError, answer, check, is_missing
+from tokenmill.storage.untrusted.malformed import MalformedDataError, decode
+
+__all__ = ["fetch", "find", "kept_copy", "local_copy", "stat"]
+
+T = TypeVar("T")
+
+
+class _Commit(msgspec.Struct):
+    """What is needed of the Hub's description of a dataset."""
+
+    sha: str
+
+
+class _Large(msgspec.Struct):
+    """A file that is kept outside git: its SHA-256."""
+
+    oid: str
+
+
+class _Listed(msgspec.Struct):
+    """A file or directory in a listing."""
+
+    kind: str = msgspec.field(name="type")
+    path: str
+    oid: str
+    size: int = 0
+    lfs: _Large | None = None
+
+
+def find(url: str) -> tuple[bool, list[FileInfo]]:
+    """The files that a URL names: one, those below it, or those that match it; and whether it named them.
+
+    A branch or tag is resolved to a commit, once, and the files are pinned to that.
+    """
+    address = parse(url)
+    is_glob = glob.has_magic(address.path)
+    if address.path and not is_glob and not url.endswith("/"):
+        located = locate(address, FIRST_ATTEMPTS)
+        if located is not None:
+            return True, [located.info]
+    address = address.at(_commit(address), address.path)
+    return (True, _matching(url, address)) if is_glob else (False, _below(url, address))
+
+
+def stat(url: str) -> FileInfo:
+    """Size and fingerprint of one file: the SHA-256 of a large one, the SHA-1 of its git blob of a small one."""
+    located = locate(parse(url), FIRST_ATTEMPTS)
+    if located is None:
+        raise SourceError(f"there is no {url}")
+    return located.info
+
+
+def _matching(url: str, address: HubAddress) -> list[FileInfo]:
+    """The files that match a glob, or the one that is called like it."""
+    folder = fixed_prefix(address.path)
+    wild = address.path[len(folder) :].strip("/")
+    files = _listed(address.at(address.revision, folder), recursive="/" in wild or "**" in wild)
+    if files is None:
+        raise _no_folder(address, folder)
+    listed = list(files)
+    named = [file for file in listed if file.path == address.path]
+    chosen = named or [file for file in listed if matches(file.path, address.path)]
+    if not chosen:
+        raise SourceError(f"no file matches {url}", f"looked at    commit {address.revision}", *braces(address.path))
+    return [_info(address, file) for file in chosen]
+
+
+def _below(url: str, address: HubAddress) -> list[FileInfo]:
+    """The files below a directory, hidden ones left out."""
+    files = _listed(address, recursive=True)
+    if files is None:
+        details = (f"looked at    commit {address.revision}", *braces(address.path))
+        raise SourceError(f"no such file or directory: {url}", *details)
+    start = len(address.path)
+    return [_info(address, file) for file in files if not re.search(r"(^|/)\.", file.path[start:])]
+
+
+def _no_folder(address: HubAddress, folder: str) -> SourceError:
+    """The error for a glob in a folder that is not there: of a dataset by name, a version that it does not have."""
+    above = folder.rpartition("/")[0]
+    return SourceError(
+        f"{address.repository} has no {folder} at its commit {address.revision}",
+        f"looked for   {address.url}",
+        *braces(folder),
+        f"See {endpoint()}/datasets/{address.repository}/tree/{address.revision}/{above}".rstrip("/"),
+    )
+
+
+def _info(address: HubAddress, file: _Listed) -> FileInfo:
+    return FileInfo(address.at(address.revision, file.path).url, file.size, file.lfs.oid if file.lfs else file.oid)
+
+
+def _commit(address: HubAddress) -> str:
+    """The commit that a revision is at this moment."""
+    if address.is_pinned:
+        return address.revision
+    # Without `expand` the answer would name every file.
+    target = f"{endpoint()}/api/datasets/{address.repository}/revision/{quote(address.revision, safe='')}?expand=sha"
+    page = _page(address, target, _Commit)
+    if page is None or not is_commit(page[0].sha):
+        raise SourceError(f"the dataset has no revision {address.revision}", f"file         {address.url}")
+    return page[0].sha
+
+
+def _listed(folder: HubAddress, recursive: bool) -> Iterator[_Listed] | None:
+    """The files in a directory; None if there is no such directory."""
+    path = f"/{quote(folder.path, safe='')}" if folder.path else ""
+    target = (
+        f"{endpoint()}/api/datasets/{folder.repository}/tree/{folder.revision}{path}?recursive={recursive}&expand=False"
+    )
+    first = _page(folder, target, list[_Listed])
+    return None if first is None else _pages(folder, *first)
+
+
+def _pages(folder: HubAddress, page: list[_Listed], following: str | None) -> Iterator[_Listed]:
+    """The files of a page, and those of the pages that follow it."""
+    yield from (entry for entry in page if entry.kind == "file")
+    while following is not None:
+        answered = _page(folder, following, list[_Listed])
+        if answered is None:  # never seen
+            raise StorageError("a listing of the Hub breaks off", f"file         {folder.url}")
+        page, following = answered
+        yield from (entry for entry in page if entry.kind == "file")
+
+
+def _page(address: HubAddress, target: str, kind: type[T]) -> tuple[T, str | None] | None:
+    """What the Hub answers, and the address of the next page; None if the path does not exist."""
+    patience = Backoff(address, FIRST_ATTEMPTS)
+    while True:
+        try:
+            with answer("GET", target) as response:
+                if is_missing(response):
+                    return None
+                check(address, response)
+                following = response.links.get("next", {}).get("url")
+                return decode(response.read(), kind), following and urljoin(target, following)
+        except TransientError as trouble:
+            patience.wait(trouble)
+        except MalformedDataError as damage:
+            reason = f"reason       {damage}"
+            advice = "Check HF_ENDPOINT, if you set it."
+            raise SourceError("this is no answer of a Hub", f"file         {address.url}", reason, advice) from damage

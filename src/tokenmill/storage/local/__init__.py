@@ -1,0 +1,1 @@
+"""Files on a local or network file system."""

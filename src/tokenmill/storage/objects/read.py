@@ -1,0 +1,156 @@
+"""Objects as sources: found by key, directory or glob, and read in ranges of one version of them."""
+
+from __future__ import annotations
+
+import glob
+import itertools
+import re
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from tokenmill.errors import SourceError
+from tokenmill.storage.addresses import FileInfo, absolute, check, split_url
+from tokenmill.storage.globs import braces, fixed_prefix, matches
+from tokenmill.storage.interruptible import interruptible
+from tokenmill.storage.objects import clients
+from tokenmill.storage.objects.errors import another_version, failed, is_answer
+
+if TYPE_CHECKING:
+    from obstore.store import ObjectStore
+
+LIST_PER_BATCH = 1000
+BREAKS = 5
+BREAKING_SECONDS = 60.0
+"""How often a page may break off, and for how long: a client that has waited for minutes is not sent again."""
+
+
+def find(url: str) -> tuple[bool, list[FileInfo]]:
+    """The objects that a URL names: one, those below it, or those that match it; and whether it named them."""
+    check(url)
+    url = absolute(url)
+    scheme, bucket, key = split_url(url)
+    if glob.has_magic(key):
+        listed = below(f"{scheme}://{bucket}/{fixed_prefix(key)}")
+        matching = [file for file in listed if matches(split_url(file.path)[2], key)]
+        files = [file for file in matching if file.size or _stat(file.path)]  # else it is an empty directory
+        if not files:
+            raise SourceError(f"no object matches {url}", *braces(key))
+        return True, files
+    if key and (file := _stat(url)) is not None:
+        return True, [file]
+    files = [file for file in below(url) if not re.search(r"(^|/)\.", file.path[len(url) :])]
+    if not files:
+        raise SourceError(f"there is no object {url}, and none below it", *braces(key))
+    return False, files
+
+
+def below(url: str, store: ObjectStore | None = None) -> Iterator[FileInfo]:
+    """Every object below a URL, page after page; not the empty ones that stand for directories.
+
+    Those end with a slash, which the client does not tell. Keys come in order: what is in a directory follows it.
+    """
+    store, prefix = _at(url, store)
+    root = url[: len(url) - len(prefix)].rstrip("/")
+    metas = (meta for page in _pages(url, store, prefix) for meta in page)
+    files = (FileInfo(f"{root}/{meta['path']}", meta["size"], _fingerprint(meta)) for meta in metas)
+    for file, following in itertools.pairwise(itertools.chain(files, [FileInfo("", 0, "")])):
+        is_directory = file.path == url or following.path.startswith(f"{file.path}/")
+        if file.size or not is_directory:
+            yield file
+
+
+def sizes_between(url: str, after: str, until: str | None, store: ObjectStore | None = None) -> list[tuple[str, int]]:
+    """The names and sizes of objects directly below a URL that come after a name, up to another one, in key order."""
+    store, prefix = _at(url, store)
+    found: list[tuple[str, int]] = []
+    for page in _pages(url, store, prefix, f"{prefix}/{after}"):
+        sizes = [(meta["path"][len(prefix) + 1 :], meta["size"]) for meta in page]
+        found += [(name, size) for name, size in sizes if "/" not in name and (until is None or name <= until)]
+        if until is not None and sizes[-1][0] > until:
+            break
+    return found
+
+
+def _at(url: str, store: ObjectStore | None) -> tuple[ObjectStore, str]:
+    """The client to ask, by default the one of the settings that hold now, and the key of a URL."""
+    return (store, split_url(url)[2]) if store is not None else clients.client(url)
+
+
+def _pages(url: str, store: Any, prefix: str, last: str | None = None) -> Iterator[Any]:
+    """The pages of a listing, all or those after a key.
+
+    One that breaks off is asked for again, which the client does not do by itself.
+    """
+    import obstore  # noqa: PLC0415 - not for local runs
+    from obstore.exceptions import BaseError, GenericError  # noqa: PLC0415
+
+    broken, since = 0, time.monotonic()
+    while True:
+        try:
+            pages = iter(obstore.list(store, prefix or None, offset=last, chunk_size=LIST_PER_BATCH))
+            while (page := interruptible(next, pages, None)) is not None:
+                yield page
+                last, broken, since = page[-1]["path"], 0, time.monotonic()
+        except GenericError as error:
+            broken += 1
+            if is_answer(error) or broken > BREAKS or time.monotonic() - since > BREAKING_SECONDS:
+                raise failed(url, "list", error) from None
+            time.sleep(0.2 * broken)
+        except (BaseError, FileNotFoundError) as error:
+            raise failed(url, "list", error) from None
+        else:
+            return
+
+
+def stat(url: str, store: ObjectStore | None = None) -> FileInfo:
+    """Size and fingerprint of one object."""
+    file = _stat(url, store)
+    if file is None:
+        raise SourceError(f"there is no {url}")
+    return file
+
+
+def _stat(url: str, store: ObjectStore | None = None) -> FileInfo | None:
+    import obstore  # noqa: PLC0415 - not for local runs
+
+    store, key = _at(url, store)
+    try:
+        meta = interruptible(obstore.head, store, key)
+    except FileNotFoundError:
+        return None
+    except obstore.exceptions.BaseError as error:
+        raise failed(url, "read", error) from None
+    return FileInfo(url, meta["size"], _fingerprint(meta))
+
+
+def fetch(url: str, fingerprint: str, start: int, stop: int, store: ObjectStore | None = None) -> pa.Buffer:
+    """Exactly these bytes of an object, of the version that has this fingerprint."""
+    import obstore  # noqa: PLC0415 - not for local runs
+    from obstore.exceptions import BaseError, PreconditionError  # noqa: PLC0415
+
+    store, key = _at(url, store)
+    try:
+        version = {"if_match": fingerprint} if fingerprint.startswith('"') else {}  # a weak etag matches nothing
+        options: Any = {"range": (start, stop), **version}
+        result = interruptible(obstore.get, store, key, options=options)
+        if _fingerprint(result.meta) != fingerprint:  # not every server looks at what was asked for
+            raise another_version(url, fingerprint, FileInfo(url, result.meta["size"], _fingerprint(result.meta)))
+        data = interruptible(result.bytes)
+    except (PreconditionError, FileNotFoundError):
+        raise another_version(url, fingerprint, _stat(url, store)) from None
+    except BaseError as error:
+        raise failed(url, "read", error) from None
+    if len(data) != stop - start:
+        raise EOFError(f"bytes {start} to {stop} were asked for, and {len(data)} came")
+    return pa.py_buffer(data)
+
+
+def _fingerprint(meta: Any) -> str:
+    """The etag, in quotes, which Azure leaves out in listings; or what is nearest to it."""
+    etag: str | None = meta["e_tag"]
+    if not etag:
+        return f"{meta['size']}-{meta['last_modified'].timestamp():.6f}"
+    return etag if etag.startswith(('"', "W/")) else f'"{etag}"'

@@ -1,0 +1,172 @@
+"""What a Parquet file would become, found out before anything is read: a few bytes can announce a terabyte.
+
+The footer tells where columns are, and the header of each page how large it becomes; the library believes both, and
+ends the process over some footers that it is asked about. So they are read here first, as strictly as readers of
+tokenmill's own files can be: what no writer of them would write is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tokenmill.storage.untrusted.malformed import MalformedDataError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_TRUE, _FALSE, _BYTE, _I16, _I32, _I64, _DOUBLE, _BINARY, _LIST, _SET, _MAP, _STRUCT = range(1, 13)
+_DEEPEST = 10
+_MAGIC = b"PAR1"
+
+Fields = dict[int, tuple[int, Any]]
+"""The fields of a structure by their numbers, each with its type."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowGroup:
+    """A row group: its rows, and for each column the first byte, the size, and the number of values."""
+
+    rows: int
+    columns: list[tuple[int, int, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class HeldBytes:
+    """What the pages of a file come to: bytes once they are unpacked, and values in the column that has most."""
+
+    unpacked_bytes: int
+    most_values: int
+
+
+def read_groups(data: pa.Buffer) -> list[RowGroup]:
+    """The row groups of a Parquet file, as its footer tells of them; raise Damage if it is none."""
+    view = memoryview(data).cast("B")
+    size = int.from_bytes(view[-8:-4], "little")
+    if len(view) < 12 or view[-4:] != _MAGIC or size > len(view) - 12:
+        raise MalformedDataError("it is not a Parquet file")
+    footer = _ThriftReader(view[len(view) - 8 - size : -8]).struct()
+    groups = [_group(_fields(group)) for group in _get(footer, 4, _LIST)]
+    if sum(group.rows for group in groups) != _get(footer, 3, _I64):
+        raise MalformedDataError("its row groups do not have its rows")
+    return groups
+
+
+def count_pages(data: pa.Buffer, groups: Sequence[RowGroup]) -> HeldBytes:
+    """Read the header of every page; raise Damage if the footer does not tell the truth about them."""
+    view = memoryview(data).cast("B")
+    if sum(size for group in groups for _, size, _ in group.columns) > len(view):
+        raise MalformedDataError("its columns overlap")
+    unpacked = most = 0
+    for group in groups:
+        for start, size, values in group.columns:
+            if not values:  # no page is read then, and writers tell of no place
+                continue
+            unpacked_column, found = _count_column(view, start, start + size)
+            if found != values:
+                raise MalformedDataError(f"a column has {found} values, {values} announced")
+            unpacked += unpacked_column
+    for columns in zip(*(group.columns for group in groups), strict=False):
+        most = max(most, sum(values for _, _, values in columns))
+    return HeldBytes(unpacked, most)
+
+
+def _group(group: Fields) -> RowGroup:
+    columns = []
+    for chunk in _get(group, 1, _LIST):
+        column = _fields(_get(_fields(chunk), 3, _STRUCT))
+        start = _get(column, 9, _I64)
+        if 11 in column:  # a dictionary comes before the data, if there is one
+            start = min(start, _get(column, 11, _I64) or start)
+        columns.append((start, _get(column, 7, _I64), _get(column, 5, _I64)))
+    return RowGroup(_get(group, 3, _I64), columns)
+
+
+def _count_column(view: memoryview, start: int, stop: int) -> tuple[int, int]:
+    """The unpacked bytes and the values of one column of a row group, whose pages must fill it."""
+    if not 0 < start <= stop <= len(view):
+        raise MalformedDataError("a column is not inside the file")
+    unpacked = values = 0
+    while start < stop:
+        reader = _ThriftReader(view[start:stop])
+        page = reader.struct()
+        unpacked += _get(page, 2, _I32)
+        start += reader.place + _get(page, 3, _I32)
+        values += sum(_get(_get(page, field, _STRUCT), 1, _I32) for field in (5, 8) if field in page)
+    if start != stop:
+        raise MalformedDataError("the pages of a column do not fill it")
+    return unpacked, values
+
+
+def _get(fields: Fields, field: int, kind: int) -> Any:
+    """A field of a type; a number that is not negative."""
+    found, value = fields.get(field, (0, None))
+    if found != kind or (isinstance(value, int) and value < 0):
+        raise MalformedDataError("its footer or the header of a page lacks a field")
+    return value
+
+
+def _fields(value: Any) -> Fields:
+    if not isinstance(value, dict):
+        raise MalformedDataError("its footer has a list of something else")
+    return value
+
+
+class _ThriftReader:
+    """Reads one structure in Thrift's compact protocol; `place` is where it ends."""
+
+    def __init__(self, view: memoryview) -> None:
+        self._view = view
+        self.place = 0
+
+    def struct(self, depth: int = 0) -> Fields:
+        """The fields, whose numbers must rise: of one that comes twice, readers take this or that."""
+        if depth > _DEEPEST:
+            raise MalformedDataError("its footer or the header of a page is too deep")
+        fields: Fields = {}
+        field = 0
+        while byte := self._byte():
+            if not byte >> 4:
+                raise MalformedDataError("its footer or the header of a page has fields in no order")
+            field += byte >> 4
+            fields[field] = (byte & 15, self._value(byte & 15, depth))
+        return fields
+
+    def _value(self, kind: int, depth: int) -> Any:
+        if kind in (_I16, _I32, _I64):
+            number = self._varint()
+            return number >> 1 ^ -(number & 1)
+        if kind == _STRUCT:
+            return self.struct(depth + 1)
+        if kind == _LIST:
+            return self._list(depth + 1)
+        if kind in (_BINARY, _DOUBLE, _BYTE):
+            size = self._varint() if kind == _BINARY else 8 if kind == _DOUBLE else 1
+            self.place += size
+        elif kind not in (_TRUE, _FALSE):
+            raise MalformedDataError("its footer or the header of a page has a field of no type")
+        return None
+
+    def _list(self, depth: int) -> list[Any]:
+        byte = self._byte()
+        count = byte >> 4 if byte >> 4 < 15 else self._varint()
+        if count > len(self._view) - self.place:
+            raise MalformedDataError("its footer has a list that is longer than itself")
+        kind = _BYTE if byte & 15 in (_TRUE, _FALSE) else byte & 15
+        return [self._value(kind, depth) for _ in range(count)]
+
+    def _byte(self) -> int:
+        if self.place >= len(self._view):
+            raise MalformedDataError("its footer or the header of a page has no end")
+        self.place += 1
+        return self._view[self.place - 1]
+
+    def _varint(self) -> int:
+        number = 0
+        for shift in range(0, 64, 7):
+            byte = self._byte()
+            number |= (byte & 127) << shift
+            if byte < 128:
+                return number
+        raise MalformedDataError("its footer or the header of a page has a number without end")

@@ -1,0 +1,1 @@
+"""What is on disk: every file of a run, read and checked."""

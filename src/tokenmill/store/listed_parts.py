@@ -1,0 +1,62 @@
+"""Open parts of a complete store, each compared with the manifest's checksum of it."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from tokenmill.errors import CorruptStore
+from tokenmill.storage import folder_at
+from tokenmill.store import layout
+from tokenmill.store.part import PartContent, PartSummary, check_content, check_fits, open_part, part_name
+
+if TYPE_CHECKING:
+    from tokenmill.storage import Folder
+
+
+def store_digest(manifest: pa.Table) -> str:
+    """What identifies the content of a store: the hash of the checksums of its parts."""
+    return hashlib.sha256("".join(manifest["sha256"].to_pylist()).encode()).hexdigest()
+
+
+@functools.lru_cache(maxsize=1)
+def _checksums(directory: str, store: str) -> pa.ChunkedArray:
+    """The checksums of the parts, in order, of the store with this digest: so the cache cannot hold another store's."""
+    folder = folder_at(directory)
+    checksums = layout.read_checksums(folder, layout.require_run(folder))
+    if store_digest(checksums) != store:
+        raise CorruptStore(f"{folder.root} changed while it was being read", "Run the same command again.")
+    return checksums["sha256"]
+
+
+@dataclass(frozen=True, slots=True)
+class ListedParts:
+    """The parts of a complete store as its manifest lists them. `store` is the digest of that manifest."""
+
+    directory: str
+    store: str
+    dtype: str
+    sources: int
+
+    @classmethod
+    def of(cls, folder: Folder, run: layout.Run, manifest: pa.Table) -> ListedParts:
+        """The parts of a store whose manifest was read."""
+        return cls(folder.root, store_digest(manifest), run.job.tokenizer.dtype, run.sources)
+
+    def open(self, unit: int, *, content_too: bool) -> tuple[PartSummary, PartContent]:
+        """The part that the manifest lists for a unit; a CorruptStore if it is another one.
+
+        With `content_too` its columns are hashed as well.
+        """
+        folder = folder_at(self.directory)
+        summary, content = open_part(folder, unit)
+        if summary.sha256 != _checksums(self.directory, self.store)[unit].as_py():
+            raise layout.damaged(folder, part_name(unit), "it is not the part that the manifest describes")
+        check_fits(folder, unit, content, self.dtype, self.sources)
+        if content_too:
+            check_content(folder, summary, content)
+        return summary, content

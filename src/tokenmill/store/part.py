@@ -1,0 +1,338 @@
+"""A part: the committed tokens of one unit, as one Arrow IPC file with one record batch.
+
+The file carries its own counts and checksum in the schema's metadata, and neither a time stamp nor a host name, so the
+same unit gives the same bytes anywhere.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import xxhash
+
+from tokenmill.errors import CorruptStore
+from tokenmill.storage import AlreadyPublishedError
+from tokenmill.storage.untrusted.malformed import MalformedDataError, decode
+from tokenmill.storage.untrusted.tables import read_batch, read_schema
+
+if TYPE_CHECKING:
+    from tokenmill.storage import Folder
+    from tokenmill.store.job import Job
+
+FORMAT = "2"
+"""2 since a part names its slice, hashes its text, and has an XXH3 beside the SHA-256. Format 1 can still be read."""
+
+NULL = "null"
+"""Why a row is skipped that has no text. Rows that are skipped for any other reason are in quarantine."""
+
+ARROW_END = b"ARROW1"
+"""What an Arrow IPC file ends with."""
+
+HEADER_BYTES = 8 << 10
+"""Enough of a file's start to hold the schema of nearly every part; longer ones are read again, whole."""
+
+OFFSETS_PER_BATCH = 1 << 20
+MAX_INT64 = (1 << 63) - 1
+"""What a count can be in the manifest."""
+
+TokenArray = npt.NDArray[np.unsignedinteger[Any]]
+
+
+class SkippedRow(msgspec.Struct, frozen=True, array_like=True):
+    """Rows [first, last] of a source that are not documents of the store, and why."""
+
+    source: int
+    first: int
+    last: int
+    rows: int
+    reason: str
+
+
+class PartSummary(msgspec.Struct, frozen=True):
+    """What a part states about itself: one row of the manifest.
+
+    `slice` is the digest of the slice of the sources that the part was made from. `text` is the hash of the documents'
+    text, so that a part can be compared with its sources without an engine. `xxh3` is the hash of the columns, for
+    readers that check a part at the speed of memory.
+    """
+
+    unit: int
+    job: str
+    documents: int
+    tokens: int
+    text_bytes: int
+    sha256: str = ""
+    skipped: tuple[SkippedRow, ...] = ()
+    slice: str = ""
+    text: str = ""
+    xxh3: str = ""
+
+    @property
+    def skipped_rows(self) -> int:
+        """How many rows of the unit's sources are not in the part."""
+        return sum(skipped.rows for skipped in self.skipped) if self.skipped else 0
+
+    @property
+    def quarantined_rows(self) -> int:
+        """How many of them are not there because they could not be."""
+        return sum(skipped.rows for skipped in self.skipped if skipped.reason != NULL) if self.skipped else 0
+
+
+@dataclass(frozen=True, slots=True)
+class PartContent:
+    """The columns of a part: document i is tokens[offsets[i]:offsets[i + 1]], from row[i] of source[i]."""
+
+    tokens: TokenArray
+    offsets: npt.NDArray[np.int64]
+    source: npt.NDArray[np.uint32]
+    row: npt.NDArray[np.uint64]
+
+    def document(self, position: int) -> TokenArray:
+        """The tokens of one document."""
+        return self.tokens[self.offsets[position] : self.offsets[position + 1]]
+
+    def slice(self, start: int, stop: int) -> PartContent:
+        """Some of the documents, without a copy of their tokens."""
+        return PartContent(self.tokens, self.offsets[start : stop + 1], self.source[start:stop], self.row[start:stop])
+
+
+class TextHash:
+    """The hash of the text of documents, and of where one ends and the next begins, however they come in batches."""
+
+    def __init__(self) -> None:
+        self._text, self._lengths = xxhash.xxh3_128(), xxhash.xxh3_128()
+
+    def update(self, data: npt.NDArray[np.uint8], offsets: npt.NDArray[np.int64]) -> None:
+        """Add documents: document i is data[offsets[i]:offsets[i + 1]]."""
+        self._text.update(data.data)
+        self._lengths.update(np.diff(offsets).data)
+
+    def hexdigest(self) -> str:
+        """The hash of all documents so far."""
+        return xxhash.xxh3_128_hexdigest(self._text.digest() + self._lengths.digest())
+
+
+def _columns(content: PartContent) -> list[memoryview]:
+    columns = (content.tokens, content.offsets, content.source, content.row)
+    return [np.ascontiguousarray(column).data for column in columns]
+
+
+def checksum(content: PartContent, summary: PartSummary) -> str:
+    """SHA-256 over the values of the columns, in order, then the summary in JSON with its hash left empty."""
+    digest = hashlib.sha256()
+    for column in _columns(content):
+        digest.update(column)
+    digest.update(_hashed(summary))
+    return digest.hexdigest()
+
+
+def fast_checksum(content: PartContent) -> str:
+    """XXH3 over the values of the columns, in order."""
+    digest = xxhash.xxh3_128()
+    for column in _columns(content):
+        digest.update(column)
+    return digest.hexdigest()
+
+
+def _hashed(summary: PartSummary) -> bytes:
+    """The summary as it enters the checksum. A part of format 1 has none of the fields after `skipped`."""
+    empty = msgspec.structs.replace(summary, sha256="")
+    if summary.xxh3:
+        return msgspec.json.encode(empty)
+    fields = ("unit", "job", "documents", "tokens", "text_bytes", "sha256", "skipped")
+    return msgspec.json.encode({name: getattr(empty, name) for name in fields})
+
+
+def part_name(unit: int) -> str:
+    """The name of a unit's part inside the run directory."""
+    return f"parts/{unit:08d}.arrow"
+
+
+def with_checksum(summary: PartSummary, content: PartContent) -> PartSummary:
+    """The summary with both checksums filled in."""
+    summary = msgspec.structs.replace(summary, xxh3=fast_checksum(content))
+    return msgspec.structs.replace(summary, sha256=checksum(content, summary))
+
+
+def write_part(folder: Folder, summary: PartSummary, content: PartContent) -> PartSummary:
+    """Publish a part, its checksum filled in."""
+    summary = with_checksum(summary, content)
+    publish_part(folder, summary, content)
+    return summary
+
+
+def publish_part(folder: Folder, summary: PartSummary, content: PartContent) -> None:
+    """Publish a part; once it exists, its unit is committed, and nobody writes it again: Overtaken is raised."""
+    metadata = {"tokenmill.format": FORMAT, "tokenmill.store.part": msgspec.json.encode(summary)}
+    name = part_name(summary.unit)
+    if folder.is_remote:
+        if not folder.publish_if_absent(name, _in_memory(content, metadata)):
+            raise AlreadyPublishedError(name)
+        return
+    # A part whose name a loss of power takes away is done again; they are settled together, before the manifest.
+    with folder.publish(name, durable=False, first=True) as file:
+        write_columns(file, content, metadata)
+
+
+def _in_memory(content: PartContent, metadata: dict[str, Any]) -> pa.Buffer:
+    """The file of a part; measured first, because a buffer that grows is copied again and again."""
+    measure = pa.MockOutputStream()
+    write_columns(measure, content, metadata)
+    data = pa.allocate_buffer(measure.size())
+    write_columns(pa.FixedSizeBufferWriter(data), content, metadata)
+    return data
+
+
+def write_columns(file: BinaryIO | pa.NativeFile, content: PartContent, metadata: dict[str, Any]) -> None:
+    """Write columns as an Arrow IPC file with one record batch."""
+    tokens = pa.LargeListArray.from_arrays(pa.array(content.offsets), pa.array(content.tokens))
+    schema = _schema(tokens.type.value_type).with_metadata(metadata)
+    batch = pa.record_batch([tokens, pa.array(content.source), pa.array(content.row)], schema=schema)
+    with pa.ipc.new_file(file, schema) as writer:
+        writer.write_batch(batch)
+
+
+def read_summary(folder: Folder, unit: int) -> PartSummary:
+    """A part's counts and checksum, from the first bytes of its file."""
+    name = part_name(unit)
+    try:
+        try:
+            schema = read_schema(pa.py_buffer(folder.read(name, HEADER_BYTES)))
+        except MalformedDataError:
+            schema = read_schema(folder.buffer(name))
+        return _summary(unit, schema)
+    except MalformedDataError as damage:
+        raise _corrupt(folder, unit, str(damage)) from damage
+
+
+def is_cut_off(folder: Folder, unit: int) -> bool:
+    """Whether the file of a part lacks its end. An object is never cut off, so that costs no request."""
+    if folder.is_remote:
+        return False
+    name = part_name(unit)
+    size = folder.size(name)
+    return size < len(ARROW_END) or folder.read_at(name, size - len(ARROW_END), len(ARROW_END)) != ARROW_END
+
+
+def open_part(folder: Folder, unit: int) -> tuple[PartSummary, PartContent]:
+    """A part's columns as views of its memory map, with the counts it states checked against the columns."""
+    try:
+        schema, batch = read_batch(folder.buffer(part_name(unit)), *_SCHEMAS)
+        summary = _summary(unit, schema)
+        content = _content(batch)
+        _check_shape(summary, content)
+    except MalformedDataError as damage:
+        raise _corrupt(folder, unit, str(damage)) from damage
+    return summary, content
+
+
+def check_content(folder: Folder, summary: PartSummary, content: PartContent) -> None:
+    """Compare the columns of a part with its XXH3, or with its SHA-256 where that is all it has."""
+    if summary.xxh3:
+        actual, expected = fast_checksum(content), summary.xxh3
+    else:
+        actual, expected = checksum(content, summary), summary.sha256
+    if actual != expected:
+        raise _corrupt(folder, summary.unit, f"checksum {actual}, expected {expected}")
+
+
+def check_part(folder: Folder, unit: int, job: Job | None = None) -> PartSummary:
+    """Read a part whole and compare it with its checksums, and with the job that should have made it, if it is given.
+
+    The checksums detect corruption, not tampering.
+    """
+    summary, content = open_part(folder, unit)
+    actual = checksum(content, summary)
+    if actual != summary.sha256:
+        raise _corrupt(folder, unit, f"checksum {actual}, expected {summary.sha256}")
+    check_content(folder, summary, content)
+    if job is not None and summary.job != job.digest():
+        raise _corrupt(folder, unit, "it belongs to another job")
+    if job is not None:
+        _check_type(folder, unit, content, job.tokenizer.dtype)
+    largest = int(content.tokens.max(initial=0))
+    if job is not None and largest >= job.tokenizer.vocabulary_size:
+        raise _corrupt(folder, unit, f"it holds token {largest}, of {job.tokenizer.vocabulary_size}")
+    return summary
+
+
+def check_fits(folder: Folder, unit: int, content: PartContent, dtype: str, sources: int) -> None:
+    """Refuse a part of another token type than its store's, or one that names a source that there is not."""
+    _check_type(folder, unit, content, dtype)
+    if len(content.source) and int(content.source.max()) >= sources:
+        raise _corrupt(folder, unit, f"it names source {content.source.max()}, of {sources}")
+
+
+def _check_type(folder: Folder, unit: int, content: PartContent, dtype: str) -> None:
+    if content.tokens.dtype != np.dtype(dtype):
+        raise _corrupt(folder, unit, f"its tokens are {content.tokens.dtype}, those of the store {dtype}")
+
+
+def _schema(token: pa.DataType) -> pa.Schema:
+    return pa.schema(
+        [
+            pa.field("tokens", pa.large_list(token), nullable=False),
+            pa.field("source", pa.uint32(), nullable=False),
+            pa.field("row", pa.uint64(), nullable=False),
+        ]
+    )
+
+
+_SCHEMAS = [_schema(pa.uint16()), _schema(pa.uint32())]
+
+
+def _content(batch: pa.RecordBatch) -> PartContent:
+    tokens = batch.column("tokens")
+    if tokens.values.null_count:
+        raise MalformedDataError("some of its tokens are null")
+    source, row = batch.column("source").to_numpy(), batch.column("row").to_numpy()
+    return PartContent(tokens.values.to_numpy(), tokens.offsets.to_numpy(), source, row)
+
+
+def _check_shape(summary: PartSummary, content: PartContent) -> None:
+    offsets = content.offsets
+    sound = (
+        len(offsets) == summary.documents + 1 == len(content.row) + 1 == len(content.source) + 1
+        and int(offsets[0]) == 0
+        and int(offsets[-1]) == summary.tokens == len(content.tokens)
+        and _rise(offsets)
+    )
+    if not sound:
+        raise MalformedDataError("its columns do not have the lengths it states")
+
+
+def _rise(offsets: npt.NDArray[np.int64]) -> bool:
+    """Whether they never step back; some at a time, because a file with holes has more of them than there is memory."""
+    starts = range(0, len(offsets) - 1, OFFSETS_PER_BATCH)
+    pieces = (offsets[start : start + OFFSETS_PER_BATCH + 1] for start in starts)
+    return all(bool((piece[1:] >= piece[:-1]).all()) for piece in pieces)
+
+
+def _summary(unit: int, schema: pa.Schema) -> PartSummary:
+    metadata: dict[bytes, Any] = schema.metadata or {}
+    if metadata.get(b"tokenmill.format") not in (b"1", FORMAT.encode()):
+        raise MalformedDataError("it is not a part of a format that this version reads")
+    summary = decode(metadata.get(b"tokenmill.store.part", b""), PartSummary)
+    if summary.unit != unit:
+        raise MalformedDataError(f"it holds unit {summary.unit}")
+    counts = [summary.documents, summary.tokens, summary.text_bytes, summary.skipped_rows]
+    for skipped in summary.skipped:
+        counts += [skipped.source, skipped.first, skipped.last, skipped.rows]
+    if min(counts) < 0 or max(counts) > MAX_INT64:
+        raise MalformedDataError("it has negative or impossible counts")
+    return summary
+
+
+def _corrupt(folder: Folder, unit: int, reason: str) -> CorruptStore:
+    return CorruptStore(
+        f"part {unit} is damaged",
+        f"file         {folder.path(part_name(unit))}",
+        f"found        {reason}",
+        "Run the same `tokenmill prepare` with --repair: it makes the damaged parts again, and no other.",
+    )

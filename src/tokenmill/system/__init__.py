@@ -1,0 +1,1 @@
+"""Facts about this host and this process: cores, memory, control groups, environment, terminal."""

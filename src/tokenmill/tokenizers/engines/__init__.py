@@ -1,0 +1,1 @@
+"""The engines that encode text: gigatoken, tiktoken, Hugging Face tokenizers."""

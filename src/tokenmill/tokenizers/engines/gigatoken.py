@@ -1,0 +1,96 @@
+"""gigatoken: the fast engine, for the vocabularies it supports. It is trusted but checked, by `tokenizer.Tokenizer`."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import tempfile
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tokenmill.errors import TokenizerError
+from tokenmill.tokenizers.engines.protocol import Encoded, is_refusal, narrowed, text_buffers
+from tokenmill.tokenizers.gigatoken_support import TIKTOKEN_SCHEMES
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from tokenmill.tokenizers.spec import TokenizerSpec
+
+FEW = 32
+"""So many documents are encoded one by one: that takes less time than to make a batch of them, and no awkward array,
+whose library takes half a second to load. Rows that come one by one never need it."""
+
+
+class GigatokenEngine:
+    """Encodes with `gigatoken` on the calling thread. Its word cache grows without bound: call `forget` to empty it."""
+
+    name = "gigatoken"
+
+    def __init__(self, spec: TokenizerSpec, content: bytes) -> None:
+        self._spec = spec
+        self._content = content
+        self._tokenizer = self._build()
+
+    def encode(self, text: pa.LargeStringArray) -> Encoded:
+        """The tokens of each document; never touches gigatoken's thread pool."""
+        try:
+            return self._encode(text)
+        except BaseException as error:
+            if isinstance(error, TokenizerError) or not is_refusal(error):
+                raise
+            raise EngineFailed(f"gigatoken failed on a batch of documents ({str(error)[:200]})") from error
+
+    def _encode(self, text: pa.LargeStringArray) -> Encoded:
+        data, offsets = text_buffers(text)
+        if len(text) <= FEW:
+            whole = data.tobytes()
+            documents = [self._tokenizer.encode(whole[start:stop]) for start, stop in itertools.pairwise(offsets)]
+            return Encoded.join(self._spec, [narrowed(self._spec, tokens) for tokens in documents])
+        import awkward  # noqa: PLC0415 - heavy, and needed by this engine only
+
+        strings = awkward.contents.ListOffsetArray(
+            awkward.index.Index64(offsets),
+            awkward.contents.NumpyArray(data, parameters={"__array__": "char"}),
+            parameters={"__array__": "string"},
+        )
+        result = self._tokenizer.encode_batch(awkward.Array(strings), parallel=False).layout
+        return Encoded(narrowed(self._spec, np.asarray(result.content.data)), np.asarray(result.offsets.data))
+
+    def clear_cache(self) -> None:
+        """Drop the word cache by building the tokenizer anew."""
+        del self._tokenizer
+        self._tokenizer = self._build()
+
+    def _build(self) -> Any:
+        try:
+            return self._load()
+        except BaseException as error:  # the library raises what its parser meets, and panics
+            if not is_refusal(error):
+                raise
+            raise TokenizerError(f"gigatoken does not support {self._spec.name}", str(error)[:200]) from error
+
+    def _load(self) -> Any:
+        import gigatoken  # noqa: PLC0415 - heavy, and needed by this engine only
+
+        if self._spec.kind != "tiktoken":
+            return gigatoken.Tokenizer.from_json(_without_special_tokens(self._content))
+        scheme = TIKTOKEN_SCHEMES[self._spec.scheme or ""]
+        # The library takes a path only. This file can be read by this user only, and holds the bytes that were checked.
+        with tempfile.NamedTemporaryFile(prefix="tokenmill-", suffix=".tiktoken") as file:
+            file.write(self._content)
+            file.flush()
+            return gigatoken.Tokenizer.from_tiktoken(file.name, pretokenizer=scheme, special_tokens={})
+
+
+class EngineFailed(TokenizerError):
+    """The fast engine raised an error or panicked while it encoded."""
+
+
+def _without_special_tokens(vocabulary: bytes) -> str:
+    """The tokenizer.json with its special tokens removed, so that their spelling in a text stays text."""
+    content = json.loads(vocabulary)
+    content["added_tokens"] = [token for token in content.get("added_tokens") or [] if not token.get("special")]
+    content["truncation"] = content["padding"] = content["post_processor"] = None
+    return json.dumps(content)

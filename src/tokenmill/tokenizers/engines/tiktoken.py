@@ -1,0 +1,84 @@
+"""tiktoken: the reference engine for OpenAI's encodings and other `.tiktoken` vocabularies."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from typing import TYPE_CHECKING
+
+from tokenmill.errors import TokenizerError
+from tokenmill.tokenizers.engines.protocol import CannotEncode, Encoded, Tokens, is_refusal, narrowed
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from tokenmill.tokenizers.spec import TokenizerSpec
+
+
+class TiktokenEngine:
+    """Encodes with `tiktoken`, special tokens left out so that their spelling stays text."""
+
+    name = "tiktoken"
+
+    def __init__(self, spec: TokenizerSpec, content: bytes) -> None:
+        import tiktoken  # noqa: PLC0415 - heavy, and needed by this engine only
+
+        self._spec = spec
+        ranks = parse_ranks(content, spec.name)
+        try:
+            self._encoding = tiktoken.Encoding(
+                spec.name, pat_str=spec.pattern or "", mergeable_ranks=ranks, special_tokens={}
+            )
+        except BaseException as error:
+            if not is_refusal(error):
+                raise
+            raise TokenizerError(f"tiktoken cannot load {spec.name}", str(error)) from error
+
+    def encode(self, text: pa.LargeStringArray) -> Encoded:
+        """Equal to `encode_ordinary` for every document."""
+        documents = [self._encode_one(position, document.as_py()) for position, document in enumerate(text)]
+        return Encoded.join(self._spec, documents)
+
+    def _encode_one(self, position: int, document: str) -> Tokens:
+        try:
+            tokens = self._encoding.encode_to_numpy(document, disallowed_special=())
+        except BaseException as error:
+            if not is_refusal(error):
+                raise
+            raise CannotEncode.at(position, self.name, error) from error
+        return narrowed(self._spec, tokens)
+
+
+def parse_ranks(data: bytes, origin: str) -> dict[bytes, int]:
+    """The ranks of a `.tiktoken` file: lines of a base64 token and its rank, each token and each rank once."""
+    ranks: dict[bytes, int] = {}
+    for number, line in enumerate(data.splitlines(), 1):
+        if not line:
+            continue
+        token, rank = _token_and_rank(line, number, origin)
+        if not token or token in ranks:
+            found = f"line {number} has {'the token of an earlier line' if token else 'an empty token'}"
+            raise TokenizerError(f"{origin} is not a usable vocabulary", f"found        {found}")
+        ranks[token] = rank
+    missing = [byte for byte in range(256) if bytes([byte]) not in ranks]
+    if missing or len(set(ranks.values())) != len(ranks):
+        found = f"byte {missing[0]} has no token" if missing else "two tokens have the same rank"
+        raise TokenizerError(f"{origin} is not a usable vocabulary", f"found        {found}")
+    return ranks
+
+
+def _token_and_rank(line: bytes, number: int, origin: str) -> tuple[bytes, int]:
+    try:
+        token, rank = line.split()
+        return base64.b64decode(token, validate=True), int(rank)
+    except (ValueError, binascii.Error):
+        raise TokenizerError(
+            f"line {number} of {origin} is not a token and its rank",
+            "A .tiktoken file has one line for each token: its bytes in base64, a space, its rank.",
+        ) from None
+
+
+def format_ranks(ranks: dict[bytes, int]) -> bytes:
+    """The canonical `.tiktoken` file of some ranks; for OpenAI's encodings, the very bytes OpenAI publishes."""
+    ordered = sorted(ranks.items(), key=lambda item: item[1])
+    return b"".join(base64.b64encode(token) + b" %d\n" % rank for token, rank in ordered)

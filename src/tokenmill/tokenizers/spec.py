@@ -1,0 +1,29 @@
+"""A tokenizer as data: the record that a job and an engine share."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class TokenizerSpec(msgspec.Struct, frozen=True):
+    """A tokenizer as data: a vocabulary file by its hash, and what the file itself does not say.
+
+    `file` is a name inside the run's `tokenizer/` folder. `pattern` is the split regex of a `.tiktoken` vocabulary, and
+    `scheme` the name of that regex if it is a known one; a `tokenizer.json` carries its own. `vocabulary_size` is the
+    largest id plus one, added tokens included.
+    """
+
+    name: str
+    kind: str
+    file: str
+    sha256: str
+    vocabulary_size: int
+    special_tokens: dict[str, int]
+    pattern: str | None = None
+    scheme: str | None = None
+    end_of_text: int | None = None
+
+    @property
+    def dtype(self) -> str:
+        """The type that holds every id: uint16 up to 65,536 ids, else uint32."""
+        return "uint16" if self.vocabulary_size <= 1 << 16 else "uint32"

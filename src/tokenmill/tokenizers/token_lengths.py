@@ -1,0 +1,97 @@
+"""How many bytes of text each token stands for: which tokens of a long document belong to a piece of its text."""
+
+from __future__ import annotations
+
+import json
+import re
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from tokenmill.tokenizers.engines.protocol import Tokens
+    from tokenmill.tokenizers.spec import TokenizerSpec
+
+IntArray = npt.NDArray[np.int64]
+
+TOKENS_PER_CHUNK = 1 << 16
+"""How many tokens are measured at a time."""
+
+_MAY_CROSS = re.compile("[A-Za-z] ")
+
+
+class Spelling:
+    """The lengths of the tokens of a vocabulary that the fast engine supports. They are read on first use."""
+
+    def __init__(self, spec: TokenizerSpec, content: bytes) -> None:
+        self._size = spec.vocabulary_size
+        self._is_tiktoken = spec.kind == "tiktoken"
+        self._content = content
+
+    @cached_property
+    def _json(self) -> dict[str, Any]:
+        """What matters of a tokenizer.json: of the vocabulary itself, only the lengths."""
+        content = json.loads(self._content)
+        vocabulary = content["model"]["vocab"]
+        plain = [token for token in content.get("added_tokens") or [] if not token.get("special")]
+        texts = [token["content"] for token in plain]
+        lengths = {number: len(token) for token, number in vocabulary.items()}  # a character for each byte
+        return {
+            "lengths": lengths | {token["id"]: len(token["content"].encode()) for token in plain},
+            "crosses": any(_MAY_CROSS.search(text) for text in texts),
+            "normalizes": content.get("normalizer") is not None,
+            "inexact": '"add_prefix_space": true' in json.dumps(content["pre_tokenizer"])
+            or any(text in vocabulary and not text.isascii() for text in texts),
+        }
+
+    @cached_property
+    def lengths(self) -> npt.NDArray[np.uint16]:
+        """The number of bytes of each token; zero for ids that no text gives."""
+        lengths = np.zeros(self._size, np.uint16)
+        if self._is_tiktoken:
+            found = _base64_lengths(np.frombuffer(self._content, np.uint8))
+            lengths[: len(found)] = found  # line n has rank n: the gate of the fast engine sees to that
+            return lengths
+        numbers = self._json["lengths"]
+        lengths[list(numbers)] = list(numbers.values())
+        return lengths
+
+    @property
+    def can_cut(self) -> bool:
+        """Whether no token crosses a cut before a space that follows an ASCII letter."""
+        return self._is_tiktoken or not self._json["crosses"]
+
+    def is_exact(self, before: npt.NDArray[np.uint8]) -> bool:
+        """Whether the tokens of a text that begins so have exactly its bytes."""
+        if self._is_tiktoken:
+            return True
+        if self._json["inexact"]:
+            return False
+        return not self._json["normalizes"] or bool((before < 0x80).all())
+
+    def token_indices(self, tokens: Tokens, starts: IntArray) -> IntArray:
+        """For each of some bytes of a document, sorted: the index of the token that begins there, -1 if none does."""
+        found = np.full(len(starts), -1, np.int64)
+        seen = 0
+        for first in range(0, len(tokens), TOKENS_PER_CHUNK):
+            lengths = self.lengths[tokens[first : first + TOKENS_PER_CHUNK]]
+            stop = seen + int(lengths.sum(dtype=np.int64))
+            low, high = np.searchsorted(starts, [seen, stop])
+            if low < high:
+                begins = seen + np.cumsum(lengths, dtype=np.int64) - lengths
+                places = np.searchsorted(begins, starts[low:high]).clip(max=len(begins) - 1)
+                found[low:high] = np.where(begins[places] == starts[low:high], first + places, -1)
+            if high == len(starts):
+                break
+            seen = stop
+        return found
+
+
+def _base64_lengths(data: npt.NDArray[np.uint8]) -> IntArray:
+    """How many bytes the first field of each line stands for."""
+    ends = np.flatnonzero(data == ord(" "))
+    starts = np.concatenate([[0], np.flatnonzero(data == ord("\n"))[:-1] + 1])
+    padding = (data[ends - 1] == ord("=")).astype(np.int64) + (data[ends - 2] == ord("="))
+    return np.asarray((ends - starts) // 4 * 3 - padding)

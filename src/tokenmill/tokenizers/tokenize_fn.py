@@ -1,0 +1,178 @@
+"""A tokenizer as a function that can be sent anywhere: to the workers of `datasets.map`, a Pool, Ray, Spark, torch.
+
+What travels is a name and a hash. Each process builds the encoder on first use and keeps it. A forked child goes on
+with its parent's: a fork waits until no thread is in the middle of an encoding, or of the imports before the first one.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import os
+import sys
+import threading
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from tokenmill.errors import UsageError
+from tokenmill.storage.text_types import is_text
+from tokenmill.system import machine
+from tokenmill.tokenizers import vocabulary_cache
+from tokenmill.tokenizers.engines.protocol import Encoded
+from tokenmill.tokenizers.framing import framed
+from tokenmill.tokenizers.resolve import absolute_name, boundary_token, end_token, resolve
+from tokenmill.tokenizers.tokenizer import Tokenizer, choose_engine
+
+
+class TokenizeFn:
+    """Tokenizes a row, a batch, a string, a list of strings or an Arrow table: `ids`, framed as declared, and `len`.
+
+    `tokenize_fn` makes it. Two are equal to pickle, and to the fingerprint of `datasets`, if they give the same tokens.
+    """
+
+    __slots__ = ("_begin", "_column", "_digest", "_end", "_engine", "_name")
+
+    def __init__(  # noqa: PLR0913, PLR0917 - what is pickled, in order
+        self, name: str, digest: str, column: str, engine: str, begin: int | None, end: int | None
+    ) -> None:
+        self._name = name
+        self._digest = digest
+        self._column = column
+        self._engine = engine
+        self._begin = begin
+        self._end = end
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return TokenizeFn, (self._name, self._digest, self._column, self._engine, self._begin, self._end)
+
+    def __repr__(self) -> str:
+        return f"<tokenmill.tokenize_fn {self._name}, end token {self._end}, sha256 {self._digest[:16]}...>"
+
+    def __call__(self, rows: Any) -> Any:
+        """`{"ids": ..., "len": ...}` of one text or of many, or the same as a table if a table was given."""
+        if isinstance(rows, pa.Table | pa.RecordBatch):
+            return self._table(rows.column(self._column))
+        if hasattr(rows, "columns"):  # a frame of pandas or polars, which datasets wants back as what it gave
+            return _like(rows, self._table(rows[self._column]))
+        texts = rows[self._column] if isinstance(rows, Mapping) else rows
+        if isinstance(texts, str | bytes) or texts is None:
+            tokens = self._encode([texts]).tokens
+            return {"ids": tokens, "len": len(tokens)}
+        encoded = self._encode(texts)
+        ids = [encoded.tokens[start:stop] for start, stop in itertools.pairwise(encoded.offsets.tolist())]
+        return {"ids": ids, "len": np.diff(encoded.offsets).tolist()}
+
+    def _table(self, texts: Any) -> pa.Table:
+        return pa.table(token_columns(self._encode(texts)))
+
+    def _encode(self, texts: Any) -> Encoded:
+        with _in_use:
+            text = self._as_text(texts)
+            if text.null_count:
+                row = np.flatnonzero(text.is_null())[0]
+                remedy = f"dataset.filter(lambda row: row[{self._column!r}] is not None)"
+                raise ValueError(f"row {row} of what was given has no text; leave such rows out first: {remedy}")
+            tokenizer = _tokenizer(self._name, self._digest, self._engine)
+            encoded = tokenizer.retry_with_reference(lambda: tokenizer.encode(text))
+            tokenizer.trim(_cache_bytes())
+            for notice in tokenizer.take_notices():
+                warnings.warn(f"tokenmill: {notice}", RuntimeWarning, stacklevel=4)
+            return framed(encoded, self._begin, self._end)
+
+    def _as_text(self, texts: Any) -> pa.LargeStringArray:
+        try:
+            return _as_arrow(texts)
+        except (pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
+            raise UsageError(
+                f"the column {self._column!r} does not hold text",
+                f"reason       {error}",
+                "Name the column that holds the text: column=..., or make it text first.",
+            ) from error
+
+
+def tokenize_fn(
+    tokenizer: str,
+    *,
+    column: str = "text",
+    engine: str = "auto",
+    eot: str | int | None = None,
+    bos: str | int | None = None,
+) -> TokenizeFn:
+    """A function for `datasets.map`, batched or not, with any `num_proc` and any start method.
+
+    `tokenizer`, `column`, `engine`, `eot` and `bos` mean what they mean to `tokenmill prepare`.
+    """
+    vocabulary = resolve(tokenizer)
+    choose_engine(vocabulary, engine)  # to refuse here what could not work there
+    vocabulary_cache.keep(vocabulary)
+    spec = vocabulary.spec
+    begin, end = boundary_token(spec, "--bos", bos, None), end_token(spec, eot)
+    return TokenizeFn(
+        absolute_name(tokenizer), vocabulary_cache.vocabulary_digest(vocabulary), column, engine, begin, end
+    )
+
+
+def token_columns(encoded: Encoded, is_null: npt.NDArray[np.bool_] | None = None) -> dict[str, pa.Array]:
+    """The columns that `datasets` gets: `ids`, a list of each row's tokens, and `len`; both null where text is."""
+    lengths = np.diff(encoded.offsets)
+    if is_null is not None:
+        there, lengths = lengths, np.zeros(len(is_null), np.int64)
+        lengths[~is_null] = there
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    if offsets[-1] > np.iinfo(np.int32).max:
+        raise UsageError("a batch has more than 2,147,483,647 tokens", "Make it smaller: batch_size=100.")
+    mask = None if is_null is None else pa.array(is_null)
+    ids = pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), pa.array(encoded.tokens), mask=mask)
+    return {"ids": ids, "len": pa.array(lengths, mask=is_null)}
+
+
+def _like(frame: Any, table: pa.Table) -> Any:
+    """A table as a frame of the library that another frame is of."""
+    library = type(frame).__module__.partition(".")[0]
+    return sys.modules[library].from_arrow(table) if library == "polars" else table.to_pandas()
+
+
+def _as_arrow(texts: Any) -> pa.LargeStringArray:
+    if isinstance(texts, pa.ChunkedArray):
+        texts = texts.combine_chunks()
+    if isinstance(texts, pa.Array):
+        if not is_text(texts.type):
+            raise pa.ArrowTypeError(f"its type is {texts.type}")
+        text = texts.cast(pa.large_string())
+        text.validate(full=True)  # an array of strings may hold any bytes
+        return text
+    try:
+        return pa.array(texts, pa.large_string())
+    except UnicodeEncodeError:  # lone surrogates: as tiktoken does
+        return pa.array([_without_surrogates(text) for text in texts], pa.large_string())
+
+
+def _without_surrogates(text: str | None) -> str | None:
+    return None if text is None else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+# One encoder for all functions of a process that name the same tokenizer, used by one thread at a time.
+_in_use = threading.RLock()
+_loaded: dict[tuple[str, str], Tokenizer] = {}
+
+
+def _tokenizer(name: str, digest: str, engine: str) -> Tokenizer:
+    if (digest, engine) not in _loaded:
+        vocabulary = vocabulary_cache.find(name, digest)
+        choice = choose_engine(vocabulary, engine)
+        _loaded[digest, engine] = Tokenizer(vocabulary.spec, vocabulary.content, choice.engine)
+    return _loaded[digest, engine]
+
+
+@functools.cache
+def _cache_bytes() -> int:
+    return machine.default_memory_budget() // machine.cores()
+
+
+# What a thread holds at a fork is held for ever in the child: this, and the locks of modules that are being imported.
+os.register_at_fork(before=_in_use.acquire, after_in_parent=_in_use.release, after_in_child=_in_use.release)

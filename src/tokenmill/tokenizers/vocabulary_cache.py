@@ -1,0 +1,98 @@
+"""Vocabularies kept on this machine by their hash, for processes that know a tokenizer by name and hash only.
+
+A function that was sent to another process names its tokenizer; the process finds here what the sender found, byte for
+byte, without the network. On another machine it resolves the name itself, and refuses what has another hash.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+
+import msgspec
+
+from tokenmill.digest import canonical, digest_of
+from tokenmill.errors import StoreError, TokenizerError
+from tokenmill.storage import Folder, folder_at
+from tokenmill.storage.local.private import is_private, is_private_file, make_private
+from tokenmill.tokenizers.resolve import Vocabulary, resolve
+from tokenmill.tokenizers.spec import TokenizerSpec
+
+
+def vocabulary_digest(vocabulary: Vocabulary) -> str:
+    """The hash that stands for a tokenizer: of its spec, which names the vocabulary by hash."""
+    return digest_of(vocabulary.spec)
+
+
+def keep(vocabulary: Vocabulary) -> None:
+    """Put a tokenizer on the shelf."""
+    for folder in _shelves():
+        try:
+            _put(folder, vocabulary)
+        except StoreError:
+            continue
+        return
+    raise TokenizerError(
+        "there is no place to keep a vocabulary in",
+        f"tried        {', '.join(folder.root for folder in _shelves())}",
+        "Set XDG_CACHE_HOME or TMPDIR to a directory that can be written to.",
+    )
+
+
+def find(name: str, digest: str) -> Vocabulary:
+    """The tokenizer of this name and hash."""
+    for folder in _shelves():
+        vocabulary = _look(folder, digest)
+        if vocabulary is not None:
+            return vocabulary
+    vocabulary = resolve(name)
+    if vocabulary_digest(vocabulary) != digest:
+        raise TokenizerError(
+            f"the tokenizer {name} is not the one that the function was made with",
+            f"expected     sha256 {digest}",
+            f"found        sha256 {vocabulary_digest(vocabulary)}",
+            "Give every machine the same file, or make the function where it runs.",
+        )
+    keep(vocabulary)
+    return vocabulary
+
+
+def _shelves() -> list[Folder]:
+    """Where vocabularies are kept; the second place is for machines whose home cannot be written to."""
+    home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return [
+        folder_at(os.path.join(home, "tokenmill", "tokenizers")),
+        folder_at(os.path.join(tempfile.gettempdir(), f"tokenmill-{os.getuid()}", "tokenizers")),
+    ]
+
+
+def _put(folder: Folder, vocabulary: Vocabulary) -> None:
+    digest = vocabulary_digest(vocabulary)
+    if _look(folder, digest) is not None:
+        return
+    make_private(folder.root)
+    for name, content in (
+        (vocabulary.spec.file, vocabulary.content),
+        (f"{digest}.json", canonical(vocabulary.spec)),
+    ):
+        with folder.publish(name) as file:
+            os.fchmod(file.fileno(), 0o600)
+            file.write(content)
+
+
+def _look(folder: Folder, digest: str) -> Vocabulary | None:
+    """What is on the shelf, if it is whole, and no other user can change it after it was compared with its hash."""
+    try:
+        if not is_private(folder.root) or not is_private_file(folder.path(f"{digest}.json")):
+            return None
+        stored = folder.read(f"{digest}.json")
+        if hashlib.sha256(stored).hexdigest() != digest:
+            return None
+        spec = msgspec.json.decode(stored, type=TokenizerSpec)
+        if not is_private_file(folder.path(spec.file)):
+            return None
+        content = folder.read(spec.file)
+    except StoreError:
+        return None
+    return Vocabulary(spec, content) if hashlib.sha256(content).hexdigest() == spec.sha256 else None

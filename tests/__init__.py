@@ -1,0 +1,1 @@
+"""Tests, one folder per package of tokenmill; `support` holds what they share."""

@@ -1,0 +1,280 @@
+"""`map_dataset`: what `dataset.map` gives, row for row, for datasets of every make, after kills, elsewhere."""
+
+from __future__ import annotations
+
+import functools
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+from typing import Any
+
+import datasets
+import numpy as np
+import pytest
+
+import tokenmill
+from tests.support.corpora import SMALL_JSON, write_parquet
+from tests.support.killing import alive, wait_until, workers
+from tokenmill.api import map_dataset
+from tokenmill.errors import BadDocument, UsageError
+
+datasets.disable_progress_bars()
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> str:
+    """Where the tokens go."""
+    return str(tmp_path / "tokens")
+
+
+@pytest.fixture
+def loaded(tmp_path: Path, documents: list[str]) -> Any:
+    """A dataset as people load it: from Parquet, with Arrow files behind it."""
+    write_parquet(tmp_path / "corpus.parquet", documents * 40)
+    return datasets.load_dataset(
+        "parquet", data_files=str(tmp_path / "*.parquet"), split="train", cache_dir=str(tmp_path)
+    )
+
+
+def by_map(dataset: Any, column: str = "text", **words: Any) -> Any:
+    """The usual recipe with the drop-in, in this process."""
+    function = tokenmill.tokenize_fn(SMALL_JSON, column=column, **words)
+    return dataset.map(function, batched=True, remove_columns=[column])
+
+
+def assert_same(found: Any, expected: Any) -> None:
+    """The same columns of the same types, and the same rows."""
+    assert found.features == expected.features
+    assert found.column_names == expected.column_names
+    assert found.to_dict() == expected.to_dict()
+
+
+WAYS = {
+    "as it is": lambda dataset: dataset,
+    "split and shuffled": lambda dataset: dataset.train_test_split(test_size=0.1, seed=1)["train"],
+    "a small part of it, in another order": lambda dataset: dataset.shuffle(seed=2).select(range(20)),
+    "rows that follow each other": lambda dataset: dataset.select(range(30, len(dataset) - 10)),
+    "few rows that follow each other": lambda dataset: dataset.select(range(30, 35)),
+    "joined with itself": lambda dataset: datasets.concatenate_datasets([dataset.select(range(5, 200)), dataset]),
+    "with another column beside": lambda dataset: dataset.add_column("more", list(range(len(dataset)))),
+    "with text alone": lambda dataset: dataset.remove_columns("id"),
+    "with text alone, shuffled": lambda dataset: dataset.remove_columns("id").shuffle(seed=3).select(range(15)),
+    "with wide strings": lambda dataset: dataset.cast_column("text", datasets.Value("large_string")),
+    "in memory": lambda dataset: datasets.Dataset.from_dict(dataset.to_dict()),
+    "filtered": lambda dataset: dataset.filter(lambda row: row["id"] % 3 == 0),
+    "with a format": lambda dataset: dataset.with_format("numpy"),
+    "with some columns shown": lambda dataset: dataset.with_format("numpy", columns=["id"]),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_every_dataset_gives_the_rows_of_the_recipe(way: str, loaded: Any, cache: str) -> None:
+    """However a dataset came about, its tokens stand beside their own rows."""
+    dataset = WAYS[way](loaded)
+    found = tokenmill.map_dataset(dataset, SMALL_JSON, num_proc=2, cache_dir=cache)
+    assert len(found) == len(dataset)
+    expected = by_map(dataset.with_format(None))  # an array of NumPy strings has lost the NULs at their ends
+    assert found.format["type"] == dataset.format["type"]
+    assert set(found.format["columns"]) == (set(dataset.format["columns"]) - {"text"}) | {"ids", "len"}
+    assert set(found.column_names) == set(expected.column_names)
+    assert_same(found.with_format(None).select_columns(expected.column_names), expected)
+
+
+def test_a_dataset_with_no_row_has_the_columns_all_the_same(loaded: Any, cache: str) -> None:
+    """`map` leaves them out then; what is done with the tokens next would fail."""
+    for dataset in (loaded.select([]), datasets.Dataset.from_dict({"text": [], "id": []}, loaded.features)):
+        found = tokenmill.map_dataset(dataset, SMALL_JSON, cache_dir=cache)
+        assert len(found) == 0
+        assert found.features == by_map(loaded).features
+
+
+def test_tokens_of_another_tokenizer_are_replaced(loaded: Any, cache: str) -> None:
+    """Columns that are called as ours do not stand in the way."""
+    dataset = loaded.add_column("ids", [[1, 2]] * len(loaded))
+    assert_same(tokenmill.map_dataset(dataset, SMALL_JSON, cache_dir=cache), by_map(loaded))
+
+
+def test_a_renamed_column_is_found(loaded: Any, cache: str) -> None:
+    """The file knows the column by another name."""
+    dataset = loaded.rename_column("text", "content")
+    found = tokenmill.map_dataset(dataset, SMALL_JSON, column="content", cache_dir=cache)
+    assert_same(found, by_map(dataset, "content"))
+
+
+def test_begin_and_end_tokens_as_declared(loaded: Any, cache: str) -> None:
+    """Each choice has its own tokens in the cache."""
+    for words in ({"eot": "none"}, {"eot": 5, "bos": 6}, {}):
+        assert_same(tokenmill.map_dataset(loaded, SMALL_JSON, cache_dir=cache, **words), by_map(loaded, **words))
+
+
+def test_the_splits_of_a_dictionary_share_their_work(loaded: Any, cache: str) -> None:
+    """Two splits of the same files are tokenized once."""
+    splits = loaded.train_test_split(test_size=0.05, seed=1)
+    found = tokenmill.map_dataset(splits, SMALL_JSON, cache_dir=cache)
+    assert isinstance(found, datasets.DatasetDict)
+    assert list(found) == ["train", "test"]
+    for name, split in splits.items():
+        assert_same(found[name], by_map(split))
+    assert len(os.listdir(cache)) == 1
+
+
+def test_a_second_call_does_nothing_again(loaded: Any, cache: str) -> None:
+    """The tokens come from the cache, under the same fingerprint, so that what is mapped next is cached too."""
+    first = tokenmill.map_dataset(loaded, SMALL_JSON, cache_dir=cache)
+    written = {path: path.stat().st_mtime_ns for path in Path(cache).rglob("*.arrow")}
+    second = tokenmill.map_dataset(loaded, SMALL_JSON, cache_dir=cache)
+    assert {path: path.stat().st_mtime_ns for path in Path(cache).rglob("*.arrow")} == written
+    assert first._fingerprint == second._fingerprint != loaded._fingerprint
+    assert not list(Path(cache).rglob("text.arrow"))
+
+
+def test_the_result_is_mapped_not_copied(loaded: Any, cache: str) -> None:
+    """Another process opens the files; nothing but their names is sent to it."""
+    import dill
+
+    found = tokenmill.map_dataset(loaded, SMALL_JSON, cache_dir=cache)
+    assert len(dill.dumps(found)) < 20_000
+    total = found.map(lambda row: {"sum": sum(row["ids"])}, num_proc=2)
+    assert sum(total["sum"]) == sum(int(np.sum(ids)) for ids in by_map(loaded)["ids"])
+
+
+def test_a_row_without_text_is_named(tmp_path: Path, cache: str) -> None:
+    """It cannot be left out, so it is an error, with the row's number in the dataset; but only if it is selected."""
+    write_parquet(tmp_path / "corpus.parquet", ["a", None, "b"] * 10)
+    dataset = datasets.load_dataset("parquet", data_files=str(tmp_path / "*.parquet"), split="train", cache_dir=cache)
+    with pytest.raises(BadDocument, match=r"(?s)row 1 of the dataset has no text.*dataset\.filter"):
+        tokenmill.map_dataset(dataset, SMALL_JSON, cache_dir=cache)
+    with pytest.raises(BadDocument, match="row 0 of"):
+        tokenmill.map_dataset(dataset.select([1, 0, 2] * 5), SMALL_JSON, cache_dir=cache)
+    there = dataset.filter(lambda row: row["text"] is not None)
+    assert_same(tokenmill.map_dataset(there, SMALL_JSON, cache_dir=cache), by_map(there))
+
+
+def mapped_to(path: Path, words: str) -> Any:
+    """A dataset whose file is at the path, whatever was there before."""
+    rows = datasets.Dataset.from_dict({"text": [str(number) for number in range(50)]})
+    change = {"function": lambda row: {"text": f"{words} {row['text']}"}, "load_from_cache_file": False}
+    return rows.map(cache_file_name=str(path), **change)
+
+
+def test_a_file_that_was_replaced_is_not_taken_for_the_dataset(tmp_path: Path, cache: str) -> None:
+    """The dataset still shows the file it was opened from, also when another one has its name, or none."""
+    for ending in ("arrow", "parquet", "cache"):  # datasets writes Arrow, whatever the ending
+        path = tmp_path / f"rows.{ending}"
+        first, second = mapped_to(path, "one"), mapped_to(path, "two")
+        for dataset in (first, second, first):
+            assert_same(tokenmill.map_dataset(dataset, SMALL_JSON, cache_dir=cache), by_map(dataset))
+        path.unlink()
+        assert_same(tokenmill.map_dataset(second, SMALL_JSON, cache_dir=cache), by_map(second))
+
+
+def test_a_file_with_the_same_time_is_another_file(tmp_path: Path, cache: str) -> None:
+    """Times can be set, as rsync and tar do it."""
+    for texts in (["alpha"] * 10, ["beta gamma"] * 10, ["beta gamma"] * 20):
+        datasets.Dataset.from_dict({"text": texts}).save_to_disk(str(tmp_path / "saved"))
+        os.utime(tmp_path / "saved" / "data-00000-of-00001.arrow", (10**9, 10**9))
+        dataset = datasets.load_from_disk(str(tmp_path / "saved"))
+        assert_same(tokenmill.map_dataset(dataset, SMALL_JSON, cache_dir=cache), by_map(dataset))
+
+
+def test_damaged_tokens_are_made_anew(loaded: Any, cache: str) -> None:
+    """What a loss of power or a full disk left of the cache is not believed."""
+    tokenmill.map_dataset(loaded, SMALL_JSON, cache_dir=cache)
+    for path in Path(cache).rglob("rows/*.arrow"):
+        os.truncate(path, path.stat().st_size // 2)
+    assert_same(tokenmill.map_dataset(loaded, SMALL_JSON, cache_dir=cache), by_map(loaded))
+
+
+def test_calls_at_the_same_time_wait_for_each_other(tmp_path: Path, documents: list[str], cache: str) -> None:
+    """As the ranks of a training job make them: one does the work, all get the rows."""
+    datasets.Dataset.from_dict({"text": documents * 20}).save_to_disk(str(tmp_path / "dataset"))
+    command = [sys.executable, "-c", textwrap.dedent(SCRIPT), str(tmp_path / "dataset"), cache, SMALL_JSON]
+    calls = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(3)]
+    assert [call.communicate()[0] for call in calls] == [f"{len(documents) * 20}\n"] * 3
+    assert len(os.listdir(cache)) == 1
+
+
+def test_no_rows_of_several_files(tmp_path: Path, cache: str) -> None:
+    """An empty selection beside other columns."""
+    rows = datasets.Dataset.from_dict({"text": ["a"] * 20, "id": list(range(20))})
+    rows.save_to_disk(str(tmp_path / "saved"), num_shards=2)
+    dataset = datasets.load_from_disk(str(tmp_path / "saved"))
+    for none in (dataset.select([]), dataset.filter(lambda row: row["id"] > 100)):
+        assert len(tokenmill.map_dataset(none, SMALL_JSON, cache_dir=cache)) == 0
+
+
+def test_what_cannot_be_mapped_is_refused(loaded: Any, cache: str) -> None:
+    """A stream, something else, or a column that is not there."""
+    with pytest.raises(UsageError, match=r"(?s)IterableDataset.*tokenize_fn"):
+        tokenmill.map_dataset(loaded.to_iterable_dataset(), SMALL_JSON, cache_dir=cache)
+    with pytest.raises(UsageError, match=r"(?s)no column named 'content'.*text"):
+        tokenmill.map_dataset(loaded, SMALL_JSON, column="content", cache_dir=cache)
+
+
+def test_files_are_not_too_many(loaded: Any, cache: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A large dataset gets larger files, not more of them."""
+    monkeypatch.setattr(map_dataset.planning, "default_unit_bytes", lambda _: 1)
+    monkeypatch.setattr(map_dataset, "MAX_FILES", 4)
+    found = tokenmill.map_dataset(loaded, SMALL_JSON, cache_dir=cache)
+    assert 2 <= len(list(Path(cache).rglob("rows/*.arrow"))) <= 6
+    assert_same(found, by_map(loaded))
+
+
+SCRIPT = """
+import datasets, sys, tokenmill
+dataset = datasets.load_from_disk(sys.argv[1])
+found = tokenmill.map_dataset(dataset, sys.argv[3], num_proc=2, cache_dir=sys.argv[2], engine="tokenizers")
+print(len(found), flush=True)
+"""
+
+
+def until_written(cache: str, units: int, process: subprocess.Popen[bytes]) -> list[int]:
+    """Wait until more units than that are written; returns the workers that are at it."""
+    assert wait_until(lambda: bool(workers(process.pid)))
+    at_work = workers(process.pid)
+    assert wait_until(lambda: len(list(Path(cache).rglob("rows/*.arrow"))) > units or process.poll() is not None)
+    assert process.poll() is None
+    return at_work
+
+
+def all_gone(pids: list[int]) -> bool:
+    return not alive(pids)
+
+
+def test_killed_at_any_moment_it_goes_on(tmp_path: Path, documents: list[str], cache: str) -> None:
+    """A killed call leaves no process behind; a killed worker is replaced; in the end, the rows are the same."""
+    dataset = datasets.Dataset.from_dict({"text": [text * 10 for text in documents] * 300})
+    dataset.save_to_disk(str(tmp_path / "dataset"))
+    dataset = datasets.load_from_disk(str(tmp_path / "dataset"))
+    command = [sys.executable, "-c", textwrap.dedent(SCRIPT), str(tmp_path / "dataset"), cache, SMALL_JSON]
+    for attempt in range(3):
+        with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+            at_work = until_written(cache, attempt, process)
+            if attempt == 0:
+                os.kill(at_work[0], signal.SIGKILL)
+                time.sleep(0.2)
+            process.kill()
+        assert wait_until(functools.partial(all_gone, at_work))
+    assert subprocess.run(command, check=True, capture_output=True, text=True).stdout == f"{len(dataset)}\n"
+    assert_same(tokenmill.map_dataset(dataset, SMALL_JSON, cache_dir=cache), by_map(dataset))
+
+
+@pytest.mark.parametrize(
+    "values",
+    [[1, 2], [1.5, float("nan")], [True, False], [["a"], ["b"]], [{"a": "x"}, {"a": "y"}]],
+    ids=["integers", "floats", "booleans", "lists", "structs"],
+)
+def test_a_column_that_is_not_text_is_refused(tmp_path: Path, values: list[Any]) -> None:
+    """Numbers are not tokenized as their digits, and lists are no Arrow error: the column and its type are named."""
+    dataset = datasets.Dataset.from_dict({"value": values, "title": ["a", "b"]})
+    with pytest.raises(UsageError, match=r"'value'(?s:.*)type  (?s:.*)text columns title(?s:.*)dataset\.map"):
+        tokenmill.map_dataset(dataset, SMALL_JSON, 1, column="value", cache_dir=str(tmp_path / "cache"))
+    assert not (tmp_path / "cache").exists()
+    function = tokenmill.tokenize_fn(SMALL_JSON, column="value")
+    for rows in (dataset.data.table, {"value": values}):
+        with pytest.raises(UsageError, match="'value' does not hold text"):
+            function(rows)

@@ -1,0 +1,322 @@
+"""The command: exit codes, JSON, help, and messages that say what to do."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+
+from tests.support.corpora import SMALL_TIKTOKEN, write_parquet
+from tokenmill.cli import cli
+from tokenmill.errors import TokenizerError, UsageError
+from tokenmill.humanize import wrap
+from tokenmill.sources.named_datasets import resolve_sources
+from tokenmill.storage import folder_at
+from tokenmill.store.part import open_part, write_part
+from tokenmill.system import environment
+from tokenmill.tokenizers.resolve import resolve
+
+ENGINE = ("--engine", "tiktoken")
+TOKENS = ("--tokenizer", SMALL_TIKTOKEN, "--eot", "1199", *ENGINE)
+
+
+def run(*arguments: str | Path, code: int = 0, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run the command as a user would."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tokenmill", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**os.environ, **environment},
+        check=False,
+    )
+    assert done.returncode == code, done.stderr
+    assert "Traceback" not in done.stderr
+    return done
+
+
+@pytest.fixture
+def store(tmp_path: Path, parquet: str) -> Path:
+    """A store made by the command."""
+    run("prepare", parquet, *TOKENS, "--out", tmp_path / "out", "--quiet")
+    return tmp_path / "out"
+
+
+def test_prepare_says_what_it_does_before_it_does_it(tmp_path: Path, parquet: str) -> None:
+    """Begin and end tokens, tokenizer and units are printed before the run; the result goes to stdout."""
+    done = run("prepare", parquet, *TOKENS, "--bos", "3", "--out", tmp_path / "out")
+    for expected in ("begin token  3", "end token    1199", "small.tiktoken (1,200 ids, uint16)", "engine tiktoken"):
+        assert expected in done.stderr
+    assert "documents    30" in done.stdout
+    assert str(tmp_path / "out") in done.stdout
+
+
+def test_a_run_with_nothing_to_do_is_quiet_about_it(tmp_path: Path) -> None:
+    """A corpus without documents makes a complete, empty store; workers that were not needed leave no trace."""
+    (tmp_path / "a.jsonl").touch()
+    done = run("prepare", tmp_path / "a.jsonl", *TOKENS, "--out", tmp_path / "out", "--quiet")
+    assert not done.stderr
+    assert "documents    0" in done.stdout
+    assert run("verify", tmp_path / "out", "--all", "--quiet").stderr == ""
+
+
+def test_every_command_prints_json(tmp_path: Path, parquet: str, store: Path) -> None:
+    """--json gives one JSON object on stdout for every command."""
+    results = {
+        name: json.loads(run(name, *arguments, "--json", "--quiet").stdout)
+        for name, arguments in {
+            "prepare": (parquet, *TOKENS, "--out", store),
+            "plan": (parquet, *TOKENS),
+            "status": (store,),
+            "verify": (store, "--all"),
+            "inspect": (store, "--doc", "1"),
+        }.items()
+    }
+    assert results["prepare"]["documents"] == results["plan"]["rows"] == results["verify"]["documents"] == 30
+    assert results["status"]["state"] == "complete"
+    assert results["verify"]["documents_compared"] == 30
+    assert results["inspect"]["row"] == 1
+    assert results["inspect"]["text"].startswith("A unit is the grain of work")
+
+
+def test_inspect_shows_tokens_source_and_row(store: Path, parquet: str) -> None:
+    """A document is shown token by token, special spellings and odd bytes readable, with its source and row."""
+    shown = run("inspect", store, "--doc", "3").stdout
+    assert f"source       {parquet}" in shown
+    assert "row          3" in shown
+    assert "def| add" in shown
+    overview = run("inspect", store).stdout
+    assert "documents    30" in overview
+    assert "end token    1199" in overview
+    assert "there is no document 30" in run("inspect", store, "--doc", "30", code=2).stderr
+
+
+def test_skipped_rows_can_be_listed(tmp_path: Path) -> None:
+    """Rows that are not in the store are listed with file, row and reason."""
+    source = write_parquet(tmp_path / "a.parquet", ["a", None, None, "b"])
+    done = run("prepare", source, *TOKENS, "--out", tmp_path / "out")
+    assert "2 rows without text" in done.stdout
+    assert run("inspect", tmp_path / "out", "--skipped").stdout == f"{source}  rows 1 to 2  null\n"
+
+
+def test_usage_errors_exit_with_2(tmp_path: Path, parquet: str) -> None:
+    """A call that cannot be right does nothing and exits with 2."""
+    out = tmp_path / "out"
+    assert "no tokenizer called 'gpt9'" in run("prepare", parquet, "-t", "gpt9", "--out", out, code=2).stderr
+    assert "Missing option" in run("prepare", parquet, "--out", out, code=2).stderr
+    assert "is not a size" in run("prepare", parquet, *TOKENS, "--memory", "lots", "--out", out, code=2).stderr
+    assert "ids go from 0 to 1199" in run("prepare", parquet, *TOKENS[:2], "--eot", "1200", "--out", out, code=2).stderr
+    assert "no stores on the Hub" in run("prepare", parquet, *TOKENS, "--out", "hf://datasets/a/b", code=2).stderr
+    assert "ftp:// is not known" in run("prepare", parquet, *TOKENS, "--out", "ftp://host/x", code=2).stderr
+    assert "s3:// names no bucket" in run("prepare", parquet, *TOKENS, "--out", "s3://", code=2).stderr
+    assert "--endpoint needs http://" in run("status", "s3://b/x", "--endpoint", "127.0.0.1:9000", code=2).stderr
+    assert "not a directory" in run("plan", parquet, *TOKENS, "--cache", "s3://bucket/kept", code=2).stderr
+    assert not (out / "run.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("address", "said"),
+    [
+        ("s3:/bucket/run", "Write s3://bucket/run"),
+        ("s3://bucket/a/../b", "a part that is '..'"),
+        ("s3://bucket//run", "an empty part"),
+        ("s3://bucket/./web", "a part that is '.'"),
+        ("S3:///x", "Write s3://BUCKET/FOLDER"),
+        ("s3://key:hidden@bucket/run", "Set AWS_ACCESS_KEY_ID"),
+        ("az://hidden@container/run", "Set AZURE_STORAGE_ACCOUNT_NAME"),
+        ("s3://bucket/run?X-Amz-Signature=hidden", "nothing belongs after a ?"),
+        ("https://key:hidden@host/x.parquet", "https:// is not known"),
+        ("https://host/x.parquet?token=hidden", "https:// is not known"),
+    ],
+)
+def test_odd_addresses_are_refused(address: str, said: str) -> None:
+    """As a store or as a source, an address that cannot be meant is a usage error, and no secret in it is repeated."""
+    for use in (folder_at, resolve_sources):
+        with pytest.raises(UsageError) as raised:
+            use(address)
+        assert said in str(raised.value)
+        assert "hidden" not in str(raised.value)
+
+
+def test_addresses_of_the_web_are_told_how_to_be_read() -> None:
+    """A page of the Hub has an address that can be read; anything else has to be downloaded first."""
+    with pytest.raises(UsageError, match=r"Write hf://datasets/org/name@main/data/a\.parquet"):
+        resolve_sources("https://huggingface.co/datasets/org/name/resolve/main/data/a.parquet?download=true")
+    with pytest.raises(UsageError, match="Download it first"):
+        resolve_sources("http://host/a.parquet")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ({"cache": ""}, "given        nothing"),
+        ({"cache": "s3:/kept"}, "--cache is not a directory of this machine"),
+        ({"endpoint": "http://key:hidden@host:9000"}, "given        ...@host:9000"),
+        ({"endpoint": "https://host/?token=hidden"}, "without a user name or password"),
+    ],
+)
+def test_settings_that_cannot_be_meant_are_refused(words: dict[str, str], said: str) -> None:
+    """What is no directory and no server changes nothing, and is shown without what may be secret."""
+    before = dict(os.environ)
+    with pytest.raises(UsageError) as raised, environment.using(**words):
+        pass
+    assert said in str(raised.value)
+    assert "hidden" not in str(raised.value)
+    assert dict(os.environ) == before
+
+
+def test_failures_exit_with_1_and_say_what_to_do(tmp_path: Path, parquet: str, store: Path) -> None:
+    """What cannot be found, read or mixed is told in sentences, with the way out."""
+    out = tmp_path / "other"
+    assert "no such file" in run("prepare", tmp_path / "no.parquet", *TOKENS, "--out", out, code=1).stderr
+    message = run("prepare", parquet, *TOKENS, "--column", "body", "--out", out, code=1).stderr
+    assert "body" in message
+    assert "text" in message
+    changed = run("prepare", parquet, *TOKENS, "--limit-units", "1", "--out", store, code=1).stderr
+    assert "another --out" in changed
+    assert f"  run           {store}\n  --limit-units was none, is now 1\n" in changed
+    assert "not a tokenmill store" in run("status", tmp_path, code=1).stderr
+
+
+def test_a_vocabulary_that_cannot_be_had_says_how_to_get_it(tmp_path: Path, parquet: str) -> None:
+    """Without network and cache, the message names TIKTOKEN_CACHE_DIR."""
+    done = run(
+        "prepare", parquet, "-t", "gpt2", "--out", tmp_path / "out", code=75,
+        TIKTOKEN_CACHE_DIR=str(tmp_path), HTTPS_PROXY="http://127.0.0.1:9", https_proxy="http://127.0.0.1:9",
+    )  # fmt: skip
+    assert "TIKTOKEN_CACHE_DIR" in done.stderr
+
+
+def test_verify_exits_with_3_on_damage(store: Path) -> None:
+    """A flipped bit in a part is found, named, and told apart from other failures."""
+    part = max((store / "parts").iterdir())
+    data = bytearray(part.read_bytes())
+    data[len(data) // 2] ^= 1
+    part.write_bytes(data)
+    message = run("verify", store, code=3).stderr
+    assert str(part) in message
+    assert "checksum" in message
+
+
+def test_verify_all_finds_wrong_tokens(tmp_path: Path, store: Path) -> None:
+    """Tokens that are not what the sources give are found by --all even if their checksum is right."""
+    folder = folder_at(str(store))
+    summary, content = open_part(folder, 0)
+    tokens = content.tokens.copy()
+    tokens[5] += 1
+    (store / "parts" / "00000000.arrow").unlink()
+    write_part(folder, summary, type(content)(tokens, content.offsets, content.source, content.row))
+    assert "manifest" in run("verify", store, code=3).stderr
+    assert "row 0 has other tokens" in run("verify", store, "--all", code=3).stderr
+
+
+@pytest.mark.parametrize("command", [cli, *cli.commands.values()], ids=lambda command: command.name)
+def test_every_command_and_option_has_help(command: click.Command) -> None:
+    """Every command says what it does and ends with an example; every option says what it is."""
+    assert command.help
+    assert "Example:" in (command.epilog or command.help)
+    for parameter in command.params:
+        assert isinstance(parameter, click.Argument) or parameter.help
+
+
+def test_the_list_of_commands_has_whole_sentences() -> None:
+    """On a terminal of 80 columns no summary is cut off."""
+    for name, command in cli.commands.items():
+        assert not command.get_short_help_str(80 - 6 - max(map(len, cli.commands))).endswith("..."), name
+
+
+def test_many_options_are_under_headings() -> None:
+    """The help of prepare has every option once, under a heading, and those of all commands come last."""
+    shown = run("prepare", "--help").stdout
+    headings = [
+        "Text and tokenizer",
+        "Output",
+        "Exports",
+        "Machine",
+        "Clusters",
+        "Bad documents",
+        "Resuming",
+        "Storage",
+    ]
+    headings += ["General"]
+    assert re.findall(r"^([A-Z][a-z ]+):$", shown, re.MULTILINE) == headings
+    for option in cli.commands["prepare"].params:
+        name = max(option.opts, key=len)
+        assert (
+            isinstance(option, click.Argument)
+            or len(re.findall(rf"^  (?:-\w, )?{name}\b(?!-)", shown, re.MULTILINE)) == 1
+        )
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (("--seed", "1"), "Use --shuffle SEED."),
+        (("--num_proc=4",), "Use --workers N."),
+        (("--append-eod",), "unless --eot none is given"),
+        (("--dtype", "uint16"), "`tokenmill export` has it."),
+        (("--shuffle",), "--shuffle 1337"),
+        (("--shuffle", "--workers", "2"), "--shuffle 1337"),
+    ],
+)
+def test_options_of_other_tools_are_understood(words: tuple[str, ...], hint: str) -> None:
+    """An option that there is not, or one without its value, is refused with what to write instead."""
+    assert hint in run("prepare", "data.jsonl", *words, code=2).stderr
+
+
+def test_a_hint_is_given_only_where_it_helps() -> None:
+    """A command that has no such option itself does not tell to use it."""
+    assert "--shuffle" not in run("status", "out", "--seed", "1", code=2).stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "advice"),
+    [
+        ("gtp2", "Did you mean gpt2?"),
+        ("GPT2", "Did you mean gpt2?"),
+        ("EleutherAI/gpt-neox-20b", "hf download EleutherAI/gpt-neox-20b tokenizer.json --local-dir ."),
+    ],
+)
+def test_a_tokenizer_that_is_called_otherwise_is_guessed(name: str, advice: str) -> None:
+    """A name that is nearly right gets the right one, and one of the Hub the way to its file."""
+    with pytest.raises(UsageError) as raised:
+        resolve(name)
+    assert advice in str(raised.value)
+
+
+def test_a_directory_without_a_tokenizer_says_what_it_has(tmp_path: Path) -> None:
+    """Up to five files that could be meant are named."""
+    for place in range(7):
+        (tmp_path / f"{place}.json").touch()
+    with pytest.raises(TokenizerError, match=r"found        0\.json, 1\.json, 2\.json, 3\.json, 4\.json, \.\.\."):
+        resolve(str(tmp_path))
+
+
+def test_what_has_no_rows_is_shown_by_its_byte(tmp_path: Path) -> None:
+    """A document of JSON Lines is told by the byte that it starts at, as `locate` tells it."""
+    (tmp_path / "a.jsonl").write_text('{"text": "one"}\n{"text": "two"}\n')
+    run("prepare", tmp_path / "a.jsonl", *TOKENS, "--out", tmp_path / "out", "--quiet")
+    assert "byte         16\n" in run("inspect", tmp_path / "out", "--doc", "1").stdout
+
+
+def test_lines_are_broken_between_words() -> None:
+    """What does not fit a terminal goes on below, beside its label; a path is left whole."""
+    line = "order        in the order of the store; val none"
+    assert wrap(line, 46) == "order        in the order of the store; val\n             none"
+    assert wrap("store        /a/very-long/path", 20) == "store        /a/very-long/path"
+    assert wrap("note: no label here", 16) == "note: no label\nhere"
+
+
+def test_debug_shows_the_traceback(tmp_path: Path) -> None:
+    """--debug shows where an error comes from."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tokenmill", "status", str(tmp_path), "--debug"], capture_output=True, check=False
+    )
+    assert done.returncode == 1
+    assert b"Traceback" in done.stderr

@@ -1,0 +1,140 @@
+"""The comparison with other tools: its table and chart from recorded results, and how it judges tokens."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from types import ModuleType
+from typing import Any
+from xml.etree import ElementTree as ET
+
+import numpy as np
+import pytest
+
+from tests.support import GOLDEN, ROOT
+
+MACHINE = {"processor": "a processor", "cores": 2, "memory_bytes": 8e9, "system": "Linux", "python": "3.11.7"}
+
+
+@pytest.fixture
+def peers(monkeypatch: pytest.MonkeyPatch):
+    """Imports a module of benchmarks/peers."""
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks" / "peers"))
+
+    def load(name: str) -> ModuleType:
+        return importlib.import_module(name)
+
+    return load
+
+
+def row(name: str, megabytes: int, speeds: list[float], **words: Any) -> dict[str, Any]:
+    """What is recorded of a pipeline."""
+    told = [
+        {"round": number, "megabytes_per_second": speed, "tokens_are": words.get("tokens_are", "equal")}
+        for number, speed in enumerate(speeds, 1)
+    ]
+    told += [{"round": 0, "tokens_are": "equal"}] if words.get("bare") else []
+    return {
+        "name": name,
+        "title": f"the {name} & co",
+        "bare": words.get("bare", False),
+        "note": "a note",
+        "versions": f"{name} 1.0",
+        "work": f"{megabytes} MB",
+        "text_bytes": megabytes * 10**6,
+        "failure": words.get("failure"),
+        "rounds": told,
+    }
+
+
+RESULTS = {
+    "machine": MACHINE,
+    "commit": "0123abc",
+    "workers": 2,
+    "rounds": 2,
+    "corpus": {"files": 8, "documents": 100, "text_bytes": 61_000_000},
+    "rows": [
+        row("tokenmill", 600, [100.0, 120.0]),
+        row("tokenmill", 80, [40.0, 30.0]),
+        row("nanogpt", 80, [3.0, 4.0]),
+        row("build-nanogpt", 80, [8.0, 7.0]),
+        row("dolma", 80, [2.0, 2.0], tokens_are="17 fewer; 3 of 9 documents equal"),
+        row("gigatoken", 600, [150.0, 140.0], bare=True, tokens_are="not written"),
+        row("litdata", 80, [], failure="ended with 1: no such module"),
+    ],
+}
+
+
+def test_table_compares_the_best_rounds(peers) -> None:
+    """A row gives the best round, all rounds, and how much slower it is than tokenmill, on all text and on the same."""
+    page = peers("table").render(RESULTS)
+    rows = {line.split(" | ")[0].strip("| "): line for line in page.splitlines() if line.startswith("|")}
+    assert rows["the nanogpt & co"] == "| the nanogpt & co | 80 MB | 4.0 | 3.0, 4.0 | equal | 30.0 | 10.0 |"
+    assert "**15 times** the fastest peer pipeline, the build-nanogpt & co (5 times on the same 80 MB)." in page
+    assert "**30 times** `datasets.map`" in page
+
+
+def test_table_shows_losses(peers) -> None:
+    """A faster engine, other tokens, and a pipeline that failed are all in the table, with the reason."""
+    page = peers("table").render(RESULTS)
+    assert "| the gigatoken & co | 600 MB | 150 | 150, 140 | equal | 0.80 | 0.80 |" in page
+    assert "17 fewer; 3 of 9 documents equal" in page
+    assert "| the litdata & co | 80 MB | did not run |" in page
+    assert "Did not run: ended with 1: no such module" in page
+
+
+def test_chart_is_a_picture_of_every_row(peers) -> None:
+    """The SVG is well-formed, has a bar for each row that ran, as long as its speed, and inside the picture."""
+    picture = ET.fromstring(peers("chart").render(RESULTS))
+    width, height = (float(value) for value in picture.attrib["viewBox"].split()[2:])
+    bars = [each for each in picture.findall(".//{*}rect") if each.attrib["class"].startswith("bar")]
+    lengths = [float(bar.attrib["width"]) for bar in bars]
+    assert lengths == pytest.approx([lengths[0] * speed / 150 for speed in (150, 120, 40, 8, 4, 2)], abs=0.1)
+    texts = {"".join(each.itertext()): each for each in picture.findall(".//{*}text")}
+    assert {"the litdata & co", "did not run", "150, nothing written", "2.0, 60 times slower, other tokens"} <= set(
+        texts
+    )
+    assert all(0 < float(each.attrib["x"]) < width and 0 < float(each.attrib["y"]) < height for each in texts.values())
+
+
+def test_chart_has_no_labels_over_each_other(peers) -> None:
+    """Names end before the bars begin, what is beside a bar ends inside the picture, and rows do not touch."""
+    chart, letter_width = peers("chart"), 7.2
+    catalogue = peers("catalogue")
+    for pipeline in (*catalogue.PIPELINES, catalogue.TOKENMILL, catalogue.STORE):
+        assert len(pipeline.title) * letter_width < chart.LEFT - 10
+    picture = ET.fromstring(chart.render(RESULTS))
+    rows = [float(each.attrib["y"]) for each in picture.findall(".//{*}text") if each.attrib["text-anchor"] == "end"]
+    assert min(np.diff(rows)) >= 20
+    for text in picture.findall(".//{*}text"):
+        if text.attrib["text-anchor"] == "start":
+            assert float(text.attrib["x"]) + len("".join(text.itertext())) * letter_width < chart.WIDTH
+
+
+@pytest.mark.parametrize(
+    ("layout", "golden"),
+    [("bin", "nanogpt"), ("npy", "build-nanogpt"), ("dolma", "dolma"), ("litdata", "litdata_u16"), ("mds", "mds_u16")],
+)
+def test_tokens_are_found_in_every_layout(peers, layout: str, golden: str) -> None:
+    """The same three documents are found in the files of each tool, wherever the end token stands."""
+    outputs = peers("outputs")
+    documents = [np.array(tokens, np.uint16) for tokens in ([1, 2, 3], [4, 5], [6, 7, 8, 9, 10])]
+    found = outputs.find(layout, str(GOLDEN / golden))
+    assert sorted(found.hashes.tolist()) == sorted(outputs.hash_document(tokens) for tokens in documents)
+
+
+def test_other_tokens_are_told(peers) -> None:
+    """Documents in another order are equal; one that differs, or is missing, is counted."""
+    outputs = peers("outputs")
+    expected = outputs.count([np.array([1, 2, 50256, 3, 50256], np.uint16)])
+    assert outputs.count([np.array([50256, 3, 50256, 1, 2], np.uint16)]).verdict(expected) == "equal"
+    other = outputs.count([np.array([1, 9, 50256, 3, 50256], np.uint16)])
+    assert other.verdict(expected) == "same number; 1 of 2 documents equal"
+    assert outputs.count([np.array([3, 50256], np.uint16)]).verdict(expected) == "3 fewer; 1 of 2 documents equal"
+
+
+def test_every_peer_is_pinned_and_has_its_program(peers) -> None:
+    """What a recipe is named for is installed in one version, and the recipe is there."""
+    for pipeline in peers("catalogue").PIPELINES:
+        assert (ROOT / "benchmarks" / "peers" / "recipes" / pipeline.recipe).is_file()
+        assert all(re.search(r"==\d", package) for package in pipeline.packages[: pipeline.named])

@@ -1,0 +1,147 @@
+"""What a living process remembers: never the server, the keys or the store that an earlier call was about."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import tokenmill
+from tests.support.corpora import SMALL_TIKTOKEN, write_parquet
+from tests.support.servers.proxy import Proxy
+from tests.support.servers.seaweed import Bucket
+from tokenmill.errors import StorageError
+from tokenmill.executors.local import LocalExecutor
+from tokenmill.pipeline import units
+from tokenmill.storage import folder_at
+from tokenmill.store.part import part_name
+
+pytestmark = pytest.mark.timeout(120)
+
+JOB = {"tokenizer": SMALL_TIKTOKEN, "eot": 1199, "workers": 1}
+
+
+@pytest.fixture
+def proxies(s3: Bucket, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Proxy, Proxy]]:
+    """Two endpoints; no other one is set."""
+    monkeypatch.delenv("AWS_ENDPOINT_URL")
+    with Proxy(s3.server.port) as one, Proxy(s3.server.port) as other:
+        yield one, other
+
+
+def test_another_endpoint_is_used_at_once(s3: Bucket, proxies: tuple[Proxy, Proxy]) -> None:
+    """After a first call with one endpoint, `using` another one talks to that and no longer to the first."""
+    one, other = proxies
+    for proxy, silent in ((one, other), (other, one)):
+        with tokenmill.using(endpoint=proxy.endpoint):
+            silent.reset()
+            folder_at(f"{s3.url}/run").publish_new("file", b"content")
+            assert folder_at(f"{s3.url}/run").names(".") == ["file"]
+        assert proxy.exchanges
+        assert silent.exchanges == []
+
+
+def test_other_names_of_the_endpoint_give_way(
+    s3: Bucket, proxies: tuple[Proxy, Proxy], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What `using` names counts, also beside another variable for the endpoint, which is there again afterwards."""
+    one, other = proxies
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", one.endpoint)
+    monkeypatch.setenv("AWS_ENDPOINT", one.endpoint)
+    with tokenmill.using(endpoint=other.endpoint):
+        folder_at(f"{s3.url}/run").names(".")
+    assert other.exchanges
+    assert one.exchanges == []
+    assert os.environ["AWS_ENDPOINT_URL_S3"] == os.environ["AWS_ENDPOINT"] == one.endpoint
+
+
+def test_a_folder_stays_with_its_endpoint(s3: Bucket, proxies: tuple[Proxy, Proxy]) -> None:
+    """A store that was opened at one endpoint is read there, also while another one is set."""
+    one, other = proxies
+    with tokenmill.using(endpoint=one.endpoint):
+        folder = folder_at(f"{s3.url}/run")
+        folder.publish_new("file", b"a\nb\n")
+    with tokenmill.using(endpoint=other.endpoint):
+        assert folder.names(".") == ["file"]
+        assert list(folder.lines("file")) == [b"a\n", b"b\n"]
+        assert folder.publish_new("other", b"content")
+    assert other.exchanges == []
+
+
+def test_workers_of_an_executor_follow_the_endpoint(s3: Bucket, proxies: tuple[Proxy, Proxy], parquet: str) -> None:
+    """Workers that were started with one endpoint use the one that a later call names."""
+    one, other = proxies
+    with LocalExecutor() as executor:
+        for proxy, silent, name in ((one, other, "one"), (other, one, "other")):
+            silent.reset()
+            with tokenmill.using(endpoint=proxy.endpoint):
+                tokenmill.prepare(parquet, out=f"{s3.url}/{name}", executor=executor, **JOB)
+            assert any("/parts/" in exchange.path and exchange.method == "PUT" for exchange in proxy.exchanges)
+            assert silent.exchanges == []
+
+
+def test_renewed_keys_are_used_by_a_living_process(s3: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keys that are replaced in the environment are used with the next request, also by a folder that is open."""
+    folder = folder_at(f"{s3.url}/run")
+    folder.publish_new("file", b"content")
+    good = os.environ["AWS_SECRET_ACCESS_KEY"]
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "expired")
+    with pytest.raises(StorageError):
+        folder.read("file")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", good)
+    assert folder.read("file") == b"content"
+
+
+def test_renewed_keys_of_a_profile_are_used(s3: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keys that another program writes into the file of the profile are used with the next request."""
+    keys = {"aws_access_key_id": s3.server.access_key, "aws_secret_access_key": s3.server.secret_key}
+    file = tmp_path / "credentials"
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(file))
+
+    def write(**changed: str) -> None:
+        file.write_text("[default]\n" + "".join(f"{name} = {value}\n" for name, value in {**keys, **changed}.items()))
+
+    write()
+    folder = folder_at(f"{s3.url}/run")
+    folder.publish_new("file", b"content")
+    write(aws_secret_access_key="expired")
+    with pytest.raises(StorageError):
+        folder.read("file")
+    write()
+    assert folder.read("file") == b"content"
+
+
+def test_a_part_of_an_earlier_store_does_not_count(s3: Bucket) -> None:
+    """That a unit has a part is looked at again before its unit is left alone: the store may be another one by now."""
+    folder = folder_at(f"{s3.url}/run")
+    folder.publish_new(part_name(0), b"part")
+    units._existence.begin(folder.root, part_name(0))
+    units._existence._answers[folder.root, part_name(0)].result()
+    folder.discard(part_name(0))
+    assert not units._existence.exists(folder, part_name(0))
+
+
+def test_an_export_takes_the_sources_of_its_own_store(tmp_path: Path, documents: list[str]) -> None:
+    """Workers that exported a store export another one at the same path with that one's sources and split."""
+    out, expected = tmp_path / "run", {}
+    corpora = {}
+    for name, texts in (("one", documents * 20), ("other", list(reversed(documents)) * 20)):
+        corpora[name] = write_parquet(tmp_path / name / f"{name}.parquet", texts)
+        with LocalExecutor() as executor:
+            expected[name] = _exported(corpora[name], out, executor)
+    with LocalExecutor() as executor:
+        assert {name: _exported(corpus, out, executor) for name, corpus in corpora.items()} == expected
+    assert expected["one"]["val"] != expected["other"]["val"]
+
+
+def _exported(corpus: str, out: Path, executor: LocalExecutor) -> dict[str, bytes]:
+    """The files of an export of a new store at a path."""
+    shutil.rmtree(out, ignore_errors=True)
+    tokenmill.prepare(corpus, out=str(out), executor=executor, **JOB)
+    tokenmill.export(str(out), to="nanogpt", val=0.3, shuffle=1, workers=1, executor=executor)
+    return {split: (out / "nanogpt" / f"{split}.bin").read_bytes() for split in ("train", "val")}

@@ -1,0 +1,143 @@
+"""Stores that several machines may write to at a time, and what a process does while it waits for a network."""
+
+from __future__ import annotations
+
+import json
+import signal
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tests.support.corpora import write_parquet
+from tests.support.documents import DOCUMENTS
+from tests.support.remote_runs import SMALL_UNITS, prepared, running, tokenmill
+from tests.support.servers.hub import Hub
+from tests.support.servers.proxy import Proxy
+from tests.support.servers.seaweed import Bucket
+from tests.support.source_files import source
+from tokenmill import sources
+from tokenmill.sources.documents import ReadOptions, Slice
+from tokenmill.storage import folder_at, range_file
+from tokenmill.storage.addresses import FileInfo
+from tokenmill.storage.interruptible import interruptible
+from tokenmill.storage.local.writing import AlreadyPublishedError
+from tokenmill.store.part import PartContent, PartSummary, open_part, write_part
+
+
+def content(tokens: list[int]) -> PartContent:
+    """One document."""
+    return PartContent(
+        np.array(tokens, np.uint16), np.array([0, len(tokens)]), np.zeros(1, np.uint32), np.zeros(1, np.uint64)
+    )
+
+
+def test_the_first_part_counts(s3: Bucket) -> None:
+    """A machine that comes late, perhaps with less memory, does not write over what another one has committed."""
+    folder = folder_at(f"{s3.url}/run")
+    write_part(folder, PartSummary(0, "job", 1, 3, 9), content([1, 2, 3]))
+    with pytest.raises(AlreadyPublishedError):
+        write_part(folder, PartSummary(0, "job", 1, 2, 9), content([1, 2]))
+    assert open_part(folder, 0)[1].tokens.tolist() == [1, 2, 3]
+
+
+def test_a_run_that_was_interrupted_is_not_running(s3: Bucket, tmp_path: Path) -> None:
+    """Whoever stops says so in the log, so that `status` knows it at once."""
+    path = write_parquet(tmp_path / "corpus.parquet", DOCUMENTS * 20, row_group_size=4)
+    with Proxy(s3.server.port, latency_seconds=0.1) as proxy:
+        far = {"AWS_ENDPOINT_URL": proxy.endpoint}
+        with running("prepare", path, *SMALL_UNITS, "--out", f"{s3.url}/run", **far) as run:
+            deadline = time.monotonic() + 30
+            while not any("/parts/" in name.path for name in list(proxy.exchanges)) and time.monotonic() < deadline:
+                time.sleep(0.05)
+            run.send_signal(signal.SIGINT)
+            assert run.wait(20) == 130
+    state = tokenmill("status", f"{s3.url}/run", "--json").result()
+    assert state["state"] == "stopped"
+    assert 0 < state["units_done"] < state["units"]
+
+
+def test_two_drivers_share_the_work(s3: Bucket, tmp_path: Path) -> None:
+    """Whoever comes upon the other one goes somewhere else: little is done twice, and nothing is missing."""
+    write_parquet(tmp_path / "corpus" / "one.parquet", DOCUMENTS * 40, row_group_size=4)
+    with Proxy(s3.server.port, latency_seconds=0.02) as proxy:
+        words = ("prepare", tmp_path / "corpus", *SMALL_UNITS, "--workers", "1", "--out", f"{s3.url}/run", "--json")
+        far = {"AWS_ENDPOINT_URL": proxy.endpoint}
+        with running(*words, **far) as one, running(*words, **far) as other:
+            told = [json.loads(run.communicate(timeout=60)[0]) for run in (one, other)]
+    assert [run.returncode for run in (one, other)] == [0, 0]
+    parts = [exchange for exchange in proxy.exchanges if exchange.method == "PUT" and "/parts/" in exchange.path]
+    units = told[0]["units"]
+    assert units > 100
+    assert units - 6 <= sum(each["units_done_now"] for each in told) <= units, told  # who leaves first hears not all
+    assert min(each["units_done_now"] for each in told) > units / 5, told
+    overtaken = sum(exchange.status == 412 for exchange in parts)
+    assert len(parts) - overtaken == units
+    assert overtaken < 0.3 * units, f"{overtaken} of {units} units were done by both"
+
+
+def test_a_cache_holds_only_what_was_needed(hub: Hub, tmp_path: Path) -> None:
+    """Planning reads footers; a whole file is fetched with the first unit that needs it."""
+    for number in range(4):
+        write_parquet(tmp_path / "corpus" / f"{number}.parquet", DOCUMENTS, row_group_size=8)
+    hub.add("org/corpus", tmp_path / "corpus")
+    options = (*SMALL_UNITS, "--limit-units", "1", "--cache", tmp_path / "cache")
+    prepared("hf://datasets/org/corpus", *options, "--out", tmp_path / "store")
+    assert len([path for path in (tmp_path / "cache").iterdir() if not path.name.startswith(".")]) == 1
+
+
+def test_waiting_is_not_deaf() -> None:
+    """Ctrl-C is heard at once while native code waits on another thread."""
+    never = threading.Event()
+    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    signal.setitimer(signal.ITIMER_REAL, 0.3)
+    started = time.monotonic()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            interruptible(never.wait, 30)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+        never.set()
+    assert time.monotonic() - started < 2
+    assert interruptible(sum, [1, 2]) == 3
+    with pytest.raises(ZeroDivisionError):
+        interruptible(divmod, 1, 0)
+
+
+def test_nothing_that_was_foreseen_is_fetched_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Units that are larger than what may wait are fetched once all the same, and no more of them than may be."""
+    monkeypatch.setattr(range_file, "_foreseen", range_file._Foreseen())
+    monkeypatch.setattr(range_file, "PIECE_BYTES", 1000)
+    monkeypatch.setattr(range_file, "WINDOW_BYTES", 4000)
+    monkeypatch.setattr(range_file, "FORESEEN_BYTES", 6000)
+    asked: list[tuple[int, int]] = []
+
+    def fetch(start: int, stop: int) -> pa.Buffer:
+        asked.append((start, stop))
+        return pa.py_buffer(bytes(stop - start))
+
+    file = FileInfo("s3://bucket/file", 50_000, "etag")
+    units = [[(start, start + 10_000)] for start in range(0, 50_000, 10_000)]
+    for number, spans in enumerate(units):
+        for later in units[number + 1 : number + 3]:
+            range_file.prefetch(file, fetch, later)
+        with range_file.RangeFile(file, fetch, spans) as stream:
+            stream.seek(spans[0][0])
+            assert len(stream.read(10_000)) == 10_000
+    assert sorted(asked) == [(start, start + 1000) for start in range(0, 50_000, 1000)]
+
+
+def test_pages_outside_their_file_are_refused(tmp_path: Path) -> None:
+    """What a footer says of a column is compared with the size of the file, before there is memory for it."""
+    path = write_parquet(tmp_path / "corpus.parquet", DOCUMENTS, row_group_size=8)
+    file = source(path)
+    piece = Slice(0, 1, sources.split_file(file, ReadOptions(), 1).details[0])
+    cut = tmp_path / "cut.parquet"
+    cut.write_bytes(Path(path).read_bytes()[:40])
+    with pytest.raises(sources.SourceError, match="said to be at bytes"):
+        list(sources.read_documents(source(str(cut)), piece, ReadOptions()))
+    assert pq.read_metadata(path).num_row_groups > 1

@@ -1,0 +1,118 @@
+"""A reverse proxy on loopback that counts what passes, adds latency, and injects the faults that a test orders.
+
+It keeps connections alive on both sides and passes heads and bodies on as they are. The Host header stays that of the
+proxy: that is what the client has signed (SigV4), and what a server behind it checks the signature against.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections import Counter
+from contextlib import suppress
+from types import TracebackType
+from typing import Self
+
+from tests.support.servers.faults import Fault, Order, Orders
+from tests.support.servers.http_messages import Head
+from tests.support.servers.relay import Exchange, Relay
+
+
+class Proxy:
+    """A proxy in front of a port of this machine, in threads of this process: one for each connection.
+
+    with Proxy(server.port, latency_seconds=0.02) as proxy:
+        environment = server.environment(proxy.endpoint)
+        proxy.inject(Fault(status=503), method="GET", path="parts/", times=3)
+
+    Blocking threads and one buffer each, not asyncio: a body is received into the buffer and sent from it, outside the
+    interpreter's lock, and not copied in between.
+    """
+
+    def __init__(self, upstream_port: int, latency_seconds: float = 0.0) -> None:
+        self.upstream_port = upstream_port
+        self.latency_seconds = latency_seconds
+        self.exchanges: list[Exchange] = []
+        self.orders = Orders()
+        self._stopped = threading.Event()
+        self._relays: dict[threading.Thread, Relay] = {}
+        self._listener = socket.create_server(("127.0.0.1", 0), backlog=512)
+        self.port = int(self._listener.getsockname()[1])
+        self._acceptor = threading.Thread(target=self._accept, daemon=True, name="proxy")
+        self._acceptor.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    @property
+    def endpoint(self) -> str:
+        """Its address, to be given to clients in place of the server's."""
+        return f"http://127.0.0.1:{self.port}"
+
+    def inject(self, fault: Fault, method: str | None = None, path: str = "", times: int = 1) -> None:
+        """Inject a fault into the next requests with this method (None: any) whose path and query contain a string."""
+        self.orders.add(Order(fault, lambda its, where: method in {None, its} and path in where, times))
+
+    @property
+    def requests(self) -> Counter[str]:
+        """How many requests came, by method."""
+        return Counter(exchange.method for exchange in list(self.exchanges))
+
+    @property
+    def bytes_up(self) -> int:
+        """Bytes of the bodies of requests."""
+        return sum(exchange.bytes_up for exchange in list(self.exchanges))
+
+    @property
+    def bytes_down(self) -> int:
+        """Bytes of the bodies of answers, as far as they were passed on."""
+        return sum(exchange.bytes_down for exchange in list(self.exchanges))
+
+    def reset(self) -> None:
+        """Begin to count anew, and forget the faults that were ordered."""
+        self.exchanges.clear()
+        self.orders.clear()
+
+    def stop(self) -> None:
+        """Close every connection and wait for the threads."""
+        self._stopped.set()
+        with suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._acceptor.join()
+        self._listener.close()
+        for thread, relay in list(self._relays.items()):
+            relay.interrupt()
+            thread.join()
+
+    def _accept(self) -> None:
+        while not self._stopped.is_set():
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            relay = Relay(client, self.upstream_port, self._begin, self._pause)
+            thread = threading.Thread(target=self._run, args=(relay,), daemon=True, name="proxy connection")
+            self._relays[thread] = relay
+            thread.start()
+
+    def _run(self, relay: Relay) -> None:
+        try:
+            relay.run()
+        finally:
+            self._relays.pop(threading.current_thread(), None)
+
+    def _begin(self, head: Head) -> Exchange:
+        method, path = head.words[:2]
+        exchange = Exchange(method, path, head.value("range"), self.orders.take(method, path) or Fault())
+        self.exchanges.append(exchange)
+        return exchange
+
+    def _pause(self, exchange: Exchange) -> bool:
+        """Wait as long as a request is to be held back; whether the proxy was stopped meanwhile."""
+        return self._stopped.wait(self.latency_seconds + (exchange.fault.stall_seconds or 0))
