@@ -1,0 +1,47 @@
+# The commands of development. `just --list` shows them; `.ci/run` calls the same ones.
+
+# Show the commands.
+default:
+    @just --list
+
+# Style, spelling, plain language and the layers.
+lint:
+    ruff check .
+    ruff format --check .
+    codespell
+    python scripts/check_prose.py
+    lint-imports
+
+# Types of the package, the tests, the scripts and the benchmarks.
+types:
+    mypy
+
+# The tests that take a minute on two cores.
+fast *args:
+    pytest -m fast -n 2 {{ args }}
+
+# All tests but those marked slow; the doctor's come first, because they need the machine for themselves.
+test *args:
+    pytest tests/doctor/test_watch.py
+    pytest -n 2 --dist loadfile --ignore tests/doctor/test_watch.py {{ args }}
+
+# The tests marked slow.
+slow *args:
+    pytest --slow -m slow {{ args }}
+
+# Check that the generated pages are up to date, and build the site.
+docs site="site":
+    python scripts/write_command_reference.py --check
+    python scripts/write_api_reference.py --check
+    mkdir -p {{ site }}
+    cp -r mkdocs.yml docs {{ site }}
+    cd {{ site }} && zensical build --strict
+
+# Write the generated pages again.
+pages:
+    python scripts/write_command_reference.py
+    python scripts/write_api_reference.py
+
+# Everything that a change has to pass, in a fresh environment.
+check:
+    bash .ci/run
