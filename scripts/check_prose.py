@@ -1,7 +1,7 @@
 """Check that the text of the project is plain English: `python scripts/check_prose.py`.
 
-Prints every line of the package, the docs and the main pages that has a phrase of the list below, and exits with 1 if there
-is one. The list holds words whose subject is unclear ("whoever"), passive reports ("is told") and British spelling in names.
+Prints every line of the package, the docs and the main pages that has a phrase of the list below, and exits with 1 if
+there is one. The list holds pronouns that hide the subject, passive reports, and British spellings of names.
 """
 
 from __future__ import annotations

@@ -118,12 +118,12 @@ class Running:
         return self.going
 
     def targets(self, kind: str) -> list[int]:
-        """The processes of a kind: the driver, its nursery, its workers."""
+        """The processes of a kind: the driver, its forkserver, its workers."""
         if kind == "driver":
             return [self.process.pid]
         processes = list(_processes())
         nurseries = [pid for pid, parent, _ in processes if parent == self.process.pid]
-        if kind == "nursery":
+        if kind == "forkserver":
             return nurseries
         return sorted(pid for pid, parent, _ in processes if parent in nurseries)
 

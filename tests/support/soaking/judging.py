@@ -34,7 +34,7 @@ class Faults:
     def allow_signal(self, kind: str, number: signal.Signals, seconds: float) -> None:
         """A process of that kind was sent a signal when the command had run for so long."""
         self.signals.append((kind, number, seconds))
-        if kind in {"nursery", "worker"}:
+        if kind in {"forkserver", "worker"}:
             self.allow(DEATH, 1, 75)
         else:
             self.codes |= {INTERRUPTED, -number} if number in POLITE else {-number}

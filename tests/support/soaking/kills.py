@@ -11,7 +11,7 @@ from tests.support.soaking.commands import Running
 from tests.support.soaking.judging import Faults
 from tests.support.soaking.tally import Tally
 
-KINDS = ("group", "group", "driver", "nursery", "worker", "worker")
+KINDS = ("group", "group", "driver", "forkserver", "worker", "worker")
 SIGNALS = ("SIGKILL", "SIGKILL", "SIGKILL", "SIGTERM", "SIGHUP", "SIGINT", "SIGSTOP")
 WORKER_SIGNALS = ("SIGKILL", "SIGKILL", "SIGTERM", "SIGSEGV", "SIGABRT", "SIGSTOP")
 CRASHES = (signal.SIGSEGV, signal.SIGABRT)
