@@ -233,7 +233,7 @@ def test_the_word_cache_is_emptied_when_it_is_large_and_not_again_at_once(monkey
     """The cache goes when the process has grown by its limit or beyond its share, and then only after new growth."""
     tokenizer = small_tokenizer("gpt2")
     forgotten = []
-    monkeypatch.setattr(tokenizer._fast, "forget", lambda: forgotten.append(resident // megabyte))
+    monkeypatch.setattr(tokenizer._fast, "clear_cache", lambda: forgotten.append(resident // megabyte))
     megabyte, resident = 1 << 20, 0
     monkeypatch.setattr(tokenizer_module.machine, "private_bytes", lambda: resident)
     share = 700 * megabyte
