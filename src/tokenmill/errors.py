@@ -67,12 +67,26 @@ def is_transient(error: BaseException | None) -> bool:
     return isinstance(error, MemoryError)
 
 
+def is_interrupt(error: BaseException | None) -> bool:
+    """Whether an error is KeyboardInterrupt, or was raised because of one.
+
+    Python 3.11 raises RuntimeError from what interrupts `__set_name__` while a class is created.
+    """
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        if isinstance(error, KeyboardInterrupt):
+            return True
+        seen.add(id(error))
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    return False
+
+
 def exit_code_of(error: BaseException) -> int:
     """The exit code of a command that ends with this error."""
+    if is_interrupt(error):
+        return INTERRUPTED
     if isinstance(error, TokenmillError):
         return error.exit_code
-    if isinstance(error, KeyboardInterrupt):
-        return INTERRUPTED
     return TRY_AGAIN if is_transient(error) else FAILED
 
 

@@ -251,6 +251,38 @@ def slow_run(tmp_path: Path, *options: str) -> tuple[subprocess.Popen[str], Path
     return process, out
 
 
+INTERRUPTED_CLASS = """
+import sys
+import tokenmill.api.status
+from tokenmill import cli
+
+class Interrupted:
+    def __set_name__(self, owner, name):
+        raise KeyboardInterrupt
+
+def status(directory):
+    try:
+        type("Created", (), {"attribute": Interrupted()})
+    except BaseException as error:
+        if len(sys.argv) > 3:  # as libraries do
+            raise ImportError("cannot import") from error
+        raise
+
+tokenmill.api.status.StatusWatch = status
+cli.main()
+"""
+
+
+@pytest.mark.parametrize("wrapped", [(), ("--json",)])
+def test_an_interrupt_while_a_class_is_created_is_an_interrupt(tmp_path: Path, wrapped: tuple[str, ...]) -> None:
+    """Python 3.11 raises RuntimeError from a KeyboardInterrupt in `__set_name__`: the exit code is 130 all the same."""
+    command = [sys.executable, "-c", INTERRUPTED_CLASS, "status", tmp_path, *wrapped]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 130, done.stderr
+    assert "interrupted: what is committed stays" in done.stderr
+    assert "bug in tokenmill" not in done.stderr
+
+
 def test_an_interrupted_run_says_so_afterwards(tmp_path: Path) -> None:
     """A signal leaves an event in the log, a record on stdout with --json, and exit code 130."""
     process, out = slow_run(tmp_path, "--json", "-q")

@@ -20,7 +20,9 @@ from tests.support.killing import wait_until
 from tests.support.remote_runs import SMALL_UNITS, Ended, differences, end, local_files, running, start, tokenmill
 from tests.support.servers.proxy import Proxy
 from tests.support.servers.seaweed import Bucket
+from tests.support.small_stores import prepare, write_source
 from tokenmill.errors import UsageError
+from tokenmill.pipeline.driver import Driver
 from tokenmill.pipeline.ranks import RankShare, choose_rank_share
 from tokenmill.pipeline.run_once import run_once
 from tokenmill.storage import folder_at
@@ -361,3 +363,28 @@ def test_a_claim_that_is_renewed_is_not_taken_over(s3: Bucket, monkeypatch) -> N
     held.release()
     assert other.take()
     other.release()
+
+
+@pytest.mark.parametrize("looks", [1, 2])
+def test_a_part_in_a_listing_may_be_the_drivers_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, looks: int
+) -> None:
+    """A part of a unit that is under way counts as another driver's when it is seen twice without an outcome."""
+    forced: list[bool] = []
+
+    def force(self: Driver) -> bool:
+        if not forced and self._given:
+            (unit,) = self._given
+            listed = self.committed.copy()
+            listed[unit] = True
+            with monkeypatch.context() as patched:
+                patched.setattr(Driver, "_done_units", lambda _: listed)
+                for _ in range(looks):
+                    self._take_from_others(given_too=True)
+            forced.append(bool(self.committed[unit]))
+        return False
+
+    monkeypatch.setattr(Driver, "_others_are_done", force)
+    told = prepare(write_source(tmp_path / "in.parquet", "documents"), tmp_path / "out", rank=0, of=1)
+    assert forced == [looks == 2]
+    assert told.units_done_now == told.units - (looks == 2)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 
 import pyarrow as pa
@@ -17,6 +18,7 @@ from tests.support.servers.proxy import Proxy
 from tests.support.servers.seaweed import UNSIGNED, Bucket
 from tokenmill.errors import StorageError
 from tokenmill.storage import folder_at
+from tokenmill.storage.objects import bucket
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -126,6 +128,18 @@ def test_a_server_that_creates_conditionally_is_probed_once(corpus: Path, s3: Bu
         assert tokenmill(*job).code == 0
         assert sum("probe" in exchange.path and exchange.method == "PUT" for exchange in proxy.exchanges) == expected
     assert not any("probe" in name for name in s3.server.objects(s3.url))
+
+
+def test_probes_of_killed_drivers_are_removed(s3: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A probe removes itself and older probes. Younger probes, which may be in use, and other objects stay."""
+    folder, store = folder_at(f"{s3.url}/run"), s3.server.store(f"{s3.url}/run")
+    for name in (".probe-old", "parts/.probe-other", "mine"):
+        store.put(name, b"first")
+    time.sleep(2.5)
+    store.put(".probe-young", b"first")
+    monkeypatch.setattr(bucket, "MAX_PROBE_AGE", timedelta(seconds=2))
+    folder.check_conditional_create()
+    assert set(s3.server.objects(f"{s3.url}/run")) == {".probe-young", "parts/.probe-other", "mine"}
 
 
 def test_a_directory_needs_no_probe(tmp_path: Path) -> None:

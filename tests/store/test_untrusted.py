@@ -416,12 +416,13 @@ def test_another_vocabulary_is_not_used(store: Path) -> None:
 
 
 def test_damage_ends_in_a_sentence_and_code_3(store: Path) -> None:
-    """The command names the file and the reason."""
+    """The command names the file, the reason, and the command that helps."""
     (store / "manifest.parquet").write_bytes(b"PAR1" + bytes(100) + b"PAR1")
     shown = command("status", str(store))
     assert shown.returncode == 3
     assert shown.stderr.startswith(f"error: {store}/manifest.parquet is damaged\n  reason ")
-    assert shown.stderr.count("\n") == 2
+    assert "Run the same `tokenmill prepare` again" in shown.stderr
+    assert shown.stderr.count("\n") == 3
 
 
 @pytest.mark.parametrize(
@@ -457,7 +458,7 @@ def list_part(folder: Folder, written: PartSummary) -> None:
     before = layout.read_table(folder, "manifest.parquet")
     row = layout.manifest_columns([layout.manifest_row(written)])
     row = row.append_column("bytes", pa.array([folder.size(part_name(0))], pa.int64())).cast(layout.MANIFEST_SCHEMA)
-    layout.publish_table(folder, "manifest.parquet", pa.concat_tables([row, before.slice(1)]))
+    layout.publish_manifest(folder, layout.require_run(folder), pa.concat_tables([row, before.slice(1)]))
 
 
 def test_verify_finds_tokens_that_no_vocabulary_has(store: Path) -> None:

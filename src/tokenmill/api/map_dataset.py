@@ -16,12 +16,12 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tokenmill.digest import digest_of
-from tokenmill.errors import BadDocument, CorruptStore, UsageError
+from tokenmill.errors import BadDocument, CorruptStore, StoreError, UsageError
 from tokenmill.executors import progress
 from tokenmill.executors.fan_out import FanOut
 from tokenmill.executors.local import LocalExecutor
 from tokenmill.pipeline import hf_datasets, plan, worker_modules
-from tokenmill.pipeline.freeze import FrozenRun, freeze, publish_again
+from tokenmill.pipeline.freeze import FrozenRun, freeze, load_existing, publish_again
 from tokenmill.pipeline.hf_datasets import RowRange
 from tokenmill.pipeline.map_rows import ROWS, MapRows, rows_name, rows_schema
 from tokenmill.pipeline.messages import span
@@ -149,7 +149,7 @@ class _Mapping:
     def _kept(self, dataset: Dataset, place: CacheLocation) -> Any:
         """The tokens of all rows, if they are there and whole."""
         folder = place.folder
-        run = layout.read_run(folder)
+        run = _sound_run(folder)
         if run is None or not _written(folder, run).all():
             return None
         rows = len(dataset) if place.file_rows is None else sum(place.file_rows.values())
@@ -196,8 +196,11 @@ class _Mapping:
         folder = place.folder
         for directory in (".", layout.TOKENIZER, ROWS):
             folder.remove_temporaries(directory)
-        if _is_complete(folder):  # and yet they are not what they should be
-            folder.remove(ROWS)
+        if _sound_run(folder) is None or _is_complete(folder):  # the rows may be of another run, or are damaged
+            for directory in (ROWS, layout.TOKENIZER):
+                folder.remove(directory)
+            for name in (layout.RUN, layout.PLAN, layout.SOURCES, layout.MISMATCH, SPILLED):
+                folder.discard(name)
         if place.file_rows is None and not folder.exists(SPILLED):
             hf_datasets.spill(folder, SPILLED, dataset, self.words.column)
         request = self._request(list(place.file_rows) if place.file_rows else [folder.path(SPILLED)])
@@ -241,8 +244,20 @@ class _Mapping:
         return mismatch
 
 
+def _sound_run(folder: Folder) -> layout.Run | None:
+    """The run of a cache directory; None if `run.json` or a file that it names is lost or damaged."""
+    try:
+        run = layout.read_run(folder)
+        if run is not None:
+            load_existing(folder, run)
+            layout.read_vocabulary(folder, run.job.tokenizer)
+    except StoreError:
+        return None
+    return run
+
+
 def _is_complete(folder: Folder) -> bool:
-    run = layout.read_run(folder)
+    run = _sound_run(folder)
     return run is not None and bool(_written(folder, run).all())
 
 

@@ -28,6 +28,8 @@ from tokenmill.tokenizers.tokenizer import REFERENCES
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
+    import pyarrow as pa
+
 NAMED_FAILURES = 10
 
 
@@ -88,7 +90,7 @@ def verify(  # noqa: PLR0913 - the options of the command, by their names
             compared += done.value.compared
             step = progress.Step(step.text_bytes + summary.text_bytes, step.tokens + summary.tokens, step.units + 1)
             report.advance(done.item.text_bytes, step)
-        problems += _compare_quarantine(folder, int(np.sum(manifest["quarantined"].to_numpy())))
+        problems += _compare_quarantine(folder, run, manifest)
         complete = [name for name in exports_in(folder) if folder.exists(f"{name}/{MANIFEST}")]
         exports = {
             name: _check_export(folder_at(folder.path(name)), pool, report, means, problems) for name in complete
@@ -158,11 +160,22 @@ def _check_vocabulary(folder: Folder, run: layout.Run) -> list[str]:
     return []
 
 
-def _compare_quarantine(folder: Folder, expected: int) -> list[str]:
-    named = sum(1 for _ in quarantine.read(folder))
-    if named == expected:
-        return []
-    return [f"{quarantine.TOGETHER} names {named:,} rows, and the manifest counts {expected:,} in quarantine"]
+def _compare_quarantine(folder: Folder, run: layout.Run, manifest: pa.Table) -> list[str]:
+    """What is wrong with the records of rows in quarantine, if anything."""
+    rows = manifest["quarantined"].to_numpy()
+    units = quarantine.units_to_check(run, manifest)
+    try:
+        named = sum(1 for _ in quarantine.read(folder))
+        if named != rows.sum():
+            counts = f"names {named:,} rows, and the manifest counts {rows.sum():,} in quarantine"
+            return [f"{quarantine.TOGETHER} {counts}. `tokenmill prepare` writes it again."]
+        lost = quarantine.unrecorded(folder, units)
+        if lost or (run.format == layout.FORMAT and not quarantine.is_gathered(folder, units)):
+            where = f"the records of unit {lost[0]}" if lost else quarantine.TOGETHER
+            return [f"{where}: other rows than the parts skip. `tokenmill prepare` writes them again."]
+    except CorruptStore as error:
+        return [str(error)]
+    return []
 
 
 def _report(folder: Folder, problems: list[str]) -> CorruptStore:

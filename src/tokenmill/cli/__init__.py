@@ -11,6 +11,7 @@ import click
 
 from tokenmill import __version__
 from tokenmill.cli import commands, failures
+from tokenmill.errors import is_interrupt
 from tokenmill.system import startup, terminal
 
 INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -61,6 +62,8 @@ def _run() -> None:
     except click.exceptions.Abort:
         raise
     except Exception as error:  # noqa: BLE001 - the border: said in sentences, and whole with --debug
+        if is_interrupt(error):
+            failures.end_by_signal()
         failures.end_of(error)
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from tokenmill.errors import JobChanged
+from tokenmill.errors import CorruptStore, JobChanged
 from tokenmill.executors.fan_out import FanOut
 from tokenmill.executors.outcomes import Done
 from tokenmill.executors.progress import Step
@@ -27,6 +27,8 @@ from tokenmill.store.part import open_part, part_name, write_part
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    import pyarrow as pa
+
     from tokenmill.executors.outcomes import Executor
     from tokenmill.executors.progress import Reporter
     from tokenmill.pipeline.freeze import FrozenRun
@@ -40,9 +42,13 @@ PARTS_PER_ITEM = 1000
 
 def adopt(folder: Folder, frozen: FrozenRun, limits: WorkerLimits, executor: Executor, report: Reporter) -> FrozenRun:
     """Publish a run that was frozen again, after its parts were compared with its sources."""
-    if not frozen.files:
+    if not frozen.files and not frozen.unproved.any():
         return frozen
-    was_complete = folder.exists(layout.RUN) and folder.exists(layout.MANIFEST)
+    run = layout.read_run(folder)
+    if run is not None and layout.has_foreign_manifest(folder, run):
+        layout.withdraw_manifest(folder)
+    was_complete = run is not None and folder.exists(layout.MANIFEST)
+    manifest = _own_manifest(folder) if was_complete else None
     slices = plan.SliceDigests(frozen.plan, frozen.sources)
     homes = {slices[unit]: unit for unit in range(frozen.run.units)}
     crew = FanOut(executor, report, 1)
@@ -65,8 +71,19 @@ def adopt(folder: Folder, frozen: FrozenRun, limits: WorkerLimits, executor: Exe
     if outdated and was_complete:
         raise _changed_under_complete(folder, frozen, outdated)
     remove_parts(folder, outdated)
-    publish_again(folder, frozen)
+    if frozen.files:
+        publish_again(folder, frozen)
+    if manifest is not None and folder.exists(layout.MANIFEST):  # it lists the same parts, and names the run of before
+        layout.publish_manifest(folder, frozen.run, manifest)
     return replace(frozen, files={}, unproved=np.zeros(0, np.bool_))
+
+
+def _own_manifest(folder: Folder) -> pa.Table | None:
+    """The manifest of the run that a directory holds; None if it is damaged or belongs to another run."""
+    try:
+        return layout.read_manifest(folder, layout.require_run(folder))
+    except CorruptStore:
+        return None
 
 
 def _changed_under_complete(folder: Folder, frozen: FrozenRun, units: list[int]) -> JobChanged:
@@ -82,7 +99,7 @@ def _changed_under_complete(folder: Folder, frozen: FrozenRun, units: list[int])
 
 def refuse_for_ranks(frozen: FrozenRun) -> None:
     """Refuse to compare parts with sources in one of several ranks: the others would work on the store meanwhile."""
-    if frozen.files:
+    if frozen.files or frozen.unproved.any():
         raise JobChanged(
             "the parts of this store have to be compared with their sources first",
             *(f"reason       {note}" for note in frozen.notes),

@@ -29,7 +29,7 @@ from tokenmill.pipeline.isolate import Isolate, IsolatedUnit
 from tokenmill.pipeline.manifest import ManifestBuilder
 from tokenmill.pipeline.messages import BadRowCounts, bad_document, run_failed, too_many_bad
 from tokenmill.pipeline.tokenize import Tokenize
-from tokenmill.store import layout
+from tokenmill.store import layout, quarantine
 from tokenmill.tokenizers.engines.protocol import CannotEncode
 from tokenmill.tokenizers.tokenizer import REFERENCES
 
@@ -100,6 +100,7 @@ class Driver:
     seconds: float = 0.0
     _aside: dict[int, IsolatedUnit] = field(default_factory=dict)
     _given: set[int] = field(default_factory=set)
+    _sighted: set[int] = field(default_factory=set)
     _all_given: bool = False
     _met: bool = False
     _listing_seconds: float = 0.0
@@ -159,26 +160,38 @@ class Driver:
             return False
         try:
             manifest = layout.require_manifest(self.folder, self.frozen.run)
-        except CorruptStore:
+        except CorruptStore as error:
+            self._refuse_old_format(error.details[0])
             layout.withdraw_manifest(self.folder)
-            self.chronicle.warn("the manifest is damaged: it is written again")
+            self.chronicle.warn(f"the manifest is written again ({error.details[0].removeprefix('reason').strip()})")
             return False
         sizes = layout.part_sizes(self.folder, self.frozen.run.units)
         listed = manifest["bytes"].to_numpy() if "bytes" in manifest.column_names else np.maximum(sizes, 0)
         wrong = np.flatnonzero(sizes != listed).tolist()
         if not self.is_shared or self.repair:
             wrong = sorted({*wrong, *self._unlisted(executor, manifest, np.flatnonzero(sizes >= 0))})
-        if not wrong and not self.repair and not self.retry_quarantine:
+        bad = quarantine.units_to_check(self.frozen.run, manifest) if not wrong else []
+        unrecorded = quarantine.unrecorded(self.folder, bad)
+        if not wrong and not unrecorded and not self.repair and not self.retry_quarantine:
+            if self.frozen.run.format == layout.FORMAT and not quarantine.is_gathered(self.folder, bad):
+                quarantine.gather(self.folder, self.committed)
+                self.chronicle.warn(f"{quarantine.TOGETHER} was damaged: written again")
             return True
+        self._refuse_old_format(*([f"missing      {count(len(wrong), 'part')}, first: {wrong[0]}"] if wrong else []))
+        if wrong:
+            self._do_again(wrong, "missing, cut off or not the manifest's")
+        if unrecorded:
+            self._do_again(unrecorded, "whose records of bad rows are lost")
+        return False
+
+    def _refuse_old_format(self, *found: str) -> None:
+        """Refuse to change a store of an older format; `found` is what would have to be changed."""
         if self.frozen.run.format < layout.FORMAT:
             raise StoreError(
                 f"{self.folder.root} is a store of format {self.frozen.run.format}, and cannot be changed",
-                *([f"missing      {count(len(wrong), 'part')}, the first is unit {wrong[0]}"] if wrong else []),
+                *found,
                 "Prepare it again with another --out.",
             )
-        if wrong:
-            self._do_again(wrong, "missing, cut off or not the manifest's")
-        return False
 
     def _unlisted(self, executor: Executor, manifest: pa.Table, units: npt.NDArray[np.int64]) -> list[int]:
         """The units whose parts are not those of the manifest, by what they state about themselves."""
@@ -235,6 +248,8 @@ class Driver:
         if self._look_for_mismatch() and not self.committed.all():
             return False
         unusable = self._unusable(executor, np.flatnonzero(~self.manifest.collected))
+        if not unusable:
+            unusable = quarantine.unrecorded(self.folder, self.manifest.quarantined_units())
         if not unusable:
             return True
         if self._collections > MAX_COLLECTIONS:
@@ -438,11 +453,17 @@ class Driver:
             self._take_from_others(given_too=given_too)
 
     def _take_from_others(self, *, given_too: bool = False) -> None:
-        """Note which units have got their parts from another machine since the parts were last listed."""
+        """Note which units have got their parts from another machine since the parts were last listed.
+
+        The part of a unit that is under way here may be this driver's own, whose outcome has not arrived yet. With
+        `given_too` it counts as another machine's when a second listing finds it and there is still no outcome.
+        """
         started = time.monotonic()
         there = self._done_units()
         new = np.flatnonzero(there & ~self.committed)
-        new = new if given_too else np.setdiff1d(new, list(self._given))
+        under_way = self._given.intersection(new.tolist())
+        new = np.setdiff1d(new, list(under_way - self._sighted if given_too else under_way))
+        self._sighted = under_way
         self.committed[new] = True
         self._aside = {unit: patient for unit, patient in self._aside.items() if not there[unit]}
         self.earlier = np.append(self.earlier, new)

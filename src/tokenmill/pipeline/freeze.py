@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from tokenmill.errors import JobChanged, SourceError
+from tokenmill.errors import CorruptStore, JobChanged, SourceError
 from tokenmill.humanize import count, size
 from tokenmill.pipeline.request import PrepareRequest, versions
 from tokenmill.pipeline.source_changes import compare_sources, refuse_changed
@@ -65,7 +65,7 @@ def freeze(
 
     A new one is planned by the workers of the executor; progress is reported through `pending`.
     """
-    run = layout.read_run(folder)
+    run = layout.read_run(folder, with_tables=False)
     if run is not None:
         return _reopen(folder, run, request, executor, pending, moved)
     sources = with_identities(request.discovery.table, plan_step(request.discovery.table, "looked at", pending))
@@ -174,20 +174,30 @@ def _reopen(  # noqa: PLR0913, PLR0917 - what is there, what is asked for, and w
     pending: Callable[[str], None],
     moved: Sequence[str],
 ) -> FrozenRun:
-    frozen, complete = load_existing(folder, run), folder.exists(layout.MANIFEST)
+    complete = folder.exists(layout.MANIFEST)
     if not request.unit_bytes_given:  # the default follows from the size of the sources, which may have changed
         request = replace(request, job=msgspec.structs.replace(request.job, unit_bytes=run.job.unit_bytes))
+    try:
+        layout.check_tables(folder, run)
+        frozen = load_existing(folder, run)
+    except CorruptStore as damage:
+        frozen = _made_again(folder, run, request, executor, pending, moved, damage)
     changes = compare_sources(folder, frozen.sources, request.discovery.table, moved)
     if complete:  # parts of an older format cannot be compared with the text
         refuse_changed(folder, frozen.sources, changes, strictly=run.format < layout.FORMAT)
     _refuse_other_job(folder, run, request)
+    _write_vocabulary(folder, run, request)
     notes = () if complete else _compare_versions(folder, run, request)
     if not complete:
         refuse_old_format(folder, run)
-    frozen = replace(frozen, notes=notes)
+    is_foreign = layout.has_foreign_manifest(folder, run)
+    if is_foreign:  # the parts may be those of the other run, too
+        notes = (*notes, "the manifest belongs to another run: the parts are compared with the sources")
+    frozen = replace(frozen, notes=(*frozen.notes, *notes))
+    unproved = changes.unproved | is_foreign
     if changes.table.equals(frozen.sources):
         folder.create(layout.PARTS)
-        return frozen
+        return replace(frozen, unproved=unproved)
     if changes.changed.any() or changes.unproved.any():
         # What the plan keeps of a footer may be that of another file, so unproved sources are cut again, too.
         planned = _planned(folder, request, changes.table, executor, pending)
@@ -196,7 +206,7 @@ def _reopen(  # noqa: PLR0913, PLR0917 - what is there, what is asked for, and w
         # A run that is planned again keeps the versions and the engine that it was started with.
         again = msgspec.structs.replace(planned.run, versions=run.versions, engine=run.engine)
         note = [_changed_note(changes.paths(changes.changed))] if changes.changed.any() else []
-        frozen = replace(planned, run=again, notes=(*notes, *note))
+        frozen = replace(planned, run=again, notes=(*frozen.notes, *note))
     else:
         sources_sha256 = hashlib.sha256(layout.table_bytes(changes.table)).hexdigest()
         again = msgspec.structs.replace(run, sources_sha256=sources_sha256)
@@ -208,7 +218,60 @@ def _reopen(  # noqa: PLR0913, PLR0917 - what is there, what is asked for, and w
         frozen = replace(frozen, notes=(*frozen.notes, moved_note))
     tables = {layout.SOURCES: layout.table_bytes(frozen.sources), layout.PLAN: layout.table_bytes(frozen.plan)}
     files = {layout.hashed_name(name, _hash(frozen, name)): data for name, data in tables.items()}
-    return replace(frozen, files=files, unproved=changes.unproved)
+    return replace(frozen, files=files, unproved=unproved)
+
+
+def _made_again(  # noqa: PLR0913, PLR0917 - what is there, what is asked for, and what plans it anew
+    folder: Folder,
+    run: layout.Run,
+    request: PrepareRequest,
+    executor: Executor,
+    pending: Callable[[str], None],
+    moved: Sequence[str],
+    damage: CorruptStore,
+) -> FrozenRun:
+    """Publish plan and sources again for a run that has lost one of them, if they are what `run.json` names."""
+    _refuse_other_job(folder, run, request)
+    try:
+        before = layout.read_sources(folder, run)
+        changes = compare_sources(folder, before, request.discovery.table, moved)
+        refuse_changed(folder, before, changes)
+        sources = changes.table
+    except CorruptStore:
+        before = sources = with_identities(
+            request.discovery.table, plan_step(request.discovery.table, "looked at", pending)
+        )
+    planned = _planned(folder, request, sources, executor, pending)
+    tables = {layout.SOURCES: layout.table_bytes(before), layout.PLAN: layout.table_bytes(planned.plan)}
+    hashes = {name: hashlib.sha256(data).hexdigest() for name, data in tables.items()}
+    counts = {"sources": (run.sources, len(before)), "units": (run.units, len(planned.plan))}
+    counts["source bytes"] = (run.source_bytes, request.source_bytes)
+    if hashes != {layout.SOURCES: run.sources_sha256, layout.PLAN: run.plan_sha256} or any(
+        a != b for a, b in counts.values()
+    ):
+        differing = [f"{name:<12} were {was:,}, are now {now:,}" for name, (was, now) in counts.items() if was != now]
+        raise JobChanged(
+            f"{damage.headline}, and cannot be made again from these sources",
+            f"run          {folder.root}",
+            *(differing or ["sources      their names, times or contents differ"]),
+            "Use the original sources. Or remove run.json and run the same command again: the parts are compared with "
+            "the sources, and those that fit are kept.",
+        )
+    for name, data in tables.items():
+        with folder.publish(layout.table_name(folder, name, hashes[name])) as file:
+            file.write(data)
+    note = f"{damage.headline}: plan and sources were made again, with the checksums of {layout.RUN}"
+    return FrozenRun(run, before, planned.plan, notes=(note,))
+
+
+def _write_vocabulary(folder: Folder, run: layout.Run, request: PrepareRequest) -> None:
+    """Publish the vocabulary again if the store has lost it. It is that of the run: its hash is part of the job."""
+    try:
+        layout.read_vocabulary(folder, run.job.tokenizer)
+    except CorruptStore:
+        folder.create(layout.TOKENIZER)
+        with folder.publish(f"{layout.TOKENIZER}/{run.job.tokenizer.file}") as file:
+            file.write(request.vocabulary.content)
 
 
 def _changed_note(paths: list[str]) -> str:

@@ -111,7 +111,7 @@ class ManifestBuilder:
             raise CorruptStore("the parts found are not those of the plan", f"run          {self._folder.root}")
         manifest = manifest.append_column(layout.MANIFEST_SCHEMA.field("bytes"), pa.array(sizes, pa.int64()))
         self._folder.sync_directory(layout.PARTS)
-        layout.publish_table(self._folder, layout.MANIFEST, manifest)
+        layout.publish_manifest(self._folder, self._run, manifest)
         event_log.append(self._folder, [event_log.line("complete", units=self._run.units)])
         return manifest
 

@@ -17,6 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tokenmill.digest import canonical
 from tokenmill.errors import CorruptStore, IncompleteStore, StoreError, UsageError
 from tokenmill.sources import KINDS
 from tokenmill.storage.untrusted.malformed import MalformedDataError, decode
@@ -68,6 +69,9 @@ MANIFEST_SCHEMA = pa.schema(
         ("bytes", pa.int64()),  # the size of the part's file
     ]
 )
+MANIFEST_RUN = b"tokenmill.run"
+"""The key of the manifest's metadata that names the run whose parts the manifest lists (see `manifest_run`)."""
+
 COUNT_COLUMNS = ("documents", "tokens", "text_bytes", "skipped", "quarantined")
 _MANIFEST_COLUMNS = {5: MANIFEST_SCHEMA.names[:-2], 6: MANIFEST_SCHEMA.names}
 
@@ -164,9 +168,14 @@ def read_table(
     Its columns are those of the schema, if there is one, by default the one that a table of this name has in a store;
     if only some of them are `wanted`, the others are not read.
     """
-    data = folder.buffer(name)
+    try:
+        data = folder.buffer(name)
+    except StoreError:
+        if sha256 is None or folder.exists(name):
+            raise
+        raise lost(folder, name) from None
     if sha256 is not None and hashlib.sha256(data).hexdigest() != sha256:
-        raise CorruptStore(f"{folder.path(name)} is not the file that {RUN} names")
+        raise damaged(folder, name, f"it is not the file that {RUN} names")
     try:
         return read_parquet(data, schema or _SCHEMAS.get(name), _OPTIONAL, wanted)
     except MalformedDataError as damage:
@@ -221,14 +230,24 @@ def read_sources(folder: Folder, run: Run) -> pa.Table:
 def read_vocabulary(folder: Folder, tokenizer: TokenizerSpec) -> bytes:
     """The vocabulary of a run, which is what its hash says, byte for byte."""
     name = f"{TOKENIZER}/{tokenizer.file}"
-    content = folder.read(name)
+    try:
+        content = folder.read(name)
+    except StoreError:
+        if folder.exists(name):
+            raise
+        raise lost(folder, name) from None
     if hashlib.sha256(content).hexdigest() != tokenizer.sha256:
-        raise CorruptStore(f"{folder.path(name)} is not the vocabulary that {RUN} names")
+        raise damaged(folder, name, f"it is not the vocabulary that {RUN} names")
     return content
 
 
-def read_run(folder: Folder) -> Run | None:
-    """The frozen run of a directory, or None if there is none yet."""
+def read_run(folder: Folder, *, with_tables: bool = True) -> Run | None:
+    """The frozen run of a directory, or None if there is none yet.
+
+    Args:
+        folder: The directory.
+        with_tables: Whether to check that the plan and the sources are there, and have as many rows as the run states.
+    """
     if not folder.exists(RUN):
         return None
     try:
@@ -242,9 +261,15 @@ def read_run(folder: Folder) -> Run | None:
         _check_tokenizer(run.job)
     except MalformedDataError as damage:
         raise damaged(folder, RUN, str(damage)) from damage
+    if with_tables:
+        check_tables(folder, run)
+    return run
+
+
+def check_tables(folder: Folder, run: Run) -> None:
+    """Refuse a run whose plan or sources are lost, or do not have as many rows as the run states."""
     _check_rows(folder, table_name(folder, PLAN, run.plan_sha256), run.units)
     _check_rows(folder, table_name(folder, SOURCES, run.sources_sha256), run.sources)
-    return run
 
 
 _ENDINGS = {"tiktoken": "tiktoken", "huggingface": "json"}
@@ -281,7 +306,12 @@ def _check_tokenizer(job: Job) -> None:
 
 def _check_rows(folder: Folder, name: str, expected: int) -> None:
     """Compare a count of `run.json` with the table it counts, before anything is made of that size."""
-    size = folder.size(name)
+    try:
+        size = folder.size(name)
+    except StoreError:
+        if folder.exists(name):
+            raise
+        raise lost(folder, name) from None
     tail = min(size, FOOTER_BYTES)  # a plan may take hundreds of megabytes, and a network may be in between
     try:
         rows = count_rows(pa.py_buffer(folder.read_at(name, size - tail, tail)), size)
@@ -292,8 +322,29 @@ def _check_rows(folder: Folder, name: str, expected: int) -> None:
 
 
 def damaged(folder: Folder, name: str, reason: str) -> CorruptStore:
-    """The error for a file that does not hold what it should."""
-    return CorruptStore(f"{folder.path(name)} is damaged", f"reason       {reason}")
+    """The error for a file that does not hold what it should, with the command that makes it again."""
+    return CorruptStore(f"{folder.path(name)} is damaged", f"reason       {reason}", *_advice(name))
+
+
+def lost(folder: Folder, name: str) -> CorruptStore:
+    """The error for a file that should be there, with the command that makes it again."""
+    return CorruptStore(f"{folder.path(name)} is missing", *_advice(name))
+
+
+_PREPARE = "Run the same `tokenmill prepare` again:"
+_ADVICE = {
+    "run.": f"Remove {RUN} and run the same `tokenmill prepare` again: it keeps the parts that belong to the sources.",
+    "plan": f"{_PREPARE} with the options and sources of before it makes the plan again.",
+    "sources": f"{_PREPARE} with the options and sources of before it makes the list of sources again.",
+    "manifest.": f"{_PREPARE} it checks the parts and writes the manifest again.",
+    f"{PARTS}/": "Run the same `tokenmill prepare` with --repair: it makes the damaged parts again, and no other.",
+    f"{TOKENIZER}/": f"{_PREPARE} it writes the vocabulary again.",
+}
+"""What to do about a damaged file, by the beginning of its name."""
+
+
+def _advice(name: str) -> list[str]:
+    return [advice for beginning, advice in _ADVICE.items() if name.startswith(beginning)]
 
 
 def require_run(folder: Folder) -> Run:
@@ -311,7 +362,7 @@ def require_manifest(folder: Folder, run: Run) -> pa.Table:
     """The manifest of a store that should be complete."""
     if folder.exists(MANIFEST):
         refuse_suspect(folder, run)
-        return _checked_manifest(folder, run)
+        return read_manifest(folder, run)
     committed = int(committed_units(folder, run.units).sum())
     raise IncompleteStore(
         f"the store {folder.root} is not complete",
@@ -331,10 +382,45 @@ def refuse_suspect(folder: Folder, run: Run) -> None:
         )
 
 
-def _checked_manifest(folder: Folder, run: Run) -> pa.Table:
-    """The manifest, if it has the units of the plan, and counts that can be added up."""
+def manifest_run(run: Run) -> bytes:
+    """What a manifest states about its run: the job, and the checksums of the plan and of the sources."""
+    return canonical({"job": run.job.digest(), "plan": run.plan_sha256, "sources": run.sources_sha256})
+
+
+def publish_manifest(folder: Folder, run: Run, manifest: pa.Table) -> None:
+    """Publish the manifest of this run: from now on the store is complete."""
+    publish_table(folder, MANIFEST, manifest.replace_schema_metadata({MANIFEST_RUN: manifest_run(run)}))
+
+
+class ForeignManifest(CorruptStore):
+    """The manifest names another run than `run.json`."""
+
+
+def _check_manifest_run(folder: Folder, run: Run, manifest: pa.Table) -> None:
+    """Refuse a manifest of another run. Manifests of format 5 do not name their run."""
+    stated = (manifest.schema.metadata or {}).get(MANIFEST_RUN)
+    if run.format < 6 or stated == manifest_run(run):
+        return
+    if stated is None:
+        raise damaged(folder, MANIFEST, "it does not name the run that it belongs to")
+    raise ForeignManifest(*damaged(folder, MANIFEST, f"it belongs to another run than {RUN}").args)
+
+
+def has_foreign_manifest(folder: Folder, run: Run) -> bool:
+    """Whether a store has a manifest that names another run."""
+    try:
+        if folder.exists(MANIFEST):
+            read_checksums(folder, run)
+    except CorruptStore as error:
+        return isinstance(error, ForeignManifest)
+    return False
+
+
+def read_manifest(folder: Folder, run: Run) -> pa.Table:
+    """The manifest, if it belongs to this run, has the units of the plan, and counts that can be added up."""
     schema = _manifest_schema(run)
     manifest = read_table(folder, MANIFEST, schema=schema)
+    _check_manifest_run(folder, run, manifest)
     if not np.array_equal(manifest["unit"].to_numpy(), np.arange(run.units)):
         raise damaged(folder, MANIFEST, f"its units are not the {run.units} of the plan")
     for field in schema:
@@ -349,7 +435,9 @@ def _manifest_schema(run: Run) -> pa.Schema:
 
 def read_checksums(folder: Folder, run: Run) -> pa.Table:
     """The checksums of the manifest, of which nothing else is read."""
-    return read_table(folder, MANIFEST, schema=_manifest_schema(run), wanted=["sha256"])
+    checksums = read_table(folder, MANIFEST, schema=_manifest_schema(run), wanted=["sha256"])
+    _check_manifest_run(folder, run, checksums)
+    return checksums
 
 
 def _too_many(column: pa.ChunkedArray) -> bool:

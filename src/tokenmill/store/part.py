@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import xxhash
 
-from tokenmill.errors import CorruptStore
+from tokenmill.errors import CorruptStore, StoreError
 from tokenmill.storage import AlreadyPublishedError
 from tokenmill.storage.untrusted.malformed import MalformedDataError, decode
 from tokenmill.storage.untrusted.tables import read_batch, read_schema
@@ -209,6 +209,10 @@ def read_summary(folder: Folder, unit: int) -> PartSummary:
         return _summary(unit, schema)
     except MalformedDataError as damage:
         raise _corrupt(folder, unit, str(damage)) from damage
+    except StoreError as error:
+        if folder.exists(part_name(unit)):
+            raise
+        raise _corrupt(folder, unit, "there is no such file") from error
 
 
 def is_cut_off(folder: Folder, unit: int) -> bool:
@@ -229,6 +233,10 @@ def open_part(folder: Folder, unit: int) -> tuple[PartSummary, PartContent]:
         _check_shape(summary, content)
     except MalformedDataError as damage:
         raise _corrupt(folder, unit, str(damage)) from damage
+    except StoreError as error:
+        if folder.exists(part_name(unit)):
+            raise
+        raise _corrupt(folder, unit, "there is no such file") from error
     return summary, content
 
 

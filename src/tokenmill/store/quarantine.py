@@ -7,21 +7,23 @@ them; the hash is the part's, because two machines may leave out different rows,
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
-from tokenmill.errors import CorruptStore
+from tokenmill.errors import CorruptStore, StoreError
 from tokenmill.storage import prefetch_map
 from tokenmill.storage.untrusted.malformed import MalformedDataError, decode
 from tokenmill.store import layout
-from tokenmill.store.part import PartSummary, read_summary
+from tokenmill.store.part import NULL, PartSummary, read_summary
 
 if TYPE_CHECKING:
     from tokenmill.sources.documents import BadRow, SourceFile
@@ -83,6 +85,44 @@ def gather(folder: Folder, committed: npt.NDArray[np.bool_]) -> int:
     return len(parts)
 
 
+def units_to_check(run: layout.Run, manifest: pa.Table) -> list[int]:
+    """The units with rows in quarantine. Stores of format 5 may have records under other names: none of theirs."""
+    units: list[int] = np.flatnonzero(manifest["quarantined"].to_numpy() > 0).tolist()
+    return units if run.format == layout.FORMAT else []
+
+
+def unrecorded(folder: Folder, units: Iterable[int]) -> list[int]:
+    """The units whose records are lost, or do not name the rows that their parts skip."""
+    parts = prefetch_map(folder, partial(read_summary, folder), units, PREFETCH_HEADERS)
+    checked = prefetch_map(folder, lambda part: (part.unit, _is_recorded(folder, part)), parts, PREFETCH_HEADERS)
+    return [unit for unit, is_recorded in checked if not is_recorded]
+
+
+def is_gathered(folder: Folder, units: Iterable[int]) -> bool:
+    """Whether `quarantine.jsonl` holds the records of these units, in this order, and nothing else."""
+    parts = prefetch_map(folder, partial(read_summary, folder), units, PREFETCH_HEADERS)
+    pieces = prefetch_map(folder, lambda part: list(folder.lines(_piece(part))), parts)
+    expected = itertools.chain.from_iterable(pieces)
+    there = folder.lines(TOGETHER) if folder.exists(TOGETHER) else iter(())
+    return all(one == other for one, other in itertools.zip_longest(expected, there))
+
+
+def _is_recorded(folder: Folder, part: PartSummary) -> bool:
+    """Whether the records of a part name as many rows as it skips, each in a range that it skips for that reason."""
+    try:
+        entries = [decode(line, Quarantined) for line in folder.lines(_piece(part))]
+    except (MalformedDataError, StoreError):
+        return False
+    left = Counter({skipped: skipped.rows for skipped in part.skipped if skipped.reason != NULL})
+    for entry in entries:
+        ranges = [each for each in left if each.first <= entry.row <= each.last and each.reason == entry.reason]
+        home = next((each for each in ranges if left[each]), None)
+        if entry.unit != part.unit or home is None:
+            return False
+        left[home] -= 1
+    return not any(left.values())
+
+
 def read(folder: Folder) -> Iterator[Quarantined]:
     """The rows in quarantine, in the order of the units; none if there is no such file."""
     if not folder.exists(TOGETHER):
@@ -92,7 +132,8 @@ def read(folder: Folder) -> Iterator[Quarantined]:
             yield decode(line, Quarantined)
         except MalformedDataError as damage:
             reason = f"reason       {damage}"
-            raise CorruptStore(f"line {number} of {folder.path(TOGETHER)} is damaged", reason) from damage
+            advice = "Run the same `tokenmill prepare` again: it writes the file again."
+            raise CorruptStore(f"line {number} of {folder.path(TOGETHER)} is damaged", reason, advice) from damage
 
 
 def reasons(folder: Folder) -> Counter[str]:

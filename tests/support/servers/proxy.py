@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
 from collections import Counter
 from contextlib import suppress
 from types import TracebackType
@@ -77,6 +78,13 @@ class Proxy:
         """Begin to count anew, and forget the faults that were ordered."""
         self.exchanges.clear()
         self.orders.clear()
+
+    def wait_until_idle(self, seconds: float = 10.0) -> None:
+        """Wait until every connection is closed: what clients that have ended had asked for is done then, or never."""
+        deadline = time.monotonic() + seconds
+        while self._relays:
+            assert time.monotonic() < deadline, "a client is still connected"
+            time.sleep(0.02)
 
     def stop(self) -> None:
         """Close every connection and wait for the threads."""

@@ -11,6 +11,7 @@ import itertools
 import posixpath
 import secrets
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import pyarrow as pa
@@ -36,6 +37,10 @@ if TYPE_CHECKING:
 DELETE_PER_BATCH = 1000
 PREFETCH_PIECES = 6
 """How many pieces of a file are on their way while it is joined."""
+PROBE = ".probe-"
+MAX_PROBE_AGE = timedelta(minutes=5)
+"""How long a driver takes to probe at the most. An older probe was left by a driver that was killed."""
+
 PROBES = (b"first\n", b"second\n")
 """What a probe writes, and what it tries to write over that."""
 
@@ -183,15 +188,30 @@ class BucketFolder:
 
         The probe creates an object twice. The second request has to be refused, and the first content has to stay.
         """
-        name = f".probe-{secrets.token_hex(8)}"
+        name = f"{PROBE}{secrets.token_hex(8)}"
         try:
             self.publish_if_absent(name, pa.py_buffer(PROBES[0]))
             replaced = self.publish_if_absent(name, pa.py_buffer(PROBES[1])) or self.read(name) != PROBES[0]
         finally:
             with contextlib.suppress(TokenmillError):  # it may not be there, and the error above is the reason
-                self.discard(name)
+                self._delete([self._key(name), *self._stale_probes(name)])
         if replaced:
             raise no_conditional_create(self.root, "the server ignores If-None-Match and replaces the object")
+
+    def _stale_probes(self, name: str) -> list[str]:
+        """The keys of the probes of drivers that were killed while they probed; none if they cannot be listed.
+
+        Ages are counted by the clock of the server, which has just written the probe `name`.
+        """
+        import obstore  # noqa: PLC0415 - not for local runs
+
+        written = {}
+        with contextlib.suppress(TokenmillError), self._telling(".", "list"):
+            for meta in interruptible(obstore.list_with_delimiter, self._store, self._prefix or None)["objects"]:
+                if posixpath.basename(meta["path"]).startswith(PROBE):
+                    written[meta["path"]] = meta["last_modified"]
+        now = written.get(self._key(name))
+        return [key for key, time in written.items() if now is not None and now - time > MAX_PROBE_AGE]
 
     def publish_new(self, name: str, data: bytes) -> bool:
         """The same; False only if there is one with another content."""

@@ -1,0 +1,132 @@
+"""A manifest that belongs to another run is refused by every reader, and written again by `prepare`."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+import tokenmill
+from tests.support import dying
+from tests.support.corpora import part_bytes
+from tests.support.small_stores import UNITS, prepare, write_source
+from tokenmill import errors
+from tokenmill.storage import folder_at
+from tokenmill.store import layout
+
+pytestmark = pytest.mark.timeout(240)
+
+READERS: dict[str, Callable[[str], object]] = {
+    "open": tokenmill.open,
+    "status": tokenmill.status,
+    "verify": tokenmill.verify,
+    "export": lambda out: tokenmill.export(out, to="nanogpt", val="none"),
+    "stats": tokenmill.stats,
+    "finish": tokenmill.finish,
+    "locate": lambda out: tokenmill.locate(out, token=0),
+    "report": lambda out: tokenmill.report(out, out=f"{out}.html"),
+}
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    """A store, beside another one of the same job and of a source of the same shape."""
+    for name, word in (("out", "documents"), ("other", "sentences")):
+        prepare(write_source(tmp_path / "in" / f"{name}.parquet", word), tmp_path / name)
+    return tmp_path / "out"
+
+
+def manifest_bytes(out: Path) -> bytes:
+    """The manifest's file."""
+    return (out / layout.MANIFEST).read_bytes()
+
+
+def copy_from_other(out: Path, *names: str) -> None:
+    """Replace files of the store by those of the other store."""
+    for name in names:
+        shutil.copyfile(out.parent / "other" / name, out / name)
+
+
+PARTS = [f"parts/{unit:08d}.arrow" for unit in range(UNITS)]
+
+
+@pytest.mark.parametrize("names", [[layout.MANIFEST], [layout.MANIFEST, *PARTS]], ids=["manifest", "and parts"])
+@pytest.mark.parametrize("reader", READERS)
+def test_readers_refuse_the_manifest_of_another_store(out: Path, reader: str, names: list[str]) -> None:
+    """A manifest of the same job and of other sources is refused, alone or with the parts that it lists."""
+    copy_from_other(out, *names)
+    with pytest.raises(errors.CorruptStore, match=r"(?s)manifest\.parquet is damaged.*another run.*tokenmill prepare"):
+        READERS[reader](str(out))
+
+
+def test_verify_ends_with_3_and_prepare_writes_the_manifest_again(out: Path) -> None:
+    """The command `verify` ends with exit code 3. `prepare` makes the parts and the manifest of its own sources."""
+    sound = part_bytes(out), manifest_bytes(out)
+    copy_from_other(out, layout.MANIFEST, *PARTS)
+    assert dying.run("tokenmill", "verify", out, seconds=60).exit_code == errors.CORRUPT
+    result = prepare(str(out.parent / "in/out.parquet"), out)
+    assert result.units_done_now == UNITS
+    assert (part_bytes(out), manifest_bytes(out)) == sound
+    tokenmill.verify(str(out), all=True)
+
+
+def test_a_manifest_without_its_run_is_written_again_by_prepare(out: Path) -> None:
+    """A manifest of format 6 that names no run is refused; `prepare` checks the parts and writes it again."""
+    sound = part_bytes(out), manifest_bytes(out)
+    pq.write_table(pq.read_table(out / layout.MANIFEST).replace_schema_metadata(None), out / layout.MANIFEST)
+    for read in READERS.values():
+        with pytest.raises(errors.CorruptStore, match="does not name the run"):
+            read(str(out))
+    copy_from_other(out, PARTS[2])
+    assert prepare(str(out.parent / "in/out.parquet"), out).units_done_now == 1
+    assert (part_bytes(out), manifest_bytes(out)) == sound
+
+
+def test_a_manifest_names_the_run_after_a_source_was_touched(out: Path) -> None:
+    """A complete store whose sources were touched gets another run.json, and a manifest that names it."""
+    source = out.parent / "in/out.parquet"
+    os.utime(source, ns=(1, 1))
+    assert prepare(str(source), out).units_done_now == 0
+    run = layout.require_run(folder_at(str(out)))
+    stated = json.loads(pq.read_schema(out / layout.MANIFEST).metadata[layout.MANIFEST_RUN])
+    assert stated == {"job": run.job.digest(), "plan": run.plan_sha256, "sources": run.sources_sha256}
+    assert "complete" in (out / "log.jsonl").read_text()
+    tokenmill.verify(str(out))
+
+
+def test_a_touched_source_and_a_manifest_of_another_store(out: Path) -> None:
+    """When run.json is written again, a manifest of another run is not given the name of this one."""
+    source, sound = out.parent / "in/out.parquet", part_bytes(out)
+    copy_from_other(out, layout.MANIFEST, *PARTS)
+    os.utime(source, ns=(1, 1))
+    assert prepare(str(source), out).units_done_now == UNITS
+    assert part_bytes(out) == sound
+    tokenmill.verify(str(out), all=True)
+
+
+def test_parts_of_another_text_that_come_with_their_manifest(tmp_path: Path) -> None:
+    """Parts of a source of the same size and beginning are compared with the text when the manifest is another's."""
+    paths = [tmp_path / "in" / f"{name}.txt" for name in ("out", "other")]
+    paths[0].parent.mkdir()
+    for path, word in zip(paths, ("old text", "NEW TEXT"), strict=True):
+        path.write_text("x" * 5000 + f"\n\n{word}\n\n" + "y" * 5000)
+        prepare(str(path), tmp_path / path.stem, separator="\n\n", unit_bytes=3000)
+    out, sound = tmp_path / "out", part_bytes(tmp_path / "out")
+    copy_from_other(out, layout.MANIFEST, *(f"parts/{name}" for name in sound))
+    assert part_bytes(out) != sound
+    result = prepare(str(paths[0]), out, separator="\n\n", unit_bytes=3000)
+    assert 0 < result.units_done_now < len(sound)
+    assert part_bytes(out) == sound
+    tokenmill.verify(str(out), all=True)
+
+
+def test_a_manifest_of_format_5_names_no_run(tmp_path: Path) -> None:
+    """A store of format 5 is read as it is."""
+    out = shutil.copytree(Path(__file__).parent / "data" / "store-format-5", tmp_path / "old")
+    assert tokenmill.status(str(out)).state == "complete"
+    tokenmill.verify(str(out))

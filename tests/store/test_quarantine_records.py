@@ -1,0 +1,101 @@
+"""Records of bad rows that are added, removed, changed or another store's are reported, and written again."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import tokenmill
+from tests.support import dying
+from tests.support.corpora import part_bytes
+from tests.support.small_stores import prepare
+from tokenmill import errors
+from tokenmill.store.quarantine import TOGETHER
+
+pytestmark = pytest.mark.timeout(240)
+
+OPTIONS = {"max_bad": 0.5, "unit_bytes": 1500}
+
+
+def write_lines(path: Path, first: int) -> str:
+    """JSON Lines of which every tenth is bad, from line `first` on."""
+    path.parent.mkdir(exist_ok=True)
+    texts = [f"document {row} " + "says little " * (row % 7) for row in range(60)]
+    lines = [json.dumps({"text": row if row % 10 == first else text}) for row, text in enumerate(texts)]
+    path.write_text("\n".join(lines) + "\n")
+    return str(path)
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    """A store with bad rows, beside another one with as many in other places."""
+    for name, first in (("out", 3), ("other", 5)):
+        prepare(write_lines(tmp_path / "in" / f"{name}.jsonl", first), tmp_path / name, **OPTIONS)
+    return tmp_path / "out"
+
+
+def edited(change: Callable[[list[str]], list[str]]) -> Callable[[Path], None]:
+    """A damage that changes the lines of the file."""
+
+    def damage(out: Path) -> None:
+        path = out / TOGETHER
+        path.write_text("\n".join(change(path.read_text().splitlines())) + "\n")
+
+    return damage
+
+
+def change_pieces(out: Path) -> None:
+    """Another row in the records of each unit, and in all of them together."""
+    for path in [*(out / "quarantine").iterdir(), out / TOGETHER]:
+        records = [json.loads(line) for line in path.read_text().splitlines()]
+        path.write_text("".join(json.dumps({**each, "row": each["row"] + 1}) + "\n" for each in records))
+
+
+DAMAGES: dict[str, Callable[[Path], object]] = {
+    "added": edited(lambda lines: [*lines, lines[0]]),
+    "removed": edited(lambda lines: lines[1:]),
+    "changed": edited(lambda lines: [lines[0].replace("out.jsonl", "new.jsonl"), *lines[1:]]),
+    "replaced": edited(lambda lines: [lines[1], *lines[1:]]),
+    "no JSON": edited(lambda lines: ["{", *lines[1:]]),
+    "lost": lambda out: (out / TOGETHER).unlink(),
+    "of another store": lambda out: shutil.copyfile(out.parent / "other" / TOGETHER, out / TOGETHER),
+    "lost with the pieces": lambda out: [shutil.rmtree(out / "quarantine"), (out / TOGETHER).unlink()],
+    "changed with the pieces": change_pieces,
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_records_of_bad_rows_are_checked_and_written_again(out: Path, damage: str) -> None:
+    """`verify` refuses the records; `prepare` writes them again, and the store is what it was."""
+    sound = part_bytes(out), (out / TOGETHER).read_bytes(), (out / "manifest.parquet").read_bytes()
+    DAMAGES[damage](out)
+    with pytest.raises(errors.CorruptStore):
+        tokenmill.verify(str(out))
+    result = prepare(str(out.parent / "in/out.jsonl"), out, **OPTIONS)
+    assert (result.units_done_now > 0) == ("pieces" in damage)
+    assert (part_bytes(out), (out / TOGETHER).read_bytes(), (out / "manifest.parquet").read_bytes()) == sound
+    tokenmill.verify(str(out))
+
+
+def test_verify_ends_with_3(out: Path) -> None:
+    """The command ends with the exit code for damage."""
+    DAMAGES["of another store"](out)
+    ended = dying.run("tokenmill", "verify", out, seconds=60)
+    assert ended.exit_code == errors.CORRUPT
+    assert "tokenmill prepare" in ended.output
+
+
+def test_records_in_a_store_without_bad_rows(tmp_path: Path, out: Path) -> None:
+    """Records beside parts that skip nothing are reported, and removed."""
+    source = tmp_path / "in" / "good.jsonl"
+    source.write_text(json.dumps({"text": "good"}) + "\n")
+    prepare(str(source), tmp_path / "good", **OPTIONS)
+    shutil.copyfile(out / TOGETHER, tmp_path / "good" / TOGETHER)
+    with pytest.raises(errors.CorruptStore):
+        tokenmill.verify(str(tmp_path / "good"))
+    prepare(str(source), tmp_path / "good", **OPTIONS)
+    assert not (tmp_path / "good" / TOGETHER).exists()
