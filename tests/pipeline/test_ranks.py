@@ -333,7 +333,7 @@ def test_a_claim_whose_holder_was_killed_is_taken_over(folder, tmp_path: Path, m
     monkeypatch.setattr(lease, "STALE_SECONDS", 1.0)
     code = (
         "import sys, time; from tokenmill.storage import folder_at;"
-        "claim = folder_at(sys.argv[1]).claim('planning');"
+        "claim = folder_at(sys.argv[1]).lease('planning');"
         "assert claim.take(); print('taken', flush=True); time.sleep(60)"
     )
     holder = subprocess.Popen([sys.executable, "-c", code, folder.root], stdout=subprocess.PIPE, text=True)

@@ -111,7 +111,7 @@ def test_waiting_is_not_deaf() -> None:
 def test_nothing_that_was_foreseen_is_fetched_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     """Units that are larger than what may wait are fetched once all the same, and no more of them than may be."""
     monkeypatch.setattr(range_file, "_foreseen", range_file._Foreseen())
-    monkeypatch.setattr(range_file, "PIECE_BYTES", 1000)
+    monkeypatch.setattr(range_file, "CHUNK_BYTES", 1000)
     monkeypatch.setattr(range_file, "WINDOW_BYTES", 4000)
     monkeypatch.setattr(range_file, "FORESEEN_BYTES", 6000)
     asked: list[tuple[int, int]] = []

@@ -18,7 +18,7 @@ from tokenmill.storage.prefetch import io_threads
 Span = tuple[int, int]
 Fetch = Callable[[int, int], pa.Buffer]
 
-PIECE_BYTES = 8 << 20
+CHUNK_BYTES = 8 << 20
 """How much is asked for at once: a request that breaks off costs no more."""
 
 WINDOW_BYTES = 32 << 20
@@ -68,7 +68,7 @@ def prefetch(file: FileInfo, fetch: Fetch, spans: Sequence[Span]) -> None:
 def _pieces(spans: Sequence[Span]) -> list[Span]:
     """Spans cut into pieces of bounded size."""
     return [
-        (place, min(place + PIECE_BYTES, stop)) for start, stop in spans for place in range(start, stop, PIECE_BYTES)
+        (place, min(place + CHUNK_BYTES, stop)) for start, stop in spans for place in range(start, stop, CHUNK_BYTES)
     ]
 
 
@@ -138,8 +138,8 @@ class RangeFile(io.RawIOBase):
         start, block = self._block
         if not start <= position < start + block.size:
             goes_on = bool(block.size) and position == start + block.size
-            least = min(2 * block.size, PIECE_BYTES) if goes_on else MIN_BYTES
-            end = min(max(stop, position + least), position + PIECE_BYTES, self._file.size)
+            least = min(2 * block.size, CHUNK_BYTES) if goes_on else MIN_BYTES
+            end = min(max(stop, position + least), position + CHUNK_BYTES, self._file.size)
             self._block = (position, self._fetch(position, end))
         return self._block
 
