@@ -52,7 +52,7 @@ class StoreGuard:
 
     def refuse_store(self, listing: storage.Listing) -> None:
         """Raise SourceError if the directory that was to be searched is itself a store."""
-        if listing.searched not in listing.apart:
+        if listing.searched not in listing.skipped:
             return
         if self.is_out(storage.identity_at(listing.searched)):
             raise SourceError(
