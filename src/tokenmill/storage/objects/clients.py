@@ -9,7 +9,6 @@ import functools
 import os
 import re
 import threading
-from collections.abc import Callable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -48,45 +47,30 @@ _lock = threading.Lock()  # only one thread makes or looks up a client
 
 
 def client(url: str) -> tuple[ObjectStore, str]:
-    """The client for a URL's bucket, and the key in it."""
+    """The client for a URL's bucket that reads, lists and deletes, and the key in the bucket."""
     scheme, bucket, key = split_url(url)
     if not re.fullmatch("[^:@]+", bucket):
         check(url)
+    # Not in a worker: its driver has checked the server, which may be restarting now.
+    if not status_page.is_supervised():
+        with _lock:
+            _check_reachable(os.getpid(), scheme, bucket, credentials.location(scheme))
+    return _get_client("reader", scheme, bucket), key
+
+
+def _get_client(kind: str, scheme: str, bucket: str) -> ObjectStore:
     identity = credentials.identity(scheme)
     with _lock:
-        # Not in a worker: its driver has checked the server, which may be restarting now.
-        if not status_page.is_supervised():
-            _check_reachable(os.getpid(), scheme, bucket, credentials.location(scheme))
-        return _client(os.getpid(), scheme, bucket, identity), key
+        return _cached_client(os.getpid(), kind, scheme, bucket, identity)
 
 
-@functools.lru_cache(maxsize=64)
-def _client(_process: int, scheme: str, bucket: str, _identity: str) -> ObjectStore:
+@functools.lru_cache(maxsize=192)
+def _cached_client(_process: int, kind: str, scheme: str, bucket: str, _identity: str) -> ObjectStore:
     """Cached per process: the threads of a client do not survive a fork."""
-    return _new_client(scheme, bucket, OPTIONS, RETRIES)
-
-
-def writer(url: str) -> ObjectStore:
-    """A client for a URL's bucket whose timeouts allow large requests over a slow line."""
-    scheme, bucket, _ = split_url(url)
-    with _lock:
-        return _writer(os.getpid(), scheme, bucket, credentials.identity(scheme))
-
-
-@functools.lru_cache(maxsize=64)
-def _writer(_process: int, scheme: str, bucket: str, _identity: str) -> ObjectStore:
-    return _new_client(scheme, bucket, WRITING_OPTIONS, WRITING_RETRIES)
-
-
-def creator(url: str) -> ObjectStore:
-    """The same without retries, for conditional writes: their caller decides which answers are final."""
-    scheme, bucket, _ = split_url(url)
-    with _lock:
-        return _creator(os.getpid(), scheme, bucket, credentials.identity(scheme))
-
-
-@functools.lru_cache(maxsize=64)
-def _creator(_process: int, scheme: str, bucket: str, _identity: str) -> ObjectStore:
+    if kind == "reader":
+        return _new_client(scheme, bucket, OPTIONS, RETRIES)
+    if kind == "writer":
+        return _new_client(scheme, bucket, WRITING_OPTIONS, WRITING_RETRIES)
     return _new_client(scheme, bucket, WRITING_OPTIONS, {**WRITING_RETRIES, "max_retries": 0})
 
 
@@ -95,28 +79,29 @@ class BucketClients:
 
     def __init__(self, root: str) -> None:
         self._root = root
-        self._location = credentials.location(split_url(root)[0])
-        self._clients: dict[str, ObjectStore] = {}
-        self._get("reader", lambda url: client(url)[0])
+        self._scheme, self._bucket, _ = split_url(root)
+        self._location = credentials.location(self._scheme)
+        self._clients = {"reader": client(root)[0]}
 
     @property
     def reader(self) -> ObjectStore:
         """The client for everything but writing."""
-        return self._get("reader", lambda url: client(url)[0])
+        return self._get("reader")
 
     @property
     def writer(self) -> ObjectStore:
-        """The client for writing."""
-        return self._get("writer", writer)
+        """The client for writing. Its timeouts allow large requests over a slow line."""
+        return self._get("writer")
 
     @property
     def creator(self) -> ObjectStore:
-        """The client for conditional writes."""
-        return self._get("creator", creator)
+        """The client for conditional writes. It does not retry: its caller decides which answers are final."""
+        return self._get("creator")
 
-    def _get(self, kind: str, make: Callable[[str], ObjectStore]) -> ObjectStore:
-        if kind not in self._clients or credentials.location(split_url(self._root)[0]) == self._location:
-            self._clients[kind] = make(self._root)
+    def _get(self, kind: str) -> ObjectStore:
+        if kind not in self._clients or credentials.location(self._scheme) == self._location:
+            is_reader = kind == "reader"
+            self._clients[kind] = client(self._root)[0] if is_reader else _get_client(kind, self._scheme, self._bucket)
         return self._clients[kind]
 
 
