@@ -48,7 +48,7 @@ def scheme(address: str) -> str:
 
 
 def absolute(address: str) -> str:
-    """The address as it is stored: absolute, without a trailing slash, the scheme of a URL in lower case."""
+    """The address as it is stored: absolute, `~` and `..` resolved, no slash at its end, its scheme in lower case."""
     kind = scheme(address)
     if kind:
         return f"{kind}://{address[len(kind) + 3 :].rstrip('/')}"

@@ -75,13 +75,13 @@ class Folder(Protocol):
     def buffer(self, name: str) -> pa.Buffer:
         """All bytes of a published file, memory-mapped on a disk."""
 
-    def publish(self, name: str, *, durable: bool = True, first: bool = False) -> AbstractContextManager[BinaryIO]:
+    def publish(self, name: str, *, durable: bool = True, if_absent: bool = False) -> AbstractContextManager[BinaryIO]:
         """Write a file that appears under its name, complete, when the block ends without an error.
 
         Args:
             name: Where the file appears. An existing file is replaced.
             durable: Make the name survive a power cut at once. Otherwise the next `sync_directory` does.
-            first: Do not replace a file: raise AlreadyPublishedError if there is one.
+            if_absent: Do not replace a file: raise AlreadyPublishedError if there is one.
         """
 
     def publish_if_absent(self, name: str, data: pa.Buffer) -> bool:
@@ -129,10 +129,10 @@ class Folder(Protocol):
     def remove_temporaries(self, directory: str) -> int:
         """Remove what interrupted writers left; returns the number of files. The caller must hold the lock."""
 
-    def lock(self, name: str, waiting: Callable[[str], None] | None = None) -> AbstractContextManager[None]:
+    def lock(self, name: str, on_wait: Callable[[str], None] | None = None) -> AbstractContextManager[None]:
         """Hold the folder exclusively, where it supports locks; an object store lets every process write.
 
-        If another process holds it, `waiting` is called with that process and the call blocks. Without `waiting`
+        If another process holds it, `on_wait` is called with that process and the call blocks. Without `on_wait`
         UsageError is raised.
         """
 

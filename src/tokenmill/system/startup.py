@@ -17,7 +17,7 @@ class _NoPandas(MetaPathFinder):
 def skip_pandas() -> None:
     """Make pandas look uninstalled.
 
-    pyarrow imports it at the first `pa.array` to recognize its objects, which costs each process a second and 30 MB.
-    tokenmill has no such objects.
+    pyarrow imports it at the first `pa.array` to recognize its objects, which costs each process over a second
+    and 30 MB. tokenmill has no such objects.
     """
     sys.meta_path.insert(0, _NoPandas())

@@ -36,7 +36,7 @@ from tokenmill.storage.local.writing import AlreadyPublishedError, EagerFile, re
 from tokenmill.system import machine
 
 TEMPORARY_SUFFIX = ".tmp"
-TIDY_SECONDS = 20.0  # a process that cleans up after others may hold the exclusive lock this long
+CLEANUP_SECONDS = 20.0  # a process that cleans up after others may hold the exclusive lock this long
 CHUNK_BYTES = 1 << 20
 
 # The temporary names that `publish` makes. Only these are removed: a user's file may end in .tmp, too.
@@ -155,7 +155,7 @@ class DiskFolder:
         return self.map(name).read_buffer() if self.size(name) else pa.py_buffer(b"")
 
     @contextlib.contextmanager
-    def publish(self, name: str, *, durable: bool = True, first: bool = False) -> Iterator[BinaryIO]:
+    def publish(self, name: str, *, durable: bool = True, if_absent: bool = False) -> Iterator[BinaryIO]:
         """Write a file that appears under its name, complete, when the block ends without an error; see Folder."""
         path = self.path(name)
         temporary = f"{os.path.dirname(path)}/.{os.path.basename(path)}.{secrets.token_hex(6)}{TEMPORARY_SUFFIX}"
@@ -165,7 +165,7 @@ class DiskFolder:
                     yield file
                     file.flush()
                     os.fsync(file.fileno())
-                (rename_if_absent if first else os.replace)(temporary, path)
+                (rename_if_absent if if_absent else os.replace)(temporary, path)
                 if durable:
                     sync_directory(os.path.dirname(path))
         finally:
@@ -175,7 +175,7 @@ class DiskFolder:
     def publish_if_absent(self, name: str, data: pa.Buffer) -> bool:
         """Publish a file unless one exists. Of several processes that try, one gets True."""
         try:
-            with self.publish(name, first=True) as file:
+            with self.publish(name, if_absent=True) as file:
                 file.write(data)
         except AlreadyPublishedError:
             return False
@@ -249,9 +249,9 @@ class DiskFolder:
         return removed
 
     @contextlib.contextmanager
-    def lock(self, name: str, waiting: Callable[[str], None] | None = None) -> Iterator[None]:
+    def lock(self, name: str, on_wait: Callable[[str], None] | None = None) -> Iterator[None]:
         """Hold the folder exclusively; see Folder. The system releases the lock however the process ends."""
-        with locked(self.root, self.path(name), EXCLUSIVE, waiting) as file:
+        with locked(self.root, self.path(name), EXCLUSIVE, on_wait) as file:
             with writing(self.path(name)):
                 file.truncate(0)
                 os.write(file.fileno(), b"%d\n" % os.getpid())
@@ -263,7 +263,7 @@ class DiskFolder:
 
         The last of several processes takes the exclusive lock for a moment to clean up.
         """
-        with locked(self.root, self.path(name), SHARED, timeout_seconds=TIDY_SECONDS) as file:
+        with locked(self.root, self.path(name), SHARED, timeout_seconds=CLEANUP_SECONDS) as file:
             file.truncate(0)  # remove the process id of an earlier exclusive holder
             yield
 

@@ -22,12 +22,12 @@ SHARED = fcntl.LOCK_SH
 
 @contextmanager
 def locked(
-    folder: str, path: str, kind: int, waiting: Callable[[str], None] | None = None, timeout_seconds: float = 0.0
+    folder: str, path: str, kind: int, on_wait: Callable[[str], None] | None = None, timeout_seconds: float = 0.0
 ) -> Iterator[BinaryIO]:
     """Hold the lock file of a folder.
 
-    If other processes hold it after the timeout, `waiting` is called with their description and the call blocks.
-    Without `waiting` UsageError is raised.
+    If other processes hold it after the timeout, `on_wait` is called with their description and the call blocks.
+    Without `on_wait` UsageError is raised.
     """
     with lock_file(path) as file:
         deadline = time.monotonic() + timeout_seconds
@@ -35,14 +35,14 @@ def locked(
             time.sleep(0.1)
         if not taken:
             owner = str(holder(file) or "several, on one or more machines")
-            if waiting is None:
+            if on_wait is None:
                 raise UsageError(
                     f"another run is writing to {folder}",
                     f"process      {owner}",
                     "Wait for it to end, stop it, or use another --out.",
                     exit_code=TRY_AGAIN,
                 )
-            waiting(owner)
+            on_wait(owner)
             fcntl.flock(file, kind)
         yield file
 

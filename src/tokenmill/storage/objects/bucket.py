@@ -154,10 +154,10 @@ class BucketFolder:
         return self._whole(name)
 
     @contextlib.contextmanager
-    def publish(self, name: str, *, durable: bool = True, first: bool = False) -> Iterator[BinaryIO]:
-        """Write an object that appears when the block ends; see Folder. With `first` it is in memory until then."""
+    def publish(self, name: str, *, durable: bool = True, if_absent: bool = False) -> Iterator[BinaryIO]:
+        """Write an object that appears when the block ends; see Folder. With `if_absent` it is in memory until then."""
         del durable  # an object is durable as soon as it exists
-        if first:
+        if if_absent:
             memory = pa.BufferOutputStream()
             yield memory
             if not self.publish_if_absent(name, memory.getvalue()):
@@ -254,7 +254,7 @@ class BucketFolder:
         return 0
 
     @contextlib.contextmanager
-    def lock(self, name: str, waiting: Callable[[str], None] | None = None) -> Iterator[None]:  # noqa: ARG002
+    def lock(self, name: str, on_wait: Callable[[str], None] | None = None) -> Iterator[None]:  # noqa: ARG002
         """Let every process write, and flush this process's journals when the block ends."""
         try:
             yield

@@ -32,7 +32,7 @@ class RowGroup:
 
 
 @dataclass(frozen=True, slots=True)
-class HeldBytes:
+class UnpackedSize:
     """The size of a file's pages: their unpacked bytes, and the values of the column with the most values."""
 
     unpacked_bytes: int
@@ -52,7 +52,7 @@ def read_groups(data: pa.Buffer) -> list[RowGroup]:
     return groups
 
 
-def count_pages(data: pa.Buffer, groups: Sequence[RowGroup]) -> HeldBytes:
+def count_pages(data: pa.Buffer, groups: Sequence[RowGroup]) -> UnpackedSize:
     """Read the header of every page. Raises MalformedDataError if they contradict the footer."""
     view = memoryview(data).cast("B")
     if sum(size for group in groups for _, size, _ in group.columns) > len(view):
@@ -68,7 +68,7 @@ def count_pages(data: pa.Buffer, groups: Sequence[RowGroup]) -> HeldBytes:
             unpacked += column_bytes
     for columns in zip(*(group.columns for group in groups), strict=False):
         max_values = max(max_values, sum(values for _, _, values in columns))
-    return HeldBytes(unpacked, max_values)
+    return UnpackedSize(unpacked, max_values)
 
 
 def _group(group: Fields) -> RowGroup:

@@ -41,11 +41,11 @@ def read_parquet(
         wanted: The columns to read; all by default.
     """
     groups = read_groups(data)
-    held = count_pages(data, groups)
+    unpacked = count_pages(data, groups)
     limit = FACTOR * data.size + SPARE
-    if max(held.unpacked_bytes, held.max_values, sum(group.rows for group in groups)) > limit:
+    if max(unpacked.unpacked_bytes, unpacked.max_values, sum(group.rows for group in groups)) > limit:
         raise MalformedDataError(
-            f"{data.size} bytes would become {held.unpacked_bytes} bytes and {held.max_values} values"
+            f"{data.size} bytes would become {unpacked.unpacked_bytes} bytes and {unpacked.max_values} values"
         )
     try:
         reader = pq.ParquetFile(pa.BufferReader(data))
