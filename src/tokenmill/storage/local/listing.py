@@ -43,28 +43,28 @@ class Directory:
 class SkippedEntry(Protocol):
     """Decides which directories below the searched one are skipped."""
 
-    def is_mark(self, name: str) -> bool:
+    def is_marker(self, name: str) -> bool:
         """Whether the decision depends on a file or directory of this name."""
 
-    def holds(self, directory: Directory) -> bool:
+    def skips(self, directory: Directory) -> bool:
         """Whether to skip a directory with everything in it."""
 
-    def owns(self, directory: Directory, name: str) -> bool:
+    def skips_name(self, directory: Directory, name: str) -> bool:
         """Whether to skip one name, and everything below it, in the directory where a glob starts."""
 
 
 class SkipNothing:
     """Skips nothing."""
 
-    def is_mark(self, name: str) -> bool:  # noqa: ARG002 - protocol
+    def is_marker(self, name: str) -> bool:  # noqa: ARG002 - protocol
         """False."""
         return False
 
-    def holds(self, directory: Directory) -> bool:  # noqa: ARG002 - protocol
+    def skips(self, directory: Directory) -> bool:  # noqa: ARG002 - protocol
         """False."""
         return False
 
-    def owns(self, directory: Directory, name: str) -> bool:  # noqa: ARG002 - protocol
+    def skips_name(self, directory: Directory, name: str) -> bool:  # noqa: ARG002 - protocol
         """False."""
         return False
 
@@ -132,7 +132,7 @@ def walk(root: str, skip: SkippedEntry) -> Listing:
                 entries = sorted(scanned, key=lambda entry: entry.name)
         except OSError as error:
             raise _cannot_list(path, error) from error
-        if skip.holds(Directory(path, identity, frozenset(entry.name for entry in entries))):
+        if skip.skips(Directory(path, identity, frozenset(entry.name for entry in entries))):
             listing.skipped.append(path)
             continue
         for entry in entries:
@@ -205,13 +205,13 @@ class _GlobRules:
         name_start = len(self._root) + 1
         slash = path.find("/", name_start)
         name = path[name_start : slash if slash != -1 else len(path)]
-        if self._start is not None and self._skip.owns(self._start, name):
+        if self._start is not None and self._skip.skips_name(self._start, name):
             return self._start.path
         while slash != -1:
             above = path[:slash]
             if above not in self._is_skipped:
                 directory = self._directory(above)
-                self._is_skipped[above] = directory is not None and self._skip.holds(directory)
+                self._is_skipped[above] = directory is not None and self._skip.skips(directory)
             if self._is_skipped[above]:
                 return above
             slash = path.find("/", slash + 1)
@@ -230,17 +230,17 @@ def without_skipped(root: str, files: list[FileInfo], skip: SkippedEntry, *, is_
     names: dict[str, set[str]] = {}
     for file in files:
         for directory, name in _directories_above(root, file.path):
-            marks = names.setdefault(directory, set())
-            if skip.is_mark(name):
-                marks.add(name)
-    directories = {path: Directory(path, path, frozenset(marks)) for path, marks in names.items()}
+            markers = names.setdefault(directory, set())
+            if skip.is_marker(name):
+                markers.add(name)
+    directories = {path: Directory(path, path, frozenset(markers)) for path, markers in names.items()}
     skipped = {
-        path for path, directory in directories.items() if skip.holds(directory) and not (is_named and path == root)
+        path for path, directory in directories.items() if skip.skips(directory) and not (is_named and path == root)
     }
 
     def skipped_directory(path: str) -> str | None:
         for directory, name in _directories_above(root, path):
-            if directory in skipped or (is_named and directory == root and skip.owns(directories[root], name)):
+            if directory in skipped or (is_named and directory == root and skip.skips_name(directories[root], name)):
                 return directory
         return None
 
