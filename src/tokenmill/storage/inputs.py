@@ -17,7 +17,6 @@ from tokenmill.storage.globs import fixed_prefix
 from tokenmill.storage.local.listing import (
     Identity,
     Listing,
-    SkipNothing,
     SkippedEntry,
     file_info,
     identity_of,
@@ -68,9 +67,8 @@ def stat(path: str) -> FileInfo:
     return file_info(path, status, is_link=os.path.islink(path))
 
 
-def find(pattern: str, skip: SkippedEntry | None = None) -> Listing:
+def find(pattern: str, skip: SkippedEntry) -> Listing:
     """The files that a path, directory or glob names, except those in directories that `skip` selects."""
-    skip = skip or SkipNothing()
     remote = _remote(pattern)
     if remote is not None:
         is_named, files = remote.find(pattern)

@@ -53,22 +53,6 @@ class SkippedEntry(Protocol):
         """Whether to skip one name, and everything below it, in the directory where a glob starts."""
 
 
-class SkipNothing:
-    """Skips nothing."""
-
-    def is_marker(self, name: str) -> bool:  # noqa: ARG002 - protocol
-        """False."""
-        return False
-
-    def skips(self, directory: Directory) -> bool:  # noqa: ARG002 - protocol
-        """False."""
-        return False
-
-    def skips_name(self, directory: Directory, name: str) -> bool:  # noqa: ARG002 - protocol
-        """False."""
-        return False
-
-
 @dataclass(slots=True)
 class Listing:
     """The files that a path, directory or glob names, and what else the search met.
