@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import pyarrow as pa
 
 from tokenmill.errors import CorruptStore, SourceError, StoreError, TokenmillError
-from tokenmill.storage.addresses import absolute, split_url
+from tokenmill.storage.addresses import FileInfo, absolute, split_url
 from tokenmill.storage.folder import Lease
 from tokenmill.storage.interruptible import interruptible
 from tokenmill.storage.local.guards import MAX_BYTES, check_size, truncated_error
@@ -208,7 +208,8 @@ class BucketFolder:
         """Join the regions: read them in order while the final object is uploaded."""
         if not self._has_size(name, size):
             try:
-                chunks = read_regions(self, name, size, self._store)
+                regions = read.below(self.path(region_directory(name)), self._store)
+                chunks = read_regions(self, name, size, regions, self._fetch)
                 with self._explained(name, "write"), self._upload(name, part_bytes(size)) as upload:
                     for data in chunks:
                         upload.write(data)
@@ -318,8 +319,11 @@ class BucketFolder:
         stop = file.size if count is None else start + count
         if stop > file.size:
             raise truncated_error(file.path, stop)
-        fetch = functools.partial(read.fetch, file.path, file.fingerprint, store=self._store)
-        return RangeFile(file, fetch, [(start, stop)])
+        return RangeFile(file, functools.partial(self._fetch, file), [(start, stop)])
+
+    def _fetch(self, file: FileInfo, start: int, stop: int) -> pa.Buffer:
+        """A byte range, with the client of this moment: credentials may be renewed while a file is read."""
+        return read.fetch(file.path, file.fingerprint, start, stop, self._store)
 
     def _delete(self, keys: list[str]) -> None:
         import obstore  # noqa: PLC0415 - not for local runs

@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import itertools
 import posixpath
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Iterator
 
 import pyarrow as pa
 
 from tokenmill.errors import StoreError
 from tokenmill.storage.addresses import FileInfo
 from tokenmill.storage.folder import Folder
-from tokenmill.storage.objects import read
 from tokenmill.storage.prefetch import prefetch_map
 from tokenmill.storage.range_file import CHUNK_BYTES
-
-if TYPE_CHECKING:
-    from obstore.store import ObjectStore
 
 PREFETCH_CHUNKS = 6  # fetched in the background while one chunk is written
 
@@ -32,22 +27,19 @@ def region_name(name: str, start: int) -> str:
     return f"{region_directory(name)}/{start:020d}"
 
 
-def read_regions(folder: Folder, name: str, size: int, store: ObjectStore) -> Iterator[pa.Buffer]:
+def read_regions(
+    folder: Folder, name: str, size: int, regions: Iterable[FileInfo], fetch: Callable[[FileInfo, int, int], pa.Buffer]
+) -> Iterator[pa.Buffer]:
     """The bytes of all regions in order. Raises StoreError if they do not make up `size` bytes without a gap."""
     root = folder.path(region_directory(name))
-    regions = sorted(read.below(root, store), key=lambda region: region.path)
-    ends = list(itertools.accumulate(region.size for region in regions))
-    starts = [int(region.path[len(root) + 1 :]) for region in regions]
+    ordered = sorted(regions, key=lambda region: region.path)
+    ends = list(itertools.accumulate(region.size for region in ordered))
+    starts = [int(region.path[len(root) + 1 :]) for region in ordered]
     if [0, *ends] != [*starts, size]:
         raise StoreError(f"a stretch of {folder.path(name)} has gone", "Run the same command again.")
     chunks = [
         (region, start, min(start + CHUNK_BYTES, region.size))
-        for region in regions
+        for region in ordered
         for start in range(0, region.size, CHUNK_BYTES)
     ]
-
-    def fetch(chunk: tuple[FileInfo, int, int]) -> pa.Buffer:
-        region, start, stop = chunk
-        return read.fetch(region.path, region.fingerprint, start, stop, store)
-
-    return prefetch_map(folder, fetch, chunks, PREFETCH_CHUNKS)
+    return prefetch_map(folder, lambda chunk: fetch(*chunk), chunks, PREFETCH_CHUNKS)
