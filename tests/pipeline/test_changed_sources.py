@@ -130,7 +130,7 @@ def test_every_name_of_a_store_is_known_as_one(corpus: Path, tmp_path: Path) -> 
         "log-3.jsonl",
         "plan-0123456789abcdef.parquet",
     }
-    assert [name for name in sorted(names) if not guard.is_mark(name)] == []
+    assert [name for name in sorted(names) if not guard.is_marker(name)] == []
 
 
 def test_a_store_below_a_source_prefix_is_not_a_source(s3: Bucket, corpus: Path) -> None:

@@ -263,7 +263,7 @@ def test_ranks_and_a_run_alone_do_not_mix_on_a_disk(
     corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A run that holds the store for itself keeps ranks out, and the other way round; both say so."""
-    monkeypatch.setattr(disk, "TIDY_SECONDS", 0.2)
+    monkeypatch.setattr(disk, "CLEANUP_SECONDS", 0.2)
     folder = folder_at(str(tmp_path / "out"))
     folder.create()
     with folder.lock(".lock"), pytest.raises(UsageError, match="another run is writing"), folder.shared_lock(".lock"):

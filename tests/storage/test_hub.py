@@ -69,7 +69,7 @@ def folder(tmp_path: Path) -> Path:
 def served(hub: Hub, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Hub:
     """A hub with that repository, which this process takes for the Hub."""
     hub.add(NAME, folder)
-    hub_files._memory.cache_clear()  # the repository of another test has the same commit
+    hub_files._locations.cache_clear()  # the repository of another test has the same commit
     monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", hub.endpoint)
     return hub
 
@@ -487,7 +487,7 @@ def test_a_copy_is_kept(served, folder, tmp_path, path):
 
 def test_a_copy_in_pieces(served, folder, tmp_path, monkeypatch):
     """A large file is fetched in several pieces, of which each may break off."""
-    monkeypatch.setattr("tokenmill.storage.hub.cache.PIECE_BYTES", 64 << 10)
+    monkeypatch.setattr("tokenmill.storage.hub.cache.CHUNK_BYTES", 64 << 10)
     file = info(served, LARGE)
     with Proxy(served.cdn_port) as proxy:
         served.cdn_endpoint = proxy.endpoint

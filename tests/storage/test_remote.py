@@ -41,6 +41,7 @@ from tests.support.source_files import KINDS, SEPARATOR
 from tokenmill import storage
 from tokenmill.errors import StorageError
 from tokenmill.exports.formats import FORMATS
+from tokenmill.sources.store_guard import StoreGuard
 from tokenmill.storage.objects import bucket
 from tokenmill.store import layout
 
@@ -234,15 +235,15 @@ def test_globs_and_directories_find_what_they_find_on_a_disk(s3: Bucket, tmp_pat
     for pattern in PATTERNS:
         found = []
         for root in (str(tmp_path / "root"), f"{s3.url}/root"):
-            listing = storage.find(f"{root}/{pattern}")
+            listing = storage.find(f"{root}/{pattern}", StoreGuard())
             found.append((listing.is_named, sorted(file.path[len(root) :] for file in listing.files)))
         assert found[0] == found[1], pattern
     put_directory(s3.server, f"{s3.url}/root/none/")
-    assert [file.path for file in storage.find(f"{s3.url}/root/*").files] == [f"{s3.url}/root/top.txt"]
+    assert [file.path for file in storage.find(f"{s3.url}/root/*", StoreGuard()).files] == [f"{s3.url}/root/top.txt"]
     with pytest.raises(package.TokenmillError, match="no object matches"):
-        storage.find(f"{s3.url}/root/*.parquet")
+        storage.find(f"{s3.url}/root/*.parquet", StoreGuard())
     with pytest.raises(package.TokenmillError, match="none below it"):
-        storage.find(f"{s3.url}/roo")
+        storage.find(f"{s3.url}/roo", StoreGuard())
 
 
 @pytest.mark.parametrize("at_once", [7, 30, 1000])

@@ -110,10 +110,10 @@ def test_waiting_is_not_deaf() -> None:
 
 def test_nothing_that_was_foreseen_is_fetched_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     """Units that are larger than what may wait are fetched once all the same, and no more of them than may be."""
-    monkeypatch.setattr(range_file, "_foreseen", range_file._Foreseen())
-    monkeypatch.setattr(range_file, "PIECE_BYTES", 1000)
+    monkeypatch.setattr(range_file, "_prefetched", range_file._Prefetched())
+    monkeypatch.setattr(range_file, "CHUNK_BYTES", 1000)
     monkeypatch.setattr(range_file, "WINDOW_BYTES", 4000)
-    monkeypatch.setattr(range_file, "FORESEEN_BYTES", 6000)
+    monkeypatch.setattr(range_file, "PREFETCH_BYTES", 6000)
     asked: list[tuple[int, int]] = []
 
     def fetch(start: int, stop: int) -> pa.Buffer:
@@ -124,7 +124,7 @@ def test_nothing_that_was_foreseen_is_fetched_twice(monkeypatch: pytest.MonkeyPa
     units = [[(start, start + 10_000)] for start in range(0, 50_000, 10_000)]
     for number, spans in enumerate(units):
         for later in units[number + 1 : number + 3]:
-            range_file.prefetch(file, fetch, later)
+            range_file.prefetch_spans(file, fetch, later)
         with range_file.RangeFile(file, fetch, spans) as stream:
             stream.seek(spans[0][0])
             assert len(stream.read(10_000)) == 10_000

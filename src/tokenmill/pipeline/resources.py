@@ -106,6 +106,6 @@ def _of_cluster(wanted: int, most_workers: int, budget: int, smallest_worker_byt
     notice = None
     if share * room.of_machine > budget - OWN_BYTES and share == smallest_worker_bytes:
         notice = f"each worker needs {size(share)}: the workers of a node may hold more than {size(budget)} together"
-    elif share > room.share_bytes / machine.DEFAULT_MEMORY_SHARE:
+    elif share > room.share_bytes / machine.DEFAULT_MEMORY_FRACTION:
         notice = f"nodes that have less than {share / 1e9:.1f} GB for each processor get fewer workers, or none"
     return Resources(wanted, worker_bytes, share * wanted, share, share * wanted, most, notice)

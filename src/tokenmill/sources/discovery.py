@@ -88,7 +88,7 @@ class _SourceSearch:
 
     def _note(self, listing: storage.Listing) -> None:
         self.ignored.special += listing.special
-        self.ignored.stores += listing.apart
+        self.ignored.stores += listing.skipped
         self.ignored.repeated += listing.linked
         self.ignored.hidden += listing.hidden
 

@@ -29,17 +29,17 @@ class StoreGuard:
     def __init__(self, out: str | None = None) -> None:
         self._out = None if out is None else storage.identity_at(out)
 
-    def is_mark(self, name: str) -> bool:
+    def is_marker(self, name: str) -> bool:
         """Whether a name is one that a store has."""
         return _OWN.fullmatch(name) is not None
 
-    def holds(self, directory: storage.Directory) -> bool:
+    def skips(self, directory: storage.Directory) -> bool:
         """Whether a directory is a store, or will be the store of this run."""
         return self.is_out(directory.identity) or _is_store(directory.names)
 
-    def owns(self, directory: storage.Directory, name: str) -> bool:
+    def skips_name(self, directory: storage.Directory, name: str) -> bool:
         """Whether a name belongs to a store: in a store's own directory a glob still finds other files."""
-        return self.is_mark(name) and self.holds(directory)
+        return self.is_marker(name) and self.skips(directory)
 
     def is_out(self, identity: storage.Identity | None) -> bool:
         """Whether this is the directory of the run's own store."""
@@ -48,11 +48,11 @@ class StoreGuard:
     def is_written_by_run(self, path: str) -> bool:
         """Whether a file that is named by its path is one that the run itself writes: a shell's `*` names them, too."""
         directory, _, name = path.rpartition("/")
-        return self._out is not None and self.is_mark(name) and self.is_out(storage.identity_at(directory))
+        return self._out is not None and self.is_marker(name) and self.is_out(storage.identity_at(directory))
 
     def refuse_store(self, listing: storage.Listing) -> None:
         """Raise SourceError if the directory that was to be searched is itself a store."""
-        if listing.searched not in listing.apart:
+        if listing.searched not in listing.skipped:
             return
         if self.is_out(storage.identity_at(listing.searched)):
             raise SourceError(

@@ -1,4 +1,7 @@
-"""Files: list, open, publish. The only place that knows file systems and object stores. Addresses are plain strings."""
+"""List, read and publish files. Only this package knows file systems, object stores and the Hub.
+
+Addresses are plain strings.
+"""
 
 from tokenmill.storage.addresses import FileInfo, absolute, resolved, scheme
 from tokenmill.storage.folder import Folder

@@ -1,4 +1,4 @@
-"""Addresses: a path on a disk, or a URL such as `s3://bucket/folder/file` and `hf://datasets/org/name@sha/file`."""
+"""Addresses: a local path, or a URL such as `s3://bucket/folder/file` and `hf://datasets/org/name@sha/file`."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ from dataclasses import dataclass, field
 from tokenmill.errors import UsageError
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
-_QUERY = re.compile(r"\?[\w.-]+=")
-"""What comes after an object's name in URLs of the web. A mere ? is a wildcard, or a part of a name."""
+_QUERY = re.compile(r"\?[\w.-]+=")  # of a web URL. A ? without = is a wildcard, or part of a name.
 
 OBJECT_STORES = ("s3", "gs", "az")
 HUB = "hf"
-_NEARLY = re.compile(f"({'|'.join((*OBJECT_STORES, HUB))}):/?(?!/)", re.IGNORECASE)
+_MISTYPED = re.compile(f"({'|'.join((*OBJECT_STORES, HUB))}):/?(?!/)", re.IGNORECASE)  # s3:/x
 CREDENTIALS = {
     "s3": "Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE; AWS_SKIP_SIGNATURE=true if it is public.",
     "gs": "Set GOOGLE_APPLICATION_CREDENTIALS, or run `gcloud auth application-default login`.",
@@ -25,10 +24,14 @@ CREDENTIALS = {
 
 @dataclass(frozen=True, slots=True)
 class FileInfo:
-    """A file as it stands now. The fingerprint changes when the content does.
+    """A file at the time it was listed. Its fingerprint changes when its content does.
 
-    `identity` is the device and the inode of a file on a disk, whatever path leads to it. `is_link` is true if the path
-    itself is a symbolic link. Both are known of files that were listed, and do not take part in comparisons.
+    Attributes:
+        path: The absolute path, or the URL.
+        size: The size in bytes.
+        fingerprint: The etag, the hash, or size and time of a local file.
+        identity: The device and inode of a local file, if it was listed.
+        is_link: Whether the path itself is a symbolic link, if it was listed.
     """
 
     path: str
@@ -39,25 +42,22 @@ class FileInfo:
 
 
 def scheme(address: str) -> str:
-    """`s3`, `hf` and so on; empty for a path on a disk."""
+    """`s3`, `hf` and so on; empty for a local path."""
     match = _URL.match(address)
     return match[1].lower() if match else ""
 
 
 def absolute(address: str) -> str:
-    """The address in the form that is stored: absolute, `~` and `..` resolved; a URL with its scheme in lower case.
-
-    It has no slash at its end.
-    """
+    """The address as it is stored: absolute, `~` and `..` resolved, no slash at its end, its scheme in lower case."""
     kind = scheme(address)
     if kind:
         return f"{kind}://{address[len(kind) + 3 :].rstrip('/')}"
     path = os.path.abspath(os.path.expanduser(address))
-    return path[1:] if path.startswith("//") else path  # which POSIX lets mean something else, and no system does
+    return path[1:] if path.startswith("//") else path  # POSIX allows // a meaning of its own; no system uses it
 
 
 def resolved(address: str) -> str:
-    """The address with all links in it followed, where there are links."""
+    """A local path with its symbolic links resolved; a URL as it is."""
     return address if scheme(address) else os.path.realpath(address)
 
 
@@ -69,23 +69,23 @@ def split_url(url: str) -> tuple[str, str, str]:
 
 
 def check(address: str) -> None:
-    """Raise UsageError for an address that cannot be meant as it is written; nothing secret in it is repeated."""
-    nearly = _NEARLY.match(address)
-    meant = f"{nearly[1].lower()}://{address[nearly.end() :]}" if nearly else address
-    _refuse_secrets(meant)
-    if nearly:
-        raise UsageError(f"{address} is neither a URL nor a path", f"Write {meant}, or ./{address} for a path.")
+    """Raise UsageError for a mistyped address or one that contains secrets, which the message does not repeat."""
+    mistyped = _MISTYPED.match(address)
+    corrected = f"{mistyped[1].lower()}://{address[mistyped.end() :]}" if mistyped else address
+    _refuse_secrets(corrected)
+    if mistyped:
+        raise UsageError(f"{address} is neither a URL nor a path", f"Write {corrected}, or ./{address} for a path.")
     if scheme(address) in OBJECT_STORES:
         _refuse_odd_keys(address)
 
 
 def shown(url: str) -> str:
-    """A URL that is not ours without what may be secret in it: a password, a signature."""
+    """A URL without the password or signature that it may contain, for messages."""
     return f"{scheme(url)}://..." if "@" in url else url.partition("?")[0]
 
 
 def _refuse_secrets(address: str) -> None:
-    """Refuse keys and signatures where they would be written down with every source and every store."""
+    """Refuse keys and signatures: addresses are stored with every source and in every store."""
     kind = scheme(address)
     if kind not in CREDENTIALS:
         return

@@ -1,4 +1,7 @@
-"""A directory of ours, on a disk or in an object store. A file appears in it whole or not at all."""
+"""Protocols of a writable directory, on a disk or in an object store, and of a lease in it.
+
+A published file is complete and immutable. Names are relative to the folder's root and use `/`.
+"""
 
 from __future__ import annotations
 
@@ -8,114 +11,139 @@ from typing import BinaryIO, Protocol
 
 import pyarrow as pa
 
-from tokenmill.storage.lease import Lease
+
+class Lease(Protocol):
+    """The right to do one thing, which one of several machines holds at a time.
+
+    On a disk it is a file lock, which ends with its holder. In an object store it is an object that its holder rewrites
+    at intervals; another process takes it over when the object has not changed for some time, so clocks need not agree.
+    Two holders are possible for a moment: the work that a lease guards must tolerate being done twice.
+    """
+
+    def take(self) -> bool:
+        """Try to take the lease. It may be called again after it returned False."""
+
+    def release(self) -> None:
+        """Give up the lease."""
 
 
 class Folder(Protocol):
-    """Published files, addressed by names relative to the folder's root."""
+    """Published files below a root."""
 
     root: str
 
     @property
     def is_remote(self) -> bool:
-        """Whether it is behind a network, so that waiting for it should be done in the background."""
+        """Whether reads wait for a network, so that callers should prefetch."""
 
     def path(self, name: str) -> str:
-        """The full path or URL of a name, which must stay inside the folder."""
+        """The full path or URL of a name. Raises CorruptStore if the name leads outside the folder."""
 
     def create(self, name: str = ".") -> bool:
-        """Make the folder, or one inside it, where folders have to be made; whether it was made now."""
+        """Make the folder, or a directory in it. Returns True if it did not exist; always False in an object store."""
 
     def exists(self, name: str) -> bool:
-        """Whether a file of that name has been published."""
+        """Whether a file of that name is published."""
 
     def names(self, directory: str) -> list[str]:
-        """The names of the published files directly inside a directory, unordered; none if it does not exist."""
+        """The published files directly inside a directory, unordered. Empty if the directory does not exist."""
 
     def numbered_names(self, directory: str, count: int) -> Iterator[list[str]]:
-        """The same where there may be `count` files that are called by their numbers, of eight digits; in lots."""
+        """The same in batches, for a directory of up to `count` files whose names begin with eight digits."""
 
     def numbered_sizes(self, directory: str, count: int) -> Iterator[list[tuple[str, int]]]:
-        """The same with the size of each file."""
+        """The same, each name with its file's size in bytes."""
 
     def size(self, name: str) -> int:
         """The size of a file in bytes."""
 
     def read(self, name: str, limit_bytes: int | None = None) -> bytes:
-        """The content of a file, or its first bytes."""
+        """The content of a file, or its first `limit_bytes` bytes."""
 
     def lines(self, name: str) -> Iterator[bytes]:
-        """The lines of a file, one after the other."""
+        """The lines of a file, read as they are consumed."""
 
     def chunks(self, name: str, start: int, count: int) -> Iterator[bytes]:
-        """A stretch of a file, some of it at a time."""
+        """A byte range of a file, in chunks of at most a mebibyte."""
 
     def read_at(self, name: str, start: int, count: int) -> bytes:
-        """Exactly these bytes of a file."""
+        """Exactly `count` bytes from `start`. Raises CorruptStore if the file is shorter."""
 
     def map(self, name: str) -> pa.NativeFile:
-        """A published, and therefore immutable, file for reading, without a copy where that can be."""
+        """A published file for reading, memory-mapped on a disk."""
 
     def buffer(self, name: str) -> pa.Buffer:
-        """All bytes of such a file."""
+        """All bytes of a published file, memory-mapped on a disk."""
 
-    def publish(self, name: str, *, durable: bool = True, first: bool = False) -> AbstractContextManager[BinaryIO]:
-        """Write a file that appears under its name when the block ends, complete, or never.
+    def publish(self, name: str, *, durable: bool = True, if_absent: bool = False) -> AbstractContextManager[BinaryIO]:
+        """Write a file that appears under its name, complete, when the block ends without an error.
 
-        If `settled`, the name survives a loss of power from then on; if not, from the next `settle` on. If it is to be
-        the `first` of that name, and there is one, Overtaken is raised.
+        Args:
+            name: Where the file appears. An existing file is replaced.
+            durable: Make the name survive a power cut at once. Otherwise the next `sync_directory` does.
+            if_absent: Do not replace a file: raise AlreadyPublishedError if there is one.
         """
 
     def publish_if_absent(self, name: str, data: pa.Buffer) -> bool:
-        """Publish a file unless there is one already, whatever it holds; whether it was."""
+        """Publish a file unless one exists, whatever it contains. Returns True if this call published it."""
 
     def check_conditional_create(self) -> None:
-        """Raise StorageError if two processes could both publish the first file of a name; on a disk they cannot."""
+        """Raise StorageError if two processes could both publish the first file of a name. A disk always passes."""
 
     def publish_new(self, name: str, data: bytes) -> bool:
-        """Publish a file unless there is one; False if there is one with another content."""
+        """Publish a file unless one exists. Returns False if one exists with another content."""
 
     def write_region(self, name: str, size: int, start: int) -> AbstractContextManager[BinaryIO]:
-        """Write a stretch of a file that several writers fill; it appears under its name when it is sealed."""
+        """Write a byte range of a file that several processes write. `finalize` publishes the file.
+
+        Args:
+            name: The file that `finalize` publishes.
+            size: The size of the whole file in bytes.
+            start: The offset of the first byte written.
+        """
 
     def region_exists(self, name: str, size: int, start: int, count: int) -> bool:
-        """Whether a stretch that was filled is there, be the file of that size sealed or not."""
+        """Whether `count` bytes from `start` were written of a file of `size` bytes, finalized or not."""
 
-    def finalize(self, name: str, size: int, told: Callable[[int], None] = lambda _: None) -> None:
-        """Publish a file whose stretches have all been filled; nothing happens if that was done before.
+    def finalize(self, name: str, size: int, on_progress: Callable[[int], None] = lambda _: None) -> None:
+        """Publish a file whose regions are all written. Does nothing if it is already published.
 
-        Where they have to be joined, it is `told` how many bytes more are done.
+        An object store copies the regions into one object, and calls `on_progress` with the bytes of each step.
         """
 
     def sync_directory(self, directory: str) -> None:
-        """Make the names of the files in a directory survive a loss of power."""
+        """Make the names in a directory survive a power cut."""
 
     def append(self, name: str, data: bytes) -> None:
-        """Add lines to a journal, which several writers may keep at a time."""
+        """Add lines to a journal that several processes write."""
 
     def discard(self, name: str) -> None:
-        """Remove a file, if it is there."""
+        """Remove a file if it exists."""
 
     def remove(self, directory: str) -> None:
-        """Remove a directory of files, if it is there."""
+        """Remove a directory with its files if it exists."""
 
     def remove_if_empty(self, lock: str) -> None:
-        """Remove the folder itself if it is empty but for its lock, which the caller holds; else nothing happens."""
+        """Remove the folder if it contains nothing but its lock file, which the caller holds."""
 
     def remove_temporaries(self, directory: str) -> int:
-        """Remove what an interrupted writer left behind; call it only while holding the lock."""
+        """Remove what interrupted writers left; returns the number of files. The caller must hold the lock."""
 
-    def lock(self, name: str, waiting: Callable[[str], None] | None = None) -> AbstractContextManager[None]:
-        """Hold the folder for this process, where only one may write to it at a time."""
+    def lock(self, name: str, on_wait: Callable[[str], None] | None = None) -> AbstractContextManager[None]:
+        """Hold the folder exclusively, where it supports locks; an object store lets every process write.
+
+        If another process holds it, `on_wait` is called with that process and the call blocks. Without `on_wait`
+        UsageError is raised.
+        """
 
     def shared_lock(self, name: str) -> AbstractContextManager[None]:
-        """Hold the folder together with others who share it, and with nobody else."""
+        """Hold the folder together with other processes that call `shared_lock`, and exclude those that call `lock`."""
 
     def lease(self, name: str) -> Lease:
-        """Ask to be the only one, of all who share the folder, to do something."""
+        """A lease of that name, not yet taken."""
 
     def lock_holder(self, name: str) -> str | None:
-        """The process that holds the folder for itself now, if that can be told."""
+        """The process id of the exclusive holder, as text. None if there is none, or in an object store."""
 
     def free_bytes(self) -> int | None:
-        """The space left for it; None where there is no end to it."""
+        """The space left on the folder's file system. None for an object store."""

@@ -1,4 +1,4 @@
-"""Globs over keys, as they are over local paths: `*` stays within a name, `**` crosses directories."""
+"""Glob patterns over object keys, with the rules of local paths: `*` stays within a name, `**` crosses directories."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ BRACES = re.compile(r"\{[^{}/]*(,|\.\.)[^{}/]*\}")
 
 
 def fixed_prefix(pattern: str) -> str:
-    """The directories before the first one that holds a wildcard: what has to be listed."""
+    """The directories before the first one with a wildcard: the directory to list."""
     names = pattern.split("/")
-    fixed = next((place for place, name in enumerate(names) if glob.has_magic(name)), len(names))
+    fixed = next((index for index, name in enumerate(names) if glob.has_magic(name)), len(names))
     return "/".join(names[:fixed])
 
 
 def braces(pattern: str) -> list[str]:
-    """What to tell of a pattern that matches nothing and means something to a shell only: {a,b} or {0..9}."""
+    """Advice for a pattern that matches nothing because it uses a shell's {a,b} or {0..9}; empty for others."""
     return ["{ } is no pattern here: use *, ? or [ ], or name each."] * bool(BRACES.search(pattern))
 
 
 def matches(key: str, pattern: str) -> bool:
-    """Whether a key matches. Names that begin with a dot are only matched by one that does, too."""
+    """Whether a key matches. A name that begins with a dot needs a pattern that begins with a dot."""
     return _matches(key.split("/"), pattern.split("/"))
 
 
@@ -32,8 +32,8 @@ def _matches(names: Sequence[str], patterns: Sequence[str]) -> bool:
         return not names
     first, rest = patterns[0], patterns[1:]
     if first == "**":
-        hidden = next((place for place, name in enumerate(names) if name.startswith(".")), len(names))
-        return any(_matches(names[place:], rest or ["*"]) for place in range(hidden + 1))
+        hidden = next((index for index, name in enumerate(names) if name.startswith(".")), len(names))
+        return any(_matches(names[index:], rest or ["*"]) for index in range(hidden + 1))
     if not names or (names[0].startswith(".") and not first.startswith(".")):
         return False
     return fnmatch.fnmatchcase(names[0], first) and _matches(names[1:], rest)

@@ -1,4 +1,4 @@
-"""Sources: found by path, directory or glob, and opened for reading, wherever they are."""
+"""Find sources by path, directory or glob, and open them for reading, local or remote."""
 
 from __future__ import annotations
 
@@ -12,11 +12,9 @@ from types import ModuleType
 import pyarrow as pa
 
 from tokenmill.errors import SourceError
-from tokenmill.storage import range_file
 from tokenmill.storage.addresses import HUB, OBJECT_STORES, FileInfo, absolute, scheme
 from tokenmill.storage.globs import fixed_prefix
 from tokenmill.storage.local.listing import (
-    EVERYTHING,
     Identity,
     Listing,
     SkippedEntry,
@@ -25,18 +23,17 @@ from tokenmill.storage.local.listing import (
     kind_of_special,
     match,
     walk,
-    without_apart,
+    without_skipped,
 )
 from tokenmill.storage.objects.errors import changed
-from tokenmill.storage.range_file import Fetch, RangeFile, Span
+from tokenmill.storage.range_file import Fetch, RangeFile, Span, prefetch_spans
 from tokenmill.system import environment
 
-HUB_NAMES = 5
-"""How many names, between slashes, the address of a dataset on the Hub has before the path of a file."""
+HUB_NAMES = 5  # parts of a Hub address before the path of a file: hf:, an empty one, datasets, ORG, NAME@REVISION
 
 
 def _remote(address: str) -> ModuleType | None:
-    """The module that reads what is at an address, or None for a disk."""
+    """The module that reads from an address; None for a local path."""
     kind = scheme(address)
     if not kind:
         return None
@@ -48,49 +45,49 @@ def _remote(address: str) -> ModuleType | None:
         from tokenmill.storage.hub import listing  # noqa: PLC0415 - loads the client
 
         return listing
-    known = " ".join(f"{name}://" for name in (*OBJECT_STORES, HUB))
-    raise SourceError(f"{kind}:// is not known", f"given        {address}", f"known        {known}")
+    schemes = " ".join(f"{name}://" for name in (*OBJECT_STORES, HUB))
+    raise SourceError(f"{kind}:// is not known", f"given        {address}", f"known        {schemes}")
 
 
 def stat(path: str) -> FileInfo:
     """Size and fingerprint of one file."""
     remote = _remote(path)
     if remote is not None:
-        found: FileInfo = remote.stat(path)
-        return found
+        info: FileInfo = remote.stat(path)
+        return info
     try:
         status = os.stat(path)
     except OSError as error:
         raise SourceError(f"cannot read {path}", os.strerror(error.errno or 0)) from error
     except ValueError as error:  # a NUL in the path
         raise SourceError(f"cannot read {path!r}", str(error)) from error
-    if not S_ISREG(status.st_mode):  # a pipe would block whoever opens it, a device might never end
+    if not S_ISREG(status.st_mode):  # a pipe would block the reader, a device might never end
         kind = f"kind         {kind_of_special(status.st_mode)}"
         raise SourceError(f"{path} is not a regular file", kind, "Write what it gives to a file, and use that.")
     return file_info(path, status, is_link=os.path.islink(path))
 
 
-def find(pattern: str, apart: SkippedEntry = EVERYTHING) -> Listing:
-    """The files that a path, directory or glob names, without those in directories that are to be kept `apart`."""
+def find(pattern: str, skip: SkippedEntry) -> Listing:
+    """The files that a path, directory or glob names, except those in directories that `skip` selects."""
     remote = _remote(pattern)
     if remote is not None:
         is_named, files = remote.find(pattern)
-        return without_apart(_listed_root(pattern, files), files, apart, is_named=is_named)
+        return without_skipped(_listed_root(pattern, files), files, skip, is_named=is_named)
     path = absolute(pattern)
     if os.path.isdir(path):
-        return walk(path, apart)
+        return walk(path, skip)
     if os.path.lexists(path):
         return Listing([stat(path)])
     if glob.has_magic(pattern):
-        found = match(path, apart)
-        if found.files or found.apart or found.special:
-            return found
+        listing = match(path, skip)
+        if listing.files or listing.skipped or listing.special:
+            return listing
         raise SourceError(f"no file matches {pattern}", f"looked for   {path}")
     raise SourceError(f"no such file or directory: {pattern}", f"looked for   {path}")
 
 
 def identity_at(address: str) -> Identity | None:
-    """What tells a file or directory apart from all others, whatever path leads to it; None if there is none."""
+    """The identity of a file or directory, the same for every path to it; None if it does not exist."""
     path = absolute(address)
     if scheme(path):
         return path
@@ -101,7 +98,7 @@ def identity_at(address: str) -> Identity | None:
 
 
 def _listed_root(pattern: str, files: list[FileInfo]) -> str:
-    """The address of the directory that was listed for a pattern; that of the Hub has a commit in it."""
+    """The address of the directory that was listed for a pattern. On the Hub it contains the commit."""
     if scheme(pattern) != HUB:
         return fixed_prefix(absolute(pattern))
     from tokenmill.storage.hub.address import parse  # noqa: PLC0415 - only for the Hub
@@ -111,14 +108,14 @@ def _listed_root(pattern: str, files: list[FileInfo]) -> str:
 
 
 def open_input(file: FileInfo, expected: Sequence[Span] = (), *, keep: bool = False) -> pa.NativeFile:
-    """A file opened for random access; what is expected to be read is fetched ahead where that takes a network.
+    """Open a file for random access. The expected byte ranges of a remote file are prefetched.
 
-    With `keep`, all of a file of the Hub is fetched and kept instead, if there is a place to keep it in.
+    With `keep`, a file of the Hub is first copied whole into the cache directory, if one is set.
 
-    Plain reads of a disk rather than a memory map: a source that shrinks under a map kills the process with SIGBUS, a
-    short read is an error that can be told.
+    Local files are read, not memory-mapped: a source that shrinks under a map kills the process with SIGBUS, while a
+    short read is an ordinary error.
     """
-    path = _local(file, keep=keep)
+    path = _local_path(file, keep=keep)
     if path is None:
         return pa.PythonFile(RangeFile(file, _fetch(file), expected), mode="r")
     stat(path)
@@ -130,14 +127,14 @@ def open_input(file: FileInfo, expected: Sequence[Span] = (), *, keep: bool = Fa
 
 
 def prefetch(file: FileInfo, expected: Sequence[Span]) -> None:
-    """Begin to fetch what will be read of a file soon, if that takes a network and no whole copy of it is kept."""
-    kept = scheme(file.path) == HUB and environment.cache() is not None
-    if scheme(file.path) and not kept:
-        range_file.prefetch(file, _fetch(file), expected)
+    """Start to fetch byte ranges of a remote file, unless whole files of its kind are cached."""
+    is_cached = scheme(file.path) == HUB and environment.cache() is not None
+    if scheme(file.path) and not is_cached:
+        prefetch_spans(file, _fetch(file), expected)
 
 
 def read_start(file: FileInfo, limit_bytes: int) -> bytes:
-    """The first bytes of a file, all of them if it is short."""
+    """The first `limit_bytes` bytes of a file, or all of a shorter one."""
     try:
         with open_input(file, [(0, min(limit_bytes, file.size))]) as stream:
             return bytes(stream.read(limit_bytes))
@@ -147,17 +144,17 @@ def read_start(file: FileInfo, limit_bytes: int) -> bytes:
 
 
 def check_unchanged(file: FileInfo) -> None:
-    """Raise if a file is not what it was. One behind a network is only ever read in the version that is asked for."""
+    """Raise if a local file has changed. Remote files need no check: every read asks for one version."""
     if scheme(file.path):
         return
-    found = stat(file.path)
-    if found.fingerprint != file.fingerprint:
-        sizes = [f"{each.size} bytes (fingerprint {each.fingerprint})" for each in (file, found)]
-        raise changed(file.path, *sizes)
+    now = stat(file.path)
+    if now.fingerprint != file.fingerprint:
+        expected, found = (f"{info.size} bytes (fingerprint {info.fingerprint})" for info in (file, now))
+        raise changed(file.path, expected, found)
 
 
-def _local(file: FileInfo, *, keep: bool) -> str | None:
-    """The path of a file that can be opened: its own, or that of a copy which is kept of it, or shall be."""
+def _local_path(file: FileInfo, *, keep: bool) -> str | None:
+    """The path of a local file, or of the cached copy of a Hub file, which `keep` makes; None without one."""
     if not scheme(file.path):
         return file.path
     directory = environment.cache()

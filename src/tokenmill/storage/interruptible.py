@@ -1,4 +1,4 @@
-"""Waiting for a network without being deaf: native code that waits hears no Ctrl-C."""
+"""Run a blocking native call in a thread so that Ctrl-C still works."""
 
 from __future__ import annotations
 
@@ -8,32 +8,32 @@ from typing import ParamSpec, TypeVar
 
 from tokenmill.system import status_page
 
-Words = ParamSpec("Words")
+Args = ParamSpec("Args")
 Value = TypeVar("Value")
 
-LISTEN_SECONDS = 0.2
+POLL_SECONDS = 0.2  # between two chances for Python to handle a signal
 
 
-def interruptible(function: Callable[Words, Value], *words: Words.args, **options: Words.kwargs) -> Value:
-    """What a function gives that may wait for long. Where people may interrupt it, another thread does the waiting.
+def interruptible(function: Callable[Args, Value], *args: Args.args, **kwargs: Args.kwargs) -> Value:
+    """Call a function, in another thread if this is the main thread of a process that users interrupt.
 
-    Workers are killed instead, and other threads hear no signals.
+    Workers need no such thread: their supervisor kills them. Other threads receive no signals.
     """
     if status_page.is_supervised() or threading.current_thread() is not threading.main_thread():
-        return function(*words, **options)
-    given: list[Value] = []
-    raised: list[BaseException] = []
+        return function(*args, **kwargs)
+    values: list[Value] = []
+    errors: list[BaseException] = []
 
     def run() -> None:
         try:
-            given.append(function(*words, **options))
+            values.append(function(*args, **kwargs))
         except BaseException as error:  # noqa: BLE001 - it is raised below
-            raised.append(error)
+            errors.append(error)
 
     thread = threading.Thread(target=run, daemon=True, name="network")
     thread.start()
     while thread.is_alive():
-        thread.join(LISTEN_SECONDS)
-    if raised:
-        raise raised[0]
-    return given[0]
+        thread.join(POLL_SECONDS)
+    if errors:
+        raise errors[0]
+    return values[0]

@@ -1,4 +1,4 @@
-"""Choose the folder for a path or URL."""
+"""Choose the implementation of Folder for a path or URL."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from tokenmill.storage.objects.bucket import BucketFolder
 
 
 def folder_at(root: str) -> Folder:
-    """The folder at a path or URL."""
+    """The folder at a path or URL. Raises UsageError if nothing can be written there."""
     check(root)
     kind = scheme(root)
     if not kind:
         return DiskFolder(root)
     if kind in OBJECT_STORES:
         return BucketFolder(root)
-    known = ", ".join(f"{name}://" for name in OBJECT_STORES)
-    advice = f"Use a local directory, or {known}."
+    schemes = ", ".join(f"{name}://" for name in OBJECT_STORES)
+    advice = f"Use a local directory, or {schemes}."
     if kind == HUB:
         headline = "there are no stores on the Hub, and nothing can be written to it"
         raise UsageError(headline, f"given        {root}", advice)

@@ -1,4 +1,4 @@
-"""Threads that fetch what will be read next."""
+"""Background threads that fetch what will be read next."""
 
 from __future__ import annotations
 
@@ -7,22 +7,14 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
-if TYPE_CHECKING:
-    from tokenmill.storage.folder import Folder
-
+from tokenmill.storage.folder import Folder
 
 Item = TypeVar("Item")
-
-
 Value = TypeVar("Value")
 
-
-PREFETCH_FILES = 4
-"""How many files are on their way, to be read whole, while one is read."""
-
-
+PREFETCH_FILES = 4  # files fetched whole in the background while one is used
 THREADS = 32
 
 
@@ -32,21 +24,21 @@ def _pool(_process: int) -> ThreadPoolExecutor:
 
 
 def io_threads() -> ThreadPoolExecutor:
-    """The threads of this process that wait for a network."""
+    """This process's threads for network requests. A forked process makes its own."""
     return _pool(os.getpid())
 
 
 def prefetch_map(
     folder: Folder, function: Callable[[Item], Value], items: Iterable[Item], ahead: int = PREFETCH_FILES
 ) -> Iterator[Value]:
-    """What a function that reads from a folder gives for each item; behind a network, the next are on their way."""
+    """Map a function that reads from a folder. If it is remote, the next `ahead` calls run in the background."""
     if not folder.is_remote:
         yield from map(function, items)
         return
-    coming: deque[Future[Value]] = deque()
+    futures: deque[Future[Value]] = deque()
     for item in items:
-        coming.append(io_threads().submit(function, item))
-        if len(coming) > ahead:
-            yield coming.popleft().result()
-    while coming:
-        yield coming.popleft().result()
+        futures.append(io_threads().submit(function, item))
+        if len(futures) > ahead:
+            yield futures.popleft().result()
+    while futures:
+        yield futures.popleft().result()

@@ -176,7 +176,7 @@ def publish_part(folder: Folder, summary: PartSummary, content: PartContent) -> 
             raise AlreadyPublishedError(name)
         return
     # A part whose name a loss of power takes away is done again; they are settled together, before the manifest.
-    with folder.publish(name, durable=False, first=True) as file:
+    with folder.publish(name, durable=False, if_absent=True) as file:
         write_columns(file, content, metadata)
 
 

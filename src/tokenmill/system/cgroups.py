@@ -1,4 +1,4 @@
-"""The memory of a process's control group, version 1 or 2: its limit, and how often the kernel killed in it."""
+"""Limits and OOM kills of a process's control group, version 1 or 2."""
 
 from __future__ import annotations
 
@@ -9,16 +9,15 @@ from dataclasses import dataclass
 from tokenmill.system import procfs
 
 ROOT = "/sys/fs/cgroup"
-UNLIMITED = 1 << 60
-"""Version 1 writes a number near the largest there is where nothing is set."""
+UNLIMITED = 1 << 60  # version 1 shows a number near the maximum if there is no limit
 
+# The directories of a process's counters, its own group first, each with its cgroup version.
 Membership = tuple[tuple[str, int], ...]
-"""The directories that hold a process's memory counters, its own group first, each with its version."""
 
 
 @dataclass(frozen=True, slots=True)
 class ControlFiles:
-    """What the files of a version are called."""
+    """The file names of a cgroup version."""
 
     limit: str
     used: str
@@ -32,18 +31,18 @@ NAMES = {
 
 
 def membership(pid: int, controller: str = "memory") -> Membership:
-    """Where the memory of a process is counted, or what another controller counts."""
+    """The control groups of a process for a controller."""
     return _directories(procfs.read(f"{procfs.PROC}/{pid}/cgroup").decode(errors="replace"), controller)
 
 
 def pids_limit(pid: int) -> int | None:
-    """How many processes and threads the control groups of a process may hold."""
+    """The maximum number of processes and threads in the control groups of a process; None without a limit."""
     values = [_number(f"{directory}/pids.max") for directory, _ in membership(pid, "pids")]
     return min((value for value in values if value is not None), default=None)
 
 
 def kills(member: Membership) -> int | None:
-    """How many processes of this very group the kernel has killed for lack of memory; None if it does not tell."""
+    """How many processes of this group the OOM killer has killed; None if the kernel does not report it."""
     for directory, version in member:
         for line in procfs.read(f"{directory}/{NAMES[version].kills}").splitlines():
             name, _, value = line.partition(b" ")
@@ -53,26 +52,28 @@ def kills(member: Membership) -> int | None:
 
 
 def limit(member: Membership) -> tuple[str, int] | None:
-    """The tightest limit that holds for the group, with the directory that sets it."""
-    set_ = [(_number(f"{directory}/{NAMES[version].limit}"), directory) for directory, version in member]
-    found = [(value, directory) for value, directory in set_ if value is not None and value < UNLIMITED]
-    return (min(found)[1], min(found)[0]) if found else None
+    """The smallest memory limit of a group and its parents, with the directory that sets it; None without a limit."""
+    values = [(_number(f"{directory}/{NAMES[version].limit}"), directory) for directory, version in member]
+    limits = [(value, directory) for value, directory in values if value is not None and value < UNLIMITED]
+    return (min(limits)[1], min(limits)[0]) if limits else None
 
 
 @functools.lru_cache(maxsize=256)
 def _directories(text: str, controller: str) -> Membership:
-    found = []
+    directories = []
     for line in text.splitlines():
         number, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
         if number == "0" and not controllers:
-            found += [(each, 2) for each in _upwards([ROOT, f"{ROOT}/unified"], path)]
+            directories += [(directory, 2) for directory in _upwards([ROOT, f"{ROOT}/unified"], path)]
         elif controller in controllers.split(","):
-            found += [(each, 1) for each in _upwards([f"{ROOT}/{controllers}", f"{ROOT}/{controller}"], path)]
-    return tuple((each, version) for each, version in found if os.path.exists(each))
+            roots = [f"{ROOT}/{controllers}", f"{ROOT}/{controller}"]
+            directories += [(directory, 1) for directory in _upwards(roots, path)]
+    return tuple((directory, version) for directory, version in directories if os.path.exists(directory))
 
 
 def _upwards(roots: list[str], path: str) -> list[str]:
+    """The group at a path and its parents, below each root."""
     below = [path.strip("/")]
     while below[-1]:
         below.append(os.path.dirname(below[-1]))

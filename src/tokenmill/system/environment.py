@@ -1,6 +1,6 @@
-"""What is said about storage beside addresses: where an S3-compatible store is, and where files of the Hub are kept.
+"""Settings of storage: the endpoint of an S3-compatible store, its region, and the cache of Hub files.
 
-They are environment variables, so that workers, wherever they are started, know them, too.
+They are environment variables, so that worker processes on any machine have them, too.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ ENDPOINT = "AWS_ENDPOINT_URL"
 REGION = "AWS_REGION"
 CACHE = "TOKENMILL_CACHE"
 ALLOW_HTTP = "TOKENMILL_ALLOW_HTTP"
-OTHER_ENDPOINTS = ("AWS_ENDPOINT", "AWS_ENDPOINT_URL_S3")
-"""Other names of the endpoint: one of them would count instead of the one that was given."""
-
+OTHER_ENDPOINTS = ("AWS_ENDPOINT", "AWS_ENDPOINT_URL_S3")  # they would override ENDPOINT
 ENDPOINTS = (ENDPOINT, *OTHER_ENDPOINTS)
-SHARED = (
+
+# The variables that other machines of a run receive: no keys and no tokens.
+EXPORTED = (
     *ENDPOINTS,
     REGION,
     CACHE,
@@ -33,8 +33,9 @@ SHARED = (
     "AZURE_ALLOW_HTTP",
     "HF_ENDPOINT",
 )
-FAMILIES = ("AWS_", "AZURE_", "GOOGLE_", "HF_")
-"""How the names of all variables begin that clients of object stores and of the Hub look at."""
+
+# Prefixes of all variables that the clients of object stores and of the Hub read.
+PREFIXES = ("AWS_", "AZURE_", "GOOGLE_", "HF_")
 
 
 def apply(
@@ -44,37 +45,37 @@ def apply(
     cache: str | None = None,
     allow_http: bool | None = None,
 ) -> None:
-    """Set what was said, for this process and those it starts."""
+    """Set the given options for this process and the processes it starts."""
     if endpoint is not None:
         check_server("--endpoint", endpoint)
         for name in OTHER_ENDPOINTS:
             os.environ.pop(name, None)
-    said = {ENDPOINT: endpoint, REGION: region, CACHE: None if cache is None else _directory("--cache", cache)}
-    said[ALLOW_HTTP] = None if allow_http is None else str(int(allow_http))
-    os.environ.update({name: value for name, value in said.items() if value is not None})
+    values = {ENDPOINT: endpoint, REGION: region, CACHE: None if cache is None else _directory("--cache", cache)}
+    values[ALLOW_HTTP] = None if allow_http is None else str(int(allow_http))
+    os.environ.update({name: value for name, value in values.items() if value is not None})
 
 
-def shared() -> dict[str, str]:
-    """What other machines that work for this one have to know. Keys and tokens are not in it: they have their own."""
-    return {name: os.environ[name] for name in SHARED if os.environ.get(name)}
+def exported() -> dict[str, str]:
+    """The settings that other machines of this run need. Keys and tokens are excluded: each machine has its own."""
+    return {name: os.environ[name] for name in EXPORTED if os.environ.get(name)}
 
 
-def adopt(own: dict[str, str], given: dict[str, str]) -> None:
-    """Use the settings of another machine, and this machine's own ones where it has none."""
-    named = {name for name in ENDPOINTS if name in given}
-    own = {name: value for name, value in own.items() if name not in ENDPOINTS or not named}
-    for name in SHARED:
+def use_exported(own: dict[str, str], received: dict[str, str]) -> None:
+    """Use the settings received from another machine, and this machine's `own` for those that are missing."""
+    has_endpoint = any(name in received for name in ENDPOINTS)
+    own = {name: value for name, value in own.items() if name not in ENDPOINTS or not has_endpoint}
+    for name in EXPORTED:
         os.environ.pop(name, None)
-    os.environ.update({name: value for name, value in {**own, **given}.items() if name in SHARED})
+    os.environ.update({name: value for name, value in {**own, **received}.items() if name in EXPORTED})
 
 
 def for_workers() -> dict[str, str]:
-    """All settings of storage, credentials included, for workers of this machine that were started before."""
-    return {name: value for name, value in os.environ.items() if name.startswith(FAMILIES) or name in SHARED}
+    """All settings of storage, with credentials, for workers on this machine that are already running."""
+    return {name: value for name, value in os.environ.items() if name.startswith(PREFIXES) or name in EXPORTED}
 
 
 def replace(environment: dict[str, str]) -> None:
-    """Use exactly these settings of storage, which `for_workers` gave."""
+    """Use exactly the settings of storage that `for_workers` returned in another process."""
     for name in for_workers().keys() - environment.keys():
         del os.environ[name]
     os.environ.update(environment)
@@ -107,13 +108,13 @@ def using(
 
 
 def cache() -> str | None:
-    """The directory in which whole files of the Hub are kept, if there is one."""
-    named = os.environ.get(CACHE)
-    return _directory(CACHE, named) if named else None
+    """The directory that caches whole files of the Hub; None if it is not set."""
+    path = os.environ.get(CACHE)
+    return _directory(CACHE, path) if path else None
 
 
 def check_server(name: str, address: str) -> None:
-    """Refuse what is no address of a server, under the name it was given by; it is shown without any password."""
+    """Raise UsageError if an address is not the URL of a server. The message names the setting and hides passwords."""
     if re.fullmatch(r"https?://[^\s/@?#]+(/[^\s@?#]*)?", address):
         return
     shown, advice = _without_secrets(address), "Write it such as https://host:9000, without a user name or password."
@@ -128,7 +129,7 @@ def allows_http() -> bool:
 
 
 def check_encrypted(name: str, address: str) -> None:
-    """Refuse an address that would receive credentials without encryption; this machine itself may."""
+    """Raise UsageError if an address would receive credentials without encryption. This machine itself may."""
     if not address.lower().startswith("http://") or allows_http() or _is_loopback(urlsplit(address).hostname or ""):
         return
     raise UsageError(
@@ -148,7 +149,7 @@ def _is_loopback(host: str) -> bool:
 
 
 def _directory(name: str, path: str) -> str:
-    """The absolute path of a directory of this machine."""
+    """The absolute path of a local directory. Raises UsageError for a URL."""
     if path and not re.match("[A-Za-z][A-Za-z0-9+.-]*://|(s3|gs|az|hf):", path, re.IGNORECASE):
         return os.path.abspath(os.path.expanduser(path))
     raise UsageError(
@@ -159,7 +160,7 @@ def _directory(name: str, path: str) -> str:
 
 
 def _without_secrets(address: str) -> str:
-    """An address without the user name and password, or the signature, that may be in it."""
+    """An address without its user name, password or signature, for messages."""
     before, at, after = address.rpartition("@")
     if at:
         return "..." if re.search("[?#]", before + after) else f"...@{after}"

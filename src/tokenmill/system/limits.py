@@ -1,7 +1,7 @@
-"""The limits of the system that a process meets: open files, processes and threads, addresses and memory.
+"""System limits of a process: open files, processes and threads, address space and memory.
 
-Each has its sentence: which limit it is, its value, and how to raise it. The smallest values that work are checked
-before a command loads its libraries, because native code does not fail in sentences where it gets no thread or memory.
+Each error names the limit, its value, and how to raise it. `require_limits` checks the minimum before a command loads
+its libraries, because native code fails without a message if it gets no thread or memory.
 """
 
 from __future__ import annotations
@@ -10,34 +10,27 @@ import contextlib
 import errno
 import os
 import resource
-from collections.abc import Iterator
 
 from tokenmill.errors import FAILED, TRY_AGAIN, LimitReached, TokenmillError, is_transient
 from tokenmill.humanize import count, size
 from tokenmill.system import cgroups, machine, procfs
 
-MIN_FILES = 24
-"""Open files of a command with one worker and local sources."""
-
-MIN_PROCESSES = 8
-"""Processes and threads of a command with one worker."""
-
-MIN_ADDRESS_BYTES = 768 << 20
-"""Address space of a command with one worker: the libraries, an engine and a batch."""
-
-MAX_COUNTED_PROCESSES = 4096
-"""Under a higher limit the processes of the user are not counted."""
+MIN_FILES = 24  # open files of a command with one worker and local sources
+MIN_PROCESSES = 8  # processes and threads of a command with one worker
+MIN_ADDRESS_BYTES = 768 << 20  # address space of a command with one worker: libraries, an engine and a batch
+MAX_COUNTED_PROCESSES = 4096  # under a higher limit the user's processes are not counted
 
 NO_PROCESS = "no process can be started"
-NO_THREAD = ("can't start new thread", "Failed to launch worker thread", NO_PROCESS)
-"""What Python, Arrow and the executor say when the system gives them no thread or process."""
 
+# Messages of Python, Arrow and the executor if the system gives them no thread or process.
+NO_THREAD = ("can't start new thread", "Failed to launch worker thread", NO_PROCESS)
+
+# Messages of the dynamic loader if there is no address space left.
 NO_ADDRESSES = ("failed to map segment", "cannot allocate memory", "Cannot allocate memory")
-"""What the loader of libraries says when there is no address space left."""
 
 
 def require_limits() -> None:
-    """Raise LimitReached if a limit of this process is below what the smallest run needs."""
+    """Raise LimitReached if a limit of this process is below the minimum of a run."""
     files, addresses, processes = _soft(resource.RLIMIT_NOFILE), address_bytes(), free_processes()
     if files is not None and files < MIN_FILES:
         raise _files(files)
@@ -48,7 +41,7 @@ def require_limits() -> None:
 
 
 def explained(error: BaseException) -> TokenmillError | None:
-    """The error in sentences, if the system, not tokenmill, is its cause; None if that is not known."""
+    """An error for users, if the system is the cause and not tokenmill; otherwise None."""
     reached = reached_by(error)
     if reached is not None:
         return reached
@@ -63,22 +56,18 @@ def explained(error: BaseException) -> TokenmillError | None:
 
 
 def reached_by(error: BaseException) -> LimitReached | None:
-    """The limit that made an error, or one that it was raised from; None if it was no limit of a process or user.
+    """The limit that caused an error, or an error in its chain of causes; None if no limit did.
 
-    Memory is such a limit only where addresses are limited: elsewhere a document may have taken too much of it.
+    Memory counts only if the address space is limited. Otherwise a document may have needed too much of it.
     """
-    for each in _chain(error):
-        found = _reached(each)
-        if found is not None:
+    cause: BaseException | None = error
+    while cause is not None:
+        limit = _reached(cause)
+        if limit is not None:
             during = [f"during       {error.headline}"] if isinstance(error, TokenmillError) else []
-            return LimitReached(found.headline, *during, *found.details, exit_code=found.exit_code)
+            return LimitReached(limit.headline, *during, *limit.details, exit_code=limit.exit_code)
+        cause = cause.__cause__
     return None
-
-
-def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    while error is not None:
-        yield error
-        error = error.__cause__
 
 
 def _reached(error: BaseException) -> LimitReached | None:
@@ -88,8 +77,8 @@ def _reached(error: BaseException) -> LimitReached | None:
         return _files(_soft(resource.RLIMIT_NOFILE))
     if number == errno.ENFILE:
         return LimitReached("the machine has no file handles left", "See fs.file-max.", exit_code=TRY_AGAIN)
-    no_memory = isinstance(error, MemoryError) or number == errno.ENOMEM or any(words in text for words in NO_ADDRESSES)
-    no_thread = any(words in text for words in NO_THREAD)
+    no_memory = isinstance(error, MemoryError) or number == errno.ENOMEM or any(part in text for part in NO_ADDRESSES)
+    no_thread = any(part in text for part in NO_THREAD)
     if no_thread and (addresses is None or (free_processes() or MIN_PROCESSES) < MIN_PROCESSES):
         return _processes()
     if (no_memory or no_thread) and addresses is not None:
@@ -98,14 +87,14 @@ def _reached(error: BaseException) -> LimitReached | None:
 
 
 def address_bytes() -> int | None:
-    """The limit of this process's address space (ulimit -v), if there is one."""
+    """The limit of this process's address space (ulimit -v); None without a limit."""
     return _soft(resource.RLIMIT_AS)
 
 
 def free_processes() -> int | None:
-    """How many processes and threads this process may have, itself included; None if nothing limits them."""
-    found = [value for value in (_free_in_group(), _free_of_user()) if value is not None]
-    return min(found, default=None)
+    """How many processes and threads this process may have, itself included; None without a limit."""
+    limits = [value for value in (_free_in_group(), _free_of_user()) if value is not None]
+    return min(limits, default=None)
 
 
 def _free_in_group() -> int | None:
@@ -119,7 +108,7 @@ def _free_in_group() -> int | None:
 
 def _free_of_user() -> int | None:
     limit = _soft(resource.RLIMIT_NPROC)
-    if limit is None or limit > MAX_COUNTED_PROCESSES or os.geteuid() == 0:  # the limit does not hold for root
+    if limit is None or limit > MAX_COUNTED_PROCESSES or os.geteuid() == 0:  # root has no limit
         return None
     used = 0
     for name in filter(str.isdigit, os.listdir(procfs.PROC) if os.path.isdir(procfs.PROC) else []):

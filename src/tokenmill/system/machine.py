@@ -1,4 +1,4 @@
-"""What this machine grants this process: cores and memory, as affinity and cgroup (v1 and v2) allow."""
+"""Cores, memory and disk space that this process may use, by affinity, cgroup (v1 and v2), quota and Slurm."""
 
 from __future__ import annotations
 
@@ -13,16 +13,14 @@ from collections.abc import Iterator
 
 from tokenmill.system import cgroups, procfs, slurm
 
-DEFAULT_MEMORY_SHARE = 0.7
-_QUOTACTL_FD = 443
-_Q_GETQUOTA = 0x800007
-"""The system call of Linux 5.14 and later, and its command, that tell a quota."""
-
+DEFAULT_MEMORY_FRACTION = 0.7
+_QUOTACTL_FD = 443  # a system call of Linux 5.14 and later
+_Q_GETQUOTA = 0x800007  # its command that reads a quota
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 def cores() -> int:
-    """How many cores may be used: the affinity mask, cut by the cgroup's CPU quota and by what Slurm has given."""
+    """The number of usable cores: the affinity mask, limited by the cgroup's CPU quota and by Slurm."""
     count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     for quota in _cpu_quotas():
         count = min(count, max(1, math.ceil(quota)))
@@ -30,70 +28,70 @@ def cores() -> int:
 
 
 def memory_bytes() -> int:
-    """How much memory there is for this process: the machine's, cut by the cgroup's limit."""
+    """The memory of the machine, or the cgroup's limit if that is smaller."""
     total = PAGE_BYTES * os.sysconf("SC_PHYS_PAGES")
     return min(total, memory_limit_bytes() or total)
 
 
 def memory_limit_bytes() -> int | None:
-    """What the cgroup allows this process, if anything limits it."""
+    """The memory limit of the cgroup; None without a limit."""
     limit = cgroups.limit(cgroups.membership(os.getpid()))
     return None if limit is None else limit[1]
 
 
 def default_memory_budget() -> int:
-    """The budget when none is given: 70 % of the memory there is, or of what Slurm has given."""
-    there = memory_bytes()
-    return int(min(there, slurm.memory_bytes(cores()) or there) * DEFAULT_MEMORY_SHARE)
+    """The default memory budget: 70 % of this process's memory, or of what Slurm allocated."""
+    total = memory_bytes()
+    return int(min(total, slurm.memory_bytes(cores()) or total) * DEFAULT_MEMORY_FRACTION)
 
 
 def resident_bytes() -> int:
-    """The memory this process holds now."""
+    """The resident memory of this process now."""
     resident, _ = _pages()
     return resident * PAGE_BYTES or peak_bytes(resource.getrusage(resource.RUSAGE_SELF))
 
 
 def private_bytes() -> int:
-    """The memory this process holds now, without the files it maps: a dataset that is mapped is not its own."""
+    """The resident memory of this process without mapped files: a memory-mapped dataset does not count."""
     resident, mapped = _pages()
     return (resident - mapped) * PAGE_BYTES or resident_bytes()
 
 
 def private_bytes_of(pid: int) -> int:
-    """The same of another process; 0 where that is not told, or if it is gone."""
+    """The same for another process; 0 if the system does not report it, or the process has ended."""
     resident, mapped = _pages(str(pid))
     return (resident - mapped) * PAGE_BYTES
 
 
 def _pages(process: str = "self") -> tuple[int, int]:
-    """How many pages of memory a process holds, and how many of these are files; 0 where that is not told."""
+    """Resident pages of a process, and those of mapped files among them; 0 if the system does not report them."""
     fields = procfs.read(f"{procfs.PROC}/{process}/statm").split()
     return (int(fields[1]), int(fields[2])) if fields else (0, 0)
 
 
 def peak_bytes(usage: resource.struct_rusage) -> int:
-    """The peak memory a process's resource usage tells, in bytes on every system."""
+    """The peak memory in a resource usage, in bytes on every system."""
     return usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 def peak_bytes_of(pid: int) -> int | None:
-    """The peak memory of another process that lives, where the system tells."""
+    """The peak memory of another, running process; None if the system does not report it."""
     return procfs.number(procfs.status(pid), b"VmHWM") * 1024 or None
 
 
 def free_disk_bytes(path: str) -> int:
-    """The space left for this user on the disk where a path is, or would be."""
+    """The space left for this user, by quota too, on the file system where a path is or would be."""
     while not os.path.exists(path):
         path = os.path.dirname(os.path.abspath(path))
     status = os.statvfs(path)
     quotas = (_quota(path, kind, number) for kind, number in enumerate((os.geteuid(), os.getegid())))
-    left = (max((hard or soft) * 1024 - used, 0) for hard, soft, used in quotas if hard or soft)
-    return min([status.f_bavail * status.f_frsize, *left])
+    free = (max((hard or soft) * 1024 - used, 0) for hard, soft, used in quotas if hard or soft)
+    return min([status.f_bavail * status.f_frsize, *free])
 
 
 def _quota(path: str, kind: int, number: int) -> tuple[int, int, int]:
-    """The quota of a user (kind 0) or group (kind 1): hard and soft limit in KiB, bytes used. Zeros if it has none."""
-    if sys.platform != "linux" or os.geteuid() == 0:  # no quota holds for root
+    """The quota of a user (kind 0) or group (kind 1): hard and soft limit in KiB, bytes used. Zeros without a quota."""
+    if sys.platform != "linux" or os.geteuid() == 0:  # root has no quota
         return 0, 0, 0
     values = (ctypes.c_uint64 * 9)()  # struct if_dqblk
     descriptor = os.open(path, os.O_RDONLY)
@@ -106,13 +104,13 @@ def _quota(path: str, kind: int, number: int) -> tuple[int, int, int]:
 
 
 def give_back_memory() -> None:
-    """Return what the C library keeps of freed memory to the system, where it can be asked to."""
+    """Return freed memory that the C library keeps to the system, where it supports that."""
     with contextlib.suppress(AttributeError):  # only glibc has it
         ctypes.CDLL(None).malloc_trim(0)
 
 
 def threads() -> int:
-    """How many threads this process has, those of native libraries included."""
+    """The number of threads of this process, including those of native libraries."""
     try:
         return len(os.listdir("/proc/self/task"))
     except OSError:
@@ -120,28 +118,30 @@ def threads() -> int:
 
 
 def raise_oom_score() -> None:
-    """Ask the kernel to take this process before others when memory runs out, where it can be asked."""
-    _ask_oom_killer(500)
+    """Ask the kernel to kill this process before others when memory runs out, where it supports that."""
+    _set_oom_score(500)
 
 
 def reset_oom_score() -> None:
-    """Ask the kernel to take those first that this process has asked to die first, whoever has asked it otherwise."""
-    _ask_oom_killer(0)
+    """Reset this process's oom_score_adj to 0, so that workers (500) are killed before it."""
+    _set_oom_score(0)
 
 
-def _ask_oom_killer(score: int) -> None:
+def _set_oom_score(score: int) -> None:
     with contextlib.suppress(OSError), open(f"{procfs.PROC}/self/oom_score_adj", "w") as file:
         file.write(str(score))
 
 
 def oom_kills() -> tuple[int, int]:
-    """How many processes the kernel has killed for lack of memory: in this cgroup, and on this machine since boot."""
+    """How many processes the OOM killer has killed: in this cgroup, or else on this machine since boot."""
     own = cgroups.kills(cgroups.membership(os.getpid()))
-    return (own, 0) if own is not None else (0, kernel_oom_kills() or 0)  # a group counts all that were killed in it
+    return (
+        (own, 0) if own is not None else (0, kernel_oom_kills() or 0)
+    )  # the group's counter includes every kill in it
 
 
 def kernel_oom_kills() -> int | None:
-    """How many processes the kernel has killed for lack of memory since boot, where it tells."""
+    """How many processes the OOM killer has killed since boot; None if the kernel does not report it."""
     for line in procfs.read(f"{procfs.PROC}/vmstat").splitlines():
         if line.startswith(b"oom_kill "):
             return int(line.split()[1])

@@ -1,4 +1,4 @@
-"""What Linux tells about a process in /proc. A process can end at any moment: then the answer is None or empty."""
+"""Read /proc. A process can end at any moment: then the functions return None or something empty."""
 
 from __future__ import annotations
 
@@ -8,21 +8,17 @@ import time
 from dataclasses import dataclass
 
 TICKS = os.sysconf("SC_CLK_TCK")
-FORKED_WITHOUT_EXEC = 0x40
-"""The kernel's mark, PF_FORKNOEXEC, of a process that still runs its parent's program."""
-
+FORKED_WITHOUT_EXEC = 0x40  # PF_FORKNOEXEC: the process still runs its parent's program
 LIMITS = (b"Max open files", b"Max address space")
 ZOMBIE = "Z"
 READ_BYTES = 1 << 14
-SHORT_BYTES = 1 << 11
-"""The kernel hands over about a page at a time: what is shorter than this is whole."""
-
+SHORT_BYTES = 1 << 11  # the kernel returns about a page per read: a shorter result is complete
 PROC = "/proc"
 
 
 @dataclass(frozen=True, slots=True)
 class Stat:
-    """The line of /proc/PID/stat, as far as it is used here. `exit_status` is in the form of `wait`."""
+    """The used fields of /proc/PID/stat. `exit_status` has the encoding of `wait`."""
 
     state: str
     parent: int
@@ -34,7 +30,7 @@ class Stat:
 
 
 def read(path: str) -> bytes:
-    """A small file, or the beginning of a larger one; nothing if it cannot be read."""
+    """The content of a small file, or the beginning of a larger one; empty if it cannot be read."""
     try:
         file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -54,7 +50,7 @@ def read(path: str) -> bytes:
 def stat(pid: int, task: int | None = None) -> Stat | None:
     """The state of a process, or of one of its threads."""
     line = read(f"{PROC}/{pid}/stat" if task is None else f"{PROC}/{pid}/task/{task}/stat")
-    fields = line[line.rfind(b")") + 2 :].split()  # the name before it may hold anything
+    fields = line[line.rfind(b")") + 2 :].split()  # the name before it may contain anything
     if len(fields) < 50:
         return None
     return Stat(
@@ -74,37 +70,37 @@ def status(pid: int) -> bytes:
 
 
 def number(text: bytes, name: bytes) -> int:
-    """A number in /proc/PID/status, 0 if it is not there. Sizes are in kilobytes."""
+    """A number in the text of /proc/PID/status; 0 if it is missing. Sizes are in kilobytes."""
     begin = text.find(b"\n" + name + b":\t")
     return int(text[begin + len(name) + 3 :].split(None, 1)[0]) if begin >= 0 else 0
 
 
 def held_bytes(text: bytes) -> int:
-    """The memory without the files that are mapped, by the text of /proc/PID/status."""
+    """The resident memory without mapped files, from the text of /proc/PID/status."""
     return (number(text, b"RssAnon") + number(text, b"RssShmem")) * 1024
 
 
 def is_thread(pid: int) -> bool:
-    """Whether the number is that of a thread which is not its process's first."""
+    """Whether the id belongs to a thread other than the first one of its process."""
     return number(status(pid), b"Tgid") not in (pid, 0)
 
 
-def share_bytes(pid: int) -> int | None:
-    """The memory of a process without files, where what it shares is divided among those who share it."""
+def proportional_bytes(pid: int) -> int | None:
+    """The memory of a process without mapped files; shared pages are divided among the processes that share them."""
     for line in read(f"{PROC}/{pid}/smaps_rollup").split(b"\n"):
         if line.startswith(b"Pss_Anon:"):
             return int(line.split()[1]) * 1024
     return None
 
 
-def words(pid: int) -> tuple[str, ...]:
-    """The command line."""
+def command_line(pid: int) -> tuple[str, ...]:
+    """The program and its arguments."""
     line = read(f"{PROC}/{pid}/cmdline").rstrip(b"\0")
-    return tuple(word.decode(errors="replace") for word in line.split(b"\0")) if line else ()
+    return tuple(argument.decode(errors="replace") for argument in line.split(b"\0")) if line else ()
 
 
 def program(pid: int) -> str:
-    """The file that runs, without its directory."""
+    """The name of the executable, without its directory."""
     try:
         return os.path.basename(os.readlink(f"{PROC}/{pid}/exe"))
     except OSError:
@@ -112,42 +108,42 @@ def program(pid: int) -> str:
 
 
 def limits(pid: int) -> dict[str, int]:
-    """The limits of LIMITS that are set, by the name that /proc gives them."""
-    text, found = read(f"{PROC}/{pid}/limits"), {}
+    """The soft limits of LIMITS that are set, by their names in /proc."""
+    text, values = read(f"{PROC}/{pid}/limits"), {}
     for name in LIMITS:
         begin = text.find(name)
         soft = text[begin + len(name) :].split(None, 1)[:1] if begin >= 0 else []
         if soft and soft[0].isdigit():
-            found[name.decode()] = int(soft[0])
-    return found
+            values[name.decode()] = int(soft[0])
+    return values
 
 
 def listing() -> set[int]:
-    """Every process there is."""
+    """The ids of all processes."""
     return {int(name) for name in os.listdir(PROC) if name.isdigit()}
 
 
 def seconds_since_start(start_ticks: int) -> float:
-    """How long ago a process was started."""
+    """The age of a process."""
     return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - start_ticks / TICKS)
 
 
 def dump_no_core(pid: int) -> None:
     """Keep a process from writing a core file when it is aborted."""
-    # 1, not 0: a program that takes core files through a pipe is started whatever the limit, except for 1
+    # 1, not 0: the kernel starts a program that receives core dumps through a pipe unless the limit is 1
     resource.prlimit(pid, resource.RLIMIT_CORE, (1, 1))
 
 
 class PidCounter:
-    """The number that the kernel gave last, to a process or a thread: it moves whenever something was started."""
+    """The id that the kernel assigned last. It changes whenever a process or thread is started."""
 
     def __init__(self) -> None:
         self._file = os.open(f"{PROC}/loadavg", os.O_RDONLY | os.O_CLOEXEC)
 
     def last(self) -> int:
-        """The last number given."""
+        """The last id."""
         return int(os.pread(self._file, 128, 0).split()[-1])
 
     def close(self) -> None:
-        """Give the file back."""
+        """Close the file."""
         os.close(self._file)

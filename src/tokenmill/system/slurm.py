@@ -1,6 +1,7 @@
-"""What Slurm has given a task, from its environment: processors, memory, and its number among others.
+"""What Slurm allocated to a task, from its environment: processors, memory, and its rank.
 
-Where Slurm does not confine its tasks, a task that took what it sees would take what belongs to others.
+Slurm may not confine tasks to their allocation. Without this, a task would use all that it sees, also what belongs to
+others.
 """
 
 from __future__ import annotations
@@ -10,24 +11,24 @@ import re
 
 
 def processors() -> int | None:
-    """How many processors this task has; None if Slurm does not tell."""
-    each = _number("SLURM_CPUS_PER_TASK")
-    if each is not None:
-        return max(each, 1)
+    """The processors of this task; None if Slurm does not set them."""
+    per_task = _number("SLURM_CPUS_PER_TASK")
+    if per_task is not None:
+        return max(per_task, 1)
     node = _number("SLURM_CPUS_ON_NODE")
     return None if node is None else max(node // _tasks_here(), 1)
 
 
 def memory_bytes(processors_used: int) -> int | None:
-    """How much memory a task with so many processors has; None if Slurm does not tell, or sets no limit."""
-    each, node = _number("SLURM_MEM_PER_CPU"), _number("SLURM_MEM_PER_NODE")
-    if each:
-        return (each << 20) * processors_used
+    """The memory of a task with this many processors; None without a limit."""
+    per_processor, node = _number("SLURM_MEM_PER_CPU"), _number("SLURM_MEM_PER_NODE")
+    if per_processor:
+        return (per_processor << 20) * processors_used
     return (node << 20) // _tasks_here() if node else None
 
 
 def rank() -> tuple[int, int] | None:
-    """Which of how many tasks this is: of an array, of a step, or of both. None if it is alone."""
+    """The rank of this task and the number of tasks, over a job array, a step, or both; None for a single task."""
     array, arrays = _array()
     task, tasks = _step()
     if arrays * tasks == 1:
@@ -36,9 +37,9 @@ def rank() -> tuple[int, int] | None:
 
 
 def _step() -> tuple[int, int]:
-    """The place in a step that `srun` has started.
+    """The rank in a step that `srun` started, and its number of tasks.
 
-    A batch script has the variables, too, as if it were the first of its tasks; it is alone until it calls `srun`.
+    A batch script has the variables of rank 0, too, but it is a single task until it calls `srun`.
     """
     task, tasks = _number("SLURM_PROCID"), _number("SLURM_STEP_NUM_TASKS") or _number("SLURM_NTASKS")
     is_script = not task and "SLURM_JOB_ID" in os.environ and "SLURM_STEP_NUM_TASKS" not in os.environ
@@ -46,7 +47,7 @@ def _step() -> tuple[int, int]:
 
 
 def _array() -> tuple[int, int]:
-    """The place in a job array, which may start anywhere and leave out numbers; one of one if there is none."""
+    """The rank in a job array, whose task ids may have any start and step, and its size; (0, 1) without an array."""
     number, count = _number("SLURM_ARRAY_TASK_ID"), _number("SLURM_ARRAY_TASK_COUNT")
     if number is None or not count:
         return 0, 1
@@ -55,8 +56,8 @@ def _array() -> tuple[int, int]:
 
 
 def _tasks_here() -> int:
-    """How many tasks of the step share this node."""
-    first = re.match("[0-9]+", os.environ.get("SLURM_STEP_TASKS_PER_NODE", ""))  # 4(x2), if nodes are alike
+    """The number of tasks of the step on this node."""
+    first = re.match("[0-9]+", os.environ.get("SLURM_STEP_TASKS_PER_NODE", ""))  # such as 4(x2) for two equal nodes
     return max(int(first[0]), 1) if first else 1
 
 

@@ -1,4 +1,4 @@
-"""What tokenmill's own processes do before anything else. Never called in a process that belongs to the user."""
+"""Setup of tokenmill's own processes. Never called in a process that belongs to the user."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ class _NoPandas(MetaPathFinder):
 
 
 def skip_pandas() -> None:
-    """Make pandas look as if it were not installed.
+    """Make pandas look uninstalled.
 
-    pyarrow imports it at the first `pa.array`, to recognise its objects: over a second and 30 MB for each process, and
-    tokenmill has none of those objects.
+    pyarrow imports it at the first `pa.array` to recognize its objects, which costs each process over a second
+    and 30 MB. tokenmill has no such objects.
     """
     sys.meta_path.insert(0, _NoPandas())

@@ -1,7 +1,7 @@
-"""The border between tokenmill and the terminal: everything that people read is printed here.
+"""Print to the terminal. Everything that users read is printed here.
 
-Text may hold file names, column values and documents. Characters that a terminal obeys are escaped here, once, so that
-no caller has to think of it. The standard streams are made such that a closed one loses text, and never the work.
+Text may contain file names, column values and documents, so control characters are escaped here. A standard stream that
+is closed loses text, but does not end the work.
 """
 
 from __future__ import annotations
@@ -23,35 +23,36 @@ if TYPE_CHECKING:
     from rich.segment import Segment
 
 STDOUT, STDERR = 1, 2
-READER_GONE = frozenset({errno.EPIPE, errno.EBADF, errno.EIO})
-"""What the system says when nothing reads a stream any more: the pipe, the descriptor or the terminal is gone."""
+READER_GONE = frozenset({errno.EPIPE, errno.EBADF, errno.EIO})  # the pipe, the descriptor or the terminal is closed
 
 
 @dataclass(frozen=True, slots=True)
 class Styled:
-    """Text in a style, as click.style takes it."""
+    """Text with the keyword arguments of click.style."""
 
     text: str
     style: dict[str, Any] = field(default_factory=dict)
 
 
 def printable(text: str) -> str:
-    """Text of several lines without any character that a terminal obeys, line ends and tabs aside."""
+    """Text with its control characters escaped, except line ends and tabs."""
     if text.isprintable():
         return text
     return "".join(character if character in "\n\t" else escape_control_characters(character) for character in text)
 
 
 def echo(*spans: str | Styled, err: bool = False, nl: bool = True) -> None:
-    """Print text; colours are left out where the stream is no terminal."""
+    """Print text, without colors if the stream is not a terminal."""
     import click  # noqa: PLC0415 - not for callers of the library
 
-    shown = (printable(it) if isinstance(it, str) else click.style(printable(it.text), **it.style) for it in spans)
-    click.echo("".join(shown), err=err, nl=nl)
+    texts = [
+        printable(span) if isinstance(span, str) else click.style(printable(span.text), **span.style) for span in spans
+    ]
+    click.echo("".join(texts), err=err, nl=nl)
 
 
 def echo_json(record: Any) -> None:
-    """Print a record as one line of JSON; what is not printable in it is escaped."""
+    """Print a record as one line of JSON, with escapes for what is not printable."""
     import click  # noqa: PLC0415
     import msgspec  # noqa: PLC0415
 
@@ -59,7 +60,7 @@ def echo_json(record: Any) -> None:
 
 
 def escaped_json(text: str) -> str:
-    """The same JSON, with an escape for each character that is not printable: those are inside strings."""
+    """The same JSON with an escape for each character that is not printable. Such characters are inside strings."""
     if text.isprintable():
         return text
     return "".join(character if character.isprintable() else _json_escape(character) for character in text)
@@ -71,18 +72,18 @@ def _json_escape(character: str) -> str:
 
 
 def line(message: str) -> None:
-    """Print one line on stderr at once: a line end inside it is escaped, so that it cannot pass for another line."""
-    print(escape_control_characters(message), file=sys.stderr, flush=True)  # noqa: T201 - this is the place that prints
+    """Print one line on stderr at once. A line end inside it is escaped, so that it cannot imitate another line."""
+    print(escape_control_characters(message), file=sys.stderr, flush=True)  # noqa: T201 - this module prints
 
 
 def replace_line(text: str) -> None:
-    """Print a line on stderr that replaces the last one on a terminal."""
+    """Print a line on stderr. On a terminal it replaces the last one."""
     before, after = ("\r\x1b[K", "") if sys.stderr.isatty() else ("", "\n")
     print(f"{before}{escape_control_characters(text)}", file=sys.stderr, end=after)  # noqa: T201
 
 
 def console(*, err: bool = False, **options: Any) -> Console:
-    """A console of rich that escapes whatever is printed on it."""
+    """A rich console that escapes everything printed on it."""
     from rich.console import Console  # noqa: PLC0415 - heavy
     from rich.segment import Segment  # noqa: PLC0415
 
@@ -90,17 +91,17 @@ def console(*, err: bool = False, **options: Any) -> Console:
         """Escapes the text of each segment; control segments are rich's own."""
 
         def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-            for each in super().render(renderable, options):
-                yield each if each.control else Segment(printable(each.text), each.style)
+            for segment in super().render(renderable, options):
+                yield segment if segment.control else Segment(printable(segment.text), segment.style)
 
     return Escaping(stderr=err, **options)
 
 
 def open_streams() -> None:
-    """Make the standard streams of this process usable, whatever they were started with.
+    """Make the standard streams of this process usable, however it was started.
 
-    A descriptor that is closed is opened on /dev/null: otherwise the next file, which may be a part, would take its
-    number. A stream that nothing reads any more swallows what is printed.
+    A closed descriptor is opened on /dev/null: otherwise the next file, perhaps a part, would get its number. A stream
+    that nobody reads any more drops what is printed.
     """
     for descriptor in (0, STDOUT, STDERR):
         with contextlib.suppress(OSError):
@@ -111,34 +112,34 @@ def open_streams() -> None:
             os.dup2(opened, descriptor)
             os.close(opened)
         os.set_inheritable(descriptor, True)
-    sys.stdout = _enduring(sys.stdout, STDOUT)
-    sys.stderr = _enduring(sys.stderr, STDERR)
+    sys.stdout = _tolerant(sys.stdout, STDOUT)
+    sys.stderr = _tolerant(sys.stderr, STDERR)
 
 
-def _enduring(stream: IO[str] | None, descriptor: int) -> IO[str]:
+def _tolerant(stream: IO[str] | None, descriptor: int) -> IO[str]:
     if stream is None:  # it was closed before Python started
         return open(os.devnull, "w", encoding="utf-8")
     if not isinstance(stream, io.TextIOWrapper):
         return stream
     stream.flush()
     return io.TextIOWrapper(
-        io.BufferedWriter(_EnduringFile(descriptor, "wb", closefd=False)),
+        io.BufferedWriter(_TolerantFile(descriptor, "wb", closefd=False)),
         encoding=stream.encoding,
-        errors="backslashreplace",  # whatever a document holds can be shown, in any encoding
+        errors="backslashreplace",  # any character of a document can be shown in any encoding
         line_buffering=stream.line_buffering,
     )
 
 
-class _EnduringFile(io.FileIO):
-    """A standard stream. Nothing that happens to stderr is worth the work; of stdout, what could not be written is.
+class _TolerantFile(io.FileIO):
+    """A standard stream. An error of stderr is ignored; an error of stdout is raised, unless the reader is gone.
 
-    A failure is raised once: what is still buffered then is dropped, not tried again at the end of the process.
+    It is raised once: what is still buffered is dropped, and not written again at the end of the process.
     """
 
     _has_failed = False
 
     def write(self, data: Any) -> int:
-        """Write, or drop the data if the stream is of no use any more."""
+        """Write, or drop the data if an earlier write failed."""
         if not self._has_failed:
             try:
                 return super().write(data)

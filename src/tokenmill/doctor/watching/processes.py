@@ -123,7 +123,7 @@ class Process:
 
     def look_closely(self) -> None:
         """See what seldom changes: its command line, limits and cgroup."""
-        self.words = procfs.words(self.pid) or self.words
+        self.words = procfs.command_line(self.pid) or self.words
         self.program = procfs.program(self.pid) or self.program
         self.limits = procfs.limits(self.pid) or self.limits
         self.cgroup = cgroups.membership(self.pid) or self.cgroup
@@ -147,7 +147,7 @@ class Process:
 
     def measure_own(self) -> None:
         """Find out how much of its memory it shares with its relatives. This takes milliseconds for gigabytes."""
-        private = procfs.share_bytes(self.pid)
+        private = procfs.proportional_bytes(self.pid)
         if private is not None:
             self.inherited = max(0, self.held - private)
 

@@ -142,7 +142,7 @@ class RayExecutor:
         nodes = self._cluster.nodes()
         if not nodes:
             return Capacity(1, 1, 0)
-        share = min(machine.DEFAULT_MEMORY_SHARE * node.memory_bytes / node.processors for node in nodes)
+        share = min(machine.DEFAULT_MEMORY_FRACTION * node.memory_bytes / node.processors for node in nodes)
         of_machine = max(node.processors for node in nodes)
         return Capacity(sum(node.processors for node in nodes), of_machine, int(share), machines=len(nodes))
 
@@ -189,7 +189,7 @@ class RayExecutor:
         """Yield outcomes as they come; an item whose worker dies, or whose node is lost, is tried again."""
         self._shifts += 1
         dispatch = Dispatch(items, terms, self._numbers)
-        order = (function, replace(terms, enough=never), environment.shared())
+        order = (function, replace(terms, enough=never), environment.exported())
         while not dispatch.is_done() and not terms.enough():
             self._recruit()
             for hand in self._hands:
@@ -245,7 +245,7 @@ class RayExecutor:
         all_bytes = workers * self._means.share_bytes
         limit = None if self._means.memory_bytes is None else all_bytes
         held = self._means.worker_bytes
-        equipment = NodeConfig(own_version(), self._preload, workers, held, limit, environment.shared())
+        equipment = NodeConfig(own_version(), self._preload, workers, held, limit, environment.exported())
         actor = self._cluster.put_crew(node, equipment, all_bytes + OWN_BYTES)
         self._hands.append(_ActorHandle(f"{node.id}/{next(self._names)}", node, actor, workers, workers))
 

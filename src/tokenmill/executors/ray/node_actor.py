@@ -74,8 +74,8 @@ class NodeActor:
     def __init__(self, equipment: NodeConfig) -> None:
         if equipment.version != own_version():
             raise RunFailed(f"it has tokenmill {own_version()}, and the run is of tokenmill {equipment.version}")
-        self._own_settings = environment.shared()
-        environment.adopt(self._own_settings, equipment.settings)
+        self._own_settings = environment.exported()
+        environment.use_exported(self._own_settings, equipment.settings)
         machine.reset_oom_score()  # Ray raises the score of its processes: the kernel would kill the actor first
         self._equipment = equipment
         self._executor = LocalExecutor(equipment.preload)
@@ -89,7 +89,7 @@ class NodeActor:
         What was being done is left.
         """
         function, terms, given = order
-        environment.adopt(self._own_settings, given)
+        environment.use_exported(self._own_settings, given)
         it = self._equipment
         if self._shift is None:  # later there may be fewer, because memory ran out
             self._executor.start(it.workers, it.worker_bytes, it.memory_bytes)

@@ -94,8 +94,8 @@ def read(folder: Folder, names: Sequence[str], dtype: str) -> ShardData:
 def _check_size(data: pa.Buffer, groups: Sequence[RowGroup]) -> None:
     """Refuse what would become many times larger than its file; a document may be one token over and over, though."""
     held = count_pages(data, groups)
-    if held.unpacked_bytes > FACTOR * data.size + SPARE or held.most_values > MAX_VALUES_FACTOR * data.size + SPARE:
-        raise MalformedDataError(f"{data.size} bytes would become {held.unpacked_bytes}, and {held.most_values} tokens")
+    if held.unpacked_bytes > FACTOR * data.size + SPARE or held.max_values > MAX_VALUES_FACTOR * data.size + SPARE:
+        raise MalformedDataError(f"{data.size} bytes would become {held.unpacked_bytes}, and {held.max_values} tokens")
 
 
 def _schema(dtype: str) -> pa.Schema:

@@ -223,9 +223,9 @@ class _TimedFolder:
         return getattr(self.folder, name)
 
     @contextmanager
-    def publish(self, name: str, *, durable: bool = True, first: bool = False) -> Iterator[BinaryIO]:
+    def publish(self, name: str, *, durable: bool = True, if_absent: bool = False) -> Iterator[BinaryIO]:
         self.clock.at("write")
-        with self.folder.publish(name, durable=durable, first=first) as file:
+        with self.folder.publish(name, durable=durable, if_absent=if_absent) as file:
             yield file
         self.clock.at("check")
 

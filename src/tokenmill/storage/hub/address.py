@@ -16,7 +16,7 @@ _COMMIT = re.compile("[0-9a-f]{40}")
 
 @dataclass(frozen=True, slots=True)
 class HubAddress:
-    """A revision of a dataset, and a path in it: a file, a directory, a glob, or nothing for all of it."""
+    """A path in a revision of a dataset: a file, a directory, a glob, or empty for the whole dataset."""
 
     repository: str
     revision: str
@@ -24,22 +24,22 @@ class HubAddress:
 
     @property
     def url(self) -> str:
-        """The address as people write it."""
+        """The address as users write it."""
         return f"hf://datasets/{self.repository}@{quote(self.revision, safe='')}/{self.path}"
 
     @property
     def is_pinned(self) -> bool:
-        """Whether it names a commit, whose content never changes, and not a branch or tag."""
+        """Whether the revision is a commit, which never changes, and not a branch or tag."""
         return is_commit(self.revision)
 
     def at(self, commit: str, path: str) -> HubAddress:
-        """A file of the same dataset in one commit."""
+        """The address of a path in a commit of the same dataset."""
         return HubAddress(self.repository, commit, path)
 
 
 def parse(url: str) -> HubAddress:
-    """The parts of an address."""
-    url = f"hf{url[2:]}"  # in lower case
+    """Parse an address. Raises SourceError if it is not one of a dataset."""
+    url = f"hf{url[2:]}"  # the scheme in lower case
     match = _ADDRESS.fullmatch(url)
     path = match[3] or "" if match else ""
     if match is None or ".." in path.split("/"):

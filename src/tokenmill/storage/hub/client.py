@@ -1,7 +1,7 @@
-"""How to talk to the Hub: where it is, with which token, and by which client.
+"""The connection to the Hub: endpoint, token and HTTP client.
 
-The HTTP library is the one that huggingface_hub works with, httpx or its successor; endpoint, token and offline mode
-are huggingface_hub's own, too. Its client is not: that of version 2 waits for ever, and others may close it.
+Endpoint, token, offline mode and HTTP library (httpx or its successor) are those of huggingface_hub. The client is not:
+that of version 2 has no timeout, and other code may close it.
 """
 
 from __future__ import annotations
@@ -16,22 +16,19 @@ from tokenmill.errors import FAILED, StorageError
 from tokenmill.system import environment
 
 CONNECT_SECONDS = 10.0
-STALL_SECONDS = 30.0
-"""How long nothing may come before a request is given up."""
-
-SIGNATURES = ("signature", "x-amz-signature", "policy")
-"""Parameters by which a URL shows that whoever knows it may read what is there."""
+STALL_SECONDS = 30.0  # without a byte before a request is given up
+SIGNATURES = ("signature", "x-amz-signature", "policy")  # query parameters of a URL that needs no other credentials
 
 
 def is_hub(target: str) -> bool:
-    """Whether a URL is the Hub's own, and not that of a file elsewhere, for which its signature is enough."""
+    """Whether a URL is the Hub's own, and not the signed URL of a file."""
     here, there = urlsplit(endpoint()), urlsplit(target)
-    signed = any(name.lower() in SIGNATURES for name in parse_qs(there.query))
-    return (here.scheme, here.netloc) == (there.scheme, there.netloc) and not signed
+    is_signed = any(name.lower() in SIGNATURES for name in parse_qs(there.query))
+    return (here.scheme, here.netloc) == (there.scheme, there.netloc) and not is_signed
 
 
 def endpoint() -> str:
-    """Where the Hub is."""
+    """The base URL of the Hub."""
     from huggingface_hub import constants  # noqa: PLC0415 - not for local runs
 
     environment.check_server("HF_ENDPOINT", constants.ENDPOINT)
@@ -39,7 +36,7 @@ def endpoint() -> str:
 
 
 def hub_token() -> str | None:
-    """The token that people have set for the Hub, if they have and want it to be used."""
+    """The user's token for the Hub; None if there is none, or if it must not be sent implicitly."""
     from huggingface_hub import constants, get_token  # noqa: PLC0415 - not for local runs
 
     token = None if constants.HF_HUB_DISABLE_IMPLICIT_TOKEN else get_token()
@@ -53,7 +50,7 @@ def hub_token() -> str | None:
 
 
 def check_online() -> None:
-    """Raise if somebody wants to stay away from the network."""
+    """Raise StorageError if offline mode is on."""
     from huggingface_hub import constants  # noqa: PLC0415 - not for local runs
 
     if constants.HF_HUB_OFFLINE:
@@ -63,7 +60,7 @@ def check_online() -> None:
 
 @functools.lru_cache(maxsize=1)
 def library() -> Any:
-    """The HTTP library that huggingface_hub uses, whose errors its own are made from."""
+    """The HTTP library of huggingface_hub: its errors are the base of huggingface_hub's own."""
     from huggingface_hub.errors import HfHubHTTPError  # noqa: PLC0415 - not for local runs
 
     base = next(kind for kind in HfHubHTTPError.__mro__ if kind.__name__ == "HTTPError")
@@ -72,12 +69,12 @@ def library() -> Any:
 
 @functools.lru_cache(maxsize=1)
 def client(_process: int) -> Any:
-    """A client belongs to the process that made it: after a fork, two would write to its connections."""
+    """The HTTP client of this process. After a fork, two processes would write to the same connections."""
     http = library()
-    made = http.Client(
+    http_client = http.Client(
         headers={"user-agent": "tokenmill"},
         timeout=http.Timeout(STALL_SECONDS, connect=CONNECT_SECONDS, pool=None),
         limits=http.Limits(max_connections=64, max_keepalive_connections=32),
     )
-    atexit.register(made.close)
-    return made
+    atexit.register(http_client.close)
+    return http_client

@@ -1,7 +1,7 @@
-"""Files of the Hub: where their bytes are, asked once and remembered for as long as that holds, and ranges of them.
+"""Files of the Hub: where their bytes are, and byte ranges of them.
 
-The Hub answers with the address of the file on its CDN, signed for a while. So the Hub is asked once for each file and
-process, and everything else is between us and the CDN.
+The Hub answers with the URL of the file on its CDN, signed for a limited time. Each process asks the Hub once per file,
+and reads from the CDN.
 """
 
 from __future__ import annotations
@@ -27,26 +27,31 @@ from tokenmill.storage.hub.client import endpoint, is_hub
 from tokenmill.storage.hub.requests import MAX_ATTEMPTS, Backoff, TransientError, answer, check, is_missing
 from tokenmill.storage.objects.errors import another_version
 
-MAX_REMEMBERED = 1024
-DEFAULT_SECONDS = 900.0
-"""How long an answer is remembered that does not say how long it holds."""
-
+MAX_LOCATIONS = 1024  # that a process remembers
+DEFAULT_SECONDS = 900.0  # validity of a location without an expiry time
 MAX_REDIRECTS = 5
-GONE = (401, 403, 404, 410)
-"""What a CDN answers when a signature has expired."""
+EXPIRED_STATUS = (401, 403, 404, 410)  # answers of a CDN to a URL whose signature has expired
 
 
 @dataclass(slots=True)
 class FileLocation:
-    """A file as the Hub describes it, where its bytes are, and until when (by the clock that only goes forward)."""
+    """A file as the Hub describes it, and where its bytes are.
+
+    Attributes:
+        address: The address with its commit.
+        size: The size in bytes.
+        fingerprint: The hash of the content.
+        target: The URL of the bytes, usually on the CDN.
+        valid_until: When the URL expires, by the monotonic clock.
+        etag: The etag at the target, which may differ from the Hub's; empty if no request was made yet.
+    """
 
     address: HubAddress
     size: int
     fingerprint: str
     target: str
-    until: float
+    valid_until: float
     etag: str
-    """What the place with the bytes calls them, if it was asked already. It is not always what the Hub calls them."""
 
     @property
     def info(self) -> FileInfo:
@@ -56,14 +61,14 @@ class FileLocation:
 
 @dataclass(slots=True)
 class _Entry:
-    """What is remembered of a file; its lock is held by the one thread that asks the Hub."""
+    """A remembered location. A thread holds the lock while it asks the Hub."""
 
     lock: threading.Lock = field(default_factory=threading.Lock)
-    located: FileLocation | None = None
+    location: FileLocation | None = None
 
 
-class _Memory:
-    """The files that were read last."""
+class _LocationCache:
+    """The locations of the files that were read last."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -73,99 +78,99 @@ class _Memory:
         with self._lock:
             entry = self._entries.setdefault(address, _Entry())
             self._entries.move_to_end(address)
-            if len(self._entries) > MAX_REMEMBERED:
+            if len(self._entries) > MAX_LOCATIONS:
                 self._entries.popitem(last=False)
             return entry
 
 
 @functools.lru_cache(maxsize=1)
-def _memory(_process: int) -> _Memory:
-    """It belongs to one process: a fork may copy a lock that is held."""
-    return _Memory()
+def _locations(_process: int) -> _LocationCache:
+    """The cache of this process. A fork may copy a lock that is held."""
+    return _LocationCache()
 
 
 def fetch(url: str, fingerprint: str, start: int, stop: int) -> pa.Buffer:
-    """Exactly these bytes of a file, of the version that has this fingerprint."""
-    address, patience = parse(url), Backoff(parse(url))
-    pieces: list[bytes] = []
-    place = start
-    while place < stop:
+    """The bytes from start to stop of the version of a file with this fingerprint."""
+    address, backoff = parse(url), Backoff(parse(url))
+    chunks: list[bytes] = []
+    position = start
+    while position < stop:
         try:
-            for piece in _stream(address, fingerprint, place, stop):
-                pieces.append(piece)
-                place += len(piece)
-                patience.renew()
-        except TransientError as trouble:
-            patience.wait(trouble)
-    return pa.py_buffer(b"".join(pieces))
+            for chunk in _stream(address, fingerprint, position, stop):
+                chunks.append(chunk)
+                position += len(chunk)
+                backoff.reset()
+        except TransientError as error:
+            backoff.wait(error)
+    return pa.py_buffer(b"".join(chunks))
 
 
 def locate(address: HubAddress, unconnected_attempts: int = MAX_ATTEMPTS) -> FileLocation | None:
-    """Ask the Hub for a file; None if the dataset has none of that path."""
-    patience = Backoff(address, unconnected_attempts)
+    """Ask the Hub for a file; None if the dataset has no file of that path."""
+    backoff = Backoff(address, unconnected_attempts)
     while True:
         try:
-            return _ask(address)
-        except TransientError as trouble:
-            patience.wait(trouble)
+            return _request_location(address)
+        except TransientError as error:
+            backoff.wait(error)
 
 
 def _stream(address: HubAddress, fingerprint: str, start: int, stop: int) -> Iterator[bytes]:
-    """The bytes from start on, as they come; Trouble if they break off before stop."""
-    entry = _memory(os.getpid()).entry(address)
-    located = _remembered(entry, address, fingerprint)
-    if stop > located.size:
-        raise EOFError(f"bytes {start} to {stop} were asked for of a file of {located.size}")
+    """The bytes from start to stop as they arrive. Raises TransientError if they break off."""
+    entry = _locations(os.getpid()).entry(address)
+    location = _current_location(entry, address, fingerprint)
+    if stop > location.size:
+        raise EOFError(f"bytes {start} to {stop} were asked for of a file of {location.size}")
     left = stop - start
     try:
-        with answer("GET", located.target, {"range": f"bytes={start}-{stop - 1}"}) as response:
-            _check_range(response, located, start, stop)
-            for piece in response.iter_raw():  # to its very end: only then is the connection used again
-                yield piece[:left]
-                left -= len(piece)
+        with answer("GET", location.target, {"range": f"bytes={start}-{stop - 1}"}) as response:
+            _check_range(response, location, start, stop)
+            for chunk in response.iter_raw():  # to the end: otherwise the connection is not reused
+                yield chunk[:left]
+                left -= len(chunk)
                 if left < 0:
                     return
-    except TransientError as trouble:
-        if trouble.misplaced and entry.located is located:
-            entry.located = None
+    except TransientError as error:
+        if error.is_misplaced and entry.location is location:
+            entry.location = None
         raise
     if left:
         raise TransientError(f"{left} bytes are missing at the end of an answer")
 
 
-def _remembered(entry: _Entry, address: HubAddress, fingerprint: str) -> FileLocation:
-    with entry.lock:  # one asks, and the others wait for what it learns
-        located = entry.located
-        if located is None or located.until < time.monotonic():
-            located = entry.located = locate(address)
-    if located is None or located.fingerprint != fingerprint:
-        raise another_version(address.url, fingerprint, located.info if located else None)
-    return located
+def _current_location(entry: _Entry, address: HubAddress, fingerprint: str) -> FileLocation:
+    with entry.lock:  # one thread asks the Hub, and the others wait for its answer
+        location = entry.location
+        if location is None or location.valid_until < time.monotonic():
+            location = entry.location = locate(address)
+    if location is None or location.fingerprint != fingerprint:
+        raise another_version(address.url, fingerprint, location.info if location else None)
+    return location
 
 
-def _check_range(response: Any, located: FileLocation, start: int, stop: int) -> None:
-    """Raise if an answer does not hold the range of the file that was asked for."""
+def _check_range(response: Any, location: FileLocation, start: int, stop: int) -> None:
+    """Raise if an answer does not contain the requested range of the file."""
     status = response.status_code
-    if is_hub(located.target) and status != 416:
-        check(located.address, response)
-    if status in GONE:
-        raise TransientError(f"the CDN answered {status}: its address may have expired", misplaced=True)
-    whole = status == 200 and start == 0
-    if not whole and status != 206:
-        raise TransientError(f"the CDN answered {status} to a request for bytes {start} to {stop}", misplaced=True)
-    expected = f"bytes {start}-{stop - 1}/{located.size}"
-    if not whole and response.headers.get("content-range", expected) != expected:
+    if is_hub(location.target) and status != 416:
+        check(location.address, response)
+    if status in EXPIRED_STATUS:
+        raise TransientError(f"the CDN answered {status}: its address may have expired", is_misplaced=True)
+    is_whole = status == 200 and start == 0
+    if not is_whole and status != 206:
+        raise TransientError(f"the CDN answered {status} to a request for bytes {start} to {stop}", is_misplaced=True)
+    expected = f"bytes {start}-{stop - 1}/{location.size}"
+    if not is_whole and response.headers.get("content-range", expected) != expected:
         raise TransientError(
-            f"the CDN answered with {response.headers['content-range']} instead of {expected}", misplaced=True
+            f"the CDN answered with {response.headers['content-range']} instead of {expected}", is_misplaced=True
         )
     etag = _etag(response, "etag")
-    if located.etag not in ("", etag):
-        raise TransientError("the CDN has another file now", misplaced=True)
-    located.etag = etag
+    if location.etag not in ("", etag):
+        raise TransientError("the CDN has another file now", is_misplaced=True)
+    location.etag = etag
 
 
-def _ask(address: HubAddress) -> FileLocation | None:
-    """One question, which takes more than one request only if the dataset has another name by now."""
+def _request_location(address: HubAddress) -> FileLocation | None:
+    """One attempt to locate a file. Redirects of the Hub itself, to a renamed dataset, are followed."""
     target = (
         f"{endpoint()}/datasets/{address.repository}/resolve/{quote(address.revision, safe='')}/{quote(address.path)}"
     )
@@ -175,14 +180,14 @@ def _ask(address: HubAddress) -> FileLocation | None:
                 return None
             check(address, response)
             if not 300 <= response.status_code < 400:
-                return _located(address, target, response)
+                return _location(address, target, response)
             target = urljoin(target, response.headers.get("location", ""))
             if not is_hub(target) and _etag(response, "x-linked-etag"):
-                return _located(address, target, response)
+                return _location(address, target, response)
     raise StorageError("the Hub redirects in a circle", f"file         {address.url}")
 
 
-def _located(address: HubAddress, target: str, response: Any) -> FileLocation:
+def _location(address: HubAddress, target: str, response: Any) -> FileLocation:
     headers = response.headers
     etag = _etag(response, "x-linked-etag") or _etag(response, "etag")
     size = headers.get("x-linked-size") or headers.get("content-length") or ""
@@ -194,18 +199,18 @@ def _located(address: HubAddress, target: str, response: Any) -> FileLocation:
             "reason       the hash, the size or the commit of the file is missing",
             "Check HF_ENDPOINT, if you set it.",
         )
-    until = time.monotonic() + _seconds_left(target, headers)
-    known = _etag(response, "etag") if is_hub(target) else ""
-    return FileLocation(address.at(commit, address.path), int(size), etag, target, until, known)
+    valid_until = time.monotonic() + _seconds_left(target, headers)
+    target_etag = _etag(response, "etag") if is_hub(target) else ""
+    return FileLocation(address.at(commit, address.path), int(size), etag, target, valid_until, target_etag)
 
 
 def _etag(response: Any, header: str) -> str:
-    """An etag without its quotes; empty if there is none."""
+    """An etag without quotes; empty if there is none."""
     return str(response.headers.get(header, "")).removeprefix("W/").strip('"')
 
 
 def _seconds_left(target: str, headers: Any) -> float:
-    """How long to use an address: until some time before it expires. The server's clock counts, whatever ours says."""
+    """For how long to use a signed URL: until shortly before it expires, by the clock of the server."""
     query = {name.lower(): values[-1] for name, values in parse_qs(urlsplit(target).query).items()}
     seconds = DEFAULT_SECONDS
     with contextlib.suppress(ValueError):

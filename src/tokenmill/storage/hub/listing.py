@@ -1,4 +1,4 @@
-"""Datasets on the Hugging Face Hub as sources: listed once, pinned to a commit, read in ranges from the Hub's CDN."""
+"""Datasets on the Hugging Face Hub as sources: list their files at a commit."""
 
 from __future__ import annotations
 
@@ -26,68 +26,68 @@ T = TypeVar("T")
 
 
 class _Commit(msgspec.Struct):
-    """What is needed of the Hub's description of a dataset."""
+    """The used part of the Hub's description of a dataset."""
 
     sha: str
 
 
-class _Large(msgspec.Struct):
-    """A file that is kept outside git: its SHA-256."""
+class _LfsFile(msgspec.Struct):
+    """A file stored outside git: its SHA-256."""
 
     oid: str
 
 
-class _Listed(msgspec.Struct):
+class _TreeEntry(msgspec.Struct):
     """A file or directory in a listing."""
 
     kind: str = msgspec.field(name="type")
     path: str
     oid: str
     size: int = 0
-    lfs: _Large | None = None
+    lfs: _LfsFile | None = None
 
 
 def find(url: str) -> tuple[bool, list[FileInfo]]:
-    """The files that a URL names: one, those below it, or those that match it; and whether it named them.
+    """The files that a URL names: one, those that match it (both True), or those below it (False).
 
-    A branch or tag is resolved to a commit, once, and the files are pinned to that.
+    A branch or tag is resolved to a commit once. The URLs of the files contain that commit.
     """
     address = parse(url)
     is_glob = glob.has_magic(address.path)
     if address.path and not is_glob and not url.endswith("/"):
-        located = locate(address, FIRST_ATTEMPTS)
-        if located is not None:
-            return True, [located.info]
+        location = locate(address, FIRST_ATTEMPTS)
+        if location is not None:
+            return True, [location.info]
     address = address.at(_commit(address), address.path)
     return (True, _matching(url, address)) if is_glob else (False, _below(url, address))
 
 
 def stat(url: str) -> FileInfo:
-    """Size and fingerprint of one file: the SHA-256 of a large one, the SHA-1 of its git blob of a small one."""
-    located = locate(parse(url), FIRST_ATTEMPTS)
-    if located is None:
+    """Size and fingerprint of one file: SHA-256 of a large file, SHA-1 of the git blob of a small one."""
+    location = locate(parse(url), FIRST_ATTEMPTS)
+    if location is None:
         raise SourceError(f"there is no {url}")
-    return located.info
+    return location.info
 
 
 def _matching(url: str, address: HubAddress) -> list[FileInfo]:
-    """The files that match a glob, or the one that is called like it."""
+    """The files that match a glob, or the one file whose name is the pattern itself."""
     folder = fixed_prefix(address.path)
-    wild = address.path[len(folder) :].strip("/")
-    files = _listed(address.at(address.revision, folder), recursive="/" in wild or "**" in wild)
+    pattern = address.path[len(folder) :].strip("/")
+    files = _files(address.at(address.revision, folder), recursive="/" in pattern or "**" in pattern)
     if files is None:
         raise _no_folder(address, folder)
     listed = list(files)
-    named = [file for file in listed if file.path == address.path]
-    chosen = named or [file for file in listed if matches(file.path, address.path)]
+    exact = [file for file in listed if file.path == address.path]
+    chosen = exact or [file for file in listed if matches(file.path, address.path)]
     if not chosen:
         raise SourceError(f"no file matches {url}", f"looked at    commit {address.revision}", *braces(address.path))
     return [_info(address, file) for file in chosen]
 
 
 def _below(url: str, address: HubAddress) -> list[FileInfo]:
-    """The files below a directory, hidden ones left out."""
-    files = _listed(address, recursive=True)
+    """The files below a directory, except hidden ones."""
+    files = _files(address, recursive=True)
     if files is None:
         details = (f"looked at    commit {address.revision}", *braces(address.path))
         raise SourceError(f"no such file or directory: {url}", *details)
@@ -96,7 +96,7 @@ def _below(url: str, address: HubAddress) -> list[FileInfo]:
 
 
 def _no_folder(address: HubAddress, folder: str) -> SourceError:
-    """The error for a glob in a folder that is not there: of a dataset by name, a version that it does not have."""
+    """The error for a glob in a folder that does not exist, such as a version that a named dataset does not have."""
     above = folder.rpartition("/")[0]
     return SourceError(
         f"{address.repository} has no {folder} at its commit {address.revision}",
@@ -106,15 +106,15 @@ def _no_folder(address: HubAddress, folder: str) -> SourceError:
     )
 
 
-def _info(address: HubAddress, file: _Listed) -> FileInfo:
+def _info(address: HubAddress, file: _TreeEntry) -> FileInfo:
     return FileInfo(address.at(address.revision, file.path).url, file.size, file.lfs.oid if file.lfs else file.oid)
 
 
 def _commit(address: HubAddress) -> str:
-    """The commit that a revision is at this moment."""
+    """The commit of a revision now."""
     if address.is_pinned:
         return address.revision
-    # Without `expand` the answer would name every file.
+    # Without `expand` the answer would list every file.
     target = f"{endpoint()}/api/datasets/{address.repository}/revision/{quote(address.revision, safe='')}?expand=sha"
     page = _page(address, target, _Commit)
     if page is None or not is_commit(page[0].sha):
@@ -122,30 +122,30 @@ def _commit(address: HubAddress) -> str:
     return page[0].sha
 
 
-def _listed(folder: HubAddress, recursive: bool) -> Iterator[_Listed] | None:
-    """The files in a directory; None if there is no such directory."""
+def _files(folder: HubAddress, recursive: bool) -> Iterator[_TreeEntry] | None:
+    """The files in a directory; None if the directory does not exist."""
     path = f"/{quote(folder.path, safe='')}" if folder.path else ""
     target = (
         f"{endpoint()}/api/datasets/{folder.repository}/tree/{folder.revision}{path}?recursive={recursive}&expand=False"
     )
-    first = _page(folder, target, list[_Listed])
+    first = _page(folder, target, list[_TreeEntry])
     return None if first is None else _pages(folder, *first)
 
 
-def _pages(folder: HubAddress, page: list[_Listed], following: str | None) -> Iterator[_Listed]:
+def _pages(folder: HubAddress, page: list[_TreeEntry], following: str | None) -> Iterator[_TreeEntry]:
     """The files of a page, and those of the pages that follow it."""
     yield from (entry for entry in page if entry.kind == "file")
     while following is not None:
-        answered = _page(folder, following, list[_Listed])
-        if answered is None:  # never seen
+        next_page = _page(folder, following, list[_TreeEntry])
+        if next_page is None:  # never seen
             raise StorageError("a listing of the Hub breaks off", f"file         {folder.url}")
-        page, following = answered
+        page, following = next_page
         yield from (entry for entry in page if entry.kind == "file")
 
 
 def _page(address: HubAddress, target: str, kind: type[T]) -> tuple[T, str | None] | None:
-    """What the Hub answers, and the address of the next page; None if the path does not exist."""
-    patience = Backoff(address, FIRST_ATTEMPTS)
+    """One page of the Hub, and the URL of the next one; None if the path does not exist."""
+    backoff = Backoff(address, FIRST_ATTEMPTS)
     while True:
         try:
             with answer("GET", target) as response:
@@ -154,9 +154,9 @@ def _page(address: HubAddress, target: str, kind: type[T]) -> tuple[T, str | Non
                 check(address, response)
                 following = response.links.get("next", {}).get("url")
                 return decode(response.read(), kind), following and urljoin(target, following)
-        except TransientError as trouble:
-            patience.wait(trouble)
-        except MalformedDataError as damage:
-            reason = f"reason       {damage}"
+        except TransientError as error:
+            backoff.wait(error)
+        except MalformedDataError as error:
+            reason = f"reason       {error}"
             advice = "Check HF_ENDPOINT, if you set it."
-            raise SourceError("this is no answer of a Hub", f"file         {address.url}", reason, advice) from damage
+            raise SourceError("this is no answer of a Hub", f"file         {address.url}", reason, advice) from error

@@ -1,4 +1,4 @@
-"""Requests to the Hub and its CDN: tried again in a bounded way, and failures told in words without secrets."""
+"""Requests to the Hub and its CDN: bounded retries, and error messages without secrets."""
 
 from __future__ import annotations
 
@@ -18,41 +18,39 @@ from tokenmill.storage.hub.client import check_online, client, endpoint, hub_tok
 from tokenmill.storage.objects.errors import RESUME
 from tokenmill.system import environment
 
-MAX_ATTEMPTS = 8
-"""How often in a row a request may fail."""
-
-FIRST_ATTEMPTS = 4
-"""The same for somebody who waits for an answer to begin, if there is no connection at all."""
-
+MAX_ATTEMPTS = 8  # failures in a row
+FIRST_ATTEMPTS = 4  # the same without any connection, before a command has started its work
 FIRST_PAUSE_SECONDS = 0.5
-LONGEST_PAUSE_SECONDS = 20.0
-LONGEST_RETRY_AFTER_SECONDS = 300.0
-LONGEST_WAIT_SECONDS = 480.0
-"""How long is waited in all without progress: less than after which a worker counts as stuck."""
-
+MAX_PAUSE_SECONDS = 20.0
+MAX_RETRY_AFTER_SECONDS = 300.0  # a server that asks for a longer pause is not tried again
+MAX_WAIT_SECONDS = 480.0  # in all without progress: less than the time after which a worker counts as stuck
 
 NO_ENTRY = "EntryNotFound"
-PASSING = (408, 425, 429, 500, 502, 503, 504)
+TRANSIENT_STATUS = (408, 425, 429, 500, 502, 503, 504)
 
 
 class TransientError(Exception):
-    """A request failed in a way that may pass: why, and in how many seconds to come back, if the server said so.
+    """A request failed, and may succeed later.
 
-    Without a connection there was not even an answer; what is misplaced may be found elsewhere, if the Hub is asked.
+    Attributes:
+        reason: Why it failed.
+        wait_seconds: The pause that the server asks for, if it does.
+        is_connected: Whether there was a connection.
+        is_misplaced: Whether the Hub may know another location of the file.
     """
 
     def __init__(
-        self, reason: str, wait_seconds: float | None = None, connected: bool = True, misplaced: bool = False
+        self, reason: str, wait_seconds: float | None = None, is_connected: bool = True, is_misplaced: bool = False
     ) -> None:
         super().__init__(reason)
         self.reason = reason
         self.wait_seconds = wait_seconds
-        self.connected = connected
-        self.misplaced = misplaced or not connected
+        self.is_connected = is_connected
+        self.is_misplaced = is_misplaced or not is_connected
 
 
 class Backoff:
-    """How often a request is tried again, and the pauses between: growing, of random length, or as the server asks."""
+    """Limits the attempts of a request. Pauses between them are random and grow, or are as the server asks."""
 
     def __init__(self, address: HubAddress, unconnected_attempts: int = MAX_ATTEMPTS) -> None:
         self._address = address
@@ -60,36 +58,36 @@ class Backoff:
         self._failures = 0
         self._waited_seconds = 0.0
 
-    def renew(self) -> None:
-        """Note that there is progress."""
+    def reset(self) -> None:
+        """Start counting anew after progress."""
         self._failures, self._waited_seconds = 0, 0.0
 
-    def wait(self, trouble: TransientError) -> None:
-        """Wait until it makes sense to try again, or give up."""
+    def wait(self, error: TransientError) -> None:
+        """Pause before the next attempt, or raise StorageError if there have been too many."""
         self._failures += 1
-        most = MAX_ATTEMPTS if trouble.connected else self._unconnected_attempts
-        asked = trouble.wait_seconds
-        if asked is not None:  # those who were told the same need not come back all at once
+        max_attempts = MAX_ATTEMPTS if error.is_connected else self._unconnected_attempts
+        asked = error.wait_seconds
+        if asked is not None:  # random, so that clients with the same answer do not return together
             pause = asked + random.uniform(0.1, 1 + asked / 10)  # noqa: S311 - no secret
         else:
-            pause = min(LONGEST_PAUSE_SECONDS, FIRST_PAUSE_SECONDS * 2 ** (self._failures - 1))
+            pause = min(MAX_PAUSE_SECONDS, FIRST_PAUSE_SECONDS * 2 ** (self._failures - 1))
             pause *= random.uniform(0.5, 1.0)  # noqa: S311 - no secret
         self._waited_seconds += pause
-        too_long = (asked or 0.0) > LONGEST_RETRY_AFTER_SECONDS or self._waited_seconds > LONGEST_WAIT_SECONDS
-        if self._failures >= most or too_long:
-            raise self._given_up(trouble)
+        too_long = (asked or 0.0) > MAX_RETRY_AFTER_SECONDS or self._waited_seconds > MAX_WAIT_SECONDS
+        if self._failures >= max_attempts or too_long:
+            raise self._final_error(error)
         time.sleep(pause)
 
-    def _given_up(self, trouble: TransientError) -> StorageError:
+    def _final_error(self, error: TransientError) -> StorageError:
         advice = RESUME
-        if not trouble.connected:
+        if not error.is_connected:
             advice = f"Check the network, and HF_ENDPOINT and HTTPS_PROXY if you set them. {RESUME}"
-        elif trouble.wait_seconds is not None:
+        elif error.wait_seconds is not None:
             advice = f"With HF_TOKEN set, or with fewer workers, the Hub allows more. {RESUME}"
         return StorageError(
             "the Hub does not answer as it should",
             f"file         {self._address.url}",
-            f"reason       {trouble.reason}",
+            f"reason       {error.reason}",
             f"tried        {humanize.count(self._failures, 'time')}",
             advice,
         )
@@ -97,32 +95,32 @@ class Backoff:
 
 @contextlib.contextmanager
 def answer(method: str, target: str, headers: dict[str, str] | None = None) -> Iterator[Any]:
-    """The answer to a request, its body not yet read; Trouble for whatever may pass, also while the body is read.
+    """The response to a request, its body unread. Raises TransientError, also while the block reads the body.
 
-    Redirects are not followed. The token goes to the Hub, and to nobody else.
+    Redirects are not followed. The token is sent to the Hub only.
     """
     check_online()
     http = library()
     token = hub_token() if is_hub(target) else None
     if token:
         environment.check_encrypted("HF_ENDPOINT", endpoint())
-    # What is read in ranges and compared with hashes must not be compressed on its way.
-    sent = {"accept-encoding": "identity", **(headers or {})}
-    sent |= {"authorization": f"Bearer {token}"} if token else {}
+    # Compression would change byte ranges and hashes.
+    all_headers = {"accept-encoding": "identity", **(headers or {})}
+    all_headers |= {"authorization": f"Bearer {token}"} if token else {}
     try:
-        with client(os.getpid()).stream(method, target, headers=sent) as response:
-            if response.status_code in PASSING:
+        with client(os.getpid()).stream(method, target, headers=all_headers) as response:
+            if response.status_code in TRANSIENT_STATUS:
                 raise TransientError(_status(response), _retry_after(response))
             if method == "HEAD":
-                response.read()  # nothing, but only then is the connection used again
+                response.read()  # it is empty, but otherwise the connection is not reused
             yield response
-    except (http.HTTPError, http.InvalidURL) as error:  # whose text may hold a signature or the token
-        raise TransientError(_reason(error, token), connected=not isinstance(error, http.ConnectError)) from None
+    except (http.HTTPError, http.InvalidURL) as error:  # its text may contain a signature or the token
+        raise TransientError(_reason(error, token), is_connected=not isinstance(error, http.ConnectError)) from None
 
 
 def is_missing(response: Any) -> bool:
     """Whether the dataset and its revision exist, but the path does not."""
-    return bool(response.status_code == 404 and _is_of_a_hub(response) and _code(response) == NO_ENTRY)
+    return bool(response.status_code == 404 and _is_from_hub(response) and _code(response) == NO_ENTRY)
 
 
 def check(address: HubAddress, response: Any) -> None:
@@ -135,9 +133,9 @@ def _refused(address: HubAddress, response: Any) -> TokenmillError:
     where = (f"file         {address.url}", f"reason       {_status(response)}")
     page = f"{endpoint()}/datasets/{address.repository}"
     if response.status_code in (401, 403):
-        sent = "authorization" in response.request.headers
-        token = "one was sent, and it was not accepted" if sent else "none was sent"
-        renew = "check HF_TOKEN or run `hf auth login` again" if sent else "set HF_TOKEN or run `hf auth login`"
+        is_sent = "authorization" in response.request.headers
+        token = "one was sent, and it was not accepted" if is_sent else "none was sent"
+        renew = "check HF_TOKEN or run `hf auth login` again" if is_sent else "set HF_TOKEN or run `hf auth login`"
         return StorageError(
             "the Hub does not let us read a dataset",
             *where,
@@ -147,7 +145,7 @@ def _refused(address: HubAddress, response: Any) -> TokenmillError:
             "The Hub says the same of a dataset that does not exist: check its name, too.",
             exit_code=FAILED,
         )
-    if response.status_code == 404 and not _is_of_a_hub(response):
+    if response.status_code == 404 and not _is_from_hub(response):
         return SourceError("this is no answer of a Hub", *where, f"asked        {endpoint()}", "Check HF_ENDPOINT.")
     if response.status_code == 404:
         missing = {"RevisionNotFound": f"the dataset has no revision {address.revision}", NO_ENTRY: "no such file"}
@@ -155,25 +153,25 @@ def _refused(address: HubAddress, response: Any) -> TokenmillError:
     return StorageError("the Hub refuses a request", *where, RESUME, exit_code=FAILED)
 
 
-def _is_of_a_hub(response: Any) -> bool:
-    """Whether an error is told as the Hub tells it, or a mirror of it, and not as any server on the web does."""
+def _is_from_hub(response: Any) -> bool:
+    """Whether an error answer has the form of the Hub or a mirror of it, and not of some other web server."""
     headers = response.headers
     return "x-error-code" in headers or "x-repo-commit" in headers or "json" in headers.get("content-type", "")
 
 
 def _code(response: Any) -> str:
-    """What the Hub calls an error."""
+    """The error code of the Hub."""
     return str(response.headers.get("x-error-code", NO_ENTRY))
 
 
 def _status(response: Any) -> str:
-    """The status of an answer, with what the server says about it."""
-    said = humanize.escape_control_characters(response.headers.get("x-error-message", ""))[:300]
-    return f"{response.status_code} {response.reason_phrase}{': ' * bool(said)}{said}"
+    """The status of an answer, with the server's message."""
+    message = humanize.escape_control_characters(response.headers.get("x-error-message", ""))[:300]
+    return f"{response.status_code} {response.reason_phrase}{': ' * bool(message)}{message}"
 
 
 def _reason(error: Exception, token: str | None) -> str:
-    """What went wrong, from the system if it came from there, in one line."""
+    """The message of the system, or of the library, in one line."""
     causes: list[BaseException] = [error]
     while (cause := causes[-1].__cause__ or causes[-1].__context__) is not None:
         causes.append(cause)
@@ -184,9 +182,9 @@ def _reason(error: Exception, token: str | None) -> str:
 
 
 def _retry_after(response: Any) -> float | None:
-    """In how many seconds the server wants to be asked again, if it says so."""
+    """The pause that the server asks for in seconds; None if it does not."""
     text = response.headers.get("retry-after", "").strip()
-    # The Hub's own form, `"api";r=0;t=55`, comes with every answer; it means something if nothing remains.
+    # The Hub sends its own form, `"api";r=0;t=55`, with every answer. It counts if nothing remains (r=0).
     window = re.search(r"\br\s*=\s*0\s*;\s*t\s*=\s*([0-9]+)", response.headers.get("ratelimit", ""))
     if window and response.status_code == 429:
         return float(window[1])

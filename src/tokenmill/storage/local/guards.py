@@ -1,4 +1,4 @@
-"""What a path must be before it is opened: somebody else may have put a link, a pipe or a device there."""
+"""Checks of a path before it is opened: another user may have put a link, a pipe or a device there."""
 
 from __future__ import annotations
 
@@ -8,17 +8,16 @@ import stat
 
 from tokenmill.errors import CorruptStore, StoreError
 
-MAX_BYTES = 1 << 30
-"""A file that is larger is never read whole."""
+MAX_BYTES = 1 << 30  # a larger file is never read whole
 
 
 def is_inside(root: str, path: str) -> bool:
-    """Whether a path is below a directory, or it; both without links and dots."""
+    """Whether a path is a directory or below it. Both must be free of links and dots."""
     return path == root or path.startswith(f"{root.rstrip('/')}/")
 
 
 def require_regular_file(path: str) -> os.stat_result:
-    """The status of a regular file: a pipe in its place would block whoever reads it, a device might never end."""
+    """The status of a regular file. Refuses others: a pipe would block its reader, and a device might never end."""
     try:
         status = os.stat(path)
     except OSError as error:
@@ -29,7 +28,7 @@ def require_regular_file(path: str) -> os.stat_result:
 
 
 def require_unlinked(path: str) -> str:
-    """The path of a file to be changed in place: a new one, or one with no other name, be it a link of any kind."""
+    """The path, if writing in place is safe: it is free, or a regular file without another hard link."""
     with contextlib.suppress(FileNotFoundError):
         status = os.lstat(path)
         if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
@@ -37,13 +36,25 @@ def require_unlinked(path: str) -> str:
     return path
 
 
+def require_no_file(path: str) -> None:
+    """Raise StoreError if a directory cannot be made because a file is at its path, or above it."""
+    while not os.path.lexists(path):
+        path = os.path.dirname(path)
+    if os.path.exists(path) and not os.path.isdir(path):
+        raise StoreError(
+            "a directory cannot be made where a file is",
+            f"file         {path}",
+            "Name another directory, or remove the file.",
+        )
+
+
 def truncated_error(path: str, expected_bytes: int) -> CorruptStore:
-    """The error for a file of a store that does not have the bytes it should have."""
+    """The error for a file of a store that is too short."""
     return CorruptStore(f"{path} ends early", f"expected     {expected_bytes:,} bytes")
 
 
 def check_size(path: str, size: int) -> int:
-    """The size of a file that is about to be read whole, which may be anybody's; an error if it is absurd."""
+    """The size of a file that will be read whole. Raises CorruptStore above MAX_BYTES: anyone may have made it."""
     if size > MAX_BYTES:
         raise CorruptStore(f"{path} is too large", f"expected     at most {MAX_BYTES:,} bytes")
     return size

@@ -1,7 +1,6 @@
-"""What a directory or a glob of a disk names: each directory once, links followed, and all that is no file by its path.
+"""List what a local directory or glob names: each directory once, links followed.
 
-A caller can keep directories out (`Apart`). Nothing that is met is dropped in silence: what is not a file to read is in
-the listing, too.
+A caller can skip directories (SkippedEntry). A listing names everything it meets, also what is not a regular file.
 """
 
 from __future__ import annotations
@@ -13,14 +12,13 @@ import os
 import stat
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Protocol
 
 from tokenmill.errors import SourceError
 from tokenmill.storage.addresses import FileInfo
 from tokenmill.storage.globs import fixed_prefix
 
-Identity = tuple[int, int] | str
-"""A file or directory of a disk by device and inode; anything else by its address."""
+Identity = tuple[int, int] | str  # device and inode of a local file or directory; else the address
 
 BROKEN_LINK = "link to a missing file"
 MATCHED_DIRECTORY = "directory, which a glob does not search"
@@ -35,7 +33,7 @@ _KINDS = {
 
 @dataclass(frozen=True, slots=True)
 class Directory:
-    """A directory as it was met: its path, what it is wherever it is linked to, and the names in it."""
+    """A directory that a search meets: its path, its identity whatever links lead to it, and the names in it."""
 
     path: str
     identity: Identity
@@ -43,82 +41,67 @@ class Directory:
 
 
 class SkippedEntry(Protocol):
-    """Decides which directories are not searched, although they are below one that is."""
+    """Decides which directories below the searched one are skipped."""
 
-    def is_mark(self, name: str) -> bool:
-        """Whether the name of a file or directory has a part in that decision."""
+    def is_marker(self, name: str) -> bool:
+        """Whether the decision depends on a file or directory of this name."""
 
-    def holds(self, directory: Directory) -> bool:
-        """Whether nothing in a directory is to be listed."""
+    def skips(self, directory: Directory) -> bool:
+        """Whether to skip a directory with everything in it."""
 
-    def owns(self, directory: Directory, name: str) -> bool:
-        """Whether one name in the directory that a glob starts from, and all below it, is not to be listed."""
-
-
-class _Nothing:
-    """Keeps nothing apart."""
-
-    def is_mark(self, name: str) -> bool:  # noqa: ARG002 - part of the protocol
-        """No name matters."""
-        return False
-
-    def holds(self, directory: Directory) -> bool:  # noqa: ARG002
-        """No directory is kept out."""
-        return False
-
-    def owns(self, directory: Directory, name: str) -> bool:  # noqa: ARG002
-        """No name is kept out."""
-        return False
-
-
-EVERYTHING: Final[SkippedEntry] = _Nothing()
+    def skips_name(self, directory: Directory, name: str) -> bool:
+        """Whether to skip one name, and everything below it, in the directory where a glob starts."""
 
 
 @dataclass(slots=True)
 class Listing:
-    """The files that a path, directory or glob names, unordered, and what was met beside them.
+    """The files that a path, directory or glob names, and what else the search met.
 
-    `searched` is the directory that was searched; empty if the files were named one by one (a path or a glob). `apart`
-    are directories that the caller keeps out. `special` are paths that are no regular files, and what they are.
-    `linked` are directories that were reached a second time, and where they were reached first.
+    Attributes:
+        files: Regular files, unordered.
+        searched: The directory that was searched; empty if a path or glob named the files one by one.
+        skipped: Directories that the caller's SkippedEntry selected.
+        special: Paths that are not regular files, each with what it is.
+        linked: Directories that were reached a second time, each with the path by which it was reached first.
+        hidden: The number of hidden entries.
     """
 
     files: list[FileInfo] = field(default_factory=list)
     searched: str = ""
-    apart: list[str] = field(default_factory=list)
+    skipped: list[str] = field(default_factory=list)
     special: list[tuple[str, str]] = field(default_factory=list)
     linked: list[tuple[str, str]] = field(default_factory=list)
     hidden: int = 0
 
     @property
     def is_named(self) -> bool:
-        """Whether the files were named one by one."""
+        """Whether a path or glob named the files one by one."""
         return not self.searched
 
 
 def identity_of(status: os.stat_result, path: str) -> Identity:
-    """What tells a file apart from all others; its path, where a file system has no numbers for its files."""
+    """Device and inode of a file; its path if the file system has no inode numbers."""
     return (status.st_dev, status.st_ino) if status.st_ino else path
 
 
 def file_info(path: str, status: os.stat_result, *, is_link: bool) -> FileInfo:
-    """A file of a disk."""
+    """The FileInfo of a local file."""
     fingerprint = f"{status.st_size}-{status.st_mtime_ns}"
     return FileInfo(path, status.st_size, fingerprint, identity_of(status, path), is_link)
 
 
 def kind_of_special(mode: int) -> str:
-    """What something is that is neither a file nor a directory."""
+    """A name for what is not a regular file."""
     return _KINDS.get(stat.S_IFMT(mode), "special file")
 
 
-def walk(root: str, apart: SkippedEntry) -> Listing:
-    """Every file below a directory, hidden ones left out.
+def walk(root: str, skip: SkippedEntry) -> Listing:
+    """Every file below a directory, except hidden ones.
 
-    Directories come before links to directories, and links in the order of their paths: which of two paths to the same
-    directory is taken does not depend on the order in which the file system lists them.
+    Directories are visited before links to directories, and links in the order of their paths. So the path by which a
+    linked directory is reached does not depend on the order in which the file system lists.
     """
-    found = Listing(searched=root)
+    listing = Listing(searched=root)
     seen: dict[Identity, str] = {}
     pending, links = [root], list[str]()
     while pending or links:
@@ -126,25 +109,25 @@ def walk(root: str, apart: SkippedEntry) -> Listing:
         try:
             identity = identity_of(os.stat(path), path)
             if identity in seen:
-                found.linked.append((path, seen[identity]))
+                listing.linked.append((path, seen[identity]))
                 continue
             seen[identity] = path
-            with os.scandir(path) as listed:
-                entries = sorted(listed, key=lambda entry: entry.name)
+            with os.scandir(path) as scanned:
+                entries = sorted(scanned, key=lambda entry: entry.name)
         except OSError as error:
             raise _cannot_list(path, error) from error
-        if apart.holds(Directory(path, identity, frozenset(entry.name for entry in entries))):
-            found.apart.append(path)
+        if skip.skips(Directory(path, identity, frozenset(entry.name for entry in entries))):
+            listing.skipped.append(path)
             continue
         for entry in entries:
-            _take(entry, found, pending, links)
-    return found
+            _add_entry(entry, listing, pending, links)
+    return listing
 
 
-def _take(entry: os.DirEntry[str], found: Listing, pending: list[str], links: list[str]) -> None:
-    """Put one entry of a directory where it belongs."""
+def _add_entry(entry: os.DirEntry[str], listing: Listing, pending: list[str], links: list[str]) -> None:
+    """Add a file to the listing, and a directory to those that are visited next."""
     if entry.name.startswith("."):
-        found.hidden += 1
+        listing.hidden += 1
         return
     try:
         status = None if entry.is_dir() else entry.stat()
@@ -152,73 +135,71 @@ def _take(entry: os.DirEntry[str], found: Listing, pending: list[str], links: li
         if error.errno not in (errno.ENOENT, errno.ELOOP):
             raise _cannot_list(entry.path, error) from error
         if entry.is_symlink():  # anything else was removed a moment ago
-            found.special.append((entry.path, BROKEN_LINK))
+            listing.special.append((entry.path, BROKEN_LINK))
         return
     if status is not None:
-        _add(found, entry.path, status, is_link=entry.is_symlink())
+        _add_file(listing, entry.path, status, is_link=entry.is_symlink())
     elif entry.is_symlink():
         heapq.heappush(links, entry.path)
     else:
         pending.append(entry.path)
 
 
-def _add(found: Listing, path: str, status: os.stat_result, *, is_link: bool) -> None:
+def _add_file(listing: Listing, path: str, status: os.stat_result, *, is_link: bool) -> None:
     if stat.S_ISREG(status.st_mode):
-        found.files.append(file_info(path, status, is_link=is_link))
+        listing.files.append(file_info(path, status, is_link=is_link))
     else:
-        found.special.append((path, kind_of_special(status.st_mode)))
+        listing.special.append((path, kind_of_special(status.st_mode)))
 
 
-def match(pattern: str, apart: SkippedEntry) -> Listing:
-    """The files that match a glob. Directories that match are not searched: they are `special`, unless ** searches."""
-    found = Listing()
-    keepers = _Keepers(fixed_prefix(pattern), apart)
-    kept_out: dict[str, None] = {}
+def match(pattern: str, skip: SkippedEntry) -> Listing:
+    """The files that match a glob. A matching directory is `special`, unless the pattern has ** and searches it."""
+    listing = Listing()
+    rules = _GlobRules(fixed_prefix(pattern), skip)
+    skipped: dict[str, None] = {}
     for path in dict.fromkeys(glob.glob(pattern, recursive=True)):
-        keeper = keepers.of(path)
-        if keeper is not None:
-            kept_out[keeper] = None
+        directory = rules.skipped_directory(path)
+        if directory is not None:
+            skipped[directory] = None
             continue
         try:
             status = os.stat(path)
         except OSError:
-            found.special.append((path, BROKEN_LINK))
+            listing.special.append((path, BROKEN_LINK))
             continue
         if not stat.S_ISDIR(status.st_mode):
-            _add(found, path, status, is_link=os.path.islink(path))
+            _add_file(listing, path, status, is_link=os.path.islink(path))
         elif "**" not in pattern:
-            found.special.append((path, MATCHED_DIRECTORY))
-    found.apart.extend(kept_out)
-    return found
+            listing.special.append((path, MATCHED_DIRECTORY))
+    listing.skipped.extend(skipped)
+    return listing
 
 
-class _Keepers:
-    """The directories that keep paths out of what a glob matches. Each directory is looked at once."""
+class _GlobRules:
+    """Finds the skipped directory that contains a path which a glob matched. Looks at each directory once."""
 
-    def __init__(self, root: str, apart: SkippedEntry) -> None:
+    def __init__(self, root: str, skip: SkippedEntry) -> None:
         self._root = root
-        self._apart = apart
+        self._skip = skip
         self._start = self._directory(root or "/")
-        self._held: dict[str, bool] = {}
+        self._is_skipped: dict[str, bool] = {}
 
-    def of(self, path: str) -> str | None:
-        """The directory that a path is not to be listed because of, if there is one."""
-        at = len(self._root)
-        after = path.find("/", at + 1)
-        name = path[at + 1 : after if after != -1 else len(path)]
-        if self._start is not None and self._apart.owns(self._start, name):
+    def skipped_directory(self, path: str) -> str | None:
+        """The outermost skipped directory above a path; None if the path is to be listed."""
+        name_start = len(self._root) + 1
+        slash = path.find("/", name_start)
+        name = path[name_start : slash if slash != -1 else len(path)]
+        if self._start is not None and self._skip.skips_name(self._start, name):
             return self._start.path
-        while after != -1:
-            if self._holds(path[:after]):
-                return path[:after]
-            after = path.find("/", after + 1)
+        while slash != -1:
+            above = path[:slash]
+            if above not in self._is_skipped:
+                directory = self._directory(above)
+                self._is_skipped[above] = directory is not None and self._skip.skips(directory)
+            if self._is_skipped[above]:
+                return above
+            slash = path.find("/", slash + 1)
         return None
-
-    def _holds(self, path: str) -> bool:
-        if path not in self._held:
-            directory = self._directory(path)
-            self._held[path] = directory is not None and self._apart.holds(directory)
-        return self._held[path]
 
     @staticmethod
     def _directory(path: str) -> Directory | None:
@@ -228,32 +209,32 @@ class _Keepers:
             return None
 
 
-def without_apart(root: str, files: list[FileInfo], apart: SkippedEntry, *, is_named: bool) -> Listing:
-    """Files behind a network that were found below an address, without those in directories that are kept out."""
+def without_skipped(root: str, files: list[FileInfo], skip: SkippedEntry, *, is_named: bool) -> Listing:
+    """The listing of remote files below an address, without those in directories that `skip` selects."""
     names: dict[str, set[str]] = {}
     for file in files:
-        for directory, name in _above(root, file.path):
-            marks = names.setdefault(directory, set())
-            if apart.is_mark(name):
-                marks.add(name)
-    directories = {path: Directory(path, path, frozenset(marks)) for path, marks in names.items()}
-    held = {
-        path for path, directory in directories.items() if apart.holds(directory) and not (is_named and path == root)
+        for directory, name in _directories_above(root, file.path):
+            markers = names.setdefault(directory, set())
+            if skip.is_marker(name):
+                markers.add(name)
+    directories = {path: Directory(path, path, frozenset(markers)) for path, markers in names.items()}
+    skipped = {
+        path for path, directory in directories.items() if skip.skips(directory) and not (is_named and path == root)
     }
 
-    def keeper(path: str) -> str | None:
-        for directory, name in _above(root, path):
-            if directory in held or (is_named and directory == root and apart.owns(directories[root], name)):
+    def skipped_directory(path: str) -> str | None:
+        for directory, name in _directories_above(root, path):
+            if directory in skipped or (is_named and directory == root and skip.skips_name(directories[root], name)):
                 return directory
         return None
 
-    keepers = [keeper(file.path) for file in files]
-    kept = [file for file, by in zip(files, keepers, strict=True) if by is None]
-    return Listing(kept, "" if is_named else root, sorted({by for by in keepers if by is not None}))
+    reasons = [skipped_directory(file.path) for file in files]
+    kept = [file for file, reason in zip(files, reasons, strict=True) if reason is None]
+    return Listing(kept, "" if is_named else root, sorted({reason for reason in reasons if reason is not None}))
 
 
-def _above(root: str, path: str) -> Iterator[tuple[str, str]]:
-    """The directories that lead from an address to a file, the outermost first, each with the name that follows it."""
+def _directories_above(root: str, path: str) -> Iterator[tuple[str, str]]:
+    """The directories from an address down to a file, each with the next name on the way."""
     if not path.startswith(f"{root}/"):
         return
     directory = root

@@ -1,6 +1,6 @@
-"""Locks on files of a disk that several processes, and machines, share; the system releases them with their holders.
+"""File locks on a disk that several processes and machines share. The system releases them when the process ends.
 
-Whoever holds a folder for itself writes its process number into the file.
+The exclusive holder writes its process id into the lock file.
 """
 
 from __future__ import annotations
@@ -14,45 +14,47 @@ from typing import BinaryIO
 
 from tokenmill.errors import TRY_AGAIN, StoreError, UsageError
 from tokenmill.storage.local.guards import require_unlinked
-from tokenmill.storage.local.writing import write_error
+from tokenmill.storage.local.writing import writing
 
-ALONE = fcntl.LOCK_EX
-TOGETHER = fcntl.LOCK_SH
+EXCLUSIVE = fcntl.LOCK_EX
+SHARED = fcntl.LOCK_SH
 
 
 @contextmanager
 def locked(
-    folder: str, path: str, kind: int, waiting: Callable[[str], None] | None = None, patience_seconds: float = 0.0
+    folder: str, path: str, kind: int, on_wait: Callable[[str], None] | None = None, timeout_seconds: float = 0.0
 ) -> Iterator[BinaryIO]:
-    """Hold the lock of a folder. If others do, that is an error, after a while; or `waiting` is told who they are."""
+    """Hold the lock file of a folder.
+
+    If other processes hold it after the timeout, `on_wait` is called with their description and the call blocks.
+    Without `on_wait` UsageError is raised.
+    """
     with lock_file(path) as file:
-        until = time.monotonic() + patience_seconds
-        while not (taken := try_lock(file, kind)) and time.monotonic() < until:
+        deadline = time.monotonic() + timeout_seconds
+        while not (taken := try_lock(file, kind)) and time.monotonic() < deadline:
             time.sleep(0.1)
         if not taken:
             owner = str(holder(file) or "several, on one or more machines")
-            if waiting is None:
+            if on_wait is None:
                 raise UsageError(
                     f"another run is writing to {folder}",
                     f"process      {owner}",
                     "Wait for it to end, stop it, or use another --out.",
                     exit_code=TRY_AGAIN,
                 )
-            waiting(owner)
+            on_wait(owner)
             fcntl.flock(file, kind)
         yield file
 
 
 def lock_file(path: str) -> BinaryIO:
-    """The file of a lock, made if there is none."""
-    try:
+    """Open a lock file, and create it if it does not exist."""
+    with writing(path):
         return open(require_unlinked(path), "a+b")
-    except OSError as error:
-        raise write_error(path, error) from error
 
 
 def try_lock(file: BinaryIO, kind: int) -> bool:
-    """Lock a file, if nobody else has; whether it was."""
+    """Lock a file without waiting. Returns False if another process holds it."""
     try:
         fcntl.flock(file, kind | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -68,7 +70,7 @@ def try_lock(file: BinaryIO, kind: int) -> bool:
 
 
 def holder(file: BinaryIO) -> int:
-    """The process that wrote its number into a lock; 0 if that is not what is in it."""
+    """The process id in a lock file; 0 if the file contains something else."""
     file.seek(0)
     text = file.read(16).strip()
     return int(text) if text.isdigit() else 0

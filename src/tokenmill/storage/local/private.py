@@ -1,6 +1,6 @@
-"""Directories of this user in places that others can write to, such as the temporary directory.
+"""Directories of this user below a directory that others can write to, such as the temporary directory.
 
-Anyone can make a directory there first, under the name that this user would choose, and change its files later.
+Another user could create the directory first, under the expected name, and change its files later.
 """
 
 from __future__ import annotations
@@ -11,33 +11,31 @@ import stat
 from collections.abc import Callable
 
 from tokenmill.errors import StoreError
-from tokenmill.storage.local.writing import write_error
+from tokenmill.storage.local.writing import writing
 
 ROOT = 0
 OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
 def make_private(directory: str) -> None:
-    """Make a directory, and the one above it, that only this user writes to; StoreError if that cannot be."""
-    try:
+    """Make a directory and its parent so that only this user can write to them. Raises StoreError if that fails."""
+    with writing(directory):
         os.makedirs(os.path.dirname(os.path.dirname(directory)), exist_ok=True)
         for path in (os.path.dirname(directory), directory):
             with contextlib.suppress(FileExistsError):
                 os.mkdir(path, 0o700)
             _close_to_others(path)
-    except OSError as error:
-        raise write_error(directory, error) from error
     if not is_private(directory):
         raise StoreError(f"{directory} is not used", "reason       it is a link, or another user can write to it")
 
 
 def is_private(directory: str) -> bool:
-    """Whether a directory and the one above it belong to this user, or root, and nobody else can write to them."""
+    """Whether a directory and its parent belong to this user or root, and nobody else can write to them."""
     return all(_is_safe(path, stat.S_ISDIR) for path in (os.path.dirname(directory), directory))
 
 
 def is_private_file(path: str) -> bool:
-    """Whether a path is a file, not a link, that belongs to this user, or root, and nobody else can write to it."""
+    """Whether a path is a regular file of this user or root, not a link, and nobody else can write to it."""
     return _is_safe(path, stat.S_ISREG)
 
 
@@ -51,7 +49,7 @@ def _is_safe(path: str, is_kind: Callable[[int], bool]) -> bool:
 
 
 def _close_to_others(path: str) -> None:
-    """Take the right to write from others, where a umask has given it to them."""
+    """Remove the write permission of group and others, which a umask may have left."""
     status = os.lstat(path)
     if stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and status.st_mode & OTHERS_WRITE:
         os.chmod(path, stat.S_IMODE(status.st_mode) & ~OTHERS_WRITE, follow_symlinks=False)

@@ -1,39 +1,44 @@
-"""How bytes get to the disk, and what is said when they do not."""
+"""Write, name and sync files on a disk, and explain what fails."""
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import io
 import os
+from collections.abc import Iterator
 from typing import Any
 
 from tokenmill.errors import StoreError
 
-EAGER_BYTES = 8 << 20
+FLUSH_BYTES = 8 << 20  # written between two requests to start writeback
+
+# What `link` fails with on file systems without hard links.
+NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EMLINK, errno.ENOSYS, errno.EXDEV)
 
 
 class AlreadyPublishedError(Exception):
-    """Somebody else has published a file of this name first: that one counts."""
+    """Another process has published a file of this name. That file counts."""
 
 
 class EagerFile(io.FileIO):
-    """A file whose bytes are on their way to the disk while more are written, so that syncing it takes no long wait."""
+    """A file whose bytes the kernel starts to write out while more are written, so that the fsync is short."""
 
-    _waiting = 0
+    _unflushed_bytes = 0
 
     def write(self, data: Any) -> int:
-        """Write, and after some megabytes tell the kernel that they can go; it starts to write them out."""
+        """Write, and after some megabytes ask the kernel to start writeback."""
         written = super().write(data)
-        self._waiting += written
-        if self._waiting >= EAGER_BYTES and hasattr(os, "posix_fadvise"):
-            start = self.tell() - self._waiting
-            os.posix_fadvise(self.fileno(), start, self._waiting, os.POSIX_FADV_DONTNEED)
-            self._waiting = 0
+        self._unflushed_bytes += written
+        if self._unflushed_bytes >= FLUSH_BYTES and hasattr(os, "posix_fadvise"):
+            start = self.tell() - self._unflushed_bytes
+            os.posix_fadvise(self.fileno(), start, self._unflushed_bytes, os.POSIX_FADV_DONTNEED)
+            self._unflushed_bytes = 0
         return written
 
 
 def sync_directory(path: str) -> None:
-    """Make the names in a directory survive a loss of power."""
+    """Make the names in a directory survive a power cut."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -41,8 +46,31 @@ def sync_directory(path: str) -> None:
         os.close(descriptor)
 
 
+def rename_if_absent(temporary: str, path: str) -> None:
+    """Give a temporary file its name. Raises AlreadyPublishedError if another file has it."""
+    try:
+        os.link(temporary, path)
+    except FileExistsError:
+        raise AlreadyPublishedError(path) from None
+    except OSError as error:
+        if error.errno not in NO_LINKS:
+            raise
+        if os.path.exists(path):  # without hard links, another process can still create it before the next line
+            raise AlreadyPublishedError(path) from None
+        os.replace(temporary, path)
+
+
+@contextlib.contextmanager
+def writing(path: str) -> Iterator[None]:
+    """Turn an OSError of the block into a StoreError that names the path."""
+    try:
+        yield
+    except OSError as error:
+        raise write_error(path, error) from error
+
+
 def write_error(path: str, error: OSError) -> StoreError:
-    """The error for a path that could not be written, with what to do where that is known."""
+    """The error for a path that could not be written, with advice where there is one."""
     reason = os.strerror(error.errno) if error.errno else str(error)
     advice = {
         errno.ENOSPC: "Free some space and run the same command again: what is committed stays.",

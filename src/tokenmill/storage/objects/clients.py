@@ -1,6 +1,6 @@
 """Clients of object stores (obstore), one for each bucket, set of settings and process.
 
-A client is made again when an endpoint, a region or credentials change, in the environment or in a profile.
+A client is made anew when an endpoint, a region or credentials change, in the environment or in a profile.
 """
 
 from __future__ import annotations
@@ -9,131 +9,114 @@ import functools
 import os
 import re
 import threading
-from collections.abc import Callable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from tokenmill.storage.addresses import check, split_url
 from tokenmill.storage.interruptible import interruptible
 from tokenmill.storage.objects import credentials
-from tokenmill.storage.objects.errors import EXPIRED, MISSING_BUCKET, REFUSED, code, failed, is_final, reason
+from tokenmill.storage.objects.errors import EXPIRED, MISSING_BUCKET, REFUSED, code, failed, is_final
 from tokenmill.system import status_page
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
 
-__all__ = ["BucketClients", "client", "creator", "failed", "reason", "writer"]
-
+# A server that restarts or is busy has three minutes to come back.
 RETRIES = {
-    "max_retries": 1000,  # so that the time decides: pauses are random, and ten of them may be over in three seconds
+    "max_retries": 1000,  # the time decides: pauses are random, and ten of them may be over in three seconds
     "retry_timeout": timedelta(seconds=180),
     "backoff": {"init_backoff": timedelta(milliseconds=200), "max_backoff": timedelta(seconds=5), "base": 3},
 }
-"""A server that is restarted, or says that it is busy, has three minutes to come back."""
 
-# Only an endpoint that was set can be without TLS, and `credentials.check_endpoints` refuses those that must not be.
+# Only a configured endpoint can be without TLS, and `credentials.check_endpoints` refuses those that must not be.
 OPTIONS = {"allow_http": True, "connect_timeout": "10s", "timeout": "30s", "user_agent": "tokenmill"}
 
+# The timeout includes the time to send the body, and several bodies of some megabytes may share a slow line.
 WRITING_OPTIONS = {**OPTIONS, "timeout": "300s"}
 WRITING_RETRIES = {**RETRIES, "retry_timeout": timedelta(seconds=400)}
-"""The time that a request may take includes that of its body: several of some megabytes may share a slow line."""
 
+# First contact fails fast: a server that never answered probably has the wrong address.
+FIRST_OPTIONS = {**OPTIONS, "connect_timeout": "5s", "timeout": "5s"}
 FIRST_RETRIES = {
     "max_retries": 1000,
     "retry_timeout": timedelta(seconds=9),
     "backoff": {"init_backoff": timedelta(milliseconds=200), "max_backoff": timedelta(seconds=1), "base": 2},
 }
-FIRST_OPTIONS = {**OPTIONS, "connect_timeout": "5s", "timeout": "5s"}
-"""One who has never answered is more likely to have another address than to be restarted: he is asked for seconds."""
+
+_lock = threading.Lock()  # only one thread makes or looks up a client
 
 
 def client(url: str) -> tuple[ObjectStore, str]:
-    """The client for a URL's bucket, and the key in it."""
+    """The client for a URL's bucket that reads, lists and deletes, and the key in the bucket."""
     scheme, bucket, key = split_url(url)
     if not re.fullmatch("[^:@]+", bucket):
         check(url)
-    identity = credentials.identity(scheme)
-    with _one_at_a_time:
-        if not status_page.is_supervised():  # the driver of a worker has done it, and a server may be restarted now
+    # Not in a worker: its driver has checked the server, which may be restarting now.
+    if not status_page.is_supervised():
+        with _lock:
             _check_reachable(os.getpid(), scheme, bucket, credentials.location(scheme))
-        return _client(os.getpid(), scheme, bucket, identity), key
+    return _get_client("reader", scheme, bucket), key
 
 
-_one_at_a_time = threading.Lock()
+def _get_client(kind: str, scheme: str, bucket: str) -> ObjectStore:
+    identity = credentials.identity(scheme)
+    with _lock:
+        return _cached_client(os.getpid(), kind, scheme, bucket, identity)
 
 
-@functools.lru_cache(maxsize=64)
-def _client(_process: int, scheme: str, bucket: str, _identity: str) -> ObjectStore:
-    """A client belongs to the process that made it: its threads do not survive a fork."""
-    return _new_client(scheme, bucket, OPTIONS, RETRIES)
-
-
-def writer(url: str) -> ObjectStore:
-    """A client for a URL's bucket that has the patience to send something over a slow line."""
-    scheme, bucket, _ = split_url(url)
-    with _one_at_a_time:
-        return _writer(os.getpid(), scheme, bucket, credentials.identity(scheme))
-
-
-@functools.lru_cache(maxsize=64)
-def _writer(_process: int, scheme: str, bucket: str, _identity: str) -> ObjectStore:
-    return _new_client(scheme, bucket, WRITING_OPTIONS, WRITING_RETRIES)
-
-
-def creator(url: str) -> ObjectStore:
-    """The same without retries, for conditional writes: the caller decides which answers are final."""
-    scheme, bucket, _ = split_url(url)
-    with _one_at_a_time:
-        return _creator(os.getpid(), scheme, bucket, credentials.identity(scheme))
-
-
-@functools.lru_cache(maxsize=64)
-def _creator(_process: int, scheme: str, bucket: str, _identity: str) -> ObjectStore:
+@functools.lru_cache(maxsize=192)
+def _cached_client(_process: int, kind: str, scheme: str, bucket: str, _identity: str) -> ObjectStore:
+    """Cached per process: the threads of a client do not survive a fork."""
+    if kind == "reader":
+        return _new_client(scheme, bucket, OPTIONS, RETRIES)
+    if kind == "writer":
+        return _new_client(scheme, bucket, WRITING_OPTIONS, WRITING_RETRIES)
     return _new_client(scheme, bucket, WRITING_OPTIONS, {**WRITING_RETRIES, "max_retries": 0})
 
 
 class BucketClients:
-    """The clients of a folder. They stay with the server they were made for, and take credentials that are renewed."""
+    """The clients of a folder. They use renewed credentials, but keep their server if the settings name another one."""
 
     def __init__(self, root: str) -> None:
         self._root = root
-        self._location = credentials.location(split_url(root)[0])
-        self._made: dict[str, ObjectStore] = {}
-        self._get("reader", lambda url: client(url)[0])
+        self._scheme, self._bucket, _ = split_url(root)
+        self._location = credentials.location(self._scheme)
+        self._clients = {"reader": client(root)[0]}
 
     @property
     def reader(self) -> ObjectStore:
         """The client for everything but writing."""
-        return self._get("reader", lambda url: client(url)[0])
+        return self._get("reader")
 
     @property
     def writer(self) -> ObjectStore:
-        """The client for writing."""
-        return self._get("writer", writer)
+        """The client for writing. Its timeouts allow large requests over a slow line."""
+        return self._get("writer")
 
     @property
     def creator(self) -> ObjectStore:
-        """The client for conditional writing."""
-        return self._get("creator", creator)
+        """The client for conditional writes. It does not retry: its caller decides which answers are final."""
+        return self._get("creator")
 
-    def _get(self, kind: str, make: Callable[[str], ObjectStore]) -> ObjectStore:
-        if kind not in self._made or credentials.location(split_url(self._root)[0]) == self._location:
-            self._made[kind] = make(self._root)
-        return self._made[kind]
+    def _get(self, kind: str) -> ObjectStore:
+        if kind not in self._clients or credentials.location(self._scheme) == self._location:
+            is_reader = kind == "reader"
+            self._clients[kind] = client(self._root)[0] if is_reader else _get_client(kind, self._scheme, self._bucket)
+        return self._clients[kind]
 
 
 @functools.lru_cache(maxsize=64)
 def _check_reachable(_process: int, scheme: str, bucket: str, _location: tuple[str, ...]) -> None:
     """Raise if the endpoint is unreachable, credentials are missing, or the bucket does not exist; once per server.
 
-    Other answers are left to the first real request: other objects may be readable.
+    Other errors are left to the first real request: other objects may be readable.
     """
     import obstore  # noqa: PLC0415 - not for local runs
 
-    error = _asked(_new_client(scheme, bucket, FIRST_OPTIONS, {**FIRST_RETRIES, "max_retries": 0}))
+    error = _probe(_new_client(scheme, bucket, FIRST_OPTIONS, {**FIRST_RETRIES, "max_retries": 0}))
     if isinstance(error, obstore.exceptions.GenericError) and not is_final(error):
-        error = _asked(_new_client(scheme, bucket, FIRST_OPTIONS, FIRST_RETRIES))
-    if error is None or code(error) == "InvalidRange":  # it is there, and empty
+        error = _probe(_new_client(scheme, bucket, FIRST_OPTIONS, FIRST_RETRIES))
+    if error is None or code(error) == "InvalidRange":  # the object exists and is empty
         return
     if isinstance(error, obstore.exceptions.GenericError):
         raise failed(f"{scheme}://{bucket}", "reach", error)
@@ -141,14 +124,12 @@ def _check_reachable(_process: int, scheme: str, bucket: str, _location: tuple[s
         raise failed(f"{scheme}://{bucket}", "read", error)
 
 
-def _asked(store: ObjectStore) -> Exception | None:
-    """What comes of asking for an object that nobody has."""
+def _probe(store: ObjectStore) -> Exception | None:
+    """The error of a request for an object that need not exist. Not HEAD: its answers have no body to explain it."""
     import obstore  # noqa: PLC0415 - not for local runs
 
     try:
-        interruptible(
-            obstore.get, store, "greeting", options={"range": (0, 1)}
-        )  # not HEAD, whose answers have no words
+        interruptible(obstore.get, store, "greeting", options={"range": (0, 1)})
     except (obstore.exceptions.BaseError, FileNotFoundError) as error:
         return error
     return None

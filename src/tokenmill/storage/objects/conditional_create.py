@@ -1,4 +1,4 @@
-"""Writing an object only if there is none: which answers are final, and which are asked again."""
+"""Write an object only if none exists: which answers are final, and which requests are repeated."""
 
 from __future__ import annotations
 
@@ -15,25 +15,21 @@ from tokenmill.storage.objects.errors import is_rejection, no_conditional_create
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
 
-MAX_SECONDS = 400.0
-"""How long a server that is busy or restarts is asked again."""
-
-MAX_REFUSALS = 3
-"""How often a server may say that an object exists which does not: it may have been removed in between."""
-
+MAX_SECONDS = 400.0  # for which requests to a busy or restarting server are repeated
+MAX_REFUSALS = 3  # answers "it exists" for an object that does not: it may have been removed in between
 MIN_PAUSE_SECONDS = 0.2
 MAX_PAUSE_SECONDS = 5.0
 
 
 def create(store: ObjectStore, key: str, data: pa.Buffer, exists: Callable[[], bool], url: str) -> bool:
-    """Write an object; False if there is one already, or if it appeared while an answer was lost.
+    """Write an object. Returns False if one exists, or if it appeared while an answer was lost.
 
-    The client makes no retries of its own: it would repeat a 501 for minutes.
+    `store` must not retry by itself: it would repeat a 501 for minutes.
     """
     import obstore  # noqa: PLC0415 - not for local runs
     from obstore.exceptions import AlreadyExistsError, GenericError  # noqa: PLC0415
 
-    body, since, refusals, failures = memoryview(data).cast("B"), time.monotonic(), 0, 0
+    body, started, refusals, failures = memoryview(data).cast("B"), time.monotonic(), 0, 0
     while True:
         try:
             interruptible(obstore.put, store, key, body, mode="create", use_multipart=False)
@@ -42,7 +38,7 @@ def create(store: ObjectStore, key: str, data: pa.Buffer, exists: Callable[[], b
         except NotImplementedError as error:
             raise no_conditional_create(url, f"the client is set not to: {reason(error)}") from None
         except GenericError as error:
-            _raise_if_final(url, error, time.monotonic() - since)
+            _raise_if_final(url, error, time.monotonic() - started)
         else:
             return True
         if exists():
@@ -51,17 +47,13 @@ def create(store: ObjectStore, key: str, data: pa.Buffer, exists: Callable[[], b
             why = "the server answers 412 Precondition Failed for an object that does not exist"
             raise no_conditional_create(url, why)
         failures += 1
-        _pause(failures)
+        pause = min(MAX_PAUSE_SECONDS, MIN_PAUSE_SECONDS * 2**failures)
+        time.sleep(pause * random.uniform(0.5, 1))  # noqa: S311 - not a secret
 
 
 def _raise_if_final(url: str, error: Exception, seconds: float) -> None:
-    """Raise unless the request may succeed when it is made again."""
+    """Raise unless repeating the request may succeed."""
     if "status code: 501" in str(error):
         raise no_conditional_create(url, f"the server answers {reason(error)}") from None
     if is_rejection(error) or seconds > MAX_SECONDS:
         raise error
-
-
-def _pause(failures: int) -> None:
-    longest = min(MAX_PAUSE_SECONDS, MIN_PAUSE_SECONDS * 2**failures)
-    time.sleep(longest * random.uniform(0.5, 1))  # noqa: S311 - not a secret

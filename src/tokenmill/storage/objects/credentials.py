@@ -1,7 +1,7 @@
-"""Settings of object stores in the environment and in profiles, and what tells one set of them from another.
+"""Settings of object stores in the environment and in profiles.
 
 Credentials come from where the store's other tools find them: the environment, the instance, and for S3 the keys of a
-profile. They are handed to the client and nowhere else.
+profile. They are passed to the client and nowhere else.
 """
 
 from __future__ import annotations
@@ -23,43 +23,43 @@ GOOGLE_LOGIN = "~/.config/gcloud/application_default_credentials.json"
 
 
 def environment(scheme: str) -> dict[str, str]:
-    """The variables that the client of a kind of store looks at."""
+    """The environment variables that the client of a scheme reads."""
     prefix = PREFIXES[scheme]
     return {name: os.environ.get(name, "") for name in list(os.environ) if name.startswith(prefix)}
 
 
 def identity(scheme: str) -> str:
-    """A hash of every setting that a client is made of; it changes when keys are renewed, also those in a file."""
-    said = {**environment(scheme), settings.ALLOW_HTTP: str(settings.allows_http())}
+    """A hash of all settings of a client. It changes when keys are renewed, also those in a file."""
+    values = {**environment(scheme), settings.ALLOW_HTTP: str(settings.allows_http())}
     files = [(path, _version(path)) for path in _files(scheme)]
-    return hashlib.sha256(repr((sorted(said.items()), files)).encode()).hexdigest()
+    return hashlib.sha256(repr((sorted(values.items()), files)).encode()).hexdigest()
 
 
 def location(scheme: str) -> tuple[str, ...]:
-    """Which server a client of this kind talks to now: its endpoint and region, as far as they are set."""
-    said = environment(scheme)
-    named = [f"{name}={said[name]}" for name in sorted(said) if ENDPOINTS.fullmatch(name) or name in REGIONS]
-    return (*named, said.get("AWS_PROFILE", ""))
+    """The server that a client of a scheme talks to now: endpoint, region and profile, as far as they are set."""
+    values = environment(scheme)
+    names = [name for name in sorted(values) if ENDPOINTS.fullmatch(name) or name in REGIONS]
+    return (*(f"{name}={values[name]}" for name in names), values.get("AWS_PROFILE", ""))
 
 
 def check_endpoints(scheme: str, profile: dict[str, Any]) -> None:
     """Refuse an endpoint that is not an address, or that would receive credentials without encryption."""
-    said = environment(scheme)
-    named = {name: value for name, value in said.items() if ENDPOINTS.fullmatch(name) and value}
+    values = environment(scheme)
+    endpoints = {name: value for name, value in values.items() if ENDPOINTS.fullmatch(name) and value}
     if profile.get("endpoint"):
-        named[PROFILE_ENDPOINT] = profile["endpoint"]
-    unsigned = any(
-        said.get(f"{PREFIXES[scheme]}{name}", "").lower() in ("true", "1")
+        endpoints[PROFILE_ENDPOINT] = profile["endpoint"]
+    is_allowed = any(
+        values.get(f"{PREFIXES[scheme]}{name}", "").lower() in ("true", "1")
         for name in ("SKIP_SIGNATURE", "ALLOW_HTTP", "STORAGE_SKIP_SIGNATURE")
     )
-    for name, address in named.items():
+    for name, address in endpoints.items():
         settings.check_server(name, address)
-        if not unsigned:
+        if not is_allowed:
             settings.check_encrypted(name, address)
 
 
 def profile() -> dict[str, Any]:
-    """The keys and the region of the AWS profile, where the environment has none."""
+    """The keys, the region and the endpoint of the AWS profile, unless the environment sets them."""
     if os.environ.get("AWS_ACCESS_KEY_ID"):
         return {}
     name = os.environ.get("AWS_PROFILE", "default")
@@ -70,7 +70,7 @@ def profile() -> dict[str, Any]:
         raise StorageError(
             f"there is no AWS profile {name!r}", "See AWS_PROFILE and the files in ~/.aws.", exit_code=FAILED
         )
-    found = {**config, **keys}
+    values = {**config, **keys}
     names = {
         "access_key_id": "aws_access_key_id",
         "secret_access_key": "aws_secret_access_key",
@@ -80,11 +80,11 @@ def profile() -> dict[str, Any]:
         names["region"] = "region"
     if not any(name.startswith("AWS_ENDPOINT") for name in os.environ):
         names["endpoint"] = "endpoint_url"
-    return {name: found[key] for name, key in names.items() if key in found}
+    return {name: values[key] for name, key in names.items() if key in values}
 
 
 def _files(scheme: str) -> list[str]:
-    """The files that hold credentials of a kind of store, if they exist."""
+    """The files that may contain credentials for a scheme."""
     if scheme == "s3":
         home = os.path.expanduser("~/.aws")
         return [
@@ -97,7 +97,7 @@ def _files(scheme: str) -> list[str]:
 
 
 def _version(path: str) -> tuple[int, ...]:
-    """What changes when a file is written again or replaced; empty if there is no such file."""
+    """Values that change when a file is rewritten or replaced; empty if it does not exist."""
     try:
         status = os.stat(path)
     except OSError:

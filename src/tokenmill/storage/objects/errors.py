@@ -1,6 +1,7 @@
-"""What is said when an object store does not do what it is asked: what happened, why in one line, and what to do.
+"""Errors of object stores: what happened, the reason in one line, and what to do.
 
-Clients tell more than people want to know, and more than they should: whole answers, in which S3 repeats tokens.
+Errors of the client are longer, and must not be shown whole: they contain the server's answer, in which S3 repeats
+tokens.
 """
 
 from __future__ import annotations
@@ -15,20 +16,23 @@ from tokenmill.storage.addresses import CREDENTIALS, FileInfo, split_url
 EXPIRED = ("ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired", "RequestExpired", "InvalidToken")
 REFUSED = ("SignatureDoesNotMatch", "InvalidAccessKeyId", "AuthenticationFailed", "AuthorizationFailure")
 MISSING_BUCKET = ("NoSuchBucket", "ContainerNotFound")
-INSTANCE = ("/latest/api/token", "/latest/meta-data", "metadata/identity", "computeMetadata")
-"""Where an instance in a cloud gets its credentials: what is asked when there are no others."""
 
+# Paths of the metadata server of a cloud instance, which the client asks if it has no other credentials.
+INSTANCE = ("/latest/api/token", "/latest/meta-data", "metadata/identity", "computeMetadata")
+
+# The reason that is shown if that server does not answer.
 NO_CREDENTIALS = {
     "s3": "no keys in the environment or ~/.aws, and no role of an instance",
     "gs": "no key file, no login, and no account of an instance",
     "az": "no key in the environment, and no identity of an instance",
 }
-UNSAID = {
+
+# The client's text for a missing option, then the reason and the advice that replace it.
+MISSING_OPTIONS = {
     "Missing AccessKeyId": ("there is a secret key, and no access key", "Set AWS_ACCESS_KEY_ID."),
     "Missing SecretAccessKey": ("there is an access key, and no secret key", "Set AWS_SECRET_ACCESS_KEY."),
     "Account must be specified": ("it is not said in which account", "Set AZURE_STORAGE_ACCOUNT_NAME."),
 }
-"""What a client says of options that are missing, and what is meant."""
 
 RESUME = "Run the same command again: what is committed stays."
 ADDRESS = "Check the network, and the address of the endpoint if you have set one."
@@ -36,44 +40,44 @@ MAX_CHARACTERS = 200
 
 
 def is_answer(error: BaseException) -> bool:
-    """Whether a server has answered, and this is what it said."""
+    """Whether the error is the answer of a server."""
     return _status(str(error)) is not None
 
 
 def code(error: BaseException) -> str:
-    """What the server calls the error: NoSuchBucket and so on; empty if it does not say."""
-    return _told(str(error), "Code")
+    """The error code of the server, such as NoSuchBucket; empty without one."""
+    return _tag(str(error), "Code")
 
 
 def is_final(error: BaseException) -> bool:
-    """Whether it will be the same however often one asks."""
+    """Whether repeating the request cannot help."""
     text = str(error)
     if "redirect without LOCATION" in text:
         return True
     if is_answer(error):
-        return not re.search(r"status code: (408|429|5(?!01))", text)  # 501: not implemented, now and later
+        return not re.search(r"status code: (408|429|5(?!01))", text)  # 501, not implemented, is final
     return _no_tls(text) is not None or _asks_an_instance(text) or bool(_no_name(text) and "Temporary" not in text)
 
 
 def is_rejection(error: BaseException) -> bool:
-    """The same of a server that has answered before: a name that cannot be resolved may come back."""
+    """The same for a server that has answered before: its name may become resolvable again."""
     return is_final(error) and _no_name(str(error)) is None
 
 
 def reason(error: BaseException) -> str:
-    """Why, in one short line: the words of the server or of the system."""
+    """The reason in one short line: the message of the server or of the system."""
     text = str(error)
-    own, _, _ = text.partition("\n\nDebug source")
-    own = re.sub(
-        r"(Generic \w+ error: )|(Error performing \w+ request: )|(Error performing \S+ \S+ in .*? - )", "", own
+    rest, _, _ = text.partition("\n\nDebug source")
+    rest = re.sub(
+        r"(Generic \w+ error: )|(Error performing \w+ request: )|(Error performing \S+ \S+ in .*? - )", "", rest
     )
-    own = re.sub(r"HTTP error: |https?://\S+", "", own.partition("<")[0])
-    said = _no_name(text) or _no_tls(text) or _status(text) or _system(text) or own
-    return humanize.escape_control_characters(" ".join(said.split()))[:MAX_CHARACTERS]
+    rest = re.sub(r"HTTP error: |https?://\S+", "", rest.partition("<")[0])
+    message = _no_name(text) or _no_tls(text) or _status(text) or _system(text) or rest
+    return humanize.escape_control_characters(" ".join(message.split()))[:MAX_CHARACTERS]
 
 
 def changed(path: str, expected: str, found: str) -> SourceError:
-    """The error for a source that is not the one that was planned."""
+    """The error for a source that changed after planning."""
     return SourceError(
         "a source changed since the run was planned",
         f"file         {path}",
@@ -84,30 +88,28 @@ def changed(path: str, expected: str, found: str) -> SourceError:
 
 
 def another_version(url: str, fingerprint: str, found: FileInfo | None) -> SourceError:
-    """The same for one behind a network, which is known by its fingerprint."""
+    """The same for a remote source, which its fingerprint identifies."""
     described = f"fingerprint {found.fingerprint}, {found.size} bytes" if found else "nothing"
     return changed(url, f"fingerprint {fingerprint}", described)
 
 
-def failed(url: str, doing: str, error: BaseException) -> TokenmillError:
-    """The error for an object that could not be read, written or listed: what happened, and what to do.
+def failed(url: str, action: str, error: BaseException) -> TokenmillError:
+    """The error for an object that could not be read, written or listed.
 
-    Raise it from None: what the client says in full has the server's answer in it.
+    Raise it from None: the text of the client's error contains the server's answer.
     """
-    explained = _missing(url, error) or _no_credentials(url, error) or _refused(url, doing, error)
-    advice = {"reach": ADDRESS, "use": "Check the settings in the environment, and in the profile."}.get(doing, RESUME)
-    found = explained or StorageError(f"cannot {doing} {_shown(url)}", f"reason       {reason(error)}", advice)
-    return _for_good(found) if _is_lasting(doing, error) else found
+    explained = _missing(url, error) or _no_credentials(url, error) or _refused(url, action, error)
+    advice = {"reach": ADDRESS, "use": "Check the settings in the environment, and in the profile."}.get(action, RESUME)
+    result = explained or StorageError(f"cannot {action} {_shown(url)}", f"reason       {reason(error)}", advice)
+    if _is_lasting(action, error):
+        return type(result)(result.headline, *result.details, exit_code=FAILED)
+    return result
 
 
-def _is_lasting(doing: str, error: BaseException) -> bool:
-    """Whether running the command again gives the same; credentials that have expired are renewed."""
-    unsaid = any(words in str(error) for words in UNSAID)
-    return (is_final(error) and code(error) not in EXPIRED) or unsaid or doing == "use"
-
-
-def _for_good(error: TokenmillError) -> TokenmillError:
-    return type(error)(error.headline, *error.details, exit_code=FAILED)
+def _is_lasting(action: str, error: BaseException) -> bool:
+    """Whether running the command again will fail the same way. Expired credentials can be renewed."""
+    is_option_missing = any(text in str(error) for text in MISSING_OPTIONS)
+    return (is_final(error) and code(error) not in EXPIRED) or is_option_missing or action == "use"
 
 
 def no_conditional_create(url: str, why: str) -> StorageError:
@@ -123,7 +125,7 @@ def no_conditional_create(url: str, why: str) -> StorageError:
 
 
 def _shown(url: str) -> str:
-    """A URL without what nobody but us puts into a store."""
+    """A URL without the names that only tokenmill adds below a store."""
     return url.partition("/.tokenmill")[0]
 
 
@@ -143,13 +145,13 @@ def _no_credentials(url: str, error: BaseException) -> StorageError | None:
     if _asks_an_instance(str(error)):
         why = f"reason       {NO_CREDENTIALS[kind]}"
         return StorageError(f"there are no credentials for {kind}://{bucket}", why, CREDENTIALS[kind])
-    for words, (meant, advice) in UNSAID.items():
-        if words in str(error):
-            return StorageError(f"{kind}://{bucket} cannot be used", f"reason       {meant}", advice)
+    for text, (why, advice) in MISSING_OPTIONS.items():
+        if text in str(error):
+            return StorageError(f"{kind}://{bucket} cannot be used", f"reason       {why}", advice)
     return None
 
 
-def _refused(url: str, doing: str, error: BaseException) -> StorageError | None:
+def _refused(url: str, action: str, error: BaseException) -> StorageError | None:
     why, where = f"reason       {reason(error)}", _shown(url)
     if code(error) in EXPIRED:
         return StorageError("the credentials have expired", f"at           {where}", why, f"Renew them. {RESUME}")
@@ -159,7 +161,7 @@ def _refused(url: str, doing: str, error: BaseException) -> StorageError | None:
         return StorageError(headline, *[f"region       {region}"] * bool(region), f"Give --region {region or 'NAME'}.")
     if code(error) in REFUSED or re.match("40[13]", _status(str(error)) or ""):
         advice = "Check the credentials, and what they allow."
-        return StorageError(f"the object store does not let us {doing} {where}", why, advice)
+        return StorageError(f"the object store does not let us {action} {where}", why, advice)
     return None
 
 
@@ -167,26 +169,26 @@ def _asks_an_instance(text: str) -> bool:
     return any(path in text for path in INSTANCE)
 
 
-def _told(text: str, tag: str) -> str:
-    """What the server's answer says under a tag; the client tells the answer twice."""
+def _tag(text: str, tag: str) -> str:
+    """The first content of an XML tag in the server's answer; empty without one."""
     match = re.search(f"<{tag}>([^<]*)</{tag}>", text)
     return match[1].strip() if match else ""
 
 
 def _status(text: str) -> str | None:
-    """What a server has answered: 403 Forbidden: SignatureDoesNotMatch, and the first sentence about it."""
+    """The answer of a server: `403 Forbidden: SignatureDoesNotMatch: ` and the first sentence of its message."""
     match = re.search(r"status code: ([0-9]{3}[A-Za-z '-]*)", text)
     if match is None:
         return None
     if "HTTP request to an HTTPS server" in text or "plain HTTP request was sent to HTTPS" in text:
         return f"{match[1]}: TLS is spoken there, so the address begins with https://"
-    message = re.split(r"\n|(?<=\.) |\\n", _told(text, "Message"))[0]
-    named = _told(text, "Code")
-    return ": ".join(filter(None, [match[1].strip(), named, message if message != named else ""]))
+    message = re.split(r"\n|(?<=\.) |\\n", _tag(text, "Message"))[0]
+    name = _tag(text, "Code")
+    return ": ".join(filter(None, [match[1].strip(), name, message if message != name else ""]))
 
 
 def _host(text: str) -> list[str]:
-    """The server that was asked, if it is told, and its port."""
+    """The host and port of the server, as a list of one; empty if the error does not name it."""
     match = re.search(r"Error performing \w+ (https?://\S+) in ", text)
     return [urlsplit(match[1]).netloc.rpartition("@")[2]] if match else []
 
@@ -203,7 +205,7 @@ def _no_tls(text: str) -> str | None:
 
 
 def _system(text: str) -> str | None:
-    """What the system says, if there was no connection, or it broke."""
+    """The message of the system for a connection that failed or broke."""
     host = " ".join(_host(text))
     certificate = re.search(r"InvalidCertificate\(\s*(\w+)", text)
     if certificate:
@@ -219,10 +221,10 @@ def _system(text: str) -> str | None:
 
 
 def _other_region(error: BaseException) -> str | None:
-    """The region that a bucket is in, empty if that is not told; None if it is not what is wrong."""
+    """The region of the bucket if that is the problem, empty if the server does not name it; None for other errors."""
     text = str(error)
     if code(error) in ("AuthorizationHeaderMalformed", "PermanentRedirect", "IllegalLocationConstraintException"):
-        expected = re.search(r"expecting '([\w-]+)'", _told(text, "Message"))
-        region = _told(text, "Region") or (expected[1] if expected else "")
+        expected = re.search(r"expecting '([\w-]+)'", _tag(text, "Message"))
+        region = _tag(text, "Region") or (expected[1] if expected else "")
         return region if re.fullmatch("[a-z0-9-]*", region) else ""
     return "" if "redirect without LOCATION" in text else None

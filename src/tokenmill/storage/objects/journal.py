@@ -1,6 +1,6 @@
-"""A journal in an object store, where nothing can be appended to: lines are written in pieces, a new object each time.
+"""A journal in an object store. Objects cannot be appended to, so each write makes a new object.
 
-A piece is called by the time and its writer, so that pieces of several writers sort by time.
+The object's name begins with the time, so that the objects of several writers sort by time.
 """
 
 from __future__ import annotations
@@ -8,44 +8,37 @@ from __future__ import annotations
 import secrets
 import socket
 import time
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from tokenmill.storage.objects.bucket import BucketFolder
+from tokenmill.storage.folder import Folder
 
+# Lines wait at least MIN_SECONDS. The wait grows with the age of the journal, up to MAX_SECONDS, so that a journal of a
+# week still has few enough objects to list.
 MIN_SECONDS = 5.0
 MAX_SECONDS = 30.0
-"""How long lines wait to be written: longer, the longer it goes on, so that the pieces of a week can be listed."""
 
 
 class Journal:
-    """This process's share of a journal."""
+    """The objects of a journal that this process writes."""
 
-    def __init__(self, folder: BucketFolder, name: str) -> None:
+    def __init__(self, folder: Folder, name: str) -> None:
         self._folder = folder
-        self._directory = name.partition(".")[0]
-        self._ending = name.partition(".")[2]
+        self._directory, _, self._suffix = name.partition(".")
         self._writer = f"{socket.gethostname().split('.')[0]}-{secrets.token_hex(4)}"
         self._lines = b""
-        self._began = self._written = time.monotonic()
+        self._created = self._flushed = time.monotonic()
 
     def append(self, lines: bytes) -> None:
-        """Take some lines, and write those that have waited long enough."""
+        """Buffer lines, and write the buffer if it has waited long enough."""
         self._lines += lines
-        waited, going = time.monotonic() - self._written, time.monotonic() - self._began
-        if waited >= min(max(MIN_SECONDS, going / 20), MAX_SECONDS):
+        now = time.monotonic()
+        if now - self._flushed >= min(max(MIN_SECONDS, (now - self._created) / 20), MAX_SECONDS):
             self.flush()
 
     def flush(self) -> None:
-        """Write the lines that wait."""
-        if self._lines:
-            self._publish()
-
-    def _publish(self) -> None:
-        with self._folder.publish(f"{self._directory}/{_stamp(time.time())}-{self._writer}.{self._ending}") as file:
+        """Write the buffered lines."""
+        if not self._lines:
+            return
+        milliseconds = int(time.time() * 1000)
+        with self._folder.publish(f"{self._directory}/{milliseconds:014d}-{self._writer}.{self._suffix}") as file:
             file.write(self._lines)
-        self._lines, self._written = b"", time.monotonic()
-
-
-def _stamp(seconds: float) -> str:
-    return f"{int(seconds * 1000):014d}"
+        self._lines, self._flushed = b"", time.monotonic()

@@ -1,4 +1,4 @@
-"""A lease in an object store: an object that its holder writes again and again."""
+"""A lease in an object store."""
 
 from __future__ import annotations
 
@@ -7,77 +7,71 @@ import secrets
 import socket
 import threading
 import time
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from tokenmill.errors import TokenmillError
+from tokenmill.storage.folder import Folder
 
-if TYPE_CHECKING:
-    from tokenmill.storage.objects.bucket import BucketFolder
-
-
-RENEW_SECONDS = 10.0
-
-
-STALE_SECONDS = 45.0
+RENEW_SECONDS = 10.0  # between two writes of the holder
+STALE_SECONDS = 45.0  # without a change before another process takes the lease over
 
 
 class BucketLease:
-    """An object that is written again and again while somebody has it."""
+    """A lease as an object that its holder rewrites at intervals."""
 
-    def __init__(self, folder: BucketFolder, name: str) -> None:
+    def __init__(self, folder: Folder, name: str) -> None:
         self._folder = folder
         self._name = name
-        self._who = f"{socket.gethostname()} {secrets.token_hex(8)}"
-        self._seen = b""
-        self._since = 0.0
-        self._ended = threading.Event()
+        self._holder = f"{socket.gethostname()} {secrets.token_hex(8)}"
+        self._last_body = b""
+        self._unchanged_since = 0.0
+        self._released = threading.Event()
         self._thread: threading.Thread | None = None
 
     def take(self) -> bool:
-        """Whether nobody has it, or whoever has it has not been seen to live for some time."""
+        """Take the lease if nobody holds it, or if its object has not changed for STALE_SECONDS."""
         if self._folder.publish_if_absent(self._name, pa.py_buffer(self._body(0))) or self._read() == self._body(0):
-            self._hold()
+            self._start_renewing()
             return True
-        seen = self._read()
-        if seen != self._seen:
-            self._seen, self._since = seen, time.monotonic()
-        if not seen or time.monotonic() - self._since < STALE_SECONDS:
+        body = self._read()
+        if body != self._last_body:
+            self._last_body, self._unchanged_since = body, time.monotonic()
+        if not body or time.monotonic() - self._unchanged_since < STALE_SECONDS:
             return False
         self._write(0)
-        self._hold()
+        self._start_renewing()
         return True
 
     def release(self) -> None:
-        """Stop writing it, and remove it if it is still ours."""
-        self._ended.set()
+        """Stop renewing, and remove the object unless another process has taken it over."""
+        self._released.set()
         if self._thread is not None:
             self._thread.join()
             with contextlib.suppress(TokenmillError):
-                if self._read().startswith(self._who.encode()):
+                if self._read().startswith(self._holder.encode()):
                     self._folder.discard(self._name)
 
-    def _hold(self) -> None:
+    def _start_renewing(self) -> None:
         self._thread = threading.Thread(target=self._renew, daemon=True)
         self._thread.start()
 
     def _renew(self) -> None:
         count = 0
-        while not self._ended.wait(RENEW_SECONDS):
+        while not self._released.wait(RENEW_SECONDS):
             count += 1
-            with contextlib.suppress(TokenmillError):  # the next time, or somebody else takes it over
+            with contextlib.suppress(TokenmillError):  # the next write may succeed; if none does, the lease is lost
                 self._write(count)
 
     def _body(self, count: int) -> bytes:
-        return f"{self._who} {count}\n".encode()
+        return f"{self._holder} {count}\n".encode()
 
     def _write(self, count: int) -> None:
         with self._folder.publish(self._name) as file:
             file.write(self._body(count))
 
     def _read(self) -> bytes:
-        """What it says; nothing if it is not there."""
+        """The content of the object; empty if it does not exist."""
         try:
             return self._folder.read(self._name, 1000)
         except TokenmillError:

@@ -1,4 +1,4 @@
-"""Objects as sources: found by key, directory or glob, and read in ranges of one version of them."""
+"""Objects as sources: find them by key, directory or glob, and read byte ranges of one version."""
 
 from __future__ import annotations
 
@@ -22,20 +22,19 @@ if TYPE_CHECKING:
     from obstore.store import ObjectStore
 
 LIST_PER_BATCH = 1000
-BREAKS = 5
-BREAKING_SECONDS = 60.0
-"""How often a page may break off, and for how long: a client that has waited for minutes is not sent again."""
+MAX_BREAKS = 5  # of one page of a listing
+MAX_BREAK_SECONDS = 60.0  # after this the listing fails: the client itself has already waited for minutes
 
 
 def find(url: str) -> tuple[bool, list[FileInfo]]:
-    """The objects that a URL names: one, those below it, or those that match it; and whether it named them."""
+    """The objects that a URL names: one, those that match it (both True), or those below it (False)."""
     check(url)
     url = absolute(url)
     scheme, bucket, key = split_url(url)
     if glob.has_magic(key):
         listed = below(f"{scheme}://{bucket}/{fixed_prefix(key)}")
         matching = [file for file in listed if matches(split_url(file.path)[2], key)]
-        files = [file for file in matching if file.size or _stat(file.path)]  # else it is an empty directory
+        files = [file for file in matching if file.size or _stat(file.path)]  # otherwise it is a directory marker
         if not files:
             raise SourceError(f"no object matches {url}", *braces(key))
         return True, files
@@ -48,9 +47,9 @@ def find(url: str) -> tuple[bool, list[FileInfo]]:
 
 
 def below(url: str, store: ObjectStore | None = None) -> Iterator[FileInfo]:
-    """Every object below a URL, page after page; not the empty ones that stand for directories.
+    """Every object below a URL, except the empty objects that mark directories.
 
-    Those end with a slash, which the client does not tell. Keys come in order: what is in a directory follows it.
+    Their keys end with a slash, which the client removes. Keys are sorted: the content of a directory follows it.
     """
     store, prefix = _at(url, store)
     root = url[: len(url) - len(prefix)].rstrip("/")
@@ -63,42 +62,39 @@ def below(url: str, store: ObjectStore | None = None) -> Iterator[FileInfo]:
 
 
 def sizes_between(url: str, after: str, until: str | None, store: ObjectStore | None = None) -> list[tuple[str, int]]:
-    """The names and sizes of objects directly below a URL that come after a name, up to another one, in key order."""
+    """Names and sizes of the objects directly below a URL, after one name and up to another one, in key order."""
     store, prefix = _at(url, store)
-    found: list[tuple[str, int]] = []
+    files: list[tuple[str, int]] = []
     for page in _pages(url, store, prefix, f"{prefix}/{after}"):
         sizes = [(meta["path"][len(prefix) + 1 :], meta["size"]) for meta in page]
-        found += [(name, size) for name, size in sizes if "/" not in name and (until is None or name <= until)]
+        files += [(name, size) for name, size in sizes if "/" not in name and (until is None or name <= until)]
         if until is not None and sizes[-1][0] > until:
             break
-    return found
+    return files
 
 
 def _at(url: str, store: ObjectStore | None) -> tuple[ObjectStore, str]:
-    """The client to ask, by default the one of the settings that hold now, and the key of a URL."""
+    """The given client, or that of the current settings, and the key of a URL."""
     return (store, split_url(url)[2]) if store is not None else clients.client(url)
 
 
 def _pages(url: str, store: Any, prefix: str, last: str | None = None) -> Iterator[Any]:
-    """The pages of a listing, all or those after a key.
-
-    One that breaks off is asked for again, which the client does not do by itself.
-    """
+    """The pages of a listing, after a key if one is given. A page that breaks off is requested again."""
     import obstore  # noqa: PLC0415 - not for local runs
     from obstore.exceptions import BaseError, GenericError  # noqa: PLC0415
 
-    broken, since = 0, time.monotonic()
+    breaks, since = 0, time.monotonic()
     while True:
         try:
             pages = iter(obstore.list(store, prefix or None, offset=last, chunk_size=LIST_PER_BATCH))
             while (page := interruptible(next, pages, None)) is not None:
                 yield page
-                last, broken, since = page[-1]["path"], 0, time.monotonic()
+                last, breaks, since = page[-1]["path"], 0, time.monotonic()
         except GenericError as error:
-            broken += 1
-            if is_answer(error) or broken > BREAKS or time.monotonic() - since > BREAKING_SECONDS:
+            breaks += 1
+            if is_answer(error) or breaks > MAX_BREAKS or time.monotonic() - since > MAX_BREAK_SECONDS:
                 raise failed(url, "list", error) from None
-            time.sleep(0.2 * broken)
+            time.sleep(0.2 * breaks)
         except (BaseError, FileNotFoundError) as error:
             raise failed(url, "list", error) from None
         else:
@@ -127,7 +123,7 @@ def _stat(url: str, store: ObjectStore | None = None) -> FileInfo | None:
 
 
 def fetch(url: str, fingerprint: str, start: int, stop: int, store: ObjectStore | None = None) -> pa.Buffer:
-    """Exactly these bytes of an object, of the version that has this fingerprint."""
+    """The bytes from start to stop of the version of an object with this fingerprint."""
     import obstore  # noqa: PLC0415 - not for local runs
     from obstore.exceptions import BaseError, PreconditionError  # noqa: PLC0415
 
@@ -136,7 +132,7 @@ def fetch(url: str, fingerprint: str, start: int, stop: int, store: ObjectStore 
         version = {"if_match": fingerprint} if fingerprint.startswith('"') else {}  # a weak etag matches nothing
         options: Any = {"range": (start, stop), **version}
         result = interruptible(obstore.get, store, key, options=options)
-        if _fingerprint(result.meta) != fingerprint:  # not every server looks at what was asked for
+        if _fingerprint(result.meta) != fingerprint:  # not every server obeys If-Match
             raise another_version(url, fingerprint, FileInfo(url, result.meta["size"], _fingerprint(result.meta)))
         data = interruptible(result.bytes)
     except (PreconditionError, FileNotFoundError):
@@ -149,7 +145,7 @@ def fetch(url: str, fingerprint: str, start: int, stop: int, store: ObjectStore 
 
 
 def _fingerprint(meta: Any) -> str:
-    """The etag, in quotes, which Azure leaves out in listings; or what is nearest to it."""
+    """The etag in quotes, which Azure omits in listings; without an etag, size and time."""
     etag: str | None = meta["e_tag"]
     if not etag:
         return f"{meta['size']}-{meta['last_modified'].timestamp():.6f}"

@@ -1,7 +1,8 @@
-"""An object on its way: small ones are sent at once, large ones in parts while they are written."""
+"""Upload an object while it is written: a small one in one request, a large one in parts."""
 
 from __future__ import annotations
 
+import contextlib
 import io
 import queue
 from collections.abc import Iterator
@@ -14,57 +15,53 @@ from tokenmill.storage.prefetch import io_threads
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
 
-PART_BYTES = 8 << 20
-"""What is sent by one request: over a slow line it has to arrive before the request is given up."""
-
-MAX_PARTS = 9000
-"""Stores take 10,000 parts at most."""
-
-PARTS_ON_THE_WAY = 2
+PART_BYTES = 8 << 20  # of one request: over a slow line it must arrive before the request times out
+MAX_PARTS = 9000  # stores accept at most 10,000
+QUEUED_PARTS = 2
 
 
 def part_bytes(size: int) -> int:
-    """How large the parts of an object of this size have to be."""
+    """The part size for an object of this size."""
     return max(PART_BYTES, -(-size // MAX_PARTS))
 
 
-class _GivenUpError(Exception):
-    """The writer raised: nothing is to appear."""
+class _AbortedError(Exception):
+    """The writer raised: no object may appear."""
 
 
 class Upload(io.RawIOBase):
-    """A file to write to; the object appears when the block ends without an error."""
+    """A writable file. The object appears when the block ends without an error."""
 
     def __init__(self, store: ObjectStore, key: str, size_of_part: int = PART_BYTES) -> None:
         super().__init__()
         self._store = store
         self._key = key
         self._part_bytes = size_of_part
-        self._held = bytearray()
+        self._buffer = bytearray()
         self._position = 0
-        self._parts: queue.Queue[bytes | _GivenUpError | None] = queue.Queue(PARTS_ON_THE_WAY)
-        self._sending: Future[Any] | None = None
+        self._parts: queue.Queue[bytes | _AbortedError | None] = queue.Queue(QUEUED_PARTS)
+        self._request: Future[Any] | None = None
 
     def writable(self) -> bool:
-        """It can be written to, and that is all."""
+        """True."""
         return True
 
     def tell(self) -> int:
-        """How much was written."""
+        """The number of bytes written."""
         return self._position
 
     def write(self, data: Any) -> int:
-        """Take some bytes; whole parts are sent while more are written."""
+        """Buffer bytes. Complete parts are sent in the background."""
         view = memoryview(data).cast("B")
         self._position += view.nbytes
-        taken = 0
-        while len(self._held) + view.nbytes - taken >= self._part_bytes:
-            more = self._part_bytes - len(self._held)
-            part = bytes(self._held) + bytes(view[taken : taken + more]) if self._held else bytes(view[taken:][:more])
-            taken += more
-            self._held.clear()
+        used = 0
+        while len(self._buffer) + view.nbytes - used >= self._part_bytes:
+            more = self._part_bytes - len(self._buffer)
+            part = bytes(self._buffer) + bytes(view[used : used + more]) if self._buffer else bytes(view[used:][:more])
+            used += more
+            self._buffer.clear()
             self._send(part)
-        self._held += view[taken:]
+        self._buffer += view[used:]
         return view.nbytes
 
     def __enter__(self) -> Self:
@@ -73,45 +70,42 @@ class Upload(io.RawIOBase):
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         import obstore  # noqa: PLC0415 - not for local runs
 
-        if self._sending is not None:
-            self._finish(given_up=kind is not None)
+        if self._request is not None:
+            self._finish(self._request, is_aborted=kind is not None)
         elif kind is None:
-            interruptible(obstore.put, self._store, self._key, self._held, use_multipart=False)
+            interruptible(obstore.put, self._store, self._key, self._buffer, use_multipart=False)
 
     def _send(self, part: bytes) -> None:
         import obstore  # noqa: PLC0415 - not for local runs
 
-        if self._sending is None:
-            self._sending = io_threads().submit(
-                obstore.put, self._store, self._key, self._waiting(), chunk_size=self._part_bytes, max_concurrency=1
+        if self._request is None:
+            self._request = io_threads().submit(
+                obstore.put, self._store, self._key, self._queued(), chunk_size=self._part_bytes, max_concurrency=1
             )
         self._put(part)
 
-    def _finish(self, *, given_up: bool) -> None:
-        if given_up:
-            self._put(_GivenUpError())
+    def _finish(self, request: Future[Any], *, is_aborted: bool) -> None:
+        if is_aborted:
+            self._put(_AbortedError())
         else:
-            self._put(bytes(self._held))
+            self._put(bytes(self._buffer))
             self._put(None)
-        try:
-            if self._sending is not None:
-                self._sending.result()
-        except _GivenUpError:
-            pass
+        with contextlib.suppress(_AbortedError):
+            request.result()
 
-    def _put(self, part: bytes | _GivenUpError | None) -> None:
-        """Hand over a part, unless the one who sends them has stopped with an error."""
-        while self._sending is not None:
+    def _put(self, part: bytes | _AbortedError | None) -> None:
+        """Queue a part, or raise the error with which the request has ended."""
+        while self._request is not None:
             try:
                 self._parts.put(part, timeout=0.2)
             except queue.Full:
-                if self._sending.done():
-                    self._sending.result()
+                if self._request.done():
+                    self._request.result()
             else:
                 return
 
-    def _waiting(self) -> Iterator[bytes]:
+    def _queued(self) -> Iterator[bytes]:
         while (part := self._parts.get()) is not None:
-            if isinstance(part, _GivenUpError):
+            if isinstance(part, _AbortedError):
                 raise part
             yield part

@@ -1,4 +1,4 @@
-"""What is wrong with some bytes, without their file: whoever knows it makes an error for people of it."""
+"""An error for malformed bytes without the name of their file. Callers that know the file make a user's error of it."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ T = TypeVar("T")
 
 
 class MalformedDataError(Exception):
-    """Bytes are not what they should be; the message says why, in words that follow a file's name."""
+    """Bytes are not what they should be. The message gives the reason, and reads well after a file's name."""
 
 
 def decode(data: bytes, kind: type[T]) -> T:
-    """A record from JSON, or Damage: too deep, no UTF-8, other fields."""
+    """Decode a record from JSON. Raises MalformedDataError if it is too deep, not UTF-8, or has other fields."""
     try:
         return msgspec.json.decode(data, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:

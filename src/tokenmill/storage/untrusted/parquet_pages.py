@@ -1,8 +1,8 @@
-"""What a Parquet file would become, found out before anything is read: a few bytes can announce a terabyte.
+"""Check the size of a Parquet file before pyarrow reads it: a few bytes can announce a terabyte.
 
-The footer tells where columns are, and the header of each page how large it becomes; the library believes both, and
-ends the process over some footers that it is asked about. So they are read here first, as strictly as readers of
-tokenmill's own files can be: what no writer of them would write is refused.
+The footer gives the position of each column, and the header of each page its unpacked size. pyarrow believes both, and
+some footers make it abort the process. So this module reads them first, strictly: it refuses what the writers of
+tokenmill's own files would not write.
 """
 
 from __future__ import annotations
@@ -17,31 +17,30 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _TRUE, _FALSE, _BYTE, _I16, _I32, _I64, _DOUBLE, _BINARY, _LIST, _SET, _MAP, _STRUCT = range(1, 13)
-_DEEPEST = 10
+_MAX_DEPTH = 10
 _MAGIC = b"PAR1"
 
-Fields = dict[int, tuple[int, Any]]
-"""The fields of a structure by their numbers, each with its type."""
+Fields = dict[int, tuple[int, Any]]  # field number -> type and value
 
 
 @dataclass(frozen=True, slots=True)
 class RowGroup:
-    """A row group: its rows, and for each column the first byte, the size, and the number of values."""
+    """A row group: its rows, and for each column the offset, the size in bytes, and the number of values."""
 
     rows: int
     columns: list[tuple[int, int, int]]
 
 
 @dataclass(frozen=True, slots=True)
-class HeldBytes:
-    """What the pages of a file come to: bytes once they are unpacked, and values in the column that has most."""
+class UnpackedSize:
+    """The size of a file's pages: their unpacked bytes, and the values of the column with the most values."""
 
     unpacked_bytes: int
-    most_values: int
+    max_values: int
 
 
 def read_groups(data: pa.Buffer) -> list[RowGroup]:
-    """The row groups of a Parquet file, as its footer tells of them; raise Damage if it is none."""
+    """The row groups in the footer of a Parquet file. Raises MalformedDataError if it is not one."""
     view = memoryview(data).cast("B")
     size = int.from_bytes(view[-8:-4], "little")
     if len(view) < 12 or view[-4:] != _MAGIC or size > len(view) - 12:
@@ -53,23 +52,23 @@ def read_groups(data: pa.Buffer) -> list[RowGroup]:
     return groups
 
 
-def count_pages(data: pa.Buffer, groups: Sequence[RowGroup]) -> HeldBytes:
-    """Read the header of every page; raise Damage if the footer does not tell the truth about them."""
+def count_pages(data: pa.Buffer, groups: Sequence[RowGroup]) -> UnpackedSize:
+    """Read the header of every page. Raises MalformedDataError if they contradict the footer."""
     view = memoryview(data).cast("B")
     if sum(size for group in groups for _, size, _ in group.columns) > len(view):
         raise MalformedDataError("its columns overlap")
-    unpacked = most = 0
+    unpacked = max_values = 0
     for group in groups:
         for start, size, values in group.columns:
-            if not values:  # no page is read then, and writers tell of no place
+            if not values:  # pyarrow reads no page then, and writers give no offset
                 continue
-            unpacked_column, found = _count_column(view, start, start + size)
-            if found != values:
-                raise MalformedDataError(f"a column has {found} values, {values} announced")
-            unpacked += unpacked_column
+            column_bytes, column_values = _count_column(view, start, start + size)
+            if column_values != values:
+                raise MalformedDataError(f"a column has {column_values} values, {values} announced")
+            unpacked += column_bytes
     for columns in zip(*(group.columns for group in groups), strict=False):
-        most = max(most, sum(values for _, _, values in columns))
-    return HeldBytes(unpacked, most)
+        max_values = max(max_values, sum(values for _, _, values in columns))
+    return UnpackedSize(unpacked, max_values)
 
 
 def _group(group: Fields) -> RowGroup:
@@ -77,14 +76,14 @@ def _group(group: Fields) -> RowGroup:
     for chunk in _get(group, 1, _LIST):
         column = _fields(_get(_fields(chunk), 3, _STRUCT))
         start = _get(column, 9, _I64)
-        if 11 in column:  # a dictionary comes before the data, if there is one
+        if 11 in column:  # the dictionary, if there is one, precedes the data
             start = min(start, _get(column, 11, _I64) or start)
         columns.append((start, _get(column, 7, _I64), _get(column, 5, _I64)))
     return RowGroup(_get(group, 3, _I64), columns)
 
 
 def _count_column(view: memoryview, start: int, stop: int) -> tuple[int, int]:
-    """The unpacked bytes and the values of one column of a row group, whose pages must fill it."""
+    """The unpacked bytes and the values of one column of a row group. Its pages must fill it."""
     if not 0 < start <= stop <= len(view):
         raise MalformedDataError("a column is not inside the file")
     unpacked = values = 0
@@ -92,7 +91,7 @@ def _count_column(view: memoryview, start: int, stop: int) -> tuple[int, int]:
         reader = _ThriftReader(view[start:stop])
         page = reader.struct()
         unpacked += _get(page, 2, _I32)
-        start += reader.place + _get(page, 3, _I32)
+        start += reader.position + _get(page, 3, _I32)
         values += sum(_get(_get(page, field, _STRUCT), 1, _I32) for field in (5, 8) if field in page)
     if start != stop:
         raise MalformedDataError("the pages of a column do not fill it")
@@ -100,9 +99,9 @@ def _count_column(view: memoryview, start: int, stop: int) -> tuple[int, int]:
 
 
 def _get(fields: Fields, field: int, kind: int) -> Any:
-    """A field of a type; a number that is not negative."""
-    found, value = fields.get(field, (0, None))
-    if found != kind or (isinstance(value, int) and value < 0):
+    """The value of a field of this type. Numbers must not be negative."""
+    actual_kind, value = fields.get(field, (0, None))
+    if actual_kind != kind or (isinstance(value, int) and value < 0):
         raise MalformedDataError("its footer or the header of a page lacks a field")
     return value
 
@@ -114,15 +113,15 @@ def _fields(value: Any) -> Fields:
 
 
 class _ThriftReader:
-    """Reads one structure in Thrift's compact protocol; `place` is where it ends."""
+    """Reads one structure in Thrift's compact protocol. `position` is its end."""
 
     def __init__(self, view: memoryview) -> None:
         self._view = view
-        self.place = 0
+        self.position = 0
 
     def struct(self, depth: int = 0) -> Fields:
-        """The fields, whose numbers must rise: of one that comes twice, readers take this or that."""
-        if depth > _DEEPEST:
+        """The fields. Their numbers must rise: readers disagree about a field that occurs twice."""
+        if depth > _MAX_DEPTH:
             raise MalformedDataError("its footer or the header of a page is too deep")
         fields: Fields = {}
         field = 0
@@ -143,7 +142,7 @@ class _ThriftReader:
             return self._list(depth + 1)
         if kind in (_BINARY, _DOUBLE, _BYTE):
             size = self._varint() if kind == _BINARY else 8 if kind == _DOUBLE else 1
-            self.place += size
+            self.position += size
         elif kind not in (_TRUE, _FALSE):
             raise MalformedDataError("its footer or the header of a page has a field of no type")
         return None
@@ -151,16 +150,16 @@ class _ThriftReader:
     def _list(self, depth: int) -> list[Any]:
         byte = self._byte()
         count = byte >> 4 if byte >> 4 < 15 else self._varint()
-        if count > len(self._view) - self.place:
+        if count > len(self._view) - self.position:
             raise MalformedDataError("its footer has a list that is longer than itself")
         kind = _BYTE if byte & 15 in (_TRUE, _FALSE) else byte & 15
         return [self._value(kind, depth) for _ in range(count)]
 
     def _byte(self) -> int:
-        if self.place >= len(self._view):
+        if self.position >= len(self._view):
             raise MalformedDataError("its footer or the header of a page has no end")
-        self.place += 1
-        return self._view[self.place - 1]
+        self.position += 1
+        return self._view[self.position - 1]
 
     def _varint(self) -> int:
         number = 0

@@ -1,7 +1,7 @@
-"""Arrow and Parquet from files that somebody else may have written.
+"""Read Arrow and Parquet tables from files that somebody else may have written.
 
-Nothing in them is believed before it was compared with what is on the disk: the columns and their types, how much there
-will be of them, and that values lie inside the file. Code is never in them: only plain types pass.
+The columns, their types, the announced sizes and the positions of values are compared with the file before they are
+used. Only plain types are accepted, so a file cannot contain code.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from tokenmill.storage.untrusted.flatbuffers import Table
 from tokenmill.storage.untrusted.malformed import MalformedDataError
 from tokenmill.storage.untrusted.parquet_pages import count_pages, read_groups
 
-FACTOR = 64
-"""A table takes at most so many times the memory that its file takes on the disk; ours take less than 30 times."""
+FACTOR = 64  # memory of a table per byte of its file; the tables of tokenmill take less than 30
+SPARE = 1 << 20  # allowed on top of that, in bytes, values and rows: small files have no meaningful factor
 
-SPARE = 1 << 20
-"""What a table may hold beyond that, in bytes, values and rows: for small files there is no factor."""
-
+# What pyarrow raises for bytes that it cannot read.
 ARROW_ERRORS = (pa.ArrowException, OSError, ValueError, LookupError, OverflowError, TypeError)
-"""What the library raises for bytes that it cannot read."""
+
+_MAGIC = b"ARROW1\0\0"
+_RECORD_BATCH = 3
 
 
 def read_parquet(
@@ -32,16 +32,20 @@ def read_parquet(
     optional: Collection[str] = (),
     wanted: Collection[str] | None = None,
 ) -> pa.Table:
-    """A table of exactly these columns, if they are known, which have no nulls unless they are optional.
+    """Read a Parquet table. Raises MalformedDataError for anything unexpected.
 
-    If only some of them are `wanted`, the others are not read.
+    Args:
+        data: The file.
+        schema: The columns it must have, if they are known.
+        optional: The columns that may contain nulls.
+        wanted: The columns to read; all by default.
     """
     groups = read_groups(data)
-    held = count_pages(data, groups)
-    most = FACTOR * data.size + SPARE
-    if max(held.unpacked_bytes, held.most_values, sum(group.rows for group in groups)) > most:
+    unpacked = count_pages(data, groups)
+    limit = FACTOR * data.size + SPARE
+    if max(unpacked.unpacked_bytes, unpacked.max_values, sum(group.rows for group in groups)) > limit:
         raise MalformedDataError(
-            f"{data.size} bytes would become {held.unpacked_bytes} bytes and {held.most_values} values"
+            f"{data.size} bytes would become {unpacked.unpacked_bytes} bytes and {unpacked.max_values} values"
         )
     try:
         reader = pq.ParquetFile(pa.BufferReader(data))
@@ -49,8 +53,8 @@ def read_parquet(
         if schema is not None and not columns.equals(schema):
             raise MalformedDataError(f"its columns are {describe(columns)}; expected {describe(schema)}")
         columns = pa.schema([field for field in columns if wanted is None or field.name in wanted], columns.metadata)
-        groups = list(_read_groups(data, reader.schema, columns, most))
-        table = pa.concat_tables(groups) if groups else columns.empty_table()
+        tables = list(_read_groups(data, reader.schema, columns, limit))
+        table = pa.concat_tables(tables) if tables else columns.empty_table()
         table.validate(full=True)
     except ARROW_ERRORS as error:
         raise MalformedDataError(str(error)) from error
@@ -61,33 +65,33 @@ def read_parquet(
 
 
 def count_rows(tail: pa.Buffer, file_bytes: int) -> int:
-    """How many rows a table has, by its last bytes; no more than there can be in a file of this size."""
+    """The number of rows in a Parquet footer. Raises MalformedDataError if a file of this size cannot have them."""
     rows = sum(group.rows for group in read_groups(tail))
     if rows > FACTOR * file_bytes + SPARE:
         raise MalformedDataError(f"it cannot hold {rows} rows in {file_bytes} bytes")
     return rows
 
 
-def _read_groups(data: pa.Buffer, schema: pq.ParquetSchema, columns: pa.Schema, most_bytes: int) -> Iterator[pa.Table]:
-    """The row groups, one after the other: each is in memory twice until its texts are in their rows."""
-    leaves = [schema.column(place) for place in range(len(schema))]
+def _read_groups(data: pa.Buffer, schema: pq.ParquetSchema, columns: pa.Schema, max_bytes: int) -> Iterator[pa.Table]:
+    """The row groups, one at a time: each is in memory twice while its dictionaries are expanded."""
+    leaves = [schema.column(index) for index in range(len(schema))]
     texts = [leaf.path for leaf in leaves if leaf.physical_type == "BYTE_ARRAY"]
     reader = pq.ParquetFile(pa.BufferReader(data), read_dictionary=texts, pre_buffer=False)
     for group in range(reader.num_row_groups):
-        packed = reader.read_row_group(group, columns.names, use_threads=False)  # with every text once for all its rows
+        packed = reader.read_row_group(group, columns.names, use_threads=False)  # each distinct text once
         size = sum(_text_bytes(chunk) for column in packed.columns for chunk in column.chunks)
-        if size > most_bytes:
+        if size > max_bytes:
             raise MalformedDataError(f"its texts would take {size} bytes")
-        most_bytes -= size
+        max_bytes -= size
         yield packed.cast(columns)
 
 
 def _text_bytes(array: pa.Array) -> int:
-    """What the texts of a column, or of the columns in it, take in their rows."""
+    """The bytes of the texts of a column, or of the columns in it, once each row has its own."""
     if pa.types.is_list(array.type):
         return _text_bytes(array.values)
     if pa.types.is_struct(array.type):
-        return sum(_text_bytes(array.field(place)) for place in range(array.type.num_fields))
+        return sum(_text_bytes(array.field(index)) for index in range(array.type.num_fields))
     if not pa.types.is_dictionary(array.type):
         return 0
     array.validate(full=True)
@@ -96,9 +100,10 @@ def _text_bytes(array: pa.Array) -> int:
 
 
 def read_batch(data: pa.Buffer, *schemas: pa.Schema) -> tuple[pa.Schema, pa.RecordBatch]:
-    """The one batch of an Arrow file of one of these schemas, as views of it, and the schema with its metadata.
+    """The schema with its metadata, and the only batch of an Arrow file with one of these schemas.
 
-    Buffers lie inside the file, but what is in them is not looked at: offsets may point anywhere.
+    The batch is a view of the file. Its buffers lie inside the file, but their content is unchecked: offsets may point
+    anywhere.
     """
     try:
         _refuse_packed(memoryview(data).cast("B"))
@@ -115,7 +120,7 @@ def read_batch(data: pa.Buffer, *schemas: pa.Schema) -> tuple[pa.Schema, pa.Reco
 
 
 def read_schema(data: pa.Buffer) -> pa.Schema:
-    """The schema at the start of an Arrow file, of which only that start is needed."""
+    """The schema of an Arrow file, from its first bytes."""
     try:
         return pa.ipc.read_schema(data.slice(8))
     except ARROW_ERRORS as error:
@@ -123,20 +128,20 @@ def read_schema(data: pa.Buffer) -> pa.Schema:
 
 
 def describe(schema: pa.Schema) -> str:
-    """The columns in one line."""
+    """The columns in one line, for messages."""
     return ", ".join(f"{field.name}: {field.type}" for field in schema)[:300] or "none"
 
 
 def _refuse_packed(view: memoryview) -> None:
-    """Raise Damage unless the file has one batch and its body is as it is in memory: not packed, no dictionaries.
+    """Raise MalformedDataError unless the file has one batch, neither compressed nor with dictionaries.
 
-    The library unpacks what announces itself as packed, of whatever size, before anyone can look.
+    pyarrow would unpack a compressed batch of any announced size before it could be checked.
     """
     size = int.from_bytes(view[-10:-6], "little")
     if bytes(view[:8]) != _MAGIC or bytes(view[-6:]) != _MAGIC[:6] or not 4 <= size <= len(view) - 18:
         raise MalformedDataError("it is not an Arrow file")
     footer = Table(bytes(view[-10 - size : -10]))
-    dictionaries, batches = footer.tuples(2, 3), footer.tuples(3, 3)  # each: its start, the length of its header, body
+    dictionaries, batches = footer.tuples(2, 3), footer.tuples(3, 3)  # start, header length, body length
     if len(dictionaries) or len(batches) != 1:
         raise MalformedDataError(
             f"it has {len(batches)} batches and {len(dictionaries)} dictionaries, 1 and 0 expected"
@@ -147,7 +152,3 @@ def _refuse_packed(view: memoryview) -> None:
     message = Table(bytes(view[start + 8 : start + length]))
     if message.number(1, "<B") != _RECORD_BATCH or message.child(2).has(3):
         raise MalformedDataError("its batch is packed")
-
-
-_MAGIC = b"ARROW1\0\0"
-_RECORD_BATCH = 3
