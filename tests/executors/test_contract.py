@@ -444,13 +444,13 @@ def test_a_local_worker_imports_nothing_from_the_working_directory(tmp_path: Pat
     assert (ended.stdout, ended.stderr, ended.returncode) == ("started\n[0, 2, 4, 6, 8]\n", "", 0)
 
 
-def test_the_death_of_the_nursery_costs_a_retry() -> None:
+def test_the_death_of_the_forkserver_costs_a_retry() -> None:
     """When the process that workers come from is killed, its workers die with it and others take their place."""
     with local_executor(2) as executor:
         before = set(executor.pids)
         outcomes = executor.run(double, range(200))
         next(outcomes)
-        executor._nursery._process.kill()
+        executor._forkserver._process.kill()
         rest = list(outcomes)
     done = [outcome.item for outcome in rest if isinstance(outcome, Done)]
     assert len(set(done)) == len(done) == 199
@@ -460,10 +460,10 @@ def test_the_death_of_the_nursery_costs_a_retry() -> None:
 
 def test_workers_are_not_forked_from_a_process_with_threads(make: Make) -> None:
     """If a library starts a thread while it is loaded, workers are started anew and have none of it."""
-    quiet = next(make(1).run(has_thread, ["thread_at_import"])).value
-    threaded = next(make(1, preload=("thread_at_import",)).run(has_thread, ["thread_at_import"])).value
-    assert quiet == threaded == "not loaded"
-    loaded = next(make(1, preload=("executor_functions",)).run(has_thread, ["executor_functions"])).value
+    threaded, plain = "tests.support.thread_at_import", "tests.support.executor_functions"
+    assert next(make(1).run(has_thread, [threaded])).value == "not loaded"
+    assert next(make(1, preload=(threaded,)).run(has_thread, [threaded])).value == "not loaded"
+    loaded = next(make(1, preload=(plain,)).run(has_thread, [plain])).value
     assert loaded == "loaded"
 
 

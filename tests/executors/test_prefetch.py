@@ -248,7 +248,7 @@ def test_a_worker_that_answers_for_what_it_was_stopped_for_takes_no_other_item_a
         if outcome.item[0] == 0:
             assert wait_until(lambda: ("begin", 1) in lines(log), 5.0)
             with monkeypatch.context() as patch:
-                patch.setattr(one._nursery, "kill", lambda pid: None)
+                patch.setattr(one._forkserver, "kill", lambda pid: None)
                 one._workers[0].stop(Cause.STALLED, 1.0)
     assert [outcome.value for outcome in outcomes] == list(range(4)), outcomes
     first, second, third, fourth = (outcome.worker.pid for outcome in outcomes)

@@ -91,8 +91,8 @@ def test_a_killed_crew_costs_a_retry_of_what_it_had(make: Any, tmp_path: Path) -
     def kill() -> None:
         assert wait_until(marker.exists, 60)
         worker = int(wait_until(marker.read_text, 10) and marker.read_text())
-        nursery = int(Path(f"/proc/{worker}/stat").read_text().rpartition(")")[2].split()[1])
-        actor = int(Path(f"/proc/{nursery}/stat").read_text().rpartition(")")[2].split()[1])
+        forkserver = int(Path(f"/proc/{worker}/stat").read_text().rpartition(")")[2].split()[1])
+        actor = int(Path(f"/proc/{forkserver}/stat").read_text().rpartition(")")[2].split()[1])
         os.kill(actor, signal.SIGKILL)
         assert wait_until(lambda: not Path(f"/proc/{worker}").exists(), 20)
 
