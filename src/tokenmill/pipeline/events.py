@@ -87,7 +87,7 @@ class RunEvents:
             units=before.units + 1,
             deaths=before.deaths,
             bad=before.bad + summary.quarantined_rows,
-            crew=self.crew(),
+            workers_text=self.crew(),
         )
         self.report.advance(task.text_bytes, self.step)
         for notice in committed.notices:
@@ -119,7 +119,7 @@ class RunEvents:
         )
         self.peak_worker_bytes = max(self.peak_worker_bytes, death.worker.peak_bytes)
         self.retries += not death.final
-        self.step = replace(self.step, deaths=self.step.deaths + 1, crew=self.crew())
+        self.step = replace(self.step, deaths=self.step.deaths + 1, workers_text=self.crew())
         self.report.advance(0, self.step)
         self._say_death(task, death, then)
         if death.end.cause is Cause.MEMORY and death.workers < self.workers:

@@ -12,15 +12,9 @@ import io
 import os
 import sys
 from dataclasses import dataclass, field
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 from tokenmill.humanize import escape_control_characters
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from rich.console import Console, ConsoleOptions, RenderableType
-    from rich.segment import Segment
 
 STDOUT, STDERR = 1, 2
 READER_GONE = frozenset({errno.EPIPE, errno.EBADF, errno.EIO})
@@ -79,21 +73,6 @@ def replace_line(text: str) -> None:
     """Print a line on stderr that replaces the last one on a terminal."""
     before, after = ("\r\x1b[K", "") if sys.stderr.isatty() else ("", "\n")
     print(f"{before}{escape_control_characters(text)}", file=sys.stderr, end=after)  # noqa: T201
-
-
-def console(*, err: bool = False, **options: Any) -> Console:
-    """A console of rich that escapes whatever is printed on it."""
-    from rich.console import Console  # noqa: PLC0415 - heavy
-    from rich.segment import Segment  # noqa: PLC0415
-
-    class Escaping(Console):
-        """Escapes the text of each segment; control segments are rich's own."""
-
-        def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-            for each in super().render(renderable, options):
-                yield each if each.control else Segment(printable(each.text), each.style)
-
-    return Escaping(stderr=err, **options)
 
 
 def open_streams() -> None:
