@@ -147,7 +147,7 @@ def execute(executor: Executor, store: str, terms: RetryPolicy) -> dict[str, Any
 def execute_local(store: str, workers: str, ahead: str) -> dict[str, Any]:
     """Through the processes of this machine."""
     with LocalExecutor() as executor:
-        return execute(executor.start(int(workers)), store, RetryPolicy(ahead=int(ahead)))
+        return execute(executor.start(int(workers)), store, RetryPolicy(prefetch=int(ahead)))
 
 
 def execute_ray(store: str, workers: str) -> dict[str, Any]:

@@ -98,11 +98,27 @@ def combined_exit_code(codes: Iterable[int]) -> int:
     return lasting.pop() if len(lasting) == 1 else FAILED
 
 
-class TokenmillError(Exception):
-    """An error with a message made for people: a headline and indented details."""
+_classes: dict[str, type[TokenmillError]] = {}
 
+
+def error_class(name: str) -> type[TokenmillError]:
+    """Return the error class of that name; TokenmillError if this process has not imported it."""
+    return _classes.get(name, TokenmillError)
+
+
+class TokenmillError(Exception):
+    """An error with a message made for people: a headline and indented details.
+
+    `may_succeed_elsewhere` marks the errors that one machine alone can cause: an executor repeats the work on another.
+    """
+
+    may_succeed_elsewhere = False
     _exit_code = FAILED
     _is_stated = False
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        _classes.setdefault(cls.__name__, cls)
 
     def __init__(self, headline: str, *details: str, exit_code: int | None = None) -> None:
         super().__init__(headline, *details)
@@ -131,9 +147,13 @@ class UsageError(TokenmillError):
 class SourceError(TokenmillError):
     """A source cannot be found or read."""
 
+    may_succeed_elsewhere = True
+
 
 class BadDocument(SourceError):
     """One document cannot be used; the message names its file and row."""
+
+    may_succeed_elsewhere = False
 
 
 class TokenizerError(TokenmillError):
@@ -147,13 +167,19 @@ class EngineMismatch(TokenizerError):
 class StoreError(TokenmillError):
     """A store cannot be written or read."""
 
+    may_succeed_elsewhere = True
+
 
 class JobChanged(StoreError):
     """The directory holds a run of another job, tokenizer or set of sources."""
 
+    may_succeed_elsewhere = False
+
 
 class IncompleteStore(StoreError):
     """Some units of the plan are not committed yet."""
+
+    may_succeed_elsewhere = False
 
 
 class CorruptStore(StoreError):
@@ -165,11 +191,14 @@ class CorruptStore(StoreError):
 class StorageError(TokenmillError):
     """A place behind a network does not answer, or does not let us in. What is committed stays."""
 
+    may_succeed_elsewhere = True
     _exit_code = TRY_AGAIN
 
 
 class LimitReached(TokenmillError):
     """The system grants this process or its user too few files, processes or too little memory."""
+
+    may_succeed_elsewhere = True
 
 
 class MemoryShortage(TokenmillError):

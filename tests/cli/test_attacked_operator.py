@@ -28,7 +28,7 @@ from tests.support.soaking import disks
 from tokenmill import errors
 from tokenmill.errors import CorruptStore, StorageError, StoreError, TokenizerError, UsageError
 from tokenmill.executors.local import LocalExecutor
-from tokenmill.executors.messages import raised_again, work_failed
+from tokenmill.executors.messages import work_failed
 from tokenmill.executors.outcomes import Cause, Died, ExitReport, Failed, Worker
 from tokenmill.pipeline.messages import run_failed
 from tokenmill.system import machine
@@ -90,10 +90,10 @@ def failures() -> dict[str, Failed[str]]:
 
 
 def test_an_exit_code_crosses_the_border_of_a_process(failures: dict[str, Failed[str]]) -> None:
-    """A failure of a worker has the exit code of its error, also when it is raised again as another kind."""
+    """A failure of a worker has the exit code of its error, also when the error is raised again."""
     assert {item: failure.exit_code for item, failure in failures.items()} == CODES
-    assert raised_again(failures["full"], StoreError).exit_code == 75
-    assert raised_again(failures["refused"], StorageError).exit_code == 1
+    assert failures["full"].error().exit_code == 75
+    assert failures["refused"].error().exit_code == 1
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_a_run_may_pass_only_if_every_failure_may(
     ("end", "code"),
     [
         (ExitReport(-signal.SIGKILL, Cause.KILLED), 75),
-        (ExitReport(0, Cause.LOST), 75),
+        (ExitReport(0, Cause.NODE_LOST), 75),
         (ExitReport(-signal.SIGKILL, Cause.MEMORY, by_kernel=True), 75),
         (ExitReport(-signal.SIGSEGV, Cause.CRASH), 1),
     ],

@@ -219,7 +219,7 @@ def test_a_worker_that_will_not_end_is_killed(make: Make, monkeypatch: pytest.Mo
 def test_last_words_are_kept(make: Make) -> None:
     """What a dying worker wrote is kept, its end if it was much."""
     outcomes = list(make(1).run(die_talking, ["terminate called: bad_alloc", "a" * 5000 + " the end"]))
-    words = {outcome.item[:9]: outcome.last_words for outcome in outcomes if outcome.final}
+    words = {outcome.item[:9]: outcome.output_tail for outcome in outcomes if outcome.final}
     assert words["terminate"] == "printed\nterminate called: bad_alloc"
     assert words["a" * 9].endswith("aaaaa the end")
     assert len(words["a" * 9]) <= 2000
@@ -475,9 +475,9 @@ def test_workers_do_not_load_pandas(make: Make) -> None:
 
 def test_a_worker_that_does_not_move_on_is_stopped(make: Make) -> None:
     """A worker that takes longer than it said is stopped and told with what it was at; one that moves on is left."""
-    outcomes = list(make(2).run(mark_and_sleep, [[0.7, 0.7, 0.7], [0.1, 30.0]], RetryPolicy(deaths=1)))
+    outcomes = list(make(2).run(mark_and_sleep, [[0.7, 0.7, 0.7], [0.1, 30.0]], RetryPolicy(max_crashes=1)))
     stuck = next(outcome for outcome in outcomes if isinstance(outcome, Died))
-    assert (stuck.end.cause, stuck.note, stuck.final) == (Cause.SILENCE, b"step 1", True)
+    assert (stuck.end.cause, stuck.note, stuck.final) == (Cause.STALLED, b"step 1", True)
     assert stuck.how == "was stopped: it had not moved on for 1.0 s"
     assert stuck.seconds < 10
     assert [outcome.value for outcome in outcomes if isinstance(outcome, Done)] == ["awake"]
@@ -486,7 +486,7 @@ def test_a_worker_that_does_not_move_on_is_stopped(make: Make) -> None:
 def test_the_largest_worker_gives_way_when_memory_runs_out(make: Make) -> None:
     """Workers that hold too much together become fewer, and all items are done."""
     executor = make(3, memory_bytes=500 * MEGABYTE)
-    outcomes = list(executor.run(hold, [200] * 5, RetryPolicy(deaths=5)))
+    outcomes = list(executor.run(hold, [200] * 5, RetryPolicy(max_crashes=5)))
     deaths = [outcome for outcome in outcomes if isinstance(outcome, Died)]
     assert sum(isinstance(outcome, Done) for outcome in outcomes) == 5
     assert deaths
@@ -511,7 +511,7 @@ def test_one_worker_is_kept_however_much_it_takes(make: Make) -> None:
 
 def test_kills_by_others_are_counted_apart(make: Make, tmp_path: Path) -> None:
     """What somebody else kills may be tried more often than what dies by itself."""
-    *deaths, done = make(1).run(be_killed, [str(tmp_path / "4")], RetryPolicy(deaths=1, kills=5))
+    *deaths, done = make(1).run(be_killed, [str(tmp_path / "4")], RetryPolicy(max_crashes=1, max_kills=5))
     assert [(death.end.cause, death.attempt, death.final) for death in deaths] == [
         (Cause.KILLED, number, False) for number in (1, 2, 3, 4)
     ]
@@ -540,9 +540,9 @@ def test_a_worker_that_cannot_die_is_left_behind(make: Make, monkeypatch: pytest
     freeze = threading.Timer(0.6, (group / "freezer.state").write_text, ["FROZEN"])
     try:
         freeze.start()
-        (death,) = executor.run(mark_and_sleep, [[30.0]], RetryPolicy(deaths=1))
+        (death,) = executor.run(mark_and_sleep, [[30.0]], RetryPolicy(max_crashes=1))
         assert isinstance(death, Died)
-        assert death.end.cause is Cause.SILENCE
+        assert death.end.cause is Cause.STALLED
         assert alive([stuck])
         assert values(executor.run(double, [3])) == [6]
     finally:
@@ -553,10 +553,10 @@ def test_a_worker_that_cannot_die_is_left_behind(make: Make, monkeypatch: pytest
 
 def test_a_mark_is_of_one_item_only(make: Make) -> None:
     """What a worker marked for an earlier item neither stops it at the next one nor is told of it."""
-    outcomes = list(make(1).run(mark_or_not, [(0.8, 0.1), (0.0, 1.6), (0.0, 1.6)], RetryPolicy(deaths=1)))
+    outcomes = list(make(1).run(mark_or_not, [(0.8, 0.1), (0.0, 1.6), (0.0, 1.6)], RetryPolicy(max_crashes=1)))
     assert [outcome.value for outcome in outcomes] == ["awake"] * 3
     executor = make(1)
-    run = executor.run(mark_or_not, [(5.0, 0.1), (0.0, 30.0)], RetryPolicy(deaths=1, kills=1))
+    run = executor.run(mark_or_not, [(5.0, 0.1), (0.0, 30.0)], RetryPolicy(max_crashes=1, max_kills=1))
     assert isinstance(next(run), Done)
     os.kill(executor.pids[0], signal.SIGKILL)
     death = next(run)
@@ -568,7 +568,7 @@ def test_a_mark_is_of_one_item_only(make: Make) -> None:
 def test_a_worker_that_answers_too_late_is_not_used_again(make: Make, ahead: int) -> None:
     """A worker that was told to stop while its answer was on its way takes no other item into its death."""
     outcomes = []
-    for outcome in make(2).run(mark_or_not, [(0.9, 0.5)] * 6, RetryPolicy(deaths=1, ahead=ahead)):
+    for outcome in make(2).run(mark_or_not, [(0.9, 0.5)] * 6, RetryPolicy(max_crashes=1, prefetch=ahead)):
         outcomes.append(outcome)
         wait_until(lambda: False, 1.2)  # whoever takes the outcomes is busy with something else
     assert all(isinstance(outcome, Done) for outcome in outcomes), outcomes

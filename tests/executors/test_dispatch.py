@@ -11,12 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tokenmill.errors import StorageError, TokenizerError
 from tokenmill.executors.outcomes import Cause, Died, Done, ExitReport, Failed, RetryPolicy, Worker
 from tokenmill.executors.ray import dispatch as dispatching
 from tokenmill.executors.ray.dispatch import Dispatch
 
-LOST = ExitReport(0, Cause.LOST, detail="its node has gone")
-MANY = RetryPolicy(kills=10)
+LOST = ExitReport(0, Cause.NODE_LOST, detail="its node has gone")
+MANY = RetryPolicy(max_kills=10)
 NOBODY = Worker(0, 0, "node")
 
 
@@ -27,7 +28,7 @@ def done(number: int, seconds: float = 1.0) -> Done[int, int]:
 
 def failed(number: int) -> Failed[int]:
     """The answer of a crew that could not do it."""
-    return Failed(number, "StorageError", "no network", explained=True, traceback="", worker=Worker(7, 0))
+    return Failed.of(number, StorageError("no network"), Worker(7, 0))
 
 
 def new(items: Any, terms: RetryPolicy = MANY) -> Dispatch:
@@ -86,12 +87,9 @@ def test_a_crew_that_was_cut_off_fails_for_that_reason_alone() -> None:
     assert dispatch.is_done()
 
 
-STRICT = RetryPolicy(kills=10, elsewhere=("StorageError",))
-
-
 def test_what_one_node_fails_at_is_tried_on_others_and_not_for_ever() -> None:
     """Two other nodes try it; then the failure counts. Crews of one node are one node."""
-    dispatch = new("ab", STRICT)
+    dispatch = new("ab")
     [(first, _)] = dispatch.give("one/1", 1)
     [(other, _)] = dispatch.give("one/2", 1)
     assert isinstance(dispatch.answer("one/1", first, failed(first)), Failed)  # there is no other node
@@ -109,7 +107,7 @@ def test_what_one_node_fails_at_is_tried_on_others_and_not_for_ever() -> None:
 
 def test_a_node_is_blamed_for_what_others_can_do() -> None:
     """Its faults are counted until it does something itself."""
-    dispatch = new("abcd", STRICT)
+    dispatch = new("abcd")
     dispatch.give("good/1", 1)
     for expected in (1, 2, 3):
         [(number, _)] = dispatch.give("bad/1", 1)
@@ -124,7 +122,7 @@ def test_a_node_is_blamed_for_what_others_can_do() -> None:
 
 def test_an_item_that_is_lost_too_often_is_given_up() -> None:
     """After as many losses as the terms allow, there is no further attempt."""
-    dispatch = new("a", RetryPolicy(kills=2))
+    dispatch = new("a", RetryPolicy(max_kills=2))
     for final in (False, True):
         dispatch.give("one", 1)
         [death] = dispatch.lose("one", LOST, NOBODY)
@@ -156,14 +154,14 @@ def test_late_items_are_copied_to_idle_crews(monkeypatch: pytest.MonkeyPatch) ->
 def test_quick_items_are_given_in_larger_lots() -> None:
     """A worker has some hundredths of a second of work before it, but no more than a few dozen items."""
     dispatch = new(range(3))
-    assert dispatch.ahead() == 1
+    assert dispatch.reserve() == 1
     for number, _ in dispatch.give("a", 2):
         dispatch.answer("a", number, done(number, seconds=0.01))
-    assert dispatch.ahead() == 6
+    assert dispatch.reserve() == 6
     dispatch = new(range(3))
     for number, _ in dispatch.give("a", 2):
         dispatch.answer("a", number, done(number, seconds=0.0))
-    assert dispatch.ahead() == dispatching.MAX_STOCK
+    assert dispatch.reserve() == dispatching.MAX_RESERVE
 
 
 @settings(max_examples=300, deadline=None)
@@ -171,7 +169,7 @@ def test_quick_items_are_given_in_larger_lots() -> None:
 def test_each_item_has_one_outcome_whatever_crews_do(data: st.DataObject) -> None:
     """Crews answer in any order, are lost, come back late and answer twice: one outcome of each item is told."""
     items = data.draw(st.integers(0, 12))
-    dispatch = new(range(items), RetryPolicy(kills=1000))
+    dispatch = new(range(items), RetryPolicy(max_kills=1000))
     told: Counter[int] = Counter()
     known: list[tuple[str, int]] = []
     for _ in range(500):
@@ -186,7 +184,7 @@ def test_each_item_has_one_outcome_whatever_crews_do(data: st.DataObject) -> Non
         elif known:
             who, number = data.draw(st.sampled_from(known))
             end = replace(LOST, cause=Cause.CRASH)
-            dead = Died(number, end, NOBODY, 1.0, 1, final=step == "die", last_words="", note=b"", workers=1)
+            dead = Died(number, end, NOBODY, 1.0, 1, final=step == "die", output_tail="", note=b"", workers=1)
             outcome = dispatch.answer(who, number, {"answer": done(number), "fail": failed(number)}.get(step, dead))
             if outcome is not None and (not isinstance(outcome, Died) or outcome.final):  # else it is tried again
                 told[outcome.item] += 1
@@ -205,7 +203,7 @@ def test_a_tokenizer_that_cannot_be_used_is_not_tried_elsewhere() -> None:
     dispatch = new(["a", "b"], RetryPolicy())
     dispatch.give("one/1", 1)
     dispatch.give("two/1", 1)
-    outcome = dispatch.answer("one/1", 1, replace(failed(1), kind="TokenizerError", message="another tiktoken"))
+    outcome = dispatch.answer("one/1", 1, Failed.of(1, TokenizerError("another tiktoken"), Worker(7, 0)))
     assert isinstance(outcome, Failed)
     assert (outcome.item, outcome.message) == ("a", "another tiktoken")
     assert not dispatch.faults

@@ -10,13 +10,15 @@ import pytest
 
 import tokenmill
 from tests.support.corpora import SMALL_JSON, write_parquet
-from tokenmill.errors import RunFailed
+from tokenmill.errors import RunFailed, TokenizerError
 from tokenmill.executors.local import LocalExecutor
 from tokenmill.executors.outcomes import Failed, Worker
 from tokenmill.pipeline.isolate import Isolate
 from tokenmill.pipeline.tokenize import Tokenize
 
-MESSAGE = "this node has tokenizers 0.22.1, and the run began with 0.23.3\n  Install the same version on every node."
+ERROR = TokenizerError(
+    "this node has tokenizers 0.22.1, and the run began with 0.23.3", "Install the same version on every node."
+)
 
 
 class FailingNode(LocalExecutor):
@@ -33,8 +35,7 @@ class FailingNode(LocalExecutor):
         self.isolated += isinstance(function, Isolate)
         for item in items:
             self.given += 1
-            worker = Worker(7, 0, "node-2")
-            yield Failed(item, "TokenizerError", MESSAGE, explained=True, traceback="", worker=worker)
+            yield Failed.of(item, ERROR, Worker(7, 0, "node-2"))
 
 
 def test_a_node_that_cannot_load_the_tokenizer_ends_the_run(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from tokenmill.executors.outcomes import Cause, Died, Done, Failed, RetryPolicy
 
 pytestmark = pytest.mark.timeout(60)
 
-AHEAD = RetryPolicy(ahead=2)
+AHEAD = RetryPolicy(prefetch=2)
 MEGABYTE = 1 << 20
 
 
@@ -100,7 +100,7 @@ def test_a_future_is_answered_for_when_it_is_done(one: LocalExecutor, log: str, 
     """Values and errors of futures come back as those of the function do, each with its own item."""
     what = ["publish", "publish fail", "", "publish unsendable", "fail", "publish exit", "publish"]
     before = one.pids
-    ends = finals(list(one.run(Foreseeing(log, publish_seconds=0.05), items(*what), RetryPolicy(ahead=ahead))))
+    ends = finals(list(one.run(Foreseeing(log, publish_seconds=0.05), items(*what), RetryPolicy(prefetch=ahead))))
     assert {number: end.value for number, end in ends.items() if isinstance(end, Done)} == {0: 0, 2: 2, 6: 6}
     failed = {number: (end.kind, end.explained, end.note) for number, end in ends.items() if isinstance(end, Failed)}
     assert failed == {
@@ -115,7 +115,7 @@ def test_a_future_is_answered_for_when_it_is_done(one: LocalExecutor, log: str, 
 
 def test_a_worker_goes_on_while_it_publishes_but_not_for_ever(one: LocalExecutor, log: str) -> None:
     """At most two futures are outstanding when the next item is begun."""
-    list(one.run(Stages(log, publish_seconds=0.1), items(*["publish"] * 8), RetryPolicy(ahead=7)))
+    list(one.run(Stages(log, publish_seconds=0.1), items(*["publish"] * 8), RetryPolicy(prefetch=7)))
     open_items, most = 0, 0
     for what, _ in lines(log):
         open_items += 1 if what == "begin" else -1
@@ -134,7 +134,7 @@ def test_items_go_to_the_worker_that_has_fewest(log: str) -> None:
             yield number
 
     with LocalExecutor().start(2) as executor:
-        outcomes = list(executor.run(Stages(log, seconds=0.2), items("", ""), RetryPolicy(ahead=5)))
+        outcomes = list(executor.run(Stages(log, seconds=0.2), items("", ""), RetryPolicy(prefetch=5)))
         assert {outcome.worker.pid for outcome in outcomes} == set(executor.pids)
         for done, _ in enumerate(executor.run(double, numbers(), AHEAD), 1):
             assert taken <= done + 2 * 3
@@ -163,7 +163,7 @@ def test_a_death_is_blamed_on_the_item_that_the_worker_was_at(
 def test_deaths_are_counted_for_each_item(one: LocalExecutor, log: str) -> None:
     """Deadly items that a worker has at once are told apart; what was with them is not tried more often for it."""
     what = ["crash", "crash", "", "crash", "", ""]
-    outcomes = list(one.run(Foreseeing(log), items(*what), RetryPolicy(deaths=2, ahead=3)))
+    outcomes = list(one.run(Foreseeing(log), items(*what), RetryPolicy(max_crashes=2, prefetch=3)))
     told = Counter((death.item[0], death.attempt, death.final) for death in deaths(outcomes))
     assert told == {(number, attempt, attempt == 2): 1 for number in (0, 1, 3) for attempt in (1, 2)}
     assert {number for number, end in finals(outcomes).items() if isinstance(end, Done)} == {2, 4, 5}
@@ -181,7 +181,7 @@ def test_a_death_in_the_background_is_blamed_on_what_is_published(one: LocalExec
 def test_what_a_dead_worker_was_publishing_is_done_again(one: LocalExecutor, log: str) -> None:
     """Items that were not answered for when another one killed their worker are done again, and not blamed."""
     work = items("publish", "publish", "crash once", "")
-    outcomes = list(one.run(Stages(log, publish_seconds=0.5), work, RetryPolicy(deaths=2, ahead=3)))
+    outcomes = list(one.run(Stages(log, publish_seconds=0.5), work, RetryPolicy(max_crashes=2, prefetch=3)))
     assert [death.item[0] for death in deaths(outcomes)] == [2]
     assert sorted(end.value for end in finals(outcomes).values()) == [0, 1, 2, 3]
     assert begun(log) == {0: 2, 1: 2, 2: 2, 3: 1}
@@ -214,9 +214,9 @@ def test_a_run_that_is_left_with_items_in_flight_does_not_speak_in_the_next(log:
 
 def test_a_stopped_worker_is_found(one: LocalExecutor, log: str) -> None:
     """A worker that is stopped is given up after as long as it marked; the items that it had with it are done."""
-    outcomes = list(one.run(Foreseeing(log), items("", "stop", "", ""), RetryPolicy(deaths=1, ahead=2)))
+    outcomes = list(one.run(Foreseeing(log), items("", "stop", "", ""), RetryPolicy(max_crashes=1, prefetch=2)))
     (death,) = deaths(outcomes)
-    assert (death.item[0], death.end.cause, death.note, death.final) == (1, Cause.SILENCE, b"stopped", True)
+    assert (death.item[0], death.end.cause, death.note, death.final) == (1, Cause.STALLED, b"stopped", True)
     assert begun(log) == {0: 1, 1: 1, 2: 1, 3: 1}
 
 
@@ -225,9 +225,9 @@ def test_a_future_that_is_never_done_is_found(one: LocalExecutor, log: str, othe
     """A worker that waits too long for a future, be it for lack of items or for room, is given up for that item."""
     function = Foreseeing(log, wait_seconds=1.0)
     what = ["publish hang", *["publish"] * others]
-    outcomes = list(one.run(function, items(*what), RetryPolicy(deaths=1, ahead=2)))
+    outcomes = list(one.run(function, items(*what), RetryPolicy(max_crashes=1, prefetch=2)))
     (death,) = deaths(outcomes)
-    assert (death.item[0], death.end.cause, death.end.limit) == (0, Cause.SILENCE, 1.0)
+    assert (death.item[0], death.end.cause, death.end.limit) == (0, Cause.STALLED, 1.0)
     assert sorted(end.value for end in finals(outcomes).values() if isinstance(end, Done)) == list(range(1, others + 1))
 
 
@@ -249,7 +249,7 @@ def test_a_worker_that_answers_for_what_it_was_stopped_for_takes_no_other_item_a
             assert wait_until(lambda: ("begin", 1) in lines(log), 5.0)
             with monkeypatch.context() as patch:
                 patch.setattr(one._forkserver, "kill", lambda pid: None)
-                one._workers[0].stop(Cause.SILENCE, 1.0)
+                one._workers[0].stop(Cause.STALLED, 1.0)
     assert [outcome.value for outcome in outcomes] == list(range(4)), outcomes
     first, second, third, fourth = (outcome.worker.pid for outcome in outcomes)
     assert first == second != third == fourth
@@ -259,7 +259,7 @@ def test_large_items_and_values_do_not_block_each_other() -> None:
     """Megabytes go both ways at once without either side waiting for the other to read."""
     work = [bytes([number]) * (3 * MEGABYTE) for number in range(12)]
     with LocalExecutor().start(2) as executor:
-        outcomes = list(executor.run(echo, work, RetryPolicy(ahead=3)))
+        outcomes = list(executor.run(echo, work, RetryPolicy(prefetch=3)))
     assert sorted(outcome.value for outcome in outcomes) == work
 
 
@@ -271,7 +271,7 @@ def test_every_item_comes_to_one_end_whatever_is_killed(log: str, seed: int) -> 
     """With workers killed at random, each item ends once, as it would without, and only what crashes is blamed."""
     chance = random.Random(seed)
     work = items(*chance.choices(WHAT_MAY_COME, k=25))
-    terms = RetryPolicy(deaths=2, kills=1000, ahead=chance.randrange(4))
+    terms = RetryPolicy(max_crashes=2, max_kills=1000, prefetch=chance.randrange(4))
     function = chance.choice([Stages, Foreseeing])(log, publish_seconds=0.01)
     outcomes = []
     with LocalExecutor().start(chance.randint(1, 3)) as executor:

@@ -98,11 +98,11 @@ def test_a_killed_crew_costs_a_retry_of_what_it_had(make: Any, tmp_path: Path) -
 
     killer = threading.Thread(target=kill)
     killer.start()
-    for outcome in executor.run(announce_and_wait, [str(marker)], RetryPolicy(kills=3)):
+    for outcome in executor.run(announce_and_wait, [str(marker)], RetryPolicy(max_kills=3)):
         outcomes.append(outcome)  # noqa: PERF402 - one by one, as they come
     killer.join()
     lost = [outcome for outcome in outcomes if isinstance(outcome, Died)]
-    assert {outcome.end.cause for outcome in lost} == {Cause.LOST}
+    assert {outcome.end.cause for outcome in lost} == {Cause.NODE_LOST}
     assert [outcome.item for outcome in outcomes if isinstance(outcome, Done)] == [str(marker)]
 
 
@@ -110,7 +110,9 @@ def test_work_can_be_left_when_it_is_done_elsewhere(make: Any) -> None:  # noqa:
     """When the terms say that it is enough, nobody waits for what is under way."""
     started = time.monotonic()
     executor = make(1)
-    assert list(executor.run(time.sleep, [600.0], RetryPolicy(enough=lambda: time.monotonic() > started + 15))) == []
+    assert (
+        list(executor.run(time.sleep, [600.0], RetryPolicy(should_stop=lambda: time.monotonic() > started + 15))) == []
+    )
     assert values(executor.run(double, range(5))) == [0, 2, 4, 6, 8]
 
 
@@ -136,7 +138,7 @@ def test_whoever_waits_for_room_is_told(cluster: None, monkeypatch: pytest.Monke
     monkeypatch.setattr("tokenmill.executors.ray.executor.PATIENCE_SECONDS", 1.0)
     said: list[str] = []
     with RayExecutor(None, (), said.append).start(1, None, 1 << 50) as executor:
-        assert list(executor.run(double, [1], RetryPolicy(enough=lambda: bool(said)))) == []
+        assert list(executor.run(double, [1], RetryPolicy(should_stop=lambda: bool(said)))) == []
     assert said[0].startswith("waiting for a node of the cluster that has 1 processor and")
 
 

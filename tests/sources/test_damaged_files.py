@@ -32,7 +32,7 @@ from tokenmill.sources.documents import BadRow, ReadOptions, Slice
 
 CASES = int(os.environ.get("TOKENMILL_DAMAGE_CASES", "330"))
 SEED = int(os.environ.get("TOKENMILL_DAMAGE_SEED", "20251"))
-ONCE = RetryPolicy(deaths=1)
+ONCE = RetryPolicy(max_crashes=1)
 DOCUMENTS = [
     f"{i}: {'as before ' * (i % 3)}{'é' * (i % 5)}{i * 7919 % 10007}" if i % 11 else ("" if i else None)
     for i in range(60)
@@ -91,7 +91,7 @@ def judged(path: str, kind: str, ours: Reading | Died, plain: Reading | Died, be
     """What became of a file, and what is wrong with that."""
     if isinstance(ours, Died):
         harmless = ours.end.cause is Cause.CRASH and kind.startswith(("parquet", "arrow"))
-        return "died", None if harmless else f"the reader {ours.how}: {ours.last_words}"
+        return "died", None if harmless else f"the reader {ours.how}: {ours.output_tail}"
     if ours.error is not None:
         return "refused", None if path in ours.error else f"not named: {ours.error}"
     if ours.rows == before.rows or (isinstance(plain, Reading) and ours.rows == plain.rows):

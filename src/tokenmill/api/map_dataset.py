@@ -236,7 +236,7 @@ class _Mapping:
         tasks = plan.tasks(frozen.plan, frozen.sources, np.flatnonzero(~there))
         function = MapRows(folder.root, frozen.run.job, engine, means.limits())
         crew = FanOut(self.pool, self.report, means.workers)
-        for done in crew.each(function, tasks, lambda task: f"unit {task.unit} ({span(task)})"):
+        for done in crew.run(function, tasks, lambda task: f"unit {task.unit} ({span(task)})"):
             crew.count(done.item.text_bytes, done.value.text_bytes, done.value.tokens)
             mismatch = mismatch or done.value.mismatch
             for notice in done.value.notices:

@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 
 from tokenmill.executors import progress
+from tokenmill.executors.fan_out import run_all
 from tokenmill.executors.local import LocalExecutor
 from tokenmill.executors.outcomes import RetryPolicy
 from tokenmill.pipeline import plan as planning
@@ -16,7 +17,7 @@ from tokenmill.pipeline import worker_modules
 from tokenmill.pipeline.freeze import plan_step
 from tokenmill.pipeline.request import PrepareOptions, PrepareRequest, find_sources, make_request
 from tokenmill.pipeline.resources import Resources, plan_resources
-from tokenmill.pipeline.sample import ROW_BYTES, Measure, Sample, successes
+from tokenmill.pipeline.sample import ROW_BYTES, Measure, Sample, raise_failure
 from tokenmill.pipeline.split_sources import plan_units
 from tokenmill.sources import Ignored
 from tokenmill.sources.named_datasets import resolve_sources
@@ -140,7 +141,7 @@ def _measure(request: PrepareRequest, units: pa.Table, means: Resources, executo
         write_vocabulary(folder_at(directory), request.vocabulary)
         measure = Measure(directory, request.job, request.choice.engine, options)
         sample = Sample()
-        for done in successes(executor.run(measure, tasks, ONE_BY_ONE)):
+        for done in run_all(executor, measure, tasks, policy=ONE_BY_ONE, on_failure=raise_failure):
             sample = sample.plus(done.value)
     return sample
 

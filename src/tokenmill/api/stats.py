@@ -21,9 +21,9 @@ from tokenmill.analysis.history import read_history
 from tokenmill.analysis.provenance import provenance, skipped_rows
 from tokenmill.analysis.statistics import Duplicates, Statistics
 from tokenmill.errors import CorruptStore, SourceError, StoreError, UsageError
-from tokenmill.executors.fan_out import PATIENT, FanOut
-from tokenmill.executors.messages import describe_death, raised_again, work_failed
-from tokenmill.executors.outcomes import Died, Done, Item, Pool, Value
+from tokenmill.executors.fan_out import FanOut
+from tokenmill.executors.messages import work_failed
+from tokenmill.executors.outcomes import Died, Done, Failed, Item, Pool, Value
 from tokenmill.executors.session import LOCAL, open_executor
 from tokenmill.humanize import size
 from tokenmill.pipeline import plan as planning
@@ -48,7 +48,7 @@ STRETCHES_PER_WORKER = 16
 MAX_RANGE_BYTES = 256 << 20
 UNITS_PER_BATCH = 16
 BATCH_BYTES = 4 << 20
-KINDS = {kind.__name__: kind for kind in (CorruptStore, SourceError, StoreError, UsageError)}
+RAISED_ALONE = (CorruptStore, SourceError, StoreError, UsageError)
 
 
 def stats(  # noqa: PLR0913 - the options of the command, by their names
@@ -194,19 +194,14 @@ class _Census:
 def _each(
     crew: FanOut, function: Callable[[Item], Value], items: Iterable[Item], describe: Callable[[Item], str]
 ) -> Iterator[Done[Item, Value]]:
-    """What is done, as it comes. The first thing that cannot be done ends it: figures of the rest would be none."""
-    for outcome in crew.pool.run(function, items, PATIENT):
-        if isinstance(outcome, Done):
-            yield outcome
-        elif not isinstance(outcome, Died):
-            if outcome.explained and outcome.kind in KINDS:
-                raise raised_again(outcome, KINDS[outcome.kind])
-            raise work_failed([outcome], describe)
-        elif outcome.final:
-            raise work_failed([outcome], describe)
-        else:
-            crew.deaths += 1
-            crew.report.say(f"{describe_death(outcome, describe(outcome.item))}; it is tried again")
+    """Yield results in order of completion. The first failure ends the statistics: they need every part."""
+
+    def on_failure(failure: Failed[Item] | Died[Item]) -> None:
+        if isinstance(failure, Failed) and failure.error_class in RAISED_ALONE:
+            raise failure.error()
+        raise work_failed([failure], describe)
+
+    return crew.run(function, items, describe, on_failure)
 
 
 def _stretches(weights: np.ndarray, workers: int) -> list[TokenRange]:

@@ -10,8 +10,9 @@ import numpy as np
 
 from tokenmill.errors import TRY_AGAIN, CorruptStore, IncompleteStore, RunFailed, StoreError, UsageError
 from tokenmill.executors import progress
+from tokenmill.executors.fan_out import run_all
 from tokenmill.executors.messages import exit_code_of_failures, work_failed
-from tokenmill.executors.outcomes import Done, Executor, Failed, Item, Pool, Value
+from tokenmill.executors.outcomes import DEFAULT_POLICY, Died, Done, Executor, Failed, Item, Pool, Value
 from tokenmill.executors.session import check_executor, open_executor
 from tokenmill.exports import PRELOAD
 from tokenmill.exports.job import MANIFEST, exports_in, read_frozen
@@ -139,16 +140,16 @@ def _checked(
     describe: Callable[[Item], str],
 ) -> Iterator[Done[Item, Value]]:
     """What was found right, as it comes; what is wrong is added to the problems."""
-    for outcome in executor.run(function, items):
-        if isinstance(outcome, Done):
-            yield outcome
-        elif isinstance(outcome, Failed):
-            if outcome.exit_code == TRY_AGAIN:  # it was not checked, so it is not known to be wrong
-                raise work_failed([outcome], describe)
-            problems.append(outcome.message)
-        elif outcome.final:
-            code = exit_code_of_failures([outcome])
-            raise RunFailed(f"the worker that checked {describe(outcome.item)} {outcome.how}", exit_code=code)
+
+    def on_failure(failure: Failed[Item] | Died[Item]) -> None:
+        if isinstance(failure, Died):
+            code = exit_code_of_failures([failure])
+            raise RunFailed(f"the worker that checked {describe(failure.item)} {failure.how}", exit_code=code)
+        if failure.exit_code == TRY_AGAIN:  # it was not checked, so it is not known to be wrong
+            raise work_failed([failure], describe)
+        problems.append(failure.message)
+
+    return run_all(executor, function, items, policy=DEFAULT_POLICY, on_failure=on_failure)
 
 
 def _check_vocabulary(folder: Folder, run: layout.Run) -> list[str]:

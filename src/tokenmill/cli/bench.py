@@ -8,6 +8,7 @@ import click
 
 import tokenmill
 from tokenmill.cli import failures, options
+from tokenmill.executors import progress
 from tokenmill.system import terminal
 
 if TYPE_CHECKING:
@@ -62,7 +63,6 @@ def bench(sources: tuple[str, ...], as_json: bool, **words: Any) -> None:
     the text is made up on the spot, and the figures are an upper bound.
     """
     from tokenmill.cli import output  # noqa: PLC0415
-    from tokenmill.executors import progress  # noqa: PLC0415
 
     words["separator"] = options.unescape_separator(words["separator"])
     try:
@@ -80,7 +80,7 @@ def bench(sources: tuple[str, ...], as_json: bool, **words: Any) -> None:
 
 
 def _print_table(cells: list[Cell]) -> None:
-    console = terminal.console(highlight=False, markup=False)
+    console = progress.console(highlight=False, markup=False)
     table = _table(cells)
     console.width = max(console.width, console.measure(table, options=console.options.update(width=1000)).maximum)
     console.print(table)

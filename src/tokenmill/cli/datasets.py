@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tokenmill.cli import options
+from tokenmill.executors import progress
 from tokenmill.system import terminal
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ def _facts(offered: DatasetListing) -> Iterable[tuple[str, str]]:
 
 def _print_table(offered: DatasetListing, *, one: bool) -> tuple[str, ...]:
     """Print the table with as many columns as there is room for, and tell which are left out."""
-    console = terminal.console(highlight=False, markup=False)
+    console = progress.console(highlight=False, markup=False)
     console.width = max(console.width, MIN_COLUMNS)  # a narrow terminal breaks lines; it does not cut them off
     for count in range(len(DISPENSABLE) + 1):
         table = _table(offered, DISPENSABLE[:count], one=one)

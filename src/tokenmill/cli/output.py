@@ -12,6 +12,7 @@ from rich.text import Text
 
 from tokenmill.cli import options
 from tokenmill.errors import UsageError
+from tokenmill.executors import progress
 from tokenmill.exports.formats import FORMATS
 from tokenmill.humanize import count, duration, escape_control_characters, number, size, wrap
 from tokenmill.storage import folder_at
@@ -50,7 +51,7 @@ def result(record: Result, as_json: bool, lines: Callable[[Result], Iterable[tup
 
 def marked(before: str, text: str, after: str, *, is_marked: bool) -> None:
     """Some text within text: in reverse where there are colours, in brackets elsewhere, if it is marked at all."""
-    console = terminal.console(soft_wrap=True, highlight=False)
+    console = progress.console(soft_wrap=True, highlight=False)
     before, text, after = map(terminal.printable, (before, text, after))  # rich drops some characters in silence
     middle = text if not is_marked else (text, "bold reverse") if console.color_system else f"[[{text}]]"
     console.print(Text.assemble("\n", before, middle, after))
@@ -284,7 +285,7 @@ def document(store: Store, position: int, as_json: bool) -> None:
             ("tokens", f"{len(tokens):,}"),
         ]
     )
-    console = terminal.console(soft_wrap=True, highlight=False)
+    console = progress.console(soft_wrap=True, highlight=False)
     shown = Text("\n")
     for place, token in enumerate(tokens[:SHOWN_TOKENS]):
         shown.append(_readable(lookup(token)), TOKEN_STYLES[place % len(TOKEN_STYLES)] if console.color_system else "")

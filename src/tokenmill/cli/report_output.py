@@ -11,6 +11,7 @@ from rich.cells import cell_len, set_cell_size
 
 from tokenmill.analysis.visible_text import named, visible
 from tokenmill.cli import output
+from tokenmill.executors import progress
 from tokenmill.humanize import count, duration, escape_control_characters, number, size
 from tokenmill.store.part import NULL
 from tokenmill.system import terminal
@@ -209,7 +210,7 @@ def _written(line: str) -> str:
 
 
 def _columns() -> int:
-    return min(max(terminal.console().width, MIN_COLUMNS), MAX_COLUMNS)
+    return min(max(progress.console().width, MIN_COLUMNS), MAX_COLUMNS)
 
 
 def _share(part: int, whole: int) -> str:

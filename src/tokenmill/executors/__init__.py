@@ -1,1 +1,1 @@
-"""Executors: run a function over items, somewhere, and tell what came of each."""
+"""Executors run a function over items in supervised processes, on this machine or on a Ray cluster."""

@@ -1,25 +1,69 @@
-"""Give out work that is not units of a run, show how far it is, and tell of deaths and failures as they come."""
+"""Run a function over items that are not units of a run: one loop over outcomes, with progress and failure reports."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import Any
 
 from tokenmill.executors.messages import describe_death, fewer_workers, work_failed
 from tokenmill.executors.outcomes import Cause, Died, Done, Executor, Failed, Item, RetryPolicy, Value
 from tokenmill.executors.progress import Reporter, Step
 
+# Failures after which no further item is handed out.
 MAX_FAILURES = 10
-PATIENT = RetryPolicy(kills=10)
-"""What somebody else kills, or what is lost with its node, is tried more often."""
+
+# An external kill or a lost node says nothing about the item, so it is retried more often than after a crash.
+PATIENT = RetryPolicy(max_kills=10)
+
+
+def ignore(_: object) -> None:
+    """Do nothing: a handler for failures or deaths that the caller does not need."""
+
+
+def run_all(  # noqa: PLR0913 - one loop for all callers
+    executor: Executor,
+    function: Callable[[Item], Value],
+    items: Iterable[Item],
+    describe: Callable[[Item], str] = str,
+    *,
+    policy: RetryPolicy = PATIENT,
+    on_death: Callable[[Died[Item]], None] = ignore,
+    on_failure: Callable[[Failed[Item] | Died[Item]], None] | None = None,
+) -> Iterator[Done[Item, Value]]:
+    """Yield the results of a function in order of completion.
+
+    Args:
+        executor: Runs the function.
+        function: The function.
+        items: Its arguments, taken one by one.
+        describe: Names an item in the error message.
+        policy: How items are retried.
+        on_death: Called for each death of a worker, whether its item is retried or not.
+        on_failure: Called for each item that could not be done; it may raise. By default failures are collected, no
+            item is handed out after MAX_FAILURES of them, and RunFailed is raised at the end.
+    """
+    failures: list[Failed[Item] | Died[Item]] = []
+    wanted = takewhile(lambda _: len(failures) < MAX_FAILURES, items)
+    for outcome in executor.run(function, wanted, policy):
+        if isinstance(outcome, Done):
+            yield outcome
+            continue
+        if isinstance(outcome, Died):
+            on_death(outcome)
+            if not outcome.final:
+                continue
+        (on_failure or failures.append)(outcome)
+    if failures:
+        raise work_failed(failures, describe)
 
 
 @dataclass
 class FanOut:
-    """Workers and whoever watches them. Progress is counted in tokens of `token_bytes` each."""
+    """An executor whose progress and deaths a reporter shows. Progress is counted in tokens of `token_bytes` each."""
 
-    pool: Executor
+    executor: Executor
     report: Reporter
     workers: int
     token_bytes: int = 1
@@ -27,45 +71,36 @@ class FanOut:
     _step: Step = field(default_factory=Step)
 
     def begin(self, title: str, tokens: int, done: int = 0) -> None:
-        """A long step starts; `done` tokens of it were done before."""
+        """Start a long step, of which `done` tokens are done already."""
         self._step = Step(deaths=self.deaths)
         self.report.begin(title, tokens * self.token_bytes, done * self.token_bytes, self.workers)
 
     def advance(self, tokens: int) -> None:
-        """Some more tokens are done."""
+        """Add tokens to the progress."""
         moved = tokens * self.token_bytes
         self.count(moved, moved, tokens)
 
     def count(self, planned_bytes: int, text_bytes: int, tokens: int) -> None:
-        """The same, where it is text that was planned."""
+        """Add to the progress of a step that was planned in bytes of text."""
         step = self._step
         self._step = Step(step.text_bytes + text_bytes, step.tokens + tokens, step.units + 1, self.deaths)
         self.report.advance(planned_bytes, self._step)
 
-    def each(
-        self, function: Callable[[Item], Value], items: Iterable[Item], describe: Callable[[Item], str]
+    def run(
+        self,
+        function: Callable[[Item], Value],
+        items: Iterable[Item],
+        describe: Callable[[Item], str],
+        on_failure: Callable[[Failed[Item] | Died[Item]], None] | None = None,
     ) -> Iterator[Done[Item, Value]]:
-        """Yield what is done, as it comes; raise RunFailed at the end if something could not be done."""
-        failures: list[Failed[Any] | Died[Any]] = []
-        for outcome in self.pool.run(function, _until(items, lambda: len(failures) >= MAX_FAILURES), PATIENT):
-            if isinstance(outcome, Done):
-                yield outcome
-                continue
-            if isinstance(outcome, Died):
-                self.deaths += 1
-                then = "given up" if outcome.final else "tried again"
-                self.report.say(f"{describe_death(outcome, describe(outcome.item))}; it is {then}")
-                if outcome.end.cause is Cause.MEMORY and outcome.workers < self.workers:
-                    self.workers = outcome.workers
-                    self.report.say(f"note: {fewer_workers(self.workers)}")
-            if isinstance(outcome, Failed) or outcome.final:
-                failures.append(outcome)
-        if failures:
-            raise work_failed(failures, describe)
+        """Yield results as `run_all` does, and report each death."""
 
+        def on_death(death: Died[Any]) -> None:
+            self.deaths += 1
+            then = "given up" if death.final else "tried again"
+            self.report.say(f"{describe_death(death, describe(death.item))}; it is {then}")
+            if death.end.cause is Cause.MEMORY and death.workers < self.workers:
+                self.workers = death.workers
+                self.report.say(f"note: {fewer_workers(self.workers)}")
 
-def _until(items: Iterable[Item], enough: Callable[[], bool]) -> Iterator[Item]:
-    for item in items:
-        if enough():
-            return
-        yield item
+        return run_all(self.executor, function, items, describe, on_death=on_death, on_failure=on_failure)

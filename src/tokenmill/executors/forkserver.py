@@ -1,8 +1,8 @@
-"""The process that workers come from: clean, with the libraries loaded once, and nothing else going on in it.
+"""The fork server: a clean process that loads the libraries once and forks the workers.
 
-Loading the libraries takes over a second. Forking a worker after that takes milliseconds, be it the first, the
-hundredth or the replacement of a dead one. Forking is safe here, and only here: this process runs none of the user's
-code and has one thread. If a library has started another one all the same, workers are started anew, not forked.
+Loading the libraries takes over a second; forking a worker after that takes milliseconds. Forking is safe in this
+process only: it runs none of the user's code and has one thread. If a library has started another thread, workers are
+started as new interpreters instead.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from typing import Any
 from tokenmill.executors import worker
 from tokenmill.system import machine, startup
 
+# A request and its number. `s` starts a worker with the three descriptors sent along; the answer repeats the number.
+# `k` kills the worker whose process id is the number.
 REQUEST = struct.Struct("=cq")
-"""What is asked for, and a number: `s` starts a worker, with three descriptors that come along, and answers with the
-number; `k` kills the process of that number."""
 
 ENVIRONMENT = {
-    # One process per core leaves no core for a library's own threads, and a fork would not take them along.
+    # One process per core leaves no core for a library's own threads, and they do not survive a fork.
     "OPENBLAS_NUM_THREADS": "1",
     "OMP_NUM_THREADS": "1",
     "JE_ARROW_MALLOC_CONF": "background_thread:false",
@@ -37,14 +37,14 @@ ENVIRONMENT = {
 
 
 def main(control_descriptor: int, lifeline_descriptor: int, parent: int, preload: list[str]) -> None:
-    """Load the modules, then start and kill workers as asked, and tell how they end, until the parent is gone."""
+    """Load the modules, then start and kill workers on request and report their ends, until the parent is gone."""
     worker.die_with(parent)
     startup.skip_pandas()
-    # Ctrl-C reaches the whole group; the parent decides what it means.
+    # Ctrl-C reaches the whole process group; the parent decides what to do.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     for module in preload:
-        with contextlib.suppress(ImportError):  # whoever needs it will say so
+        with contextlib.suppress(ImportError):  # the worker that needs it reports it
             importlib.import_module(module)
     with socket.socket(fileno=control_descriptor) as control:
         _ForkServerLoop(control, lifeline_descriptor).serve()
@@ -62,7 +62,7 @@ class _ForkServerLoop:
         signal.signal(signal.SIGCHLD, lambda *_: None)
 
     def serve(self) -> None:
-        """Answer requests until there is nobody left to make them."""
+        """Answer requests until the parent is gone."""
         with contextlib.suppress(ConnectionError):
             while self._serve_one():
                 pass
@@ -70,14 +70,14 @@ class _ForkServerLoop:
             os.kill(pid, signal.SIGKILL)
         for _ in self._workers:
             os.wait()
-        os._exit(0)  # nothing is left to tidy up, and the parent waits
+        os._exit(0)  # the parent waits, and there is nothing to clean up
 
     def _serve_one(self) -> bool:
         control = self._control.fileno()
         ready, _, _ = select.select([control, self._woken], [], [])
         if self._woken in ready:
             os.read(self._woken, 4096)
-            self._tell_ends()
+            self._report_ends()
         if control not in ready:
             return True
         message, descriptors, _, _ = socket.recv_fds(self._control, REQUEST.size, 3)
@@ -94,7 +94,7 @@ class _ForkServerLoop:
         try:
             pid = self._fork(*descriptors) if machine.threads() == 1 else None
             pid = pid or self._spawn(*descriptors)
-        except OSError as error:  # a limit of processes, files or memory: the parent names it
+        except OSError as error:  # a limit of processes, files or memory: the parent reports it
             self._answers.send(("refused", number, error.errno))
             return
         finally:
@@ -103,7 +103,7 @@ class _ForkServerLoop:
         self._workers.add(pid)
         self._answers.send(("started", number, pid))
 
-    def _fork(self, work_descriptor: int, output_descriptor: int, slate_descriptor: int) -> int:
+    def _fork(self, work_descriptor: int, output_descriptor: int, status_descriptor: int) -> int:
         forkserver = os.getpid()
         pid = os.fork()
         if pid:
@@ -116,22 +116,22 @@ class _ForkServerLoop:
             self._answers.close()
             os.dup2(output_descriptor, 1)
             os.dup2(output_descriptor, 2)
-            worker.serve(work_descriptor, slate_descriptor, self._lifeline, forkserver)
+            worker.serve(work_descriptor, status_descriptor, self._lifeline, forkserver)
             code = 0
         except SystemExit as stop:
             code = stop.code if isinstance(stop.code, int) else int(stop.code is not None)
-        except BaseException:  # noqa: BLE001 - the border: nothing of the forkserver may run on in a worker
+        except BaseException:  # noqa: BLE001 - no code of the fork server may run on in a worker
             traceback.print_exc()
         finally:
             sys.stderr.flush()
             os._exit(code)
 
-    def _spawn(self, work_descriptor: int, output_descriptor: int, slate_descriptor: int) -> int:
-        command = interpreter("worker", "serve", work_descriptor, slate_descriptor, self._lifeline, os.getpid())
-        kept = (work_descriptor, slate_descriptor, self._lifeline)
+    def _spawn(self, work_descriptor: int, output_descriptor: int, status_descriptor: int) -> int:
+        command = interpreter("worker", "serve", work_descriptor, status_descriptor, self._lifeline, os.getpid())
+        kept = (work_descriptor, status_descriptor, self._lifeline)
         return subprocess.Popen(command, pass_fds=kept, stdout=output_descriptor, stderr=output_descriptor).pid  # noqa: S603
 
-    def _tell_ends(self) -> None:
+    def _report_ends(self) -> None:
         with contextlib.suppress(ChildProcessError):
             while True:
                 pid, status, usage = os.wait4(-1, os.WNOHANG)
@@ -143,9 +143,9 @@ class _ForkServerLoop:
 
 
 def interpreter(module: str, function: str, *arguments: Any) -> list[str]:
-    """The command that runs a function of this package in a new interpreter that finds what this one finds.
+    """The command that runs a function of this package in a new interpreter with the same `sys.path`.
 
-    `-P` because the working directory is full of data, and none of it is code.
+    `-P`, because modules must not be imported from the working directory, which holds data.
     """
     code = (
         "import sys, json; path, arguments = json.loads(sys.argv[1]); sys.path[:] = path;"

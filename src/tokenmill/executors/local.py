@@ -1,10 +1,9 @@
-"""Worker processes on this machine, started clean, reused and supervised.
+"""Worker processes on this machine: started clean, reused and supervised.
 
-Workers come from the forkserver, never from the calling process: nothing is forked from a process that may run
-threads, and the user's main module is never imported again. A death costs a retry of the item that the worker was at,
-and nothing else: what it had been given ahead goes back to the queue. A worker that gets stuck is stopped, and so is
-the largest one when all of them together hold more memory than they may; after a death for lack of memory, the work
-goes on with one worker less.
+Workers come from the fork server, never from the calling process: a process that may run threads is never forked, and
+the user's main module is never imported again. A death costs a retry of the item that the worker was on; the items
+that it had prefetched go back to the queue. A stalled worker is stopped. If all workers together exceed the memory
+budget, the largest is stopped. After a death for lack of memory, the run continues with one worker less.
 """
 
 from __future__ import annotations
@@ -21,6 +20,7 @@ from tokenmill.executors.outcomes import (
     Cause,
     Died,
     Done,
+    ErrorRecord,
     ExitReport,
     Failed,
     Item,
@@ -33,33 +33,33 @@ from tokenmill.executors.retries import Attempt, Queue
 from tokenmill.executors.worker_process import ForkServer, WorkerProcess
 from tokenmill.system import machine
 
-LOOK_SECONDS = 0.2
-"""How often busy workers are looked at."""
+# Seconds between two checks of the busy workers.
+CHECK_SECONDS = 0.2
 
-MAX_LOOK_SECONDS = 1.0
-"""What counts at most between two looks: a machine that slept, or a run that was stopped, is no worker's fault."""
+# Maximum of what counts between two checks: a suspended machine or process is no fault of a worker.
+MAX_CHECK_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class ActiveRun:
-    """What is being done: a function, on which terms, with which items, by which workers."""
+    """A function, its retry policy, its items, and the workers that run it."""
 
     function: Any
-    terms: RetryPolicy
+    policy: RetryPolicy
     queue: Queue
     team: list[WorkerProcess]
 
     @property
     def busy(self) -> list[WorkerProcess]:
-        """The workers that have something to do."""
+        """The workers that hold items."""
         return [worker for worker in self.team if worker.items]
 
 
 class LocalExecutor:
-    """Runs functions in processes of this machine, which load the modules of `preload` before there is work for them.
+    """Runs functions in processes of this machine, which load the modules of `preload` before they get work.
 
-    Make it early: the loading goes on while the caller finds out what is to be done, and `start` then takes no time. On
-    Linux the processes end with the thread that made the executor, so make and use it in one thread.
+    Create it early: the modules are loaded in the background, and `start` then takes milliseconds. On Linux the
+    processes end with the thread that created the executor, so create and use it in one thread.
     """
 
     def __init__(self, preload: tuple[str, ...] = ()) -> None:
@@ -68,7 +68,7 @@ class LocalExecutor:
         self._workers: list[WorkerProcess] = []
         self._worker_bytes: int | None = None
         self._memory_bytes: int | None = None
-        self._looked = time.monotonic()
+        self._checked = time.monotonic()
         self._oom = _OomKills()
 
     def start(
@@ -76,12 +76,9 @@ class LocalExecutor:
         workers: int,
         worker_bytes: int | None = None,
         memory_bytes: int | None = None,
-        most_workers: int | None = None,  # noqa: ARG002 - nothing joins a machine
+        most_workers: int | None = None,  # noqa: ARG002 - no further machine can join
     ) -> Self:
-        """Have this many workers. One that holds more than `worker_bytes` is replaced between items.
-
-        If all of them hold more than `memory_bytes` together, the largest is stopped.
-        """
+        """Start workers (see Pool.start)."""
         self._worker_bytes, self._memory_bytes = worker_bytes, memory_bytes
         self._workers += [self._new_worker() for _ in range(workers - len(self._workers))]
         return self
@@ -97,82 +94,93 @@ class LocalExecutor:
 
     @property
     def pids(self) -> list[int]:
-        """The processes at work."""
+        """The process ids of the workers."""
         return [worker.pid for worker in self._workers]
 
     @property
     def workers(self) -> int:
-        """How many there are."""
+        """Number of workers."""
         return len(self._workers)
 
     @property
     def nodes(self) -> list[str]:
-        """None: all of them are here."""
+        """Empty: all workers are on this machine."""
         return []
 
     @property
     def room(self) -> Capacity:
-        """This machine, as far as it may be used."""
+        """The capacity of this machine."""
         return this_machine()
 
     def run(
-        self, function: Callable[[Item], Value], items: Iterable[Item], terms: RetryPolicy = DEFAULT_POLICY
+        self, function: Callable[[Item], Value], items: Iterable[Item], policy: RetryPolicy = DEFAULT_POLICY
     ) -> Iterator[Outcome[Item, Value]]:
-        """Yield outcomes as they come; an item whose worker dies is tried again, as often as the terms say."""
-        shift = self.begin(function, items, terms)
-        while self.hand_out(shift) and not terms.enough():
-            yield from self.collect(shift)
+        """Yield outcomes in order of completion; an item whose worker dies is retried as the policy says."""
+        run = self.begin(function, items, policy)
+        while self.hand_out(run) and not policy.should_stop():
+            yield from self.collect(run)
 
     def begin(
-        self, function: Callable[[Item], Value], items: Iterable[Item], terms: RetryPolicy = DEFAULT_POLICY
+        self, function: Callable[[Item], Value], items: Iterable[Item], policy: RetryPolicy = DEFAULT_POLICY
     ) -> ActiveRun:
-        """The same step by step: `hand_out`, then `collect`, and again. `items` may have none now, and some later."""
-        self._looked = time.monotonic()
-        return ActiveRun(function, terms, Queue(items), self._team(function, terms))
+        """Begin a run step by step: call `hand_out`, then `collect`, and repeat.
 
-    def hand_out(self, shift: ActiveRun) -> bool:
-        """Give items to the workers that can have some; whether any worker is busy."""
-        while (free := self._freest(shift)) and (tried := shift.queue.next()) is not None:
-            free.give(tried)
-        return bool(shift.busy)
+        `items` may be exhausted now and have further items later.
+        """
+        self._checked = time.monotonic()
+        return ActiveRun(function, policy, Queue(items), self._team(function, policy))
 
-    def collect(self, shift: ActiveRun, seconds: float = LOOK_SECONDS) -> Iterator[Outcome[Any, Any]]:
-        """Yield what came of items, and see how the busy workers are; waits so long for the first at most."""
-        busy = {worker.connection.fileno(): worker for worker in shift.busy}
-        ready = _readable(busy, seconds)
-        self._look(busy.values())
+    def hand_out(self, run: ActiveRun) -> bool:
+        """Give items to the workers that can take some; return whether any worker is busy."""
+        while (worker := self._least_loaded(run)) and (attempt := run.queue.next()) is not None:
+            worker.give(attempt)
+        return bool(run.busy)
+
+    def collect(self, run: ActiveRun, seconds: float = CHECK_SECONDS) -> Iterator[Outcome[Any, Any]]:
+        """Yield outcomes, and check the busy workers. Waits at most `seconds` for the first outcome."""
+        busy = {worker.connection.fileno(): worker for worker in run.busy}
+        poll = select.poll()
+        for descriptor in busy:
+            poll.register(descriptor, select.POLLIN)
+        ready = {descriptor for descriptor, _ in poll.poll(1000 * min(seconds, CHECK_SECONDS))}
+        self._check(busy.values())
         for descriptor, worker in busy.items():
-            if descriptor in ready or worker.lost:
-                yield self._settled(worker, shift)
+            if descriptor in ready or worker.unkillable:
+                yield self._outcome(worker, run)
 
-    def _team(self, function: Any, terms: RetryPolicy) -> list[WorkerProcess]:
-        """The workers of a run, which know the function."""
-        for worker in self._workers[terms.workers :] if terms.workers else []:
-            self._refreshed(worker, function, terms, anew=worker.resident_bytes > 0)  # what it holds, others may need
-        team = [self._refreshed(worker, function, terms) for worker in self._workers[: terms.workers]]
+    def _team(self, function: Any, policy: RetryPolicy) -> list[WorkerProcess]:
+        """The workers of a run, which have received the function."""
+        for worker in self._workers[policy.workers :] if policy.workers else []:
+            # An unused worker is replaced if it has worked before: the others may need its memory.
+            self._usable(worker, function, policy, replace_it=worker.resident_bytes > 0)
+        team = [self._usable(worker, function, policy) for worker in self._workers[: policy.workers]]
         for worker in team:
-            worker.send_function(function, terms.ahead)
+            worker.send_function(function, policy.prefetch)
         return team
 
-    def _freest(self, shift: ActiveRun) -> WorkerProcess | None:
-        """The worker that has fewest items, of those that may have one more."""
-        room = [worker for worker in shift.team if len(worker.items) <= shift.terms.ahead]
-        fit = [worker for worker in room if worker.fit and not self._is_over(worker)]
-        return min(fit, key=lambda worker: len(worker.items)) if fit else None
+    def _least_loaded(self, run: ActiveRun) -> WorkerProcess | None:
+        """The worker with the fewest items, of those that can take one more."""
+        free = [
+            worker
+            for worker in run.team
+            if len(worker.items) <= run.policy.prefetch and worker.usable and not self._is_too_large(worker)
+        ]
+        return min(free, key=lambda worker: len(worker.items), default=None)
 
-    def _settled(self, worker: WorkerProcess, shift: ActiveRun) -> Outcome[Any, Any]:
-        """What came of one of the worker's items, after what follows from it for the others and for the worker."""
-        tried, outcome = self._received(worker, shift.terms, alone=len(shift.team) == 1)
+    def _outcome(self, worker: WorkerProcess, run: ActiveRun) -> Outcome[Any, Any]:
+        """The outcome of one of the worker's items; requeues items and replaces or drops the worker as needed."""
+        attempt, outcome = self._receive(worker, run.policy, alone=len(run.team) == 1)
         if isinstance(outcome, Died) and not outcome.final:
-            shift.queue.try_again(tried.after(outcome.end.cause))
+            run.queue.retry(attempt.after(outcome.end))
         if worker.finished:
-            shift.queue.take_back(worker.items.values())
+            run.queue.put_back(worker.items.values())
             worker.items = {}
         if isinstance(outcome, Died) and outcome.workers < len(self._workers):
-            self._dismiss(worker)
-            shift.team.remove(worker)
+            worker.close()
+            self._workers.remove(worker)
+            run.team.remove(worker)
         elif not worker.items:
-            shift.team[shift.team.index(worker)] = self._refreshed(worker, shift.function, shift.terms)
+            run.team[run.team.index(worker)] = self._usable(worker, run.function, run.policy)
         return outcome
 
     def _new_worker(self) -> WorkerProcess:
@@ -181,81 +189,78 @@ class LocalExecutor:
             self._forkserver = ForkServer(self._preload)
         return WorkerProcess(self._forkserver)
 
-    def _look(self, busy: Iterable[WorkerProcess]) -> None:
-        """See how the busy workers are, if the last look was some time ago."""
-        seconds = time.monotonic() - self._looked
-        if seconds < LOOK_SECONDS:
+    def _check(self, busy: Iterable[WorkerProcess]) -> None:
+        """Check the busy workers, unless the last check was a moment ago."""
+        seconds = time.monotonic() - self._checked
+        if seconds < CHECK_SECONDS:
             return
-        self._looked += seconds
-        held = {worker: worker.look(min(seconds, MAX_LOOK_SECONDS)) for worker in busy}
+        self._checked += seconds
+        held = {worker: worker.check(min(seconds, MAX_CHECK_SECONDS)) for worker in busy}
         if self._memory_bytes is not None and sum(held.values()) > self._memory_bytes:
             max(held, key=held.__getitem__).stop(Cause.MEMORY, self._memory_bytes)
 
-    def _received(self, worker: WorkerProcess, terms: RetryPolicy, *, alone: bool) -> tuple[Attempt, Outcome[Any, Any]]:
-        """What came of one of the items that the worker has, which it now has no more."""
+    def _receive(self, worker: WorkerProcess, policy: RetryPolicy, *, alone: bool) -> tuple[Attempt, Outcome[Any, Any]]:
+        """Take one item from the worker, with its outcome."""
         answer = worker.receive()
         if answer is None:
-            return self._death(worker, terms, alone=alone)
-        number, seconds, peak, worker.resident_bytes, kind, *rest = answer
-        tried, who = worker.take(number), Worker(worker.pid, peak)
+            return self._death(worker, policy, alone=alone)
+        number, seconds, peak, worker.resident_bytes, kind, *content = answer
+        attempt, process = worker.take(number), Worker(worker.pid, peak)
         if kind == "done":
-            return tried, Done(tried.item, rest[0], who, seconds)
-        error, message, explained, trace, note, exit_code = rest
-        return tried, Failed(tried.item, error, message, explained, trace, who, note, exit_code)
+            return attempt, Done(attempt.item, content[0], process, seconds)
+        record: ErrorRecord
+        record, trace, note = content
+        return attempt, Failed(attempt.item, *record, process, trace, note)
 
-    def _death(self, worker: WorkerProcess, terms: RetryPolicy, *, alone: bool) -> tuple[Attempt, Died[Any]]:
+    def _death(self, worker: WorkerProcess, policy: RetryPolicy, *, alone: bool) -> tuple[Attempt, Died[Any]]:
         end, peak = worker.reap()
-        end = self._oom.blamed(end)
+        end = self._oom.attributed(end)
         blamed = worker.blamed()
-        tried = worker.take(blamed.number)
+        attempt = worker.take(blamed.number)
         fewer = end.cause is Cause.MEMORY and not alone
-        return tried, Died(
-            item=tried.item,
+        return attempt, Died(
+            item=attempt.item,
             end=end,
             worker=Worker(worker.pid, peak),
             seconds=blamed.seconds,
-            attempt=tried.attempt,
-            final=tried.after(end.cause).is_hopeless(terms),
-            last_words=worker.last_words(),
+            attempt=attempt.number,
+            final=attempt.after(end).is_exhausted(policy),
+            output_tail=worker.output_tail(),
             note=blamed.note,
             workers=len(self._workers) - fewer,
         )
 
-    def _is_over(self, worker: WorkerProcess) -> bool:
+    def _is_too_large(self, worker: WorkerProcess) -> bool:
         return self._worker_bytes is not None and worker.resident_bytes > self._worker_bytes
 
-    def _refreshed(
-        self, worker: WorkerProcess, function: Any, terms: RetryPolicy, *, anew: bool = False
+    def _usable(
+        self, worker: WorkerProcess, function: Any, policy: RetryPolicy, *, replace_it: bool = False
     ) -> WorkerProcess:
-        """The worker itself, or a new one if it is dead, over its share of memory, or busy for a run that was left."""
-        if worker.fit and not worker.items and not self._is_over(worker) and not anew:
+        """The worker itself, or a new one if it is dead, too large, or still busy for an abandoned run."""
+        if worker.usable and not worker.items and not self._is_too_large(worker) and not replace_it:
             return worker
         worker.close()
         fresh = self._new_worker()
-        fresh.send_function(function, terms.ahead)
+        fresh.send_function(function, policy.prefetch)
         self._workers[self._workers.index(worker)] = fresh
         return fresh
 
-    def _dismiss(self, worker: WorkerProcess) -> None:
-        worker.close()
-        self._workers.remove(worker)
-
 
 def this_machine() -> Capacity:
-    """What this process may use."""
+    """The capacity that this process may use."""
     cores = machine.cores()
     return Capacity(cores, cores, machine.default_memory_budget() // cores, machine.memory_bytes())
 
 
 class _OomKills:
-    """Tells which deaths are the kernel's doing, for lack of memory, by counting its kills."""
+    """Counts the kills of the kernel's OOM killer, to attribute deaths to it."""
 
     def __init__(self) -> None:
         self._seen = machine.oom_kills()
         self._unexplained = 0
 
-    def blamed(self, end: ExitReport) -> ExitReport:
-        """The end, with the kernel named if it has killed more processes than were told before."""
+    def attributed(self, end: ExitReport) -> ExitReport:
+        """The end of a worker, attributed to the kernel if it has killed more processes than deaths were reported."""
         now = machine.oom_kills()
         self._unexplained += max(after - before for after, before in zip(now, self._seen, strict=True))
         self._seen = now
@@ -263,11 +268,3 @@ class _OomKills:
             return end
         self._unexplained -= 1
         return replace(end, cause=Cause.MEMORY, by_kernel=True, limit=machine.memory_limit_bytes())
-
-
-def _readable(descriptors: Iterable[int], seconds: float) -> set[int]:
-    """Those from which something can be read, or nothing any more; waits a while for the first."""
-    poll = select.poll()
-    for descriptor in descriptors:
-        poll.register(descriptor, select.POLLIN)
-    return {descriptor for descriptor, _ in poll.poll(1000 * min(seconds, LOOK_SECONDS))}

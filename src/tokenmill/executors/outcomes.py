@@ -1,4 +1,7 @@
-"""What an executor yields for an item: a value, an error, or a death. Small frozen records, no live objects."""
+"""The contract of executors: what they yield for an item (a value, an error or a death), and how they retry.
+
+Outcomes are small frozen records without live objects, so that they can be sent between machines.
+"""
 
 from __future__ import annotations
 
@@ -7,16 +10,22 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Generic, Protocol, Self, TypeVar
 
-from tokenmill.errors import FAILED
+from tokenmill.errors import TokenmillError, error_class, exit_code_of
 from tokenmill.humanize import duration, signal_name, size
 
 Item = TypeVar("Item")
 Value = TypeVar("Value")
 
+# Characters of a worker's last output line that a message shows.
+SHOWN_LINE = 200
+
+# Memory that the supervising process needs beside its workers, on each machine.
+OWN_BYTES = 300 << 20
+
 
 @dataclass(frozen=True, slots=True)
 class Worker:
-    """The process that did something, the memory it had used at most by then, and its node, if that is not this one."""
+    """A worker process: its peak memory so far, and its node if that is another machine."""
 
     pid: int
     peak_bytes: int
@@ -36,39 +45,86 @@ class Done(Generic[Item, Value]):
     seconds: float
 
 
+ErrorRecord = tuple[str, str, tuple[str, ...], int, bool]
+
+
+def error_record(error: BaseException) -> ErrorRecord:
+    """An error as it crosses the process border: kind, headline, details, exit code, and whether it is ours."""
+    if isinstance(error, TokenmillError):
+        return type(error).__name__, error.headline, error.details, error.exit_code, True
+    return type(error).__name__, str(error), (), exit_code_of(error), False
+
+
 @dataclass(frozen=True, slots=True)
 class Failed(Generic[Item]):
-    """The function raised. `explained` tells that the message was made for people and says all there is to say.
+    """The function raised.
 
-    `note` is what the worker had last marked of the item; nothing, if it failed in the background. `exit_code` is the
-    one of a command that ends with the error (see errors).
+    Attributes:
+        kind: Name of the error's class.
+        headline: First line of a TokenmillError, or the whole text of another error.
+        details: Further lines of a TokenmillError.
+        exit_code: Exit code of a command that ends with this error.
+        explained: Whether it is a TokenmillError, whose message needs no traceback.
+        note: Last status that the worker wrote for the item; empty if a background thread failed.
     """
 
     item: Item
     kind: str
-    message: str
+    headline: str
+    details: tuple[str, ...]
+    exit_code: int
     explained: bool
-    traceback: str
     worker: Worker
+    traceback: str = ""
     note: bytes = b""
-    exit_code: int = FAILED
+
+    @classmethod
+    def of(cls, item: Item, error: BaseException, worker: Worker) -> Failed[Item]:
+        """The failure of an item with an error that was raised in this process."""
+        return cls(item, *error_record(error), worker)
+
+    @property
+    def message(self) -> str:
+        """The whole text of the error."""
+        return str(self.error()) if self.explained else self.headline
+
+    @property
+    def error_class(self) -> type[TokenmillError] | None:
+        """The class of the error; None if it is not a TokenmillError."""
+        return error_class(self.kind) if self.explained else None
+
+    def is_a(self, kind: type[TokenmillError]) -> bool:
+        """Whether the error is of that class or of a subclass."""
+        return self.error_class is not None and issubclass(self.error_class, kind)
+
+    def error(self) -> TokenmillError:
+        """The error, to be raised again in this process; of an error that is not ours, only the text remains."""
+        kind = self.error_class or TokenmillError
+        error = kind.__new__(kind)  # a subclass may have parameters of its own
+        TokenmillError.__init__(error, self.headline, *self.details, exit_code=self.exit_code)
+        return error
 
 
 class Cause(enum.Enum):
-    """Why a worker ended. What somebody else killed, or what was lost with its node, says nothing about its item."""
+    """Why a worker ended. The values are in the run log."""
 
     CRASH = "crash"
     KILLED = "killed"
-    LOST = "lost"
+    NODE_LOST = "lost"
     MEMORY = "memory"
-    SILENCE = "silence"
+    STALLED = "silence"
 
 
 @dataclass(frozen=True, slots=True)
 class ExitReport:
-    """How a worker ended: exit code (negative: signal), why, and the limit of bytes or seconds that it had passed.
+    """How a worker ended.
 
-    `detail` tells how one was lost.
+    Attributes:
+        exit_code: Exit code; negative for a signal.
+        cause: Why it ended.
+        limit: The limit it exceeded, in bytes or seconds.
+        by_kernel: Whether the kernel's OOM killer ended it.
+        detail: How the node was lost.
     """
 
     exit_code: int
@@ -79,13 +135,13 @@ class ExitReport:
 
     @property
     def by_others(self) -> bool:
-        """Whether the item it had is surely not to blame."""
-        return self.cause in (Cause.KILLED, Cause.LOST)
+        """Whether the cause is external, so that the item cannot be at fault."""
+        return self.cause in (Cause.KILLED, Cause.NODE_LOST)
 
     def __str__(self) -> str:
-        if self.cause is Cause.LOST:
+        if self.cause is Cause.NODE_LOST:
             return f"was lost: {self.detail}"
-        if self.cause is Cause.SILENCE:
+        if self.cause is Cause.STALLED:
             return f"was stopped: it had not moved on for {duration(self.limit or 0)}"
         if self.cause is Cause.MEMORY and not self.by_kernel:
             return f"was stopped: the workers held more than their {size(int(self.limit or 0))} of memory"
@@ -99,9 +155,14 @@ class ExitReport:
 
 @dataclass(frozen=True, slots=True)
 class Died(Generic[Item]):
-    """The worker ended in the middle of the item. `final` tells that the item will not be tried again.
+    """The worker ended while it worked on the item.
 
-    `note` is what the worker had last marked (see marks); `workers` is how many go on.
+    Attributes:
+        attempt: Number of the attempt, from one.
+        final: Whether the item is given up, not retried.
+        output_tail: The end of what the worker printed.
+        note: Last status that the worker wrote for the item.
+        workers: Number of workers that remain.
     """
 
     item: Item
@@ -110,23 +171,23 @@ class Died(Generic[Item]):
     seconds: float
     attempt: int
     final: bool
-    last_words: str
+    output_tail: str
     note: bytes
     workers: int
 
     @property
     def how(self) -> str:
-        """The way it ended, in words."""
+        """How the worker ended, as a phrase."""
         return str(self.end)
 
     @property
-    def said(self) -> str:
-        """The last line that it printed, if it printed any."""
-        return self.last_words.rpartition("\n")[2][:200]
+    def last_line(self) -> str:
+        """The last line that the worker printed; empty if it printed nothing."""
+        return self.output_tail.rpartition("\n")[2][:SHOWN_LINE]
 
     @property
     def exit_code(self) -> int:
-        """The code it exited with; negative: the signal that killed it."""
+        """The worker's exit code; negative for a signal."""
         return self.end.exit_code
 
 
@@ -134,80 +195,85 @@ Outcome = Done[Item, Value] | Failed[Item] | Died[Item]
 
 
 def never() -> bool:
-    """Not yet."""
+    """Return False: the default of `RetryPolicy.should_stop`."""
     return False
 
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """How work is given out: how many deaths an item may cost, and how many workers of a machine are used at most.
+    """How items are handed out and retried.
 
-    Deaths by somebody else's hand are counted apart: they are no fault of the item. `ahead` is how many more items a
-    worker is given beyond the one it is at, so that it can foresee them. Where there are several machines, an error
-    whose kind is in `elsewhere` may be the machine's fault, so the item is tried on others. `enough` is asked now and
-    then, while workers are busy; when it says yes, what they are at is left, and no outcome comes of it.
+    Attributes:
+        max_crashes: Worker crashes after which an item is given up.
+        max_kills: External kills and lost nodes after which an item is given up. They count apart from crashes,
+            because only a crash can be the item's fault.
+        workers: Workers used on each machine; None for all.
+        prefetch: Items that a worker holds beyond the current one, so that the function can prefetch their data.
+        should_stop: Polled while workers are busy. When it returns True, the run ends without an outcome for the
+            items in progress.
     """
 
-    deaths: int = 3
-    kills: int = 3
+    max_crashes: int = 3
+    max_kills: int = 3
     workers: int | None = None
-    ahead: int = 0
-    elsewhere: tuple[str, ...] = ("StoreError", "StorageError", "SourceError", "CorruptStore", "LimitReached")
-    enough: Callable[[], bool] = never
+    prefetch: int = 0
+    should_stop: Callable[[], bool] = never
 
 
 DEFAULT_POLICY = RetryPolicy()
 
-OWN_BYTES = 300 << 20
-"""What whoever supervises workers needs beside them, on each machine."""
-
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """What there is to work with: processors in all and on the largest machine, and the memory of each processor.
+    """Processors and memory that an executor can use.
 
-    `machine_bytes` is this machine's memory, to compare a budget with; None if it is a cluster of `machines`.
+    Attributes:
+        processors: Processors in total.
+        cores_per_machine: Processors of the largest machine.
+        bytes_per_core: Memory for each processor.
+        machine_bytes: Memory of this machine, to compare a budget with; None for a cluster.
+        machines: Number of machines.
     """
 
     processors: int
-    of_machine: int
-    share_bytes: int
+    cores_per_machine: int
+    bytes_per_core: int
     machine_bytes: int | None = None
     machines: int = 1
 
 
 class Executor(Protocol):
-    """Runs a function over items somewhere else, and survives the death of whoever runs it."""
+    """Runs a function over items in other processes, and survives their deaths."""
 
     def run(
-        self, function: Callable[[Item], Value], items: Iterable[Item], terms: RetryPolicy = DEFAULT_POLICY
+        self, function: Callable[[Item], Value], items: Iterable[Item], policy: RetryPolicy = DEFAULT_POLICY
     ) -> Iterator[Done[Item, Value] | Failed[Item] | Died[Item]]:
-        """Yield outcomes as they come. Items are taken one by one, when a worker is free for them.
+        """Yield outcomes in order of completion. Each item is taken from `items` when a worker is free for it.
 
-        If the terms let workers have items ahead, and the function has a method `foresee`, that may be called with an
-        item before the function is, on another thread, while the function is at an earlier item. It should return
-        soon; what it raises is ignored. A function may return a future: its result is the value of the item, and the
-        worker goes on with its next item until then.
+        If the policy prefetches and the function has a method `prefetch`, the worker may call that method with the
+        next item, on another thread, while the function works on an earlier item. It should return soon; its errors
+        are ignored. A function may return a future: its result is the value of the item, and the worker continues
+        with its next item meanwhile.
         """
         ...
 
 
 class Pool(Executor, Protocol):
-    """An executor whose workers have to be started, and who are gone when its block ends."""
+    """An executor that starts its workers on request and ends them when its block ends."""
 
     @property
     def room(self) -> Capacity:
-        """What there is to work with."""
+        """Processors and memory that workers can use."""
         ...
 
     @property
     def workers(self) -> int:
-        """How many workers there are now."""
+        """Number of workers now."""
         ...
 
     @property
     def nodes(self) -> list[str]:
-        """The names of the nodes they are on; none if they are here."""
+        """Names of the nodes that have workers; empty if all workers are on this machine."""
         ...
 
     def start(
@@ -217,10 +283,14 @@ class Pool(Executor, Protocol):
         memory_bytes: int | None = None,
         most_workers: int | None = None,
     ) -> Self:
-        """Have this many workers. One that holds more than `worker_bytes` is replaced between items.
+        """Start workers.
 
-        If those of a machine hold more than their share of `memory_bytes` together, the largest is stopped. Where
-        machines may join later, there may be up to `most_workers` then.
+        Args:
+            workers: Number of workers in total.
+            worker_bytes: A worker that holds more is replaced between items.
+            memory_bytes: Budget of all workers. On a machine whose workers exceed their part of it, the largest is
+                stopped.
+            most_workers: Maximum number of workers after more machines have joined.
         """
         ...
 

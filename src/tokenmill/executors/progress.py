@@ -1,53 +1,59 @@
-"""What a person sees while a run goes on: a bar on a terminal or in a notebook, plain lines or nothing elsewhere."""
+"""Progress display: a bar on a terminal or in a notebook; elsewhere plain lines or nothing."""
 
 from __future__ import annotations
 
 import sys
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from tokenmill.humanize import count, duration, escape_control_characters, number, wrap
 from tokenmill.system import terminal
 
 if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
+    from collections.abc import Iterable
+
+    from rich.console import Console, ConsoleOptions, RenderableType
     from rich.progress import Progress, Task
+    from rich.segment import Segment
     from rich.status import Status
 
+# Seconds between two plain lines.
 LINE_SECONDS = 10.0
+
+# Columns that the bar leaves free for the ^C that a terminal shows; at the edge it would begin another line.
 INTERRUPT_COLUMNS = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """How far a run is: what this process has done, and who does it, where that changes."""
+    """What this process has done so far; `workers_text` gives the workers where their number changes."""
 
     text_bytes: int = 0
     tokens: int = 0
     units: int = 0
     deaths: int = 0
     bad: int = 0
-    crew: str = ""
+    workers_text: str = ""
 
 
 class Reporter(Protocol):
-    """Told of a run's course."""
+    """Receives the progress of a run."""
 
     def pending(self, what: str) -> None:
-        """Something is being found out, before there is a step with a known end."""
+        """Show what goes on before a step with a known size begins."""
         ...
 
     def begin(self, title: str, total_bytes: int, done_bytes: int, workers: int) -> None:
-        """A long step starts; `done_bytes` of it were done before."""
+        """Begin a long step, of which `done_bytes` are done already."""
         ...
 
     def advance(self, planned_bytes: int, step: Step) -> None:
-        """Some more of the planned bytes are done."""
+        """Add planned bytes to what is done."""
         ...
 
     def say(self, message: str) -> None:
-        """Something a person should know now."""
+        """Show a message to the user."""
         ...
 
     def __enter__(self) -> Self: ...
@@ -59,16 +65,16 @@ class Silent:
     """Shows nothing."""
 
     def pending(self, what: str) -> None:
-        """Nothing to show."""
+        """Show nothing."""
 
     def begin(self, title: str, total_bytes: int, done_bytes: int, workers: int) -> None:
-        """Nothing to show."""
+        """Show nothing."""
 
     def advance(self, planned_bytes: int, step: Step) -> None:
-        """Nothing to show."""
+        """Show nothing."""
 
     def say(self, message: str) -> None:
-        """Nothing to show."""
+        """Show nothing."""
 
     def __enter__(self) -> Self:
         return self
@@ -84,13 +90,13 @@ class Lines(Silent):
         self._last = time.monotonic()
 
     def pending(self, what: str) -> None:
-        """Print it if the last line is old enough."""
+        """Print a line if the last one is old enough."""
         if time.monotonic() - self._last >= LINE_SECONDS:
             self._last = time.monotonic()
             self.say(what)
 
     def begin(self, title: str, total_bytes: int, done_bytes: int, workers: int) -> None:
-        """Remember the start, to tell rates from it."""
+        """Note the start, for the rates."""
         self._title, self._total, self._before, self._workers = title, total_bytes, done_bytes, workers
         self._done = 0
         self._started = self._last = time.monotonic()
@@ -104,12 +110,12 @@ class Lines(Silent):
         self._last = now
         elapsed = now - self._started
         left = (self._total - self._before - self._done) * elapsed / max(self._done, 1)
-        share = (self._before + self._done) / max(self._total, 1)
-        crew = f", {step.crew}" if step.crew else ""
-        self.say(f"{self._title}: {share:.1%}, {rates(step, elapsed)}, {duration(left)} left{crew}")
+        fraction = (self._before + self._done) / max(self._total, 1)
+        workers = f", {step.workers_text}" if step.workers_text else ""
+        self.say(f"{self._title}: {fraction:.1%}, {rates(step, elapsed)}, {duration(left)} left{workers}")
 
     def say(self, message: str) -> None:
-        """Print it."""
+        """Print a line."""
         terminal.line(message)
 
 
@@ -117,12 +123,12 @@ class ProgressBar(Silent):
     """A progress bar on stderr."""
 
     def __init__(self) -> None:
-        self._console: Console = terminal.console(err=True)
+        self._console = console(err=True)
         self._progress: Progress | None = None
         self._status: Status | None = None
 
     def pending(self, what: str) -> None:
-        """Show it beside a spinner, until there is a bar."""
+        """Show a line beside a spinner, until the bar begins."""
         from rich.text import Text  # noqa: PLC0415
 
         line = Text(escape_control_characters(what), no_wrap=True, overflow="ellipsis")
@@ -139,7 +145,7 @@ class ProgressBar(Silent):
         from rich.text import Text  # noqa: PLC0415
 
         class Rates(ProgressColumn):
-            """Tokens and bytes a second since this process started, and the time left."""
+            """Tokens and bytes per second since this process started, and the time left."""
 
             max_refresh = 0.5
 
@@ -151,13 +157,11 @@ class ProgressBar(Silent):
                 left = duration(((task.total or 0) - task.completed) * elapsed / done)
                 return Text(f"{rates(task.fields['step'], elapsed)}  {left} left", style="cyan")
 
-        console = self._console
-
         class Narrow(Progress):
-            """A bar that leaves room for the ^C which a terminal shows; at its edge that would begin another line."""
+            """A bar that leaves some columns free."""
 
             def get_renderable(self) -> RenderableType:
-                return Constrain(super().get_renderable(), console.width - INTERRUPT_COLUMNS)
+                return Constrain(super().get_renderable(), self.console.width - INTERRUPT_COLUMNS)
 
         self._clear()
         whole = Column(no_wrap=True)
@@ -166,7 +170,7 @@ class ProgressBar(Silent):
             BarColumn(bar_width=None),
             TextColumn("{task.percentage:3.0f} %", table_column=whole),
             Rates(whole),
-            TextColumn("{task.fields[crew]}", table_column=whole),
+            TextColumn("{task.fields[workers]}", table_column=whole),
             console=self._console,
             expand=True,
         )
@@ -176,7 +180,7 @@ class ProgressBar(Silent):
             total=max(total_bytes, 1),
             completed=done_bytes,
             step=Step(),
-            crew=self._workers,
+            workers=self._workers,
         )
         self._progress.start()
 
@@ -186,13 +190,10 @@ class ProgressBar(Silent):
 
         if self._progress is not None:
             trouble = [f"{n} {what}" for n, what in ((step.deaths, "died"), (step.bad, "bad")) if n]
-            workers = step.crew or self._workers
-            crew = (
-                f"{escape(escape_control_characters(workers))} [red]{', '.join(trouble)}[/]"
-                if trouble
-                else escape(escape_control_characters(workers))
-            )
-            self._progress.update(self._task, advance=planned_bytes, step=step, crew=crew)
+            workers = escape(escape_control_characters(step.workers_text or self._workers))
+            if trouble:
+                workers += f" [red]{', '.join(trouble)}[/]"
+            self._progress.update(self._task, advance=planned_bytes, step=step, workers=workers)
 
     def say(self, message: str) -> None:
         """Print above the bar."""
@@ -203,7 +204,7 @@ class ProgressBar(Silent):
         self._clear()
 
     def _clear(self) -> None:
-        """Let what is drawn stand as it is."""
+        """Stop drawing; the last state stays on the terminal."""
         if self._progress is not None:
             self._progress.stop()
         if self._status is not None:
@@ -212,17 +213,32 @@ class ProgressBar(Silent):
 
 
 def for_python() -> Reporter:
-    """What a Python call shows: a bar in a terminal or notebook, else nothing."""
+    """The reporter of a Python call: a bar in a terminal or notebook, else nothing."""
     return ProgressBar() if sys.stderr.isatty() or "ipykernel" in sys.modules else Silent()
 
 
 def for_command(quiet: bool) -> Reporter:
-    """What a command shows: a bar in a terminal, plain lines elsewhere, nothing if asked to be quiet."""
+    """The reporter of a command: a bar in a terminal, plain lines elsewhere, nothing if `quiet`."""
     if quiet:
         return Silent()
     return ProgressBar() if sys.stderr.isatty() else Lines()
 
 
 def rates(step: Step, seconds: float) -> str:
-    """Tokens and megabytes a second."""
+    """Tokens and megabytes per second."""
     return f"{number(step.tokens / seconds)} tok/s  {step.text_bytes / seconds / 1e6:.1f} MB/s"
+
+
+def console(*, err: bool = False, **options: Any) -> Console:
+    """A console of rich that escapes the control characters of all text printed on it."""
+    from rich.console import Console  # noqa: PLC0415 - heavy
+    from rich.segment import Segment  # noqa: PLC0415
+
+    class Escaping(Console):
+        """Escapes the text of each segment, except rich's own control segments."""
+
+        def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+            for segment in super().render(renderable, options):
+                yield segment if segment.control else Segment(terminal.printable(segment.text), segment.style)
+
+    return Escaping(stderr=err, **options)

@@ -1,4 +1,4 @@
-"""The items of a run that are to be given out, and what they have been through."""
+"""The queue of items that wait for a worker, and the deaths that each item has caused so far."""
 
 from __future__ import annotations
 
@@ -7,52 +7,52 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tokenmill.executors.outcomes import Cause, RetryPolicy
+from tokenmill.executors.outcomes import ExitReport, RetryPolicy
 
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """An item that is given out: how many attempts came to an end in its workers' own deaths, and by other hands."""
+    """An item, and how many earlier attempts ended in a crash of the worker or in an external kill."""
 
     item: Any
-    deaths: int = 0
+    crashes: int = 0
     kills: int = 0
 
     @property
-    def attempt(self) -> int:
-        """Which attempt it is, counted from one."""
-        return self.deaths + self.kills + 1
+    def number(self) -> int:
+        """Number of this attempt, from one."""
+        return self.crashes + self.kills + 1
 
-    def after(self, cause: Cause) -> Attempt:
-        """The next attempt, when this one ended in a death."""
-        if cause in (Cause.KILLED, Cause.LOST):
+    def after(self, end: ExitReport) -> Attempt:
+        """The next attempt, after this one ended in a death."""
+        if end.by_others:
             return replace(self, kills=self.kills + 1)
-        return replace(self, deaths=self.deaths + 1)
+        return replace(self, crashes=self.crashes + 1)
 
-    def is_hopeless(self, terms: RetryPolicy) -> bool:
-        """Whether it has died as often as it may."""
-        return self.deaths >= terms.deaths or self.kills >= terms.kills
+    def is_exhausted(self, policy: RetryPolicy) -> bool:
+        """Whether the policy allows no further attempt."""
+        return self.crashes >= policy.max_crashes or self.kills >= policy.max_kills
 
 
 class Queue:
-    """What is given out next: first what comes back from dead workers, then items that are taken one by one."""
+    """Hands out retries first, then new items, which are taken from the iterable one by one."""
 
     def __init__(self, items: Iterable[Any]) -> None:
         self._items: Iterator[Any] = iter(items)
-        self._again: deque[Attempt] = deque()
+        self._retries: deque[Attempt] = deque()
 
     def next(self) -> Attempt | None:
-        """The next one, or None if there is none now."""
-        if self._again:
-            return self._again.popleft()
+        """The next attempt, or None if there is none now."""
+        if self._retries:
+            return self._retries.popleft()
         for item in self._items:
             return Attempt(item)
         return None
 
-    def try_again(self, tried: Attempt) -> None:
-        """Give this out again, after the others that came back before."""
-        self._again.append(tried)
+    def retry(self, attempt: Attempt) -> None:
+        """Hand this out after the other retries."""
+        self._retries.append(attempt)
 
-    def take_back(self, tries: Iterable[Attempt]) -> None:
-        """Give these out again before all others: their worker had not come to them, or is not to be waited for."""
-        self._again.extendleft(reversed(list(tries)))
+    def put_back(self, attempts: Iterable[Attempt]) -> None:
+        """Hand these out before all others: their worker ended before it started them."""
+        self._retries.extendleft(reversed(list(attempts)))

@@ -172,7 +172,7 @@ class Exporter:
         tokens = plan["stop"].to_numpy() - plan["start"].to_numpy()
         self.crew.begin(f"export {self.job.format}", int(tokens.sum()), int(tokens.sum() - tokens[numbers].sum()))
         started = None
-        for done in self.crew.each(WriteShard(self.site), shards.tasks(plan, numbers), _describe):
+        for done in self.crew.run(WriteShard(self.site), shards.tasks(plan, numbers), _describe):
             started = started or time.monotonic() - done.seconds  # workers may have had to be started first
             self.seconds = time.monotonic() - started
             self.written.append(done.value)
@@ -180,7 +180,7 @@ class Exporter:
 
     def _earlier(self, numbers: Counts) -> list[ShardRecord]:
         items = [tuple(chunk) for chunk in chunks(numbers.tolist())]
-        found = self.crew.each(ReadRecords(self.folder.root), items, lambda _: "the records of shards")
+        found = self.crew.run(ReadRecords(self.folder.root), items, lambda _: "the records of shards")
         return [record for done in found for record in done.value]
 
     def _intact(self, plan: pa.Table, earlier: list[ShardRecord]) -> list[ShardRecord]:

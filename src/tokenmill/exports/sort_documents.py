@@ -45,7 +45,7 @@ class Ordering:
         before = (ends - blocks.tokens[stream])[block]
         places = list(zip(block.tolist(), before.tolist(), positions.tolist(), strict=True))
         items = [(stream, tuple(chunk)) for chunk in chunks(places)]
-        done = self.crew.each(FindDocumentEdges(self.site), items, lambda _: "the edges of shards")
+        done = self.crew.run(FindDocumentEdges(self.site), items, lambda _: "the edges of shards")
         found = {outcome.item: outcome.value for outcome in done}
         return np.concatenate([found[item] for item in items])
 
@@ -55,7 +55,7 @@ class Ordering:
         found = np.zeros((2, self.site.frozen.job.streams, len(tokens)), np.int64)
         items = [tuple(chunk) for chunk in chunks(range(len(tokens)))]
         self.crew.begin("split", int(tokens.sum()))
-        for done in self.crew.each(CountStreams(self.site), items, lambda item: f"parts {item[0]} to {item[-1]}"):
+        for done in self.crew.run(CountStreams(self.site), items, lambda item: f"parts {item[0]} to {item[-1]}"):
             found[:, :, list(done.item)] = done.value
             self.crew.advance(int(tokens[list(done.item)].sum()))
         return Blocks(*found)
@@ -74,7 +74,7 @@ class Ordering:
         tokens = self.manifest["tokens"].to_numpy()
         total = int(tokens.sum())
         self.crew.begin("shuffle", total, total - sum(int(tokens[start:stop].sum()) for _, start, stop in missing))
-        for done in self.crew.each(SortDocuments(self.site), missing, lambda span: f"parts {span[1]} to {span[2] - 1}"):
+        for done in self.crew.run(SortDocuments(self.site), missing, lambda span: f"parts {span[1]} to {span[2] - 1}"):
             self.crew.advance(done.value)
 
     def _binned(self) -> Blocks:

@@ -13,9 +13,8 @@ import msgspec
 import numpy as np
 
 from tokenmill.errors import CorruptStore, JobChanged
-from tokenmill.executors.fan_out import FanOut
-from tokenmill.executors.outcomes import Done
-from tokenmill.executors.progress import Step
+from tokenmill.executors.fan_out import FanOut, run_all
+from tokenmill.executors.outcomes import DEFAULT_POLICY
 from tokenmill.pipeline import plan
 from tokenmill.pipeline.check_parts import ANY_SLICE, CheckParts, InvalidPart
 from tokenmill.pipeline.freeze import publish_again
@@ -67,7 +66,7 @@ def adopt(folder: Folder, frozen: FrozenRun, limits: WorkerLimits, executor: Exe
             moves[part.unit] = home
     remove_parts(folder, dropped)
     _move(folder, moves)
-    outdated = _with_other_text(folder, frozen, limits, executor, report)
+    outdated = _with_other_text(folder, frozen, limits, crew)
     if outdated and was_complete:
         raise _changed_under_complete(folder, frozen, outdated)
     remove_parts(folder, outdated)
@@ -112,7 +111,7 @@ def check_parts(
 ) -> Iterator[PartSummary | InvalidPart]:
     """What each part states about itself, or what is wrong with it; in no order."""
     check = CheckParts(folder.root, job, content_too)
-    for done in crew.each(check, _batched(parts, 1 if content_too else PARTS_PER_ITEM), lambda _: "parts of the store"):
+    for done in crew.run(check, _batched(parts, 1 if content_too else PARTS_PER_ITEM), lambda _: "parts of the store"):
         yield from done.value
 
 
@@ -149,22 +148,24 @@ def _move(folder: Folder, moves: dict[int, int]) -> None:
         remove_parts(folder, [unit])
 
 
-def _with_other_text(
-    folder: Folder, frozen: FrozenRun, limits: WorkerLimits, executor: Executor, report: Reporter
-) -> list[int]:
+def _with_other_text(folder: Folder, frozen: FrozenRun, limits: WorkerLimits, crew: FanOut) -> list[int]:
     """The units whose parts were not made from the text that their sources hold now."""
     first, number = (frozen.plan[name].to_numpy().astype(np.int64) for name in ("source", "sources"))
     unproved = np.concatenate([np.zeros(1, np.int64), np.cumsum(frozen.unproved)])
     is_doubtful = unproved[first + number] > unproved[first]
     units = np.flatnonzero(is_doubtful & layout.committed_units(folder, frozen.run.units))
     tasks = plan.tasks(frozen.plan, frozen.sources, units)
-    equal, step = set(), Step()
+    equal = set()
     if len(units):
-        report.begin("compare", int(frozen.plan["text_bytes"].to_numpy()[units].sum()), 0, 1)
-    for outcome in executor.run(CompareText(folder.root, frozen.run.job, limits), tasks):
-        if isinstance(outcome, Done) and outcome.value:
-            equal.add(outcome.item.unit)
-        text_bytes = outcome.item.text_bytes
-        step = Step(step.text_bytes + text_bytes, step.tokens, step.units + 1)
-        report.advance(text_bytes, step)
+        crew.begin("compare", int(frozen.plan["text_bytes"].to_numpy()[units].sum()))
+    for done in run_all(
+        crew.executor,
+        CompareText(folder.root, frozen.run.job, limits),
+        tasks,
+        policy=DEFAULT_POLICY,
+        on_failure=lambda failure: crew.count(failure.item.text_bytes, failure.item.text_bytes, 0),
+    ):
+        if done.value:
+            equal.add(done.item.unit)
+        crew.count(done.item.text_bytes, done.item.text_bytes, 0)
     return [unit for unit in units.tolist() if unit not in equal]

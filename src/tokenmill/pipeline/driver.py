@@ -16,7 +16,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow.compute as pc
 
-from tokenmill.errors import CorruptStore, StoreError
+from tokenmill.errors import (
+    BadDocument,
+    CorruptStore,
+    LimitReached,
+    MemoryShortage,
+    StorageError,
+    StoreError,
+    TokenizerError,
+)
 from tokenmill.executors.fan_out import FanOut
 from tokenmill.executors.outcomes import Died, Done, Executor, Failed, RetryPolicy
 from tokenmill.humanize import count
@@ -57,7 +65,7 @@ MAX_COLLECTIONS = 5
 MAX_ASIDE = 100
 """How many units may wait to be done document by document before that is done."""
 
-ENDING_ERRORS = ("StoreError", "StorageError", "TokenizerError", "BadDocument", "LimitReached", "MemoryShortage")
+ENDING_ERRORS = (StoreError, StorageError, TokenizerError, BadDocument, LimitReached, MemoryShortage)
 """Errors after which no other unit is begun: a store that cannot be written, a network, a tokenizer, a bad document, a
 limit of the system."""
 
@@ -73,8 +81,8 @@ while a rank is at its own units: hundreds of ranks may list a million parts."""
 LISTING_SHARE = 20
 """No more than so small a share of the time is spent on that."""
 
-TOGETHER = RetryPolicy(deaths=2, kills=10)
-APART = RetryPolicy(deaths=1, kills=10)
+TOGETHER = RetryPolicy(max_crashes=2, max_kills=10)
+APART = RetryPolicy(max_crashes=1, max_kills=10)
 EARLY = 2
 """How far over the limit the bad documents have to be before a run is given up while it goes on."""
 
@@ -116,7 +124,9 @@ class Driver:
         self.is_far = bool(pc.any(pc.match_substring(self.frozen.sources["path"], "://")).as_py())
         self.is_shared = self.folder.is_remote or self.share is not None
         self._together = replace(
-            TOGETHER, ahead=PREFETCH_UNITS if self.is_far or self.folder.is_remote else 0, enough=self._others_are_done
+            TOGETHER,
+            prefetch=PREFETCH_UNITS if self.is_far or self.folder.is_remote else 0,
+            should_stop=self._others_are_done,
         )
         rank = None if self.share is None else self.share.rank
         self.chronicle = RunEvents(self.folder, self.report, self.means.workers, rank)
@@ -344,7 +354,7 @@ class Driver:
         """Take note of what went wrong with a unit; whether one of its documents may be to blame for it."""
         self._hungry |= isolation.is_memory(trouble)
         if isinstance(trouble, Failed):
-            suspicious = not trouble.explained or trouble.kind == CannotEncode.__name__
+            suspicious = not trouble.explained or trouble.is_a(CannotEncode)
             self.chronicle.failed(task, trouble, then)
         else:
             suspicious = trouble.final and not trouble.end.by_others
@@ -475,7 +485,7 @@ class Driver:
 
     def _hopeless(self) -> bool:
         failed = len(self.failures)
-        if any(isinstance(failure, Failed) and failure.kind in ENDING_ERRORS for failure in self.failures):
+        if any(isinstance(failure, Failed) and failure.error_class in ENDING_ERRORS for failure in self.failures):
             return True
         nothing_works = failed >= FAILURES_WITHOUT_SUCCESS and not self.chronicle.step.units
         return failed >= MAX_FAILURES or nothing_works or self._too_many_bad()

@@ -87,7 +87,7 @@ class RunEvents:
             units=before.units + 1,
             deaths=before.deaths,
             bad=before.bad + summary.quarantined_rows,
-            crew=self.crew(),
+            workers_text=self.crew(),
         )
         self.report.advance(task.text_bytes, self.step)
         for notice in committed.notices:
@@ -115,11 +115,11 @@ class RunEvents:
             exit_code=death.exit_code,
             peak_bytes=death.worker.peak_bytes,
             attempt=death.attempt,
-            last_words=death.last_words,
+            last_words=death.output_tail,
         )
         self.peak_worker_bytes = max(self.peak_worker_bytes, death.worker.peak_bytes)
         self.retries += not death.final
-        self.step = replace(self.step, deaths=self.step.deaths + 1, crew=self.crew())
+        self.step = replace(self.step, deaths=self.step.deaths + 1, workers_text=self.crew())
         self.report.advance(0, self.step)
         self._say_death(task, death, then)
         if death.end.cause is Cause.MEMORY and death.workers < self.workers:
@@ -128,7 +128,7 @@ class RunEvents:
 
     def _say_death(self, task: UnitTask, death: Died[Any], then: str) -> None:
         """Who died, and how; of a node that was lost, once for all that it had."""
-        if death.end.cause is not Cause.LOST or death.final:
+        if death.end.cause is not Cause.NODE_LOST or death.final:
             self._say(f"{describe_unit_death(task, death)}; {then}")
             return
         loss = f"node {death.worker.node}: what it had is given to others: {death.end.detail}"

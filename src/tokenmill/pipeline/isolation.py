@@ -67,7 +67,7 @@ def reason(trouble: Died[Item] | Failed[Item]) -> tuple[str, str]:
     if isinstance(trouble, Failed):
         return f"raised {trouble.kind}", trouble.message.partition("\n")[0]
     end = trouble.end
-    if end.cause is Cause.SILENCE:
+    if end.cause is Cause.STALLED:
         return "took too long", f"more than {end.limit or 0:g} s"
     if end.cause is Cause.MEMORY:
         return "took too much memory", ""

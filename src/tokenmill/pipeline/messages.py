@@ -86,7 +86,7 @@ def unit_span(failure: Failed[UnitTask] | Died[UnitTask]) -> str:
 
 def run_failed(failures: Sequence[Failed[UnitTask] | Died[UnitTask]], left: int, units: int, log: str) -> RunFailed:
     """The error that ends a run whose units could not all be done."""
-    columns_only = all(isinstance(failure, Failed) and failure.kind == NoColumn.__name__ for failure in failures)
+    columns_only = all(isinstance(failure, Failed) and failure.is_a(NoColumn) for failure in failures)
     return RunFailed(
         f"{out_of(left, units, 'unit')} not done",
         *_reasons(failures, lambda task: f"unit {task.unit}", unit_span, f": see {log}"),
@@ -153,4 +153,4 @@ def bad_document(task: UnitTask, verdict: ExcludedRow, worker: Worker) -> Failed
         *([f"detail       {verdict.detail}"] if verdict.detail else []),
         "Leave it out with --on-bad quarantine, or remove it.",
     )
-    return Failed(task, "BadDocument", str(error), explained=True, traceback="", worker=worker)
+    return Failed.of(task, error, worker)

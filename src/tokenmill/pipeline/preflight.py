@@ -12,7 +12,8 @@ import msgspec
 import numpy as np
 
 from tokenmill.errors import TRY_AGAIN, StoreError
-from tokenmill.executors.outcomes import Done, RetryPolicy
+from tokenmill.executors.fan_out import ignore, run_all
+from tokenmill.executors.outcomes import RetryPolicy
 from tokenmill.humanize import size
 from tokenmill.pipeline import plan
 from tokenmill.pipeline.sample import Measure, Sample
@@ -30,7 +31,7 @@ MAX_SAMPLE_SECONDS = 30.0
 """A sample that takes longer is given up: a document that hangs is the run's business."""
 
 SAMPLED_UNITS = 8
-ONE_BY_ONE = RetryPolicy(deaths=1, workers=1)
+ONE_BY_ONE = RetryPolicy(max_crashes=1, workers=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +97,8 @@ def _measured(mill: Driver, executor: Executor) -> Density | None:
     measure = Measure(mill.folder.root, run.job, mill.engine, options, seconds)
     sample = Sample()
     tasks = plan.tasks(mill.frozen.plan, mill.frozen.sources, chosen)
-    for outcome in executor.run(measure, tasks, ONE_BY_ONE):
-        sample = sample.plus(outcome.value) if isinstance(outcome, Done) else sample
+    for done in run_all(executor, measure, tasks, policy=ONE_BY_ONE, on_failure=ignore):
+        sample = sample.plus(done.value)
     if not sample.text_bytes:
         return None
     return Density(sample.tokens / sample.text_bytes, sample.documents / sample.text_bytes)

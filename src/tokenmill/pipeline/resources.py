@@ -68,7 +68,7 @@ def plan_resources(  # noqa: PLR0913, PLR0917 - what is asked for, and what ther
     if workers is not None and workers < 1:
         raise UsageError("--workers has to be at least 1")
     wanted = min(workers if workers is not None else room.processors, max(most_workers, 1))
-    budget = parse_size(memory) if memory is not None else room.share_bytes * room.of_machine
+    budget = parse_size(memory) if memory is not None else room.bytes_per_core * room.cores_per_machine
     if memory is None and room.machine_bytes is not None:  # a small machine gives more than its usual fraction
         budget = max(budget, min(least_bytes, room.machine_bytes))
     if budget < least_bytes and (memory is not None or job is not None):
@@ -101,11 +101,11 @@ def _too_little(budget: int, least_bytes: int, job: Job | None, *, given: bool) 
 
 def _of_cluster(wanted: int, most_workers: int, budget: int, smallest_worker_bytes: int, room: Capacity) -> Resources:
     """The same share of memory for every worker, and documents that fit into one: they may come to any node."""
-    share = max((budget - OWN_BYTES) // room.of_machine, smallest_worker_bytes)
+    share = max((budget - OWN_BYTES) // room.cores_per_machine, smallest_worker_bytes)
     worker_bytes, most = int(share * WORKER_SHARE_USED), max(most_workers, wanted)
     notice = None
-    if share * room.of_machine > budget - OWN_BYTES and share == smallest_worker_bytes:
+    if share * room.cores_per_machine > budget - OWN_BYTES and share == smallest_worker_bytes:
         notice = f"each worker needs {size(share)}: the workers of a node may hold more than {size(budget)} together"
-    elif share > room.share_bytes / machine.DEFAULT_MEMORY_FRACTION:
+    elif share > room.bytes_per_core / machine.DEFAULT_MEMORY_FRACTION:
         notice = f"nodes that have less than {share / 1e9:.1f} GB for each processor get fewer workers, or none"
     return Resources(wanted, worker_bytes, share * wanted, share, share * wanted, most, notice)

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from tokenmill.errors import SourceError
-from tokenmill.executors.messages import raised_again, work_failed
-from tokenmill.executors.outcomes import Done, Failed, Value
+from tokenmill.executors.messages import work_failed
+from tokenmill.executors.outcomes import Died, Failed
 from tokenmill.pipeline.messages import span
 from tokenmill.pipeline.plan import UnitTask
 from tokenmill.pipeline.position import DEFAULT_SECONDS, Position
@@ -19,10 +18,7 @@ from tokenmill.sources.documents import Documents, ReadOptions
 from tokenmill.store.job import Job
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from tokenmill.executors.outcomes import Outcome
-    from tokenmill.pipeline.plan import UnitTask
+    from typing import NoReturn
 
 SAMPLE_BYTES = 1 << 20
 
@@ -82,12 +78,6 @@ ROW_BYTES = 8 + 4 + 8
 """What a document takes in a part beside its tokens: offset, source, row."""
 
 
-def successes(outcomes: Iterable[Outcome[UnitTask, Value]]) -> Iterator[Done[UnitTask, Value]]:
-    """What came of units of a sample; the first that could not be done is raised."""
-    for outcome in outcomes:
-        if isinstance(outcome, Done):
-            yield outcome
-        elif isinstance(outcome, Failed) and outcome.explained:
-            raise raised_again(outcome, SourceError)
-        elif isinstance(outcome, Failed) or outcome.final:
-            raise work_failed([outcome], span)
+def raise_failure(failure: Failed[UnitTask] | Died[UnitTask]) -> NoReturn:
+    """End a sample at its first failed unit."""
+    raise failure.error() if isinstance(failure, Failed) and failure.explained else work_failed([failure], span)

@@ -16,7 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tokenmill.errors import SourceError, TokenmillError
-from tokenmill.executors.outcomes import Died, Done, Failed, RetryPolicy
+from tokenmill.executors.fan_out import run_all
+from tokenmill.executors.outcomes import Died, Failed, RetryPolicy
 from tokenmill.pipeline import plan
 from tokenmill.sources import NATIVE_KINDS, file_at, files_between, split_file
 from tokenmill.sources.missing_column import NoColumn, found_elsewhere, look_ahead
@@ -37,8 +38,8 @@ MAX_LOOKED_AT = 64
 """How many JSON Lines files, spread over all of them, are looked at for the column."""
 
 FILES_IN_MEMORY = 4096
-TOGETHER = RetryPolicy(deaths=1, kills=10)
-ALONE = RetryPolicy(deaths=2, kills=10)
+TOGETHER = RetryPolicy(max_crashes=1, max_kills=10)
+ALONE = RetryPolicy(max_crashes=2, max_kills=10)
 
 
 def plan_units(  # noqa: PLR0913 - what is cut, how, by whom, and who looks at it
@@ -98,18 +99,17 @@ class _Splitting:
         """The first file that was parsed, and therefore has the column."""
         return next((file for file in _files(sources, native=True) if file.index in self._pieces), None)
 
-    def _give_out(self, chunks: Iterable[Files], terms: RetryPolicy) -> None:
+    def _give_out(self, chunks: Iterable[Files], policy: RetryPolicy) -> None:
         wanted = itertools.takewhile(lambda _: not self._errors, chunks)
-        for outcome in self._executor.run(self._function, wanted, terms):
-            files = outcome.item
-            if isinstance(outcome, Done):
-                self._take(files, outcome.value)
-            elif isinstance(outcome, Failed):
-                self._errors[files[0].index] = _failure(outcome)
-            elif outcome.final and len(files) > 1:
-                self._deadly.append(files)
-            elif outcome.final:
-                self._errors[files[0].index] = _death(outcome)
+        for done in run_all(self._executor, self._function, wanted, policy=policy, on_failure=self._fail):
+            self._take(done.item, done.value)
+
+    def _fail(self, failure: Failed[Files] | Died[Files]) -> None:
+        files = failure.item
+        if isinstance(failure, Died) and len(files) > 1:
+            self._deadly.append(files)
+        else:
+            self._errors[files[0].index] = _failure(failure) if isinstance(failure, Failed) else _death(failure)
 
     def _take(self, files: Files, answer: list[Slices] | TokenmillError) -> None:
         if isinstance(answer, TokenmillError):
@@ -164,6 +164,6 @@ def _death(death: Died[Files]) -> SourceError:
         "reading the footer of a source kills its reader",
         f"file         {death.item[0].path}",
         f"reason       {death.worker} {death.how}",
-        *([f"it said      {death.said}"] if death.said else []),
+        *([f"it said      {death.last_line}"] if death.last_line else []),
         "It is damaged: compare it with its origin.",
     )

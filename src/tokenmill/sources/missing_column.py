@@ -24,6 +24,8 @@ BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 class NoColumn(SourceError):
     """A source has no column of the name that was given; the message names those it has."""
 
+    may_succeed_elsewhere = False
+
 
 class ColumnSearch:
     """Looks for the column in lines, until one has it."""

@@ -12,15 +12,9 @@ import io
 import os
 import sys
 from dataclasses import dataclass, field
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 from tokenmill.humanize import escape_control_characters
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from rich.console import Console, ConsoleOptions, RenderableType
-    from rich.segment import Segment
 
 STDOUT, STDERR = 1, 2
 READER_GONE = frozenset({errno.EPIPE, errno.EBADF, errno.EIO})  # the pipe, the descriptor or the terminal is closed
@@ -80,21 +74,6 @@ def replace_line(text: str) -> None:
     """Print a line on stderr. On a terminal it replaces the last one."""
     before, after = ("\r\x1b[K", "") if sys.stderr.isatty() else ("", "\n")
     print(f"{before}{escape_control_characters(text)}", file=sys.stderr, end=after)  # noqa: T201
-
-
-def console(*, err: bool = False, **options: Any) -> Console:
-    """A rich console that escapes everything printed on it."""
-    from rich.console import Console  # noqa: PLC0415 - heavy
-    from rich.segment import Segment  # noqa: PLC0415
-
-    class Escaping(Console):
-        """Escapes the text of each segment; control segments are rich's own."""
-
-        def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-            for segment in super().render(renderable, options):
-                yield segment if segment.control else Segment(printable(segment.text), segment.style)
-
-    return Escaping(stderr=err, **options)
 
 
 def open_streams() -> None:

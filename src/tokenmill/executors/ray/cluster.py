@@ -1,7 +1,7 @@
-"""The door to Ray: join a cluster, see its nodes, put crews on them, talk to them. Nothing else here knows Ray.
+"""The interface to Ray: join a cluster, list its nodes, start actors, receive answers. No other module uses Ray.
 
-Crews are actors that are never restarted and whose calls are never repeated by Ray: what is lost is given out again by
-us, at once. An actor and all that it started end with this process.
+Ray neither restarts the actors nor repeats their calls: the executor assigns lost items again, at once. An actor and
+all processes that it started end with this process.
 """
 
 from __future__ import annotations
@@ -21,14 +21,22 @@ from tokenmill.errors import TRY_AGAIN, RunFailed, UsageError
 from tokenmill.executors.ray.node_actor import NodeActor, NodeConfig, NodeReply
 from tokenmill.executors.ray.own_cluster import OwnCluster, is_needed
 
+# Characters of Ray's error text that a message shows.
 SHOWN_REASON = 300
-KNOCK_SECONDS = 10.0
+
+# Seconds that the head node may take to accept a connection.
+CONNECT_SECONDS = 10.0
+
 ADVICE = (
     "Start one with `ray start --head`, run this on one of its nodes, and give the address it prints: ray://HOST:6379.",
     "A cluster that asks for a token wants RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN or the file that it made.",
     "RAY_ADDRESS=local starts a private cluster on this machine.",
 )
+
+# Ray's text for an actor whose constructor raised.
 CREATION = "raised in its creation task"
+
+# Ray's text for a lost actor, and our phrase for it.
 LOSSES = {
     "node has died": "its node has died",
     "is unavailable": "its node cannot be reached",
@@ -36,12 +44,11 @@ LOSSES = {
     "`ray.kill`": "its crew was ended",
     "memory": "Ray has ended its crew, for lack of memory on the node",
 }
-"""What Ray says of an actor that it has lost, and what that means."""
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A node that is alive: its id, its address, and what it has of processors and memory for all that run on it."""
+    """A node that is alive: its id, its address, and its processors and memory in total."""
 
     id: str
     name: str
@@ -50,7 +57,7 @@ class Node:
 
 
 class NodeLostError(Exception):
-    """A crew that is no more, and why; `by_itself` if that would happen again on the same node."""
+    """An actor is lost, with the reason; `by_itself` if that would happen again on the same node."""
 
     def __init__(self, reason: str, *, by_itself: bool) -> None:
         super().__init__(reason)
@@ -58,10 +65,10 @@ class NodeLostError(Exception):
 
 
 class Cluster:
-    """A Ray cluster that this process takes part in until `leave`."""
+    """A Ray cluster that this process is a member of until `leave`."""
 
     def __init__(self, address: str | None) -> None:
-        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # before Ray is imported: nothing is told to its makers
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # before Ray is imported: it sends usage reports
         os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")  # else the whole project is sent to every node
         try:
             import ray  # noqa: PLC0415 - an extra, and heavy
@@ -74,21 +81,21 @@ class Cluster:
         if self._is_ours:
             with _own_signals():
                 self._join(address)
-            # Ray prints what happens to nodes, from a thread, where our results go; what matters of it, we tell.
-            nowhere = self._muted.enter_context(open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 - the stack closes it
-            self._muted.enter_context(contextlib.redirect_stdout(nowhere))
-        self._crew = ray.remote(NodeActor)
+            # A thread of Ray prints the events of nodes on stdout, where our results go.
+            null = self._muted.enter_context(open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 - the stack closes it
+            self._muted.enter_context(contextlib.redirect_stdout(null))
+        self._actor_class = ray.remote(NodeActor)
 
     def _join(self, address: str | None) -> None:
-        place = _for_ray(address)
-        if place is not None:
-            _knock(place)
+        target = _host_and_port(address)
+        if target is not None:
+            _check_reachable(target)
         quiet = {"log_to_driver": False, "logging_level": logging.ERROR, "include_dashboard": False}
         try:
-            if place is None and is_needed(self._ray):
+            if target is None and is_needed(self._ray):
                 self._own = OwnCluster(self._ray, quiet)
             else:
-                self._ray.init(address=place, **quiet)
+                self._ray.init(address=target, **quiet)
         except (ConnectionError, RuntimeError, ValueError, self._ray.exceptions.RayError) as error:
             raise RunFailed(
                 "the Ray cluster cannot be joined",
@@ -98,7 +105,7 @@ class Cluster:
             ) from error
 
     def leave(self) -> None:
-        """End what is ours."""
+        """Leave the cluster; end it if this process started it."""
         if self._own is not None:
             self._own.close()
         elif self._is_ours:
@@ -107,18 +114,18 @@ class Cluster:
 
     def nodes(self) -> list[Node]:
         """The nodes that are alive and have a processor."""
-        found = []
-        for each in self._all_nodes():
-            has = each["Resources"]
-            if each["Alive"] and has.get("CPU", 0) >= 1:
-                memory = int(has.get("memory", 0))
-                found.append(Node(each["NodeID"], each["NodeManagerAddress"], int(has["CPU"]), memory))
-        return found
+        nodes = []
+        for node in self._all_nodes():
+            resources = node["Resources"]
+            if node["Alive"] and resources.get("CPU", 0) >= 1:
+                memory = int(resources.get("memory", 0))
+                nodes.append(Node(node["NodeID"], node["NodeManagerAddress"], int(resources["CPU"]), memory))
+        return nodes
 
     def _all_nodes(self) -> list[dict[str, Any]]:
         self._check_own_processes()
         try:
-            found: list[dict[str, Any]] = self._ray.nodes()
+            nodes: list[dict[str, Any]] = self._ray.nodes()
         except (OSError, RuntimeError, self._ray.exceptions.RayError) as error:
             raise RunFailed(
                 "the Ray cluster has gone",
@@ -126,53 +133,52 @@ class Cluster:
                 "What is committed stays. When it is back, run the same command again.",
                 exit_code=TRY_AGAIN,
             ) from error
-        if self._own is not None and not any(each["Alive"] for each in found):
+        if self._own is not None and not any(node["Alive"] for node in nodes):
             raise _own_cluster_died("its node does not answer")
-        return found
+        return nodes
 
     def _check_own_processes(self) -> None:
-        """Raise RunFailed if a cluster of our own has died: no other node can join it, so waiting is in vain.
+        """Raise RunFailed if a private cluster has died: no other node can join it, so there is nothing to wait for.
 
-        Ask this before Ray is asked anything: without its GCS, a call blocks for a minute, and then Ray ends this
-        process.
+        Call this before any call of Ray: without its GCS, a call blocks for a minute, and then Ray ends this process.
         """
         dead = [] if self._own is None else self._own.dead_processes()
         if dead:
             raise _own_cluster_died(f"{' and '.join(dead)} ended")
 
-    def put_crew(self, node: Node, equipment: NodeConfig, memory_bytes: int) -> Any:
-        """A crew on a node; it takes a while to come, and longer if others use the node's processors."""
+    def start_actor(self, node: Node, config: NodeConfig, memory_bytes: int) -> Any:
+        """Start an actor on a node, in the background; it waits while others use the node's processors."""
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy  # noqa: PLC0415
 
-        return self._crew.options(
-            num_cpus=equipment.workers,
+        return self._actor_class.options(
+            num_cpus=config.workers,
             memory=memory_bytes,
             max_restarts=0,
             max_task_retries=0,
             scheduling_strategy=NodeAffinitySchedulingStrategy(node.id, soft=False),
-        ).remote(equipment)
+        ).remote(config)
 
-    def remove_crew(self, crew: Any) -> None:
-        """End a crew, wherever it is."""
+    def kill_actor(self, actor: Any) -> None:
+        """Kill an actor."""
         with contextlib.suppress(self._ray.exceptions.RayError):
-            self._ray.kill(crew)
+            self._ray.kill(actor)
 
     def answered(self, calls: Sequence[Any], seconds: float) -> list[Any]:
-        """Those calls that are answered, or that will never be; waits so long for the first."""
+        """The calls that have an answer or an error; waits at most `seconds` for the first."""
         ready, _ = self._ray.wait(list(calls), num_returns=1, timeout=seconds)
         if ready and len(calls) > 1:
             ready, _ = self._ray.wait(list(calls), num_returns=len(calls), timeout=0)
         return list(ready)
 
     def answer(self, call: Any) -> NodeReply:
-        """The answer to a call; raises Lost if there is none."""
+        """The answer to a call; raises NodeLostError if there is none."""
         try:
-            told: NodeReply = self._ray.get(call)
+            reply: NodeReply = self._ray.get(call)
         except self._ray.exceptions.RayTaskError as error:
             raise NodeLostError(_short(error), by_itself=True) from error
         except self._ray.exceptions.RayError as error:
             raise NodeLostError(_loss(error), by_itself=CREATION in str(error)) from error
-        return told
+        return reply
 
 
 def _own_cluster_died(reason: str) -> RunFailed:
@@ -181,24 +187,24 @@ def _own_cluster_died(reason: str) -> RunFailed:
         f"reason       {reason}",
         "What is committed stays. Run the same command again; --on local needs no Ray.",
     )
-    error.__cause__ = ConnectionError(reason)  # the same command may succeed: it will start another cluster
+    error.__cause__ = ConnectionError(reason)  # gives exit code 75: the same command starts a new cluster
     return error
 
 
 @contextlib.contextmanager
 def _own_signals() -> Iterator[None]:
-    """Keep Ray from deciding what a signal to this process means."""
+    """Restore the signal handlers that Ray replaces."""
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     finally:
         for number, handler in before.items():
-            with contextlib.suppress(ValueError):  # not in the main thread, where Ray sets none either
+            with contextlib.suppress(ValueError):  # not in the main thread, where Ray replaces none either
                 signal.signal(number, handler)
 
 
-def _for_ray(address: str | None) -> str | None:
-    """An address as Ray has it: with ray:// it would be that of a client; members give host and port alone."""
+def _host_and_port(address: str | None) -> str | None:
+    """The address without ray://, which Ray would take for a client's address; we are a member."""
     if address is None:
         return None
     match = re.fullmatch(r"ray://([^/\s]+):([0-9]+)/?", address)
@@ -207,29 +213,29 @@ def _for_ray(address: str | None) -> str | None:
     return f"{match[1]}:{match[2]}"
 
 
-def _knock(place: str) -> None:
-    """Refuse an address where nobody is: Ray would try for minutes."""
-    host, _, port = place.rpartition(":")
+def _check_reachable(target: str) -> None:
+    """Raise RunFailed if the address does not accept connections: Ray would try for minutes."""
+    host, _, port = target.rpartition(":")
     try:
-        socket.create_connection((host.strip("[]"), int(port)), KNOCK_SECONDS).close()
+        socket.create_connection((host.strip("[]"), int(port)), CONNECT_SECONDS).close()
     except OSError as error:
         raise RunFailed(
-            "the Ray cluster cannot be reached", f"address      {place}", f"reason       {error}", *ADVICE
+            "the Ray cluster cannot be reached", f"address      {target}", f"reason       {error}", *ADVICE
         ) from error
 
 
 def _loss(error: Exception) -> str:
-    """How a crew was lost, of which Ray tells at length."""
+    """How an actor was lost, from Ray's long text."""
     text = str(error)
-    if CREATION in text:  # its traceback follows, and what was raised is told last
+    if CREATION in text:  # the last line of the traceback that follows is the error
         return text.strip().splitlines()[-1].strip().removeprefix("tokenmill.errors.RunFailed: ")[:SHOWN_REASON]
-    for words, meaning in LOSSES.items():
-        if words in text:
-            return meaning
+    for part, phrase in LOSSES.items():
+        if part in text:
+            return phrase
     return _short(error)
 
 
 def _short(error: Exception) -> str:
-    """The first line of what an error says."""
+    """The first line of an error's text."""
     text = str(getattr(error, "cause", None) or error).strip() or type(error).__name__
     return text.splitlines()[0].strip()[:SHOWN_REASON]

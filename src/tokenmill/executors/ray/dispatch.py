@@ -1,7 +1,7 @@
-"""Which crew has which items: given out, answered for, and given to another crew when one is lost or slow.
+"""Assigns items to actors, and reassigns them when an actor is lost or slow.
 
-An item has one number, however often it is given out; the first answer that counts is taken, and later ones are not
-heard. Items are safe to be done twice: that is what whoever gives them out to a cluster has to see to.
+An item keeps its number however often it is assigned. Its first answer counts; later answers are dropped. So an item
+may be done twice, and the caller's function has to allow that.
 """
 
 from __future__ import annotations
@@ -17,191 +17,198 @@ from typing import Any
 from tokenmill.executors.outcomes import Cause, Died, Done, ExitReport, Failed, Outcome, RetryPolicy, Worker
 from tokenmill.executors.retries import Attempt
 
+# An item is late after this many seconds, and after COPY_FACTOR times the mean; an idle actor then gets a copy of it.
 COPY_SECONDS = 5.0
-COPY_TIMES = 3.0
-"""An item that takes so long, and so many times as long as others do, is given to a second crew that has no other."""
+COPY_FACTOR = 3.0
 
-LOOK_SECONDS = 1.0
-"""How often such items are looked for: there may be thousands of them, and hundreds of crews without work."""
+# Seconds between two searches for late items: there may be thousands of items and hundreds of idle actors.
+SEARCH_SECONDS = 1.0
 
-STOCK_SECONDS = 0.05
-MAX_STOCK = 64
-"""How much work lies ready for a worker while calls are on their way, in seconds, and in items at most."""
+# Seconds of work that each worker holds in reserve while calls are in transit.
+RESERVE_SECONDS = 0.05
 
-ELSEWHERE = 2
-"""How many other nodes try what one has failed at."""
+# Maximum of such items for each worker.
+MAX_RESERVE = 64
 
-SHOWN = 300
+# Number of other nodes that try an item after one node failed at it.
+MAX_OTHER_NODES = 2
+
+# Characters of an error message that the report of a retry shows.
+SHOWN_MESSAGE = 300
 
 Numbered = tuple[int, Any]
 
 
-def node_of(crew: str) -> str:
-    """The node that a crew is on, as its name tells."""
-    return crew.partition("/")[0]
+def node_of(actor: str) -> str:
+    """The id of the actor's node, which is the first part of the actor's name."""
+    return actor.partition("/")[0]
 
 
 @dataclass
-class _Given:
-    """An item that has no outcome yet, who has it, and since when."""
+class _OpenItem:
+    """An item without an outcome: the actors that hold it, since when, and the nodes that failed at it."""
 
-    tried: Attempt
-    crews: set[str] = field(default_factory=set)
+    attempt: Attempt
+    actors: set[str] = field(default_factory=set)
     since: float = 0.0
     failures: int = 0
     failed_on: set[str] = field(default_factory=set)
 
 
 class Dispatch:
-    """The items of one run. They get new numbers, so that those of an earlier run are not taken for them."""
+    """The items of one run. `numbers` continues from run to run, so that a late answer cannot match a new item."""
 
-    def __init__(self, items: Iterable[Any], terms: RetryPolicy, numbers: Iterator[int]) -> None:
+    def __init__(self, items: Iterable[Any], policy: RetryPolicy, numbers: Iterator[int]) -> None:
         self._items = iter(items)
-        self._terms = terms
+        self._policy = policy
         self._numbers = numbers
-        self._open: dict[int, _Given] = {}
+        self._open: dict[int, _OpenItem] = {}
         self._held: dict[str, set[int]] = {}
         self._waiting: deque[int] = deque()
-        self._ended = False
+        self._is_exhausted = False
         self._done = 0
         self._seconds = 0.0
-        self._looked = -math.inf
+        self._searched = -math.inf
+        # By node: how often it failed at items that another node could do, since its last success.
         self.faults: Counter[str] = Counter()
-        """How often each node has failed at what another one could do, since it last did something itself."""
 
     def is_done(self) -> bool:
         """Whether every item has its outcome."""
-        if not self._open and not self._ended and (number := self._draw()) is not None:
+        if not self._open and not self._is_exhausted and (number := self._draw()) is not None:
             self._waiting.append(number)
         return not self._open
 
-    def ahead(self) -> int:
-        """How many more items a worker should have than it is at: more if they take next to no time."""
+    def reserve(self) -> int:
+        """Number of items that a worker should hold beyond its current one: more if items are short."""
         mean = self._seconds / max(self._done, 1)
-        return min(1 + int(STOCK_SECONDS / max(mean, 1e-6)), MAX_STOCK) if self._done else 1
+        return min(1 + int(RESERVE_SECONDS / max(mean, 1e-6)), MAX_RESERVE) if self._done else 1
 
-    def held(self, crew: str) -> int:
-        """How many items a crew has."""
-        return len(self._held.get(crew, ()))
+    def held(self, actor: str) -> int:
+        """Number of items that an actor holds."""
+        return len(self._held.get(actor, ()))
 
-    def give(self, crew: str, room: int) -> list[Numbered]:
-        """Items for a crew: those that came back from others first; if there are none, copies of what is late."""
-        numbers = list(itertools.islice(iter(lambda: self._next(crew), None), max(room, 0)))
-        if not numbers and not self.held(crew):
-            numbers = self._late(crew)[: (room + 1) // 2]
+    def give(self, actor: str, room: int) -> list[Numbered]:
+        """Up to `room` items for an actor: retries, then new items; for an idle actor also copies of late items."""
+        numbers = list(itertools.islice(iter(lambda: self._next(actor), None), max(room, 0)))
+        if not numbers and not self.held(actor):
+            numbers = self._late(actor)[: (room + 1) // 2]
         for number in numbers:
-            given = self._open[number]
-            given.crews.add(crew)
-            given.since = time.monotonic()
-        self._held.setdefault(crew, set()).update(numbers)
-        return [(number, self._open[number].tried.item) for number in numbers]
+            entry = self._open[number]
+            entry.actors.add(actor)
+            entry.since = time.monotonic()
+        self._held.setdefault(actor, set()).update(numbers)
+        return [(number, self._open[number].attempt.item) for number in numbers]
 
-    def answer(self, crew: str, number: int, outcome: Outcome[Any, Any]) -> Outcome[Any, Any] | None:
-        """The outcome of an item, or None if it does not count: there was one before, or another crew will have one."""
-        given = self._open.get(number)
-        if given is None:
+    def answer(self, actor: str, number: int, outcome: Outcome[Any, Any]) -> Outcome[Any, Any] | None:
+        """The outcome of an item; None if it does not count, because there was one before or another actor retries."""
+        entry = self._open.get(number)
+        if entry is None:
             return None
-        outcome = replace(outcome, item=given.tried.item)
+        outcome = replace(outcome, item=entry.attempt.item)
         if isinstance(outcome, Died) and not outcome.final:
             return outcome
-        if not isinstance(outcome, Done) and given.crews != {crew}:
-            self._take_from(crew, number)  # a crew that was cut off fails for that reason alone
+        if not isinstance(outcome, Done) and entry.actors != {actor}:
+            self._take_from(actor, number)  # an actor that was cut off may fail for that reason alone
             return None
-        if isinstance(outcome, Failed) and self._is_for_others(crew, given, outcome):
-            return self._elsewhere(crew, number, outcome)
+        if isinstance(outcome, Failed) and self._may_succeed_elsewhere(actor, entry, outcome):
+            return self._retry_elsewhere(actor, number, outcome)
         if isinstance(outcome, Done):
             self._done += 1
             self._seconds += outcome.seconds
-            self.faults[node_of(crew)] = 0
-            self.faults.update(given.failed_on - {node_of(crew)})
+            self.faults[node_of(actor)] = 0
+            self.faults.update(entry.failed_on - {node_of(actor)})
         self._close(number)
         return outcome
 
-    def _is_for_others(self, crew: str, given: _Given, failure: Failed[Any]) -> bool:
-        """Whether another node may do what one has failed at."""
-        if failure.kind not in self._terms.elsewhere or given.failures >= ELSEWHERE:
+    def _may_succeed_elsewhere(self, actor: str, entry: _OpenItem, failure: Failed[Any]) -> bool:
+        kind = failure.error_class
+        if kind is None or not kind.may_succeed_elsewhere or entry.failures >= MAX_OTHER_NODES:
             return False
-        return bool({node_of(each) for each in self._held} - given.failed_on - {node_of(crew)})
+        return bool({node_of(holder) for holder in self._held} - entry.failed_on - {node_of(actor)})
 
-    def _elsewhere(self, crew: str, number: int, failure: Failed[Any]) -> Died[Any]:
-        """Let another node try what one has failed at, perhaps by its own fault."""
-        given = self._open[number]
-        given.failures += 1
-        given.failed_on.add(node_of(crew))
-        self._take_from(crew, number)
-        end = ExitReport(0, Cause.LOST, detail=" ".join(failure.message.split())[:SHOWN])
-        death = self._death(given, end, failure.worker)
-        given.since = time.monotonic()
+    def _retry_elsewhere(self, actor: str, number: int, failure: Failed[Any]) -> Died[Any]:
+        """Queue an item for another node, and report the failure as a loss."""
+        entry = self._open[number]
+        entry.failures += 1
+        entry.failed_on.add(node_of(actor))
+        self._take_from(actor, number)
+        end = ExitReport(0, Cause.NODE_LOST, detail=" ".join(failure.message.split())[:SHOWN_MESSAGE])
+        death = self._death(entry, end, failure.worker)
+        entry.since = time.monotonic()
         self._waiting.append(number)
         return replace(death, final=False)
 
-    def lose(self, crew: str, end: ExitReport, worker: Worker) -> list[Died[Any]]:
-        """Take back what a crew has, to be given to others. If it answers after all, and first, its answer counts."""
+    def lose(self, actor: str, end: ExitReport, worker: Worker) -> list[Died[Any]]:
+        """Queue the items of a lost actor for others. If it answers after all, and first, its answer counts."""
         deaths = []
-        for number in sorted(self._held.pop(crew, ())):
-            given = self._open[number]
-            self._take_from(crew, number)
-            if given.crews:
+        for number in sorted(self._held.pop(actor, ())):
+            entry = self._open[number]
+            self._take_from(actor, number)
+            if entry.actors:
                 continue
-            deaths.append(self._death(given, end, worker))
-            given.tried = given.tried.after(end.cause)
+            deaths.append(self._death(entry, end, worker))
+            entry.attempt = entry.attempt.after(end)
             if deaths[-1].final:
                 self._close(number)
             else:
                 self._waiting.append(number)
         return deaths
 
-    def _death(self, given: _Given, end: ExitReport, worker: Worker) -> Died[Any]:
+    def _death(self, entry: _OpenItem, end: ExitReport, worker: Worker) -> Died[Any]:
         return Died(
-            item=given.tried.item,
+            item=entry.attempt.item,
             end=end,
             worker=worker,
-            seconds=time.monotonic() - given.since,
-            attempt=given.tried.attempt,
-            final=given.tried.after(end.cause).is_hopeless(self._terms),
-            last_words="",
+            seconds=time.monotonic() - entry.since,
+            attempt=entry.attempt.number,
+            final=entry.attempt.after(end).is_exhausted(self._policy),
+            output_tail="",
             note=b"",
             workers=0,
         )
 
-    def _next(self, crew: str) -> int | None:
-        """The number of an item that nobody has, and that this node has not failed at, if others can be waited for."""
+    def _next(self, actor: str) -> int | None:
+        """The number of an item that no actor holds.
+
+        An item that this node failed at is kept for other nodes for COPY_SECONDS.
+        """
         for _ in range(len(self._waiting)):
             number = self._waiting.popleft()
-            given = self._open.get(number)
-            if given is None:
-                continue  # it was answered for by a crew that had been given up
-            if node_of(crew) not in given.failed_on or time.monotonic() - given.since > COPY_SECONDS:
+            entry = self._open.get(number)
+            if entry is None:
+                continue  # an actor that had counted as lost has answered
+            if node_of(actor) not in entry.failed_on or time.monotonic() - entry.since > COPY_SECONDS:
                 return number
             self._waiting.append(number)
         return self._draw()
 
     def _draw(self) -> int | None:
+        """Take a new item; return its number, or None if there is no further item."""
         for item in self._items:
             number = next(self._numbers)
-            self._open[number] = _Given(Attempt(item))
+            self._open[number] = _OpenItem(Attempt(item))
             return number
-        self._ended = True
+        self._is_exhausted = True
         return None
 
-    def _late(self, crew: str) -> list[int]:
-        """Items that one other crew has had for too long, those first that it has had longest."""
-        if time.monotonic() - self._looked < LOOK_SECONDS:
+    def _late(self, actor: str) -> list[int]:
+        """Items that one other actor has held for too long, the longest first."""
+        now = time.monotonic()
+        if now - self._searched < SEARCH_SECONDS:
             return []
-        self._looked = time.monotonic()
-        late = max(COPY_SECONDS, COPY_TIMES * self._seconds / max(self._done, 1))
-        before = time.monotonic() - late
-        found = [
+        self._searched = now
+        before = now - max(COPY_SECONDS, COPY_FACTOR * self._seconds / max(self._done, 1))
+        late = [
             number
-            for number, given in self._open.items()
-            if len(given.crews) == 1 and crew not in given.crews and given.since < before
+            for number, entry in self._open.items()
+            if len(entry.actors) == 1 and actor not in entry.actors and entry.since < before
         ]
-        return sorted(found, key=lambda number: self._open[number].since)
+        return sorted(late, key=lambda number: self._open[number].since)
 
-    def _take_from(self, crew: str, number: int) -> None:
-        self._held.get(crew, set()).discard(number)
-        self._open[number].crews.discard(crew)
+    def _take_from(self, actor: str, number: int) -> None:
+        self._held.get(actor, set()).discard(number)
+        self._open[number].actors.discard(actor)
 
     def _close(self, number: int) -> None:
-        for crew in self._open.pop(number).crews:
-            self._held.get(crew, set()).discard(number)
+        for actor in self._open.pop(number).actors:
+            self._held.get(actor, set()).discard(number)

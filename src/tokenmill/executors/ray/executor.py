@@ -1,8 +1,8 @@
-"""Workers on the nodes of a Ray cluster, in crews that supervise themselves (see crew).
+"""Workers on the nodes of a Ray cluster, supervised by one actor for each few processors (see node_actor).
 
-Ray starts the crews and carries the calls; what is given to whom, and what is given again, is decided here. A crew that
-does not answer for some seconds has its items given to others, whether Ray knows that its node is lost or not. Crews
-are put on nodes as they join, and new ones where one has died.
+Ray starts the actors and carries the calls. This module decides which actor gets which item, and which items are
+assigned again. If an actor does not answer for some seconds, its items are assigned to others, whether Ray knows that
+its node is lost or not. Nodes that join get actors, and a dead actor is replaced.
 """
 
 from __future__ import annotations
@@ -36,35 +36,37 @@ from tokenmill.executors.ray.node_actor import NodeConfig, NodeReply, own_versio
 from tokenmill.humanize import count, size
 from tokenmill.system import environment, machine
 
-PROCESSORS_OF_CREW = 8
-"""How many processors a crew has at most: others may need the rest of a large node, and a death costs less."""
+# Maximum of processors for each actor: others may need the rest of a large node, and a death costs less.
+PROCESSORS_PER_ACTOR = 8
 
+# Seconds between two searches for new nodes.
 NODES_SECONDS = 2.0
-"""How often new nodes are looked for."""
 
+# Seconds that one wait for answers takes at most.
 WAIT_SECONDS = 0.25
+
+# Seconds without an answer after which an actor's items are assigned to others.
 SILENT_SECONDS = 10.0
-"""After how long without an answer what a crew has is given to others."""
 
+# Maximum of what counts for one wait: if this process was suspended, that is no fault of an actor.
 MAX_WAIT_SECONDS = 1.0
-"""What counts at most between two looks: that this process was stopped is no crew's fault."""
 
-PLACE_SECONDS = 120.0
-"""How long a crew may take to come, before two of half its size are tried."""
+# Seconds that an actor may take to start before a smaller one is tried.
+START_SECONDS = 120.0
 
-ATTEMPTS = 3
-"""How many crews may die on a node, by their own doing, before one has answered."""
+# Actors that may fail to start on a node before the node is given up.
+MAX_START_FAILURES = 3
 
-FAULTS = 3
-"""How often in a row a node may fail at what another one can do."""
+# Failures in a row, at items that another node can do, after which a node is given up.
+MAX_FAULTS = 3
 
+# Seconds without any actor after which the user is told why.
 PATIENCE_SECONDS = 30.0
-"""After how long without any crew it is said why."""
 
 
 @dataclass(eq=False)
 class _ActorHandle:
-    """A crew as it is seen from here: the call that it has not answered, and for how long.
+    """An actor: the call that it has not answered, and for how long.
 
     It may have fewer workers than processors, if memory ran out.
     """
@@ -75,30 +77,35 @@ class _ActorHandle:
     processors: int
     workers: int
     call: Any = None
-    shift: int = 0
+    run_number: int = 0
     silent_seconds: float = 0.0
     is_silent: bool = False
     has_answered: bool = False
-    born: float = field(default_factory=time.monotonic)
+    created: float = field(default_factory=time.monotonic)
 
     @property
     def is_late(self) -> bool:
-        """Whether it has not come because others use some of its node, so that a smaller one might."""
-        return not self.has_answered and self.processors > 1 and time.monotonic() - self.born > PLACE_SECONDS
+        """Whether it has not started, so that a smaller one might: others may use some of its node."""
+        return not self.has_answered and self.processors > 1 and time.monotonic() - self.created > START_SECONDS
+
+    @property
+    def is_up(self) -> bool:
+        """Whether it has started and answers."""
+        return self.has_answered and not self.is_silent
 
 
 @dataclass(frozen=True, slots=True)
-class _Means:
-    """What crews are made with."""
+class _Demand:
+    """The workers and the memory that `start` was called with."""
 
     workers: int = 0
     worker_bytes: int | None = None
     memory_bytes: int | None = None
-    most_workers: int = 0
+    max_workers: int = 0
 
     @property
-    def share_bytes(self) -> int:
-        """What each worker needs of its node's memory, as far as that was said."""
+    def bytes_per_worker(self) -> int:
+        """Memory of the node that each worker needs; 0 if not known."""
         if self.memory_bytes is not None:
             return self.memory_bytes // self.workers
         return self.worker_bytes or 0
@@ -106,18 +113,18 @@ class _Means:
 
 @dataclass
 class _StartFailures:
-    """Crews that died before they had answered, on each node, and why the last one did."""
+    """Actors that died before their first answer, by node; the node and the reason of the last one."""
 
-    attempts: Counter[str] = field(default_factory=Counter)
+    by_node: Counter[str] = field(default_factory=Counter)
     reason: str = ""
     node: str = ""
 
 
 class RayExecutor:
-    """Runs functions on a Ray cluster: the one at an address, or the one that this machine is part of.
+    """Runs functions on a Ray cluster: the one at an address, else the one of this machine, else a new private one.
 
-    If there is none, one is started here. `say` is told what somebody who waits should know. Items may be done twice,
-    where a node is cut off or slow: functions have to allow for that.
+    `say` shows a message to the user. An item may be done twice, where a node is cut off or slow: functions have to
+    allow that.
     """
 
     def __init__(
@@ -126,35 +133,40 @@ class RayExecutor:
         self._preload = preload
         self._say = say
         self._cluster = Cluster(address)
-        self._hands: list[_ActorHandle] = []
-        self._means = _Means()
-        self._gone = _StartFailures()
-        self._unfit: set[str] = set()
-        self._names = itertools.count(1)
-        self._numbers = itertools.count(1)
-        self._shifts = 0
-        self._nodes_seen = -math.inf
-        self._without = time.monotonic()
+        self._handles: list[_ActorHandle] = []
+        self._demand = _Demand()
+        self._start_failures = _StartFailures()
+        self._excluded_nodes: set[str] = set()
+        self._actor_numbers = itertools.count(1)
+        self._item_numbers = itertools.count(1)
+        self._runs = 0
+        self._nodes_listed = -math.inf
+        self._idle_since = time.monotonic()
 
     @property
     def room(self) -> Capacity:
-        """The nodes that there are now."""
+        """The capacity of the nodes that are alive now."""
         nodes = self._cluster.nodes()
         if not nodes:
             return Capacity(1, 1, 0)
-        share = min(machine.DEFAULT_MEMORY_FRACTION * node.memory_bytes / node.processors for node in nodes)
-        of_machine = max(node.processors for node in nodes)
-        return Capacity(sum(node.processors for node in nodes), of_machine, int(share), machines=len(nodes))
+        return Capacity(
+            processors=sum(node.processors for node in nodes),
+            cores_per_machine=max(node.processors for node in nodes),
+            bytes_per_core=int(
+                min(machine.DEFAULT_MEMORY_FRACTION * node.memory_bytes / node.processors for node in nodes)
+            ),
+            machines=len(nodes),
+        )
 
     @property
     def workers(self) -> int:
-        """How many there are on the nodes that answer."""
-        return sum(hand.workers for hand in self._hands if hand.has_answered and not hand.is_silent)
+        """Number of workers on the nodes that answer."""
+        return sum(handle.workers for handle in self._handles if handle.is_up)
 
     @property
     def nodes(self) -> list[str]:
-        """The nodes that they are on."""
-        return sorted({hand.node.name for hand in self._hands if hand.has_answered and not hand.is_silent})
+        """The nodes that answer."""
+        return sorted({handle.node.name for handle in self._handles if handle.is_up})
 
     def start(
         self,
@@ -163,174 +175,174 @@ class RayExecutor:
         memory_bytes: int | None = None,
         most_workers: int | None = None,
     ) -> Self:
-        """Have this many workers in all, as far as there are nodes for them; the memory is shared out among them.
-
-        On nodes that join later there may be more, up to `most_workers`, each with the same share.
-        """
-        means = _Means(workers, worker_bytes, memory_bytes, most_workers or workers)
-        if means != self._means:
-            for hand in list(self._hands):
-                self._remove(hand)
-            self._means = means
-        self._recruit()
+        """Start workers as far as there are nodes for them (see Pool.start); each gets an equal part of the memory."""
+        demand = _Demand(workers, worker_bytes, memory_bytes, most_workers or workers)
+        if demand != self._demand:
+            for handle in list(self._handles):
+                self._remove(handle)
+            self._demand = demand
+        self._start_actors()
         return self
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for hand in list(self._hands):
-            self._remove(hand)
+        for handle in list(self._handles):
+            self._remove(handle)
         self._cluster.leave()
 
     def run(
-        self, function: Callable[[Item], Value], items: Iterable[Item], terms: RetryPolicy = DEFAULT_POLICY
+        self, function: Callable[[Item], Value], items: Iterable[Item], policy: RetryPolicy = DEFAULT_POLICY
     ) -> Iterator[Outcome[Item, Value]]:
-        """Yield outcomes as they come; an item whose worker dies, or whose node is lost, is tried again."""
-        self._shifts += 1
-        dispatch = Dispatch(items, terms, self._numbers)
-        order = (function, replace(terms, enough=never), environment.exported())
-        while not dispatch.is_done() and not terms.enough():
-            self._recruit()
-            for hand in self._hands:
-                self._call(hand, dispatch, order, terms)
-            for hand in self._answered():
-                yield from self._heard(hand, dispatch)
-            for hand in self._fallen_silent():
-                detail = f"nothing was heard of its node for {SILENT_SECONDS:.0f} s"
-                yield from self._told(dispatch.lose(hand.name, ExitReport(0, Cause.LOST, detail=detail), _worker(hand)))
+        """Yield outcomes in order of completion; an item whose worker dies, or whose node is lost, is retried."""
+        self._runs += 1
+        dispatch = Dispatch(items, policy, self._item_numbers)
+        order = (function, replace(policy, should_stop=never), environment.exported())
+        while not dispatch.is_done() and not policy.should_stop():
+            self._start_actors()
+            for handle in self._handles:
+                self._call(handle, dispatch, order, policy)
+            for handle in self._answered():
+                yield from self._receive(handle, dispatch)
+            for handle in self._newly_silent():
+                yield from self._lose(handle, dispatch, f"nothing was heard of its node for {SILENT_SECONDS:.0f} s")
 
-    def _recruit(self) -> None:
-        """Put crews on nodes that have room for more of them."""
-        if time.monotonic() - self._nodes_seen < NODES_SECONDS:
+    def _start_actors(self) -> None:
+        """Start actors on nodes that have room for more; replace those that start too slowly by smaller ones."""
+        if time.monotonic() - self._nodes_listed < NODES_SECONDS:
             return
-        self._nodes_seen = time.monotonic()
-        alive = [node for node in self._cluster.nodes() if node.id not in self._unfit]
-        nodes = [node for node in alive if self._gone.attempts[node.id] < ATTEMPTS]
-        for hand in [hand for hand in self._hands if hand.is_late]:
-            self._remove(hand)
-            self._put(hand.node, hand.processors // 2)
+        self._nodes_listed = time.monotonic()
+        alive = [node for node in self._cluster.nodes() if node.id not in self._excluded_nodes]
+        nodes = [node for node in alive if self._start_failures.by_node[node.id] < MAX_START_FAILURES]
+        for handle in [handle for handle in self._handles if handle.is_late]:
+            self._remove(handle)
+            self._start_actor(handle.node, handle.processors // 2)
         for node in nodes:
             for workers in self._missing(node):
-                self._put(node, workers)
-        if any(hand.has_answered for hand in self._hands):
-            self._without = time.monotonic()
+                self._start_actor(node, workers)
+        if any(handle.has_answered for handle in self._handles):
+            self._idle_since = time.monotonic()
         elif alive and not nodes:
             raise RunFailed(
                 "no node of the Ray cluster can work",
-                f"node         {self._gone.node}",
-                f"reason       {self._gone.reason}",
+                f"node         {self._start_failures.node}",
+                f"reason       {self._start_failures.reason}",
                 "Every node needs this version of tokenmill: pip install 'tokenmill[ray]'",
             )
-        elif time.monotonic() - self._without > PATIENCE_SECONDS:
-            self._without = time.monotonic()
-            needed = f"{count(1, 'processor')} and {size(self._means.share_bytes + OWN_BYTES)} of memory"
+        elif time.monotonic() - self._idle_since > PATIENCE_SECONDS:
+            self._idle_since = time.monotonic()
+            needed = f"{count(1, 'processor')} and {size(self._demand.bytes_per_worker + OWN_BYTES)} of memory"
             self._say(f"waiting for a node of the cluster that has {needed} to spare")
 
     def _missing(self, node: Node) -> Iterator[int]:
-        """How many workers each crew has that a node could have beside those it has."""
-        there = sum(hand.processors for hand in self._hands if hand.node.id == node.id)
-        in_all = sum(hand.processors for hand in self._hands if not hand.is_silent)
+        """The number of workers for each further actor that the node has room for."""
+        on_node = sum(handle.processors for handle in self._handles if handle.node.id == node.id)
+        total = sum(handle.processors for handle in self._handles if not handle.is_silent)
         fitting = node.processors
-        if self._means.share_bytes:
-            crews = math.ceil(node.processors / PROCESSORS_OF_CREW)
-            fitting = min(fitting, int(node.memory_bytes - crews * OWN_BYTES) // self._means.share_bytes)
-        left = min(fitting - there, self._means.most_workers - in_all)
+        if self._demand.bytes_per_worker:
+            actors = math.ceil(node.processors / PROCESSORS_PER_ACTOR)
+            fitting = min(fitting, int(node.memory_bytes - actors * OWN_BYTES) // self._demand.bytes_per_worker)
+        left = min(fitting - on_node, self._demand.max_workers - total)
         while left > 0:
-            workers = min(left, PROCESSORS_OF_CREW)
+            workers = min(left, PROCESSORS_PER_ACTOR)
             yield workers
             left -= workers
 
-    def _put(self, node: Node, workers: int) -> None:
-        all_bytes = workers * self._means.share_bytes
-        limit = None if self._means.memory_bytes is None else all_bytes
-        held = self._means.worker_bytes
-        equipment = NodeConfig(own_version(), self._preload, workers, held, limit, environment.exported())
-        actor = self._cluster.put_crew(node, equipment, all_bytes + OWN_BYTES)
-        self._hands.append(_ActorHandle(f"{node.id}/{next(self._names)}", node, actor, workers, workers))
+    def _start_actor(self, node: Node, workers: int) -> None:
+        all_bytes = workers * self._demand.bytes_per_worker
+        config = NodeConfig(
+            version=own_version(),
+            preload=self._preload,
+            workers=workers,
+            worker_bytes=self._demand.worker_bytes,
+            memory_bytes=None if self._demand.memory_bytes is None else all_bytes,
+            settings=environment.exported(),
+        )
+        actor = self._cluster.start_actor(node, config, all_bytes + OWN_BYTES)
+        self._handles.append(_ActorHandle(f"{node.id}/{next(self._actor_numbers)}", node, actor, workers, workers))
 
-    def _call(self, hand: _ActorHandle, dispatch: Dispatch, order: Any, terms: RetryPolicy) -> None:
-        """Tell a crew what to do, or give it items, if it has answered for what it was told before."""
-        if hand.call is not None:
+    def _call(self, handle: _ActorHandle, dispatch: Dispatch, order: Any, policy: RetryPolicy) -> None:
+        """Send an actor the function or further items, if it has answered the last call."""
+        if handle.call is not None:
             return
-        if hand.shift != self._shifts:
-            hand.shift, hand.call = self._shifts, hand.actor.begin.remote(order)
+        if handle.run_number != self._runs:
+            handle.run_number, handle.call = self._runs, handle.actor.begin.remote(order)
             return
-        workers = min(hand.workers, terms.workers or hand.workers)
-        window = workers * (1 + terms.ahead + dispatch.ahead())  # so that none waits while calls are on their way
-        items = dispatch.give(hand.name, window - dispatch.held(hand.name))
-        if items or dispatch.held(hand.name):
-            hand.call = hand.actor.exchange.remote(items)
+        workers = min(handle.workers, policy.workers or handle.workers)
+        window = workers * (1 + policy.prefetch + dispatch.reserve())
+        items = dispatch.give(handle.name, window - dispatch.held(handle.name))
+        if items or dispatch.held(handle.name):
+            handle.call = handle.actor.exchange.remote(items)
 
     def _answered(self) -> list[_ActorHandle]:
-        """The crews whose calls are answered, or never will be."""
+        """Wait a moment; the actors whose calls have an answer or an error."""
         started = time.monotonic()
-        calls = {hand.call: hand for hand in self._hands if hand.call is not None}
+        calls = {handle.call: handle for handle in self._handles if handle.call is not None}
         if calls:
             answered = [calls[call] for call in self._cluster.answered(list(calls), WAIT_SECONDS)]
         else:
             time.sleep(WAIT_SECONDS)
             answered = []
         seconds = min(time.monotonic() - started, MAX_WAIT_SECONDS)
-        for hand in self._hands:
-            hand.silent_seconds = hand.silent_seconds + seconds if hand.call is not None else 0.0
+        for handle in self._handles:
+            handle.silent_seconds = handle.silent_seconds + seconds if handle.call is not None else 0.0
         return answered
 
-    def _heard(self, hand: _ActorHandle, dispatch: Dispatch) -> Iterator[Outcome[Any, Any]]:
-        call, hand.call = hand.call, None
+    def _receive(self, handle: _ActorHandle, dispatch: Dispatch) -> Iterator[Outcome[Any, Any]]:
+        call, handle.call = handle.call, None
         try:
-            told = self._cluster.answer(call)
+            reply = self._cluster.answer(call)
         except NodeLostError as lost:
-            if lost.by_itself and not hand.has_answered:
-                self._gone.attempts[hand.node.id] += 1
-                self._gone.node, self._gone.reason = hand.node.name, str(lost)
-            yield from self._lost(hand, dispatch, str(lost))
+            if lost.by_itself and not handle.has_answered:
+                self._start_failures.by_node[handle.node.id] += 1
+                self._start_failures.node, self._start_failures.reason = handle.node.name, str(lost)
+            self._remove(handle)
+            yield from self._lose(handle, dispatch, str(lost))
             return
-        hand.has_answered, hand.is_silent, hand.silent_seconds, hand.workers = True, False, 0.0, told.workers
-        yield from self._told(self._counted(hand, told, dispatch))
-        for node in [node for node, faults in dispatch.faults.items() if faults >= FAULTS]:
-            yield from self._given_up(node, dispatch)
+        handle.has_answered, handle.is_silent, handle.silent_seconds = True, False, 0.0
+        handle.workers = reply.workers
+        yield from self._with_workers(self._accepted(handle, reply, dispatch))
+        for node in [node for node, faults in dispatch.faults.items() if faults >= MAX_FAULTS]:
+            yield from self._exclude(node, dispatch)
 
-    def _counted(self, hand: _ActorHandle, told: NodeReply, dispatch: Dispatch) -> Iterator[Outcome[Any, Any]]:
-        for outcome in told.outcomes:
-            worker = replace(outcome.worker, node=hand.node.name)
-            counted = dispatch.answer(hand.name, outcome.item, replace(outcome, worker=worker))
-            if counted is not None:
-                yield counted
+    def _accepted(self, handle: _ActorHandle, reply: NodeReply, dispatch: Dispatch) -> Iterator[Outcome[Any, Any]]:
+        """The outcomes that count, with the name of the node."""
+        for outcome in reply.outcomes:
+            worker = replace(outcome.worker, node=handle.node.name)
+            accepted = dispatch.answer(handle.name, outcome.item, replace(outcome, worker=worker))
+            if accepted is not None:
+                yield accepted
 
-    def _told(self, outcomes: Iterable[Outcome[Any, Any]]) -> Iterator[Outcome[Any, Any]]:
-        """Outcomes as the caller sees them: a death leaves the workers of all nodes."""
+    def _with_workers(self, outcomes: Iterable[Outcome[Any, Any]]) -> Iterator[Outcome[Any, Any]]:
+        """The outcomes; each death with the number of workers on all nodes."""
         for outcome in outcomes:
             yield replace(outcome, workers=self.workers) if isinstance(outcome, Died) else outcome
 
-    def _lost(self, hand: _ActorHandle, dispatch: Dispatch, reason: str) -> Iterator[Outcome[Any, Any]]:
-        """A crew is no more: what it had is given to others."""
-        self._remove(hand)
-        yield from self._told(dispatch.lose(hand.name, ExitReport(0, Cause.LOST, detail=reason), _worker(hand)))
+    def _lose(self, handle: _ActorHandle, dispatch: Dispatch, reason: str) -> Iterator[Outcome[Any, Any]]:
+        """Assign the items of a lost actor to others."""
+        worker = Worker(0, 0, handle.node.name)  # which one of them is not known
+        yield from self._with_workers(dispatch.lose(handle.name, ExitReport(0, Cause.NODE_LOST, detail=reason), worker))
 
-    def _given_up(self, node: str, dispatch: Dispatch) -> Iterator[Outcome[Any, Any]]:
-        """A node that fails at what others can do is not used any more."""
+    def _exclude(self, node: str, dispatch: Dispatch) -> Iterator[Outcome[Any, Any]]:
+        """Stop using a node that fails at items which others can do."""
         del dispatch.faults[node]
-        self._unfit.add(node)
-        hands = [hand for hand in self._hands if hand.node.id == node]
-        for name in {hand.node.name for hand in hands}:
+        self._excluded_nodes.add(node)
+        handles = [handle for handle in self._handles if handle.node.id == node]
+        for name in {handle.node.name for handle in handles}:
             self._say(f"note: node {name} is not used any more: it fails at what others can do")
-        for hand in hands:
-            yield from self._lost(hand, dispatch, "its node is not used any more")
+        for handle in handles:
+            self._remove(handle)
+            yield from self._lose(handle, dispatch, "its node is not used any more")
 
-    def _fallen_silent(self) -> Iterator[_ActorHandle]:
-        """The crews that should have answered by now; those that are only being started may take longer."""
-        for hand in self._hands:
-            if hand.has_answered and not hand.is_silent and hand.silent_seconds > SILENT_SECONDS:
-                hand.is_silent = True
-                yield hand
+    def _newly_silent(self) -> Iterator[_ActorHandle]:
+        """The actors that are overdue since now; one that has not started yet may take longer."""
+        for handle in self._handles:
+            if handle.is_up and handle.silent_seconds > SILENT_SECONDS:
+                handle.is_silent = True
+                yield handle
 
-    def _remove(self, hand: _ActorHandle) -> None:
-        if hand in self._hands:
-            self._hands.remove(hand)
-            self._cluster.remove_crew(hand.actor)
-
-
-def _worker(hand: _ActorHandle) -> Worker:
-    """Whoever of a crew it was."""
-    return Worker(0, 0, hand.node.name)
+    def _remove(self, handle: _ActorHandle) -> None:
+        if handle in self._handles:
+            self._handles.remove(handle)
+            self._cluster.kill_actor(handle.actor)

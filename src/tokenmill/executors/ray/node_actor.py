@@ -1,7 +1,7 @@
-"""The workers of one node, or of some of its processors, for an executor that gives out work to many nodes.
+"""The actor that supervises the workers of one node, or of some of its processors.
 
-A crew is a local executor that is talked to by calls: what kills or stops a worker is found out, named and survived on
-its own node, as it would be without a cluster.
+It is a local executor behind remote calls: the death of a worker is detected, named and survived on its own node, as
+it is without a cluster.
 """
 
 from __future__ import annotations
@@ -14,22 +14,28 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from tokenmill.errors import RunFailed
-from tokenmill.executors.local import LOOK_SECONDS, ActiveRun, LocalExecutor
+from tokenmill.executors.local import CHECK_SECONDS, ActiveRun, LocalExecutor
 from tokenmill.executors.outcomes import Died, Outcome, RetryPolicy
 from tokenmill.system import environment, machine
 
-BEAT_SECONDS = 1.0
-"""After how long a crew answers, even if it has nothing to tell."""
+# Seconds after which an actor replies even without an outcome.
+REPLY_SECONDS = 1.0
 
+# Seconds that an actor waits for further outcomes after the first: short items share a reply.
 GATHER_SECONDS = 0.02
-"""How long it waits for more outcomes after the first: many that take no time are told together."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeConfig:
-    """What a crew is made with: modules to load first, how much its workers may hold, and settings of this process.
+    """The configuration of an actor.
 
-    `version` is that of tokenmill where the work is given out: the crew's has to be the same.
+    Attributes:
+        version: The driver's version of tokenmill; the actor's has to be the same.
+        preload: Modules that workers load first.
+        workers: Number of workers.
+        worker_bytes: A worker that holds more is replaced between items.
+        memory_bytes: Budget of all workers of the actor.
+        settings: Environment variables that the driver shares with its workers.
     """
 
     version: str
@@ -42,19 +48,19 @@ class NodeConfig:
 
 @dataclass(frozen=True, slots=True)
 class NodeReply:
-    """What a crew tells: outcomes, with the number of the item in place of the item, and how many workers it has."""
+    """Outcomes, each with the number of its item in place of the item, and the number of workers."""
 
     outcomes: list[Outcome[int, Any]]
     workers: int
 
 
 def own_version() -> str:
-    """The version of tokenmill that is installed here."""
+    """The installed version of tokenmill."""
     return importlib.metadata.version("tokenmill")
 
 
 class _Feed:
-    """Items that come by and by: an iterator that may have more after its end."""
+    """An iterator that can have further items after it was exhausted."""
 
     def __init__(self) -> None:
         self.items: deque[Any] = deque()
@@ -69,43 +75,39 @@ class _Feed:
 
 
 class NodeActor:
-    """Supervised workers. Make and use it in one thread: they end with it."""
+    """Supervises workers. Create and use it in one thread: the workers end with that thread."""
 
-    def __init__(self, equipment: NodeConfig) -> None:
-        if equipment.version != own_version():
-            raise RunFailed(f"it has tokenmill {own_version()}, and the run is of tokenmill {equipment.version}")
+    def __init__(self, config: NodeConfig) -> None:
+        if config.version != own_version():
+            raise RunFailed(f"it has tokenmill {own_version()}, and the run is of tokenmill {config.version}")
         self._own_settings = environment.exported()
-        environment.use_exported(self._own_settings, equipment.settings)
+        environment.use_exported(self._own_settings, config.settings)
         machine.reset_oom_score()  # Ray raises the score of its processes: the kernel would kill the actor first
-        self._equipment = equipment
-        self._executor = LocalExecutor(equipment.preload)
+        self._config = config
+        self._executor = LocalExecutor(config.preload)
         self._feed = _Feed()
         self._numbers: dict[int, list[int]] = {}
-        self._shift: ActiveRun | None = None
+        self._run: ActiveRun | None = None
 
     def begin(self, order: tuple[Callable[[Any], Any], RetryPolicy, dict[str, str]]) -> NodeReply:
-        """From now on, do this with the items that come, on these terms and with these settings of storage.
-
-        What was being done is left.
-        """
-        function, terms, given = order
-        environment.use_exported(self._own_settings, given)
-        it = self._equipment
-        if self._shift is None:  # later there may be fewer, because memory ran out
-            self._executor.start(it.workers, it.worker_bytes, it.memory_bytes)
+        """Begin a run with this function, policy and environment; an earlier run is abandoned."""
+        function, policy, settings = order
+        environment.use_exported(self._own_settings, settings)
+        if self._run is None:  # a later run may have fewer workers, because memory ran out
+            self._executor.start(self._config.workers, self._config.worker_bytes, self._config.memory_bytes)
         self._feed, self._numbers = _Feed(), {}
-        self._shift = self._executor.begin(function, self._feed, terms)
-        return NodeReply([], len(self._executor.pids))  # which waits until all workers are there
+        self._run = self._executor.begin(function, self._feed, policy)
+        return NodeReply([], len(self._executor.pids))  # `pids` waits until all workers are started
 
     def exchange(self, items: list[tuple[int, Any]]) -> NodeReply:
-        """Take more items; tell what has come of some, or after a while that nothing has."""
+        """Take further items; reply with outcomes, or without any after a while."""
         for number, item in items:
             self._feed.items.append(item)
-            self._numbers.setdefault(id(item), []).append(number)  # an item is known by itself while it is here
+            self._numbers.setdefault(id(item), []).append(number)  # the item lives until its outcome
         outcomes: list[Outcome[int, Any]] = []
-        until = time.monotonic() + BEAT_SECONDS
-        while self._shift is not None and self._executor.hand_out(self._shift) and time.monotonic() < until:
-            for outcome in self._executor.collect(self._shift, min(LOOK_SECONDS, until - time.monotonic())):
+        until = time.monotonic() + REPLY_SECONDS
+        while self._run is not None and self._executor.hand_out(self._run) and time.monotonic() < until:
+            for outcome in self._executor.collect(self._run, min(CHECK_SECONDS, until - time.monotonic())):
                 if not outcomes:
                     until = time.monotonic() + GATHER_SECONDS
                 outcomes.append(self._numbered(outcome))

@@ -1,8 +1,8 @@
-"""A Ray cluster of one node that this process starts for itself: on loopback only, behind a token of its own.
+"""A private Ray cluster of one node: on loopback only, and with a token of its own.
 
-A process that can talk to a Ray cluster can run code on it. Ray listens on all interfaces, and keeps its default token
-in a file that every user can read; so neither is used here. Ray has no option for a cluster on loopback: it is made by
-Ray's own switch for platforms without clusters, and the result is checked, in case another release of Ray ignores it.
+A process that can connect to a Ray cluster can run code on it. By default Ray listens on all interfaces, and keeps its
+token in a file that every user can read. Ray has no option for a cluster on loopback: this module uses Ray's switch
+for platforms without clusters, and checks the result, in case another release of Ray ignores the switch.
 """
 
 from __future__ import annotations
@@ -17,13 +17,17 @@ from typing import Any
 from tokenmill.errors import RunFailed, UsageError
 
 LOOPBACK = "127.0.0.1"
+
+# Length of the cluster's secret token.
 TOKEN_BYTES = 32
+
+# The first release of Ray with token authentication.
 MIN_RAY = "2.52"
-"""The first release of Ray with token authentication."""
 
+# The processes of Ray without which its node is dead.
 VITAL = ("gcs_server", "raylet")
-"""The processes of Ray without which its node is dead."""
 
+# Ray's environment variables for the way of authentication and the token.
 AUTHENTICATION = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN")
 
 
@@ -33,7 +37,7 @@ def is_needed(ray: Any) -> bool:
 
 
 class OwnCluster:
-    """The cluster and its processes, which are children of this one, until `close`."""
+    """The cluster, whose processes are children of this one, until `close`."""
 
     def __init__(self, ray: Any, options: dict[str, Any]) -> None:
         _check_release(ray)
@@ -55,7 +59,7 @@ class OwnCluster:
         return [] if node is None else [name for name, _ in node.dead_processes() if name in VITAL]
 
     def close(self) -> None:
-        """End the cluster, and leave Ray's settings in this process as they were."""
+        """End the cluster, and restore Ray's settings in this process."""
         self._ray.shutdown()
         self._constants.ENABLE_RAY_CLUSTER = self._reachable_before
         _authenticate(self._ray, *self._environment_before.values())

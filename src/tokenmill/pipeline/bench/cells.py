@@ -9,18 +9,19 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from tokenmill.errors import SourceError
-from tokenmill.executors.outcomes import Died, RetryPolicy
+from tokenmill.executors.fan_out import run_all
+from tokenmill.executors.outcomes import RetryPolicy
 from tokenmill.humanize import count, duration
 from tokenmill.pipeline.bench.measurement import Measurement
 from tokenmill.pipeline.bench.readings import Readings
 from tokenmill.pipeline.bench.timing import TimedTokenize
-from tokenmill.pipeline.sample import successes
+from tokenmill.pipeline.sample import raise_failure
 from tokenmill.store.part import part_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
-    from tokenmill.executors.outcomes import Executor, Outcome
+    from tokenmill.executors.outcomes import Died, Executor
     from tokenmill.executors.progress import Reporter
     from tokenmill.pipeline.bench.sample import Draw
     from tokenmill.pipeline.bench.timing import Timing
@@ -136,11 +137,15 @@ class Cells:
 
     def _run(self, function: Callable[[UnitTask], Any], turn: Measurement, until: float) -> int:
         """Let the workers do units until then, and tell how many it were."""
-        outcomes = self.executor.run(
-            function, self._tasks(turn.workers, until), RetryPolicy(workers=turn.workers, ahead=self.ahead)
-        )
         given = 0
-        for done in successes(_noting_deaths(outcomes, turn.deaths)):
+        for done in run_all(
+            self.executor,
+            function,
+            self._tasks(turn.workers, until),
+            policy=RetryPolicy(workers=turn.workers, prefetch=self.ahead),
+            on_death=turn.deaths.append,
+            on_failure=raise_failure,
+        ):
             turn.add(done.value, done.worker.pid)
             self._take(done.value, done.item)
             given += 1
@@ -163,16 +168,6 @@ class Cells:
             if given >= least and time.monotonic() >= until:
                 return
             yield self.draw.next()
-
-
-def _noting_deaths(
-    outcomes: Iterable[Outcome[UnitTask, Any]], deaths: list[Died[Any]]
-) -> Iterator[Outcome[UnitTask, Any]]:
-    """The outcomes, with the deaths among them noted."""
-    for outcome in outcomes:
-        if isinstance(outcome, Died):
-            deaths.append(outcome)
-        yield outcome
 
 
 def _told(death: Died[Any], engine: str, workers: int) -> str:

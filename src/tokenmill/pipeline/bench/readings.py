@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from tokenmill.executors.outcomes import Done
+from tokenmill.executors.fan_out import ignore, run_all
+from tokenmill.executors.outcomes import DEFAULT_POLICY
 from tokenmill.pipeline.bench.compression import Beginning, packed_share
 from tokenmill.sources.delimited import EXPECTED_COMPRESSION, codec_of
 
@@ -104,8 +105,8 @@ class Readings:
     def _packing(self, executor: Executor) -> tuple[dict[str, float], bool]:
         """How much compressed files shrink, and whether that is a guess, because none of them could be asked."""
         wanted = [packed for reading in self._furthest.values() if (packed := reading.packed()) is not None]
-        told = executor.run(packed_share, wanted[:MAX_FILES])
-        known = {outcome.item.file.path: outcome.value for outcome in told if isinstance(outcome, Done)}
+        measured = run_all(executor, packed_share, wanted[:MAX_FILES], policy=DEFAULT_POLICY, on_failure=ignore)
+        known = {done.item.file.path: done.value for done in measured}
         usual = sum(known.values()) / len(known) if known else 1 / EXPECTED_COMPRESSION
         return {each.file.path: usual for each in wanted} | known, bool(wanted) and not known
 
