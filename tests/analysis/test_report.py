@@ -19,10 +19,10 @@ import tokenmill
 from tests.support.corpora import SMALL_TIKTOKEN, write_parquet
 from tests.support.servers.seaweed import Bucket
 from tokenmill.analysis.html import render
-from tokenmill.analysis.html.markup import share, short
+from tokenmill.analysis.html.markup import percent, short_number
 from tokenmill.analysis.html.plots import Series, Tick, plot
 from tokenmill.analysis.statistics import LengthBin, Statistics
-from tokenmill.analysis.visible_text import named, spelled, visible
+from tokenmill.analysis.visible_text import decode_token, display_name, make_visible
 from tokenmill.errors import TokenmillError, UsageError
 from tokenmill.storage import folder_at
 
@@ -288,23 +288,23 @@ def test_shares_do_not_lie(part: int, whole: int, word: str) -> None:
     """What is little is not called nothing, and what is nearly all is not called all."""
     from tokenmill.cli.report_output import _share
 
-    assert share(part, whole) == word
+    assert percent(part, whole) == word
     if part:
         assert _share(part, whole) == word.replace("< ", "<").replace("> ", ">")
 
 
 def test_pieces_can_be_seen() -> None:
     """White space, control characters, marks without a letter and half characters are shown, each in its way."""
-    assert visible(" a\n\t\x00\u202e\u0301") == "\u2423a\u23ce\u21e5\\x00\\u202e\u25cc\u0301"
-    assert spelled(b"a\xff") == "a\\xff"
-    assert [named(""), named(" "), named("a b")] == ["(empty)", "\u2423", "a b"]
+    assert make_visible(" a\n\t\x00\u202e\u0301") == "\u2423a\u23ce\u21e5\\x00\\u202e\u25cc\u0301"
+    assert decode_token(b"a\xff") == "a\\xff"
+    assert [display_name(""), display_name(" "), display_name("a b")] == ["(empty)", "\u2423", "a b"]
 
 
 @pytest.mark.parametrize("values", [[0.0], [0.0, 0.0], [1e-9], [3.0, 1e15], [7] * 100])
 def test_plots_stay_in_their_frame(values: list[float]) -> None:
     """Whatever the values, bars end inside the picture, and its scale reaches the largest."""
     for shape in ("bars", "area", "line"):
-        html = plot("t", [Series("s", values, ["x"] * len(values), shape)], [Tick(0, "0")], short)
+        html = plot("t", [Series("s", values, ["x"] * len(values), shape)], [Tick(0, "0")], short_number)
         Page(html)
         heights = [float(number) for number in re.findall(r'height="([\d.e-]+)"', html)]
         assert all(0 <= height <= 100.001 for height in heights)
@@ -313,7 +313,7 @@ def test_plots_stay_in_their_frame(values: list[float]) -> None:
 
 def test_one_bin_has_its_mark_and_its_point(tmp_path: Path) -> None:
     """Where all documents are of one length, the axis names it, and the line is a dot."""
-    html = plot("t", [Series("s", [3.0], ["x"], "line")], [], short)
+    html = plot("t", [Series("s", [3.0], ["x"], "line")], [], short_number)
     (points,) = re.findall(r'points="([^"]+)"', html)
     assert len(points.split()) == 2
     found = tokenmill.stats(prepared(tmp_path, write_parquet(tmp_path / "a.parquet", ["one"])))
@@ -369,7 +369,7 @@ def test_many_sources_are_told_together(hostile: str) -> None:
 def test_counts_have_whole_numbers_beside_them() -> None:
     """An axis of counts has no halves, and no number twice."""
     for most in (1, 2, 3, 7, 10, 11, 99, 1001):
-        html = plot("t", [Series("s", [most], ["x"])], [], short)
+        html = plot("t", [Series("s", [most], ["x"])], [], short_number)
         beside = re.findall(r'bottom:[\d.]+%">([^<]+)<', html)
         assert len(set(beside)) == len(beside) >= 2
         assert not any("." in word for word in beside if not word.endswith("k"))

@@ -19,9 +19,9 @@ import tokenmill
 from tests.support.corpora import SMALL_JSON, SMALL_TIKTOKEN, write_parquet
 from tokenmill.analysis import by_column, duplicates, history
 from tokenmill.analysis.by_column import ValueCount, ValueCounts
-from tokenmill.analysis.count_parts import CountParts, PartCounts, TokenRange, TokenTexts, count_tokens
+from tokenmill.analysis.count_parts import CountParts, PartCounts, PartGroup, TokenSizes, count_tokens
 from tokenmill.analysis.lengths import BUCKETS, LONGEST, LengthCounts, bucket, first_lengths
-from tokenmill.analysis.totals import length_figures
+from tokenmill.analysis.totals import summarize_lengths
 from tokenmill.errors import CorruptStore, IncompleteStore, SourceError, UsageError
 from tokenmill.storage import folder_at
 from tokenmill.store import layout
@@ -87,13 +87,13 @@ def test_counts_do_not_depend_on_how_documents_are_cut(
     run = layout.require_run(folder_at(directory))
     folder = folder_at(directory)
     parts = ListedParts.of(folder, run, layout.require_manifest(folder, run))
-    count_parts, stretch = CountParts(directory, run.job, parts), TokenRange(0, 0, run.units)
-    whole = count_parts(stretch)
+    count_parts, group = CountParts(directory, run.job, parts), PartGroup(0, 0, run.units)
+    whole = count_parts(group)
     monkeypatch.setattr("tokenmill.analysis.count_parts.DOCUMENTS_PER_BATCH", 2)
-    cut = count_parts(stretch)
+    cut = count_parts(group)
     for name in ("ratios", "by_source", "tokens"):
         assert np.array_equal(getattr(whole, name), getattr(cut, name))
-    assert length_figures(whole.lengths) == length_figures(cut.lengths)
+    assert summarize_lengths(whole.lengths) == summarize_lengths(cut.lengths)
 
 
 def test_the_small_vocabulary_is_faithful(tmp_path: Path, documents: list[str]) -> None:
@@ -111,7 +111,7 @@ def test_tokens_are_counted_however_they_are_cut(documents: list[list[int]], at_
     counts = np.zeros(10, np.int64)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("tokenmill.analysis.count_parts.TOKENS_PER_BATCH", at_once)
-        written = count_tokens("store", 0, content(documents), counts, TokenTexts(sizes, 3))
+        written = count_tokens("store", 0, content(documents), counts, TokenSizes(sizes, 3))
     assert written.tolist() == [sum(each) - 3 for each in documents]
     assert counts.tolist() == [sum(each.count(token) for each in documents) for token in range(10)]
 
@@ -119,7 +119,7 @@ def test_tokens_are_counted_however_they_are_cut(documents: list[list[int]], at_
 def test_a_token_that_there_is_not_is_refused() -> None:
     """A part with an id beyond the vocabulary is damaged, and not counted."""
     with pytest.raises(CorruptStore, match="holds token 9, of 5"):
-        count_tokens("store", 3, content([[1, 9]]), np.zeros(5, np.int64), TokenTexts(np.ones(5, np.int64), 0))
+        count_tokens("store", 3, content([[1, 9]]), np.zeros(5, np.int64), TokenSizes(np.ones(5, np.int64), 0))
 
 
 @given(st.lists(st.integers(0, 1 << 50), min_size=1, max_size=50))
@@ -129,7 +129,7 @@ def test_quantiles_are_as_near_as_promised(lengths: list[int]) -> None:
     counts, halves = LengthCounts(), LengthCounts()
     counts.add(np.array(lengths[::2], np.int64))
     halves.add(np.array(lengths[1::2], np.int64))
-    counts.join(halves)
+    counts.merge(halves)
     ordered = sorted(lengths)
     for share in (0.01, 0.25, 0.5, 0.75, 0.99, 1.0):
         exact = ordered[min(max(int(np.ceil(share * len(ordered))), 1), len(ordered)) - 1]
@@ -183,7 +183,7 @@ def test_duplicates_do_not_depend_on_ranges_or_files(documents: list[list[int]],
             duplicates.spill(duplicates.scratch_path(scratch, file), [whole[file::files]], ranges)
         found = duplicates.DuplicateCounts()
         for number in reversed(range(ranges)):
-            found = duplicates.join(found, duplicates.CountDuplicates(scratch, files, ranges)(number))
+            found = duplicates.merge(found, duplicates.CountDuplicates(scratch, files, ranges)(number))
     assert found == expected
 
 
@@ -197,7 +197,7 @@ def test_copies_take_one_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         assert written == 4 * 8 + 2 * duplicates.RECORD.itemsize
     found = duplicates.DuplicateCounts()
     for number in range(3):
-        found = duplicates.join(found, duplicates.CountDuplicates(str(tmp_path), 2, 3)(number))
+        found = duplicates.merge(found, duplicates.CountDuplicates(str(tmp_path), 2, 3)(number))
     assert (found.groups, found.documents, found.tokens) == (2, 9999 + 1, 2 * 9999 + 1)
     assert [(each.copies, each.tokens, each.row) for each in found.largest] == [(10_000, 2, 0), (2, 1, 0)]
 
@@ -329,7 +329,7 @@ def test_too_many_values_are_folded(monkeypatch: pytest.MonkeyPatch) -> None:
     counts = ValueCounts()
     for number in range(100):
         other = ValueCounts({f"v{number}": ValueCount(1, number, 0), "big": ValueCount(1, 1000, 0)})
-        counts.join(other)
+        counts.merge(other)
     total = sum(each.tokens for each in counts.counts.values()) + counts.others.tokens
     assert total == sum(range(100)) + 100_000
     assert counts.folded
@@ -508,7 +508,7 @@ def test_no_log_is_no_history(tmp_path: Path) -> None:
 
 
 def test_counts_of_nothing_add_nothing() -> None:
-    """A stretch of parts without documents leaves a tally as it was."""
+    """A group of parts without documents leaves a tally as it was."""
     from tokenmill.analysis.totals import Totals
 
     tally = Totals(4, 2)

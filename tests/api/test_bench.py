@@ -21,14 +21,14 @@ import tokenmill
 from tests.support.corpora import SMALL_JSON, SMALL_TIKTOKEN, write_parquet
 from tests.support.servers.hub import Hub
 from tests.support.servers.seaweed import Bucket
-from tokenmill.api import bench
-from tokenmill.api.bench import _usual_counts
 from tokenmill.errors import SourceError, UsageError
 from tokenmill.executors.local import LocalExecutor
 from tokenmill.pipeline import plan
 from tokenmill.pipeline.bench import cells, made_up_text, measurement, readings, sample, scratch
-from tokenmill.pipeline.bench.compression import Beginning, packed_share
-from tokenmill.pipeline.bench.forecast import Cell, corpus_of, forecast, kept_busy, limit
+from tokenmill.pipeline.bench import run as bench_run
+from tokenmill.pipeline.bench.compression import CompressedPrefix, compression_ratio
+from tokenmill.pipeline.bench.forecast import Cell, average_busy_workers, describe_limit, forecast, make_corpus
+from tokenmill.pipeline.bench.options import default_worker_counts
 from tokenmill.pipeline.bench.timing import Steps, Stop, Timing
 from tokenmill.sources import discover, file_at, split_file
 from tokenmill.sources.documents import ReadOptions, Slice, SourceFile
@@ -51,7 +51,9 @@ def run(*arguments: str | Path, code: int = 0) -> subprocess.CompletedProcess[st
 
 
 def cell(workers: int, bytes_per_second: float, wall: Steps, cpu: Steps) -> Cell:
-    return Cell("gigatoken", workers, True, 2, 1, bytes_per_second, bytes_per_second / 2, 1, wall, cpu, wall.shares())
+    return Cell(
+        "gigatoken", workers, True, 2, 1, bytes_per_second, bytes_per_second / 2, 1, wall, cpu, wall.fractions()
+    )
 
 
 BUSY = Steps(read=1, encode=8, check=0.5, write=0.5)
@@ -59,7 +61,7 @@ BUSY = Steps(read=1, encode=8, check=0.5, write=0.5)
 
 def test_a_forecast_is_exact_arithmetic() -> None:
     """Hours, core-hours, money, disk and machines follow from text, rate, workers and price; starting counts once."""
-    corpus = corpus_of(sources=3, source_bytes=10**12, text_bytes=4e12, documents=1e9, tokens=1e12, token_bytes=2)
+    corpus = make_corpus(sources=3, source_bytes=10**12, text_bytes=4e12, documents=1e9, tokens=1e12, token_bytes=2)
     assert (corpus.store_bytes, corpus.export_bytes) == (2 * 10**12 + 20 * 10**9, 2 * 10**12)
     assert corpus.bytes_per_token == 4.0
     told = forecast(cell(8, 10e6, BUSY, BUSY), corpus, start_seconds=20.0, cores=16, price=0.05)
@@ -73,7 +75,7 @@ def test_a_forecast_is_exact_arithmetic() -> None:
 
 def test_no_more_cores_are_paid_for_than_there_are() -> None:
     """More workers than cores take the machine's cores, and without a price nothing is said of money."""
-    corpus = corpus_of(sources=1, source_bytes=1, text_bytes=3600, documents=1, tokens=900, token_bytes=2)
+    corpus = make_corpus(sources=1, source_bytes=1, text_bytes=3600, documents=1, tokens=900, token_bytes=2)
     told = forecast(cell(8, 1, BUSY, BUSY), corpus, start_seconds=0.0, cores=4, price=None)
     assert (told.core_hours, told.money, told.machines_for_a_day) == (4.0, None, 1)
 
@@ -103,16 +105,16 @@ def test_the_limit_is_told(wall: Steps, cpu: Steps, words: str) -> None:
     """The largest step limits; whether it works or waits is told by the processor's time, as encoding gets it."""
     import re
 
-    assert re.search(words, limit(cell(1, 1e6, wall, cpu), None, 4))
+    assert re.search(words, describe_limit(cell(1, 1e6, wall, cpu), None, 4))
 
 
 def test_workers_that_hinder_each_other_are_told() -> None:
     """If four workers on four cores give less than three times one, more cores are not what is missing."""
     alone = cell(1, 10e6, BUSY, BUSY)
-    assert "4 workers give 1.2 times one" in limit(cell(4, 12e6, BUSY, BUSY), alone, 4)
-    assert "more cores help" in limit(cell(4, 39e6, BUSY, BUSY), alone, 4)
+    assert "4 workers give 1.2 times one" in describe_limit(cell(4, 12e6, BUSY, BUSY), alone, 4)
+    assert "more cores help" in describe_limit(cell(4, 39e6, BUSY, BUSY), alone, 4)
     halved = Steps(read=0.5, encode=4, check=0.25, write=0.25)
-    assert "more cores help" in limit(cell(8, 39e6, BUSY, halved), alone, 4), "two workers to a core"
+    assert "more cores help" in describe_limit(cell(8, 39e6, BUSY, halved), alone, 4), "two workers to a core"
 
 
 @pytest.mark.parametrize(
@@ -120,7 +122,7 @@ def test_workers_that_hinder_each_other_are_told() -> None:
 )
 def test_worker_counts_double_up_to_the_default(default: int, counts: list[int]) -> None:
     """1, 2, 4, ... and the default, which is always among them."""
-    assert _usual_counts(default) == counts
+    assert default_worker_counts(default) == counts
 
 
 @pytest.mark.parametrize("engines", [1, 2])
@@ -151,18 +153,18 @@ def test_units_are_drawn_from_all_over_and_numbered_anew(tmp_path: Path) -> None
     sources = discover([str(tmp_path / "a.jsonl")]).table
     units = plan.build_plan([split_file(file_at(sources, 0), ReadOptions(), 1000)], 1000, None)
     taken = sample.BenchSample(sources, units)
-    draw = sample.Draw(taken)
+    draw = sample.UnitDraw(taken)
     tasks = [draw.next() for _ in range(2 * len(units))]
     starts = [task.piece.start for task in tasks if task.piece]
     assert len(set(starts[: len(units)])) == len(units)
     assert starts[: len(units)] == starts[len(units) :]
     assert max(starts[:10]) - min(starts[:10]) > 50_000
     assert [task.unit for task in tasks] == list(range(len(tasks)))
-    little = sample.Draw(taken, most_bytes=2500)
+    little = sample.UnitDraw(taken, max_bytes=2500)
     drawn = [little.next() for _ in range(20)]
     assert len({task.piece for task in drawn}) == 2, "no more than was said"
-    assert [units["start"][little.place(task)].as_py() for task in drawn] == [task.piece.start for task in drawn]
-    assert len({sample.Draw(taken, most_bytes=1).next().piece for _ in range(20)}) == 1, "but one in any case"
+    assert [units["start"][little.sample_index(task)].as_py() for task in drawn] == [task.piece.start for task in drawn]
+    assert len({sample.UnitDraw(taken, max_bytes=1).next().piece for _ in range(20)}) == 1, "but one in any case"
 
 
 def test_bench_tells_all_in_json(tmp_path: Path, documents: list[str]) -> None:
@@ -210,7 +212,7 @@ def test_without_a_source_the_text_is_made_up(monkeypatch: pytest.MonkeyPatch, t
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     seen: list[str] = []
     monkeypatch.setattr(
-        bench, "write_made_up", lambda to: seen.extend(os.listdir(tmp_path)) or made_up_text.write_made_up(to)
+        bench_run, "write_made_up", lambda to: seen.extend(os.listdir(tmp_path)) or made_up_text.write_made_up(to)
     )
     told = tokenmill.bench(tokenizer=SMALL_JSON, workers=1, seconds=0.2)
     assert len(seen) == 1, "if it is killed, one directory is left"
@@ -313,13 +315,13 @@ def test_a_unit_that_was_broken_off_counts_by_what_was_read_of_it() -> None:
     """By its rows if the plan has them, else by bytes: of a range, of several files, or of a file that is unpacked."""
     plain, packed = (SourceFile(n, f"{n}.jsonl{end}", "jsonl", 1000, "") for n, end in enumerate(("", ".gz")))
     piece = plan.UnitTask(0, (plain,), 400, Slice(600, 1000))
-    assert reading(piece, 5, None).share({}) == 1
-    assert reading(piece, 5, Stop(0, 700)).share({}) == 0.25
-    assert reading(piece, 5, Stop(0, 1200)).share({}) == 1, "a line that goes on after the range"
-    assert reading(msgspec.structs.replace(piece, rows=50), 5, Stop(0, 5)).share({}) == 0.1
+    assert reading(piece, 5, None).fraction({}) == 1
+    assert reading(piece, 5, Stop(0, 700)).fraction({}) == 0.25
+    assert reading(piece, 5, Stop(0, 1200)).fraction({}) == 1, "a line that goes on after the range"
+    assert reading(msgspec.structs.replace(piece, rows=50), 5, Stop(0, 5)).fraction({}) == 0.1
     both = reading(plan.UnitTask(0, (plain, packed), 5000), 5, Stop(1, 5000))
-    assert both.packed() == Beginning(packed, 5000)
-    assert both.share({packed.path: 0.1}) == 0.75
+    assert both.prefix() == CompressedPrefix(packed, 5000)
+    assert both.fraction({packed.path: 0.1}) == 0.75
 
 
 def test_units_that_were_not_read_are_as_those_that_were() -> None:
@@ -329,11 +331,11 @@ def test_units_that_were_not_read_are_as_those_that_were() -> None:
     found = readings.Readings()
     file = SourceFile(0, "0.jsonl", "jsonl", 1000, "")
     large, small = (plan.UnitTask(n, (file,), size, Slice(0, size)) for n, size in enumerate((1000, 10)))
-    found.take(1, small, Timing(0, 0, 0, 3, None, 0, BUSY, BUSY))
-    found.take(0, large, Timing(200, 20, 40, 20, Stop(0, 100), 0, BUSY, BUSY))
-    found.take(0, large, Timing(100, 10, 20, 10, Stop(0, 50), 0, BUSY, BUSY))
+    found.add(1, small, Timing(0, 0, 0, 3, None, 0, BUSY, BUSY))
+    found.add(0, large, Timing(200, 20, 40, 20, Stop(0, 100), 0, BUSY, BUSY))
+    found.add(0, large, Timing(100, 10, 20, 10, Stop(0, 50), 0, BUSY, BUSY))
     with LocalExecutor() as pool:
-        held = found.found(sample.BenchSample(sources, units), pool)
+        held = found.totals(sample.BenchSample(sources, units), pool)
     assert found.text_bytes == 200
     assert held.unit_bytes.tolist() == pytest.approx([2000, 0, 2000 / 1010 * 500, 300])
     assert held.tokens == pytest.approx(held.text_bytes / 5)
@@ -346,15 +348,15 @@ def test_what_a_file_unpacks_to_is_told_by_its_beginning(tmp_path: Path) -> None
     (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(text, 1))
     sources = discover([str(tmp_path / "a.jsonl.gz")]).table
     file = file_at(sources, 0)
-    assert packed_share(Beginning(file, 1 << 20)) == pytest.approx(file.size / len(text), rel=0.05)
-    assert packed_share(Beginning(file, 1 << 40)) == file.size / len(text)
+    assert compression_ratio(CompressedPrefix(file, 1 << 20)) == pytest.approx(file.size / len(text), rel=0.05)
+    assert compression_ratio(CompressedPrefix(file, 1 << 40)) == file.size / len(text)
     gone = msgspec.structs.replace(file, path=str(tmp_path / "gone.jsonl.gz"))
     found = readings.Readings()
     task = plan.UnitTask(0, (gone,), 4 * gone.size, Slice(0, gone.size))
-    found.take(0, task, Timing(50, 1, 1, 1, Stop(0, gone.size), 0, BUSY, BUSY))
+    found.add(0, task, Timing(50, 1, 1, 1, Stop(0, gone.size), 0, BUSY, BUSY))
     with LocalExecutor() as pool:
         units = pa.table({"text_bytes": [4 * gone.size], "source": [0]})
-        held = found.found(sample.BenchSample(sources, units), pool.start(1))
+        held = found.totals(sample.BenchSample(sources, units), pool.start(1))
     assert held.is_guessed
     assert held.text_bytes == pytest.approx(200)
 
@@ -365,8 +367,8 @@ def test_what_a_file_unpacks_to_is_told_by_its_beginning(tmp_path: Path) -> None
 )
 def test_few_units_leave_workers_idle(units: list[float], workers: int, busy: float) -> None:
     """A unit has one worker, so one large unit takes as long with many workers as with one."""
-    assert kept_busy(units, workers) == pytest.approx(busy)
-    corpus = corpus_of(sources=1, source_bytes=1, text_bytes=3600, documents=1, tokens=900, token_bytes=2)
+    assert average_busy_workers(units, workers) == pytest.approx(busy)
+    corpus = make_corpus(sources=1, source_bytes=1, text_bytes=3600, documents=1, tokens=900, token_bytes=2)
     told = forecast(cell(workers, workers, BUSY, BUSY), corpus, start_seconds=0.0, cores=8, price=None, busy=busy)
     assert told.seconds == pytest.approx(3600 / busy, abs=0.01)
 
@@ -376,7 +378,7 @@ def test_a_turn_in_which_a_worker_dies_is_done_again(tmp_path: Path, monkeypatch
     source = write_parquet(tmp_path / "a.parquet", [f"document {n} " * 50 for n in range(20_000)], row_group_size=2000)
     killed: list[measurement.Measurement] = []
     counted: list[measurement.Measurement] = []
-    add, cell_of = measurement.Measurement.add, measurement.cell_of
+    add, summarize_cell = measurement.Measurement.add, measurement.summarize_cell
 
     def killing(self: measurement.Measurement, timing: Timing, pid: int) -> None:
         add(self, timing, pid)
@@ -386,7 +388,9 @@ def test_a_turn_in_which_a_worker_dies_is_done_again(tmp_path: Path, monkeypatch
 
     monkeypatch.setattr(measurement.Measurement, "add", killing)
     monkeypatch.setattr(
-        bench, "cell_of", lambda *key, is_default: counted.extend(key[2]) or cell_of(*key, is_default=is_default)
+        bench_run,
+        "summarize_cell",
+        lambda *key, is_default: counted.extend(key[2]) or summarize_cell(*key, is_default=is_default),
     )
     told = tokenmill.bench(source, tokenizer=SMALL_TIKTOKEN, workers=1, seconds=1.5, out=str(tmp_path))
     assert killed
@@ -398,7 +402,7 @@ def test_a_turn_in_which_a_worker_dies_is_done_again(tmp_path: Path, monkeypatch
 
 def test_a_worker_that_was_replaced_does_not_count_twice() -> None:
     """Two processes one after the other, as one worker, give what they did together in all the time."""
-    taken = measurement.Measurement(1, begun=time.monotonic() - 10)
+    taken = measurement.Measurement(1, started=time.monotonic() - 10)
     taken.text_bytes, taken.worker_bytes[1], taken.worker_bytes[2] = 1000, 500, 500
     taken.worker_seconds.update({1: 5.0, 2: 10.0})
     assert taken.bytes_per_second == 100

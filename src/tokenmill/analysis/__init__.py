@@ -1,4 +1,4 @@
-"""A census of a store: what its parts hold, counted part by part in workers, added up in bounded memory."""
+"""Statistics of a complete store: workers count the parts, and the caller adds the counts up in bounded memory."""
 
+# Modules that the workers import before the first item arrives.
 PRELOAD = ("tokenmill.analysis.count_parts", "tokenmill.analysis.duplicates", "tokenmill.analysis.by_column")
-"""What workers of a census load before there is work for them."""

@@ -1,6 +1,6 @@
-"""Count tokens by the values of a column of the sources. Runs in a worker, except for adding up.
+"""Counts tokens by the values of a column of the sources (`--by`). Runs in a worker, except for adding up.
 
-The sources are read again, that column only, and joined with the part by row.
+The worker reads that column of the sources again, and joins it with the part by row.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tokenmill.analysis.count_parts import count_tokens, pieces_of
+from tokenmill.analysis.count_parts import count_tokens, load_token_sizes
 from tokenmill.analysis.lengths import Counts
 from tokenmill.errors import SourceError, UsageError
 from tokenmill.pipeline.plan import UnitTask
@@ -25,16 +25,13 @@ from tokenmill.store.job import Job
 from tokenmill.store.listed_parts import ListedParts
 from tokenmill.store.part import PartContent
 
+# The value shown for rows that have none.
 NONE = "(none)"
-"""What stands for a row that has no value."""
-
+# The value shown for JSON Lines rows whose value is not a string.
 NOT_TEXT = "(not text)"
-"""What stands for a row whose value is a number or the like, in JSON Lines."""
-
 MAX_VALUES = 10_000
+# Longer values are cut.
 MAX_CHARACTERS = 200
-"""What is beyond that is cut off a value."""
-
 ADVICE = "Name a column of text that the sources have: --by NAME."
 
 
@@ -48,35 +45,35 @@ class ValueCount(msgspec.Struct, frozen=True, array_like=True):
 
 @dataclass
 class ValueCounts:
-    """The values of a column. Of more than there is room for, the smallest are counted together in `others`.
+    """Counts by value. Beyond MAX_VALUES, the smallest values are added to `others`.
 
-    Then `folded` tells that what a value has may have been counted there before it grew. `missing` is what was said of
-    the first source without the column, `is_known` whether any has it.
+    Then `folded` is set: the count of a value may lack what went to `others` before. `missing` is the error text of the
+    first source without the column. `column_exists` is set if any source has it.
     """
 
     counts: dict[str, ValueCount] = field(default_factory=dict)
     others: ValueCount = field(default_factory=lambda: ValueCount(0, 0, 0))
     folded: bool = False
     missing: tuple[str, ...] = ()
-    is_known: bool = False
+    column_exists: bool = False
 
     def add(self, value: str, count: ValueCount) -> None:
-        """Count some more of a value."""
-        known = self.counts.get(value)
-        self.counts[value] = count if known is None else _sum(known, count)
+        """Add to the count of a value."""
+        before = self.counts.get(value)
+        self.counts[value] = count if before is None else _sum(before, count)
 
-    def join(self, other: ValueCounts) -> None:
-        """Take over what was counted elsewhere. What is folded depends on the order in which this is done."""
+    def merge(self, other: ValueCounts) -> None:
+        """Add other counts. Which values are folded depends on the order of the calls."""
         for value, count in other.counts.items():
             self.add(value, count)
         self.others = _sum(self.others, other.others)
         self.folded |= other.folded
         self.missing = self.missing or other.missing
-        self.is_known |= other.is_known
+        self.column_exists |= other.column_exists
         self.fold()
 
     def fold(self) -> None:
-        """Keep the largest only, if there are too many."""
+        """Beyond MAX_VALUES, keep only the largest half of them."""
         if len(self.counts) <= MAX_VALUES:
             return
         self.folded = True
@@ -86,18 +83,18 @@ class ValueCounts:
             self.others = _sum(self.others, count)
 
     def require_column(self) -> None:
-        """Raise what was said of the first source without the column, if all are."""
-        if self.missing and not self.is_known:
+        """Raise the error of the first source without the column, if no source has it."""
+        if self.missing and not self.column_exists:
             raise SourceError(*self.missing)
 
     def ranked(self) -> list[tuple[str, ValueCount]]:
-        """The values, that with most tokens first."""
+        """The values, most tokens first."""
         return sorted(self.counts.items(), key=lambda item: (-item[1].tokens, -item[1].documents, item[0]))
 
 
 @dataclass(frozen=True, slots=True)
 class CountValues:
-    """The function that counts the documents of one part by the values that a column has in their rows."""
+    """Counts the documents of one part by the values of a column in their source rows."""
 
     directory: str
     job: Job
@@ -106,36 +103,37 @@ class CountValues:
     batch_bytes: int
 
     def __call__(self, task: UnitTask) -> ValueCounts:
-        """Read the column of a unit, and count its part by it."""
+        """Read the column of a unit, and count its part by the values."""
         _, content = self.parts.open(task.unit, content_too=False)
-        pieces = pieces_of(self.directory, self.job)
-        ignored = np.zeros(len(pieces.sizes), np.int64)
-        written = count_tokens(self.directory, task.unit, content, ignored, pieces)
-        joined = _Join(content, np.stack([np.ones_like(written), np.diff(content.offsets), written]))
-        task = self._other_column(task)
-        for place in range(len(task.files)):
+        token_sizes = load_token_sizes(self.directory, self.job)
+        ignored = np.zeros(len(token_sizes.sizes), np.int64)
+        document_bytes = count_tokens(self.directory, task.unit, content, ignored, token_sizes)
+        join = _RowJoin(content, np.stack([np.ones_like(document_bytes), np.diff(content.offsets), document_bytes]))
+        task = self._without_text_details(task)
+        for index, file in enumerate(task.files):
             try:
-                self._read(joined, task, place)
-            except NoColumn as error:  # rows of other sources may have it
-                joined.lacks(task.files[place], _about_column(error))
+                self._read(join, task, index)
+            except NoColumn as error:  # other sources may have the column
+                join.add_without_column(file, _about_column(error))
             except SourceError as error:
                 raise _about_column(error) from error
-        return joined.finish()
+        return join.finish()
 
-    def _read(self, joined: _Join, task: UnitTask, place: int) -> None:
-        """Read one file of the unit, while those to come are fetched."""
+    def _read(self, join: _RowJoin, task: UnitTask, index: int) -> None:
+        """Read one file of the unit, and prefetch the next ones."""
         options = ReadOptions(self.column, None, self.batch_bytes, "quarantine")
-        for ahead in task.files[place + 1 : place + 1 + PREFETCH_FILES]:
-            prefetch(ahead, task.piece, options)
-        is_told = task.piece is None or task.piece.start == 0 or task.files[place].kind != "jsonl"
+        for file in task.files[index + 1 : index + 1 + PREFETCH_FILES]:
+            prefetch(file, task.piece, options)
         rows = 0
-        for file, documents in unit_documents(msgspec.structs.replace(task, files=(task.files[place],)), options):
-            joined.take(file, documents)
+        for file, documents in unit_documents(msgspec.structs.replace(task, files=(task.files[index],)), options):
+            join.add(file, documents)
             rows += len(documents.rows)
-        joined.found.is_known |= is_told and rows > 0  # further on in JSON Lines, a missing column is no error
+        # Past the start of a JSON Lines file, a missing column raises no error, so rows do not prove the column there.
+        is_checked = task.piece is None or task.piece.start == 0 or task.files[index].kind != "jsonl"
+        join.counts.column_exists |= is_checked and rows > 0
 
-    def _other_column(self, task: UnitTask) -> UnitTask:
-        """The task without what the plan knows of the column of text."""
+    def _without_text_details(self, task: UnitTask) -> UnitTask:
+        """The task without the plan's details about the text column. Raises UsageError for text files."""
         text = next((file for file in task.files if file.kind == "text"), None)
         if text is not None:
             raise UsageError("text files have no columns", f"file         {text.path}", "Leave out --by.")
@@ -144,53 +142,60 @@ class CountValues:
         return msgspec.structs.replace(task, piece=Slice(task.piece.start, task.piece.stop))
 
 
-class _Join:
-    """The documents of a part, waiting for the values of their rows. Both come in the order of the sources."""
+class _RowJoin:
+    """Joins the documents of a part with the values of their rows. Both come in the order of the sources.
+
+    `figures` has the rows documents, tokens and bytes, and a column for each document.
+    """
 
     def __init__(self, content: PartContent, figures: Counts) -> None:
         self._content = content
         self._figures = figures
-        self._left = np.ones(len(content.row), np.bool_)
-        self.found = ValueCounts()
+        self._unmatched = np.ones(len(content.row), np.bool_)
+        self.counts = ValueCounts()
 
-    def take(self, file: SourceFile, documents: Documents) -> None:
-        """Find the documents of some rows."""
+    def add(self, file: SourceFile, documents: Documents) -> None:
+        """Count the documents of some rows by their values."""
         first, last = np.searchsorted(self._content.source, [file.index, file.index + 1])
         rows = self._content.row[first:last]
         if not len(rows):
             return
-        places = np.searchsorted(rows, documents.rows)
-        known = rows[np.minimum(places, len(rows) - 1)] == documents.rows
-        places = places[known] + first
-        self._left[places] = False
-        self._count(documents.text.filter(pa.array(known)), places)
+        indexes = np.searchsorted(rows, documents.rows)
+        matched = rows[np.minimum(indexes, len(rows) - 1)] == documents.rows
+        indexes = indexes[matched] + first
+        self._unmatched[indexes] = False
+        self._count(documents.text.filter(pa.array(matched)), indexes)
 
-    def _count(self, values: pa.LargeStringArray, places: npt.NDArray[np.int64]) -> None:
+    def _count(self, values: pa.LargeStringArray, indexes: npt.NDArray[np.int64]) -> None:
         short = pc.utf8_slice_codeunits(values, 0, MAX_CHARACTERS)
         encoded = short.dictionary_encode(null_encoding="encode")
         codes = encoded.indices.to_numpy(zero_copy_only=False)
         sums = [
-            np.bincount(codes, weights=figure, minlength=len(encoded.dictionary)) for figure in self._figures[:, places]
+            np.bincount(codes, weights=figure, minlength=len(encoded.dictionary)).tolist()
+            for figure in self._figures[:, indexes]
         ]
-        for value, *figures in zip(encoded.dictionary.to_pylist(), *(each.tolist() for each in sums), strict=True):
-            self.found.add(NONE if value is None else value, ValueCount(*map(int, figures)))
-            self.found.is_known |= value is not None
-        self.found.fold()
+        for value, *figures in zip(encoded.dictionary.to_pylist(), *sums, strict=True):
+            self.counts.add(NONE if value is None else value, ValueCount(*map(int, figures)))
+            self.counts.column_exists |= value is not None
+        self.counts.fold()
 
-    def lacks(self, file: SourceFile, error: SourceError) -> None:
-        """No row of a file has a value."""
-        of_file = self._left & (self._content.source == file.index)
+    def add_without_column(self, file: SourceFile, error: SourceError) -> None:
+        """Count the documents of a file that lacks the column, and keep the error."""
+        of_file = self._unmatched & (self._content.source == file.index)
         if of_file.any():
-            self.found.add(NONE, ValueCount(*map(int, self._figures[:, of_file].sum(axis=1))))
-        self._left &= ~of_file
-        self.found.missing = self.found.missing or (error.headline, *error.details)
+            self._add_all(NONE, of_file)
+        self._unmatched &= ~of_file
+        self.counts.missing = self.counts.missing or (error.headline, *error.details)
 
     def finish(self) -> ValueCounts:
-        """What was found. Rows without a value that is text have not been among those that were read."""
-        if self._left.any():
-            self.found.add(NOT_TEXT, ValueCount(*map(int, self._figures[:, self._left].sum(axis=1))))
-            self.found.is_known = True
-        return self.found
+        """Count the rest as NOT_TEXT: readers skip rows whose value is not text."""
+        if self._unmatched.any():
+            self._add_all(NOT_TEXT, self._unmatched)
+            self.counts.column_exists = True
+        return self.counts
+
+    def _add_all(self, value: str, chosen: npt.NDArray[np.bool_]) -> None:
+        self.counts.add(value, ValueCount(*map(int, self._figures[:, chosen].sum(axis=1))))
 
 
 def _sum(one: ValueCount, other: ValueCount) -> ValueCount:
@@ -198,6 +203,6 @@ def _sum(one: ValueCount, other: ValueCount) -> ValueCount:
 
 
 def _about_column(error: SourceError) -> SourceError:
-    """What a reader says of the column of text, as it should be said of another one."""
+    """A reader's error with the advice for --by in place of that for --column."""
     details = [ADVICE if line.endswith("--column NAME.") else line for line in error.details]
     return SourceError(error.headline, *details)

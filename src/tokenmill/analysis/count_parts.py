@@ -1,4 +1,4 @@
-"""Count what some parts hold: tokens, lengths, sources, bytes, reasons, hashes. Runs in a worker."""
+"""Counts what a group of parts holds: tokens, lengths, sources, bytes, skip reasons, hashes. Runs in a worker."""
 
 from __future__ import annotations
 
@@ -20,25 +20,22 @@ from tokenmill.store.listed_parts import ListedParts
 from tokenmill.store.part import PartContent, PartSummary
 from tokenmill.tokenizers.token_bytes import piece_lookup
 
+# Few enough tokens to stay in the processor's cache while they are counted.
 TOKENS_PER_BATCH = 1 << 18
-"""Few enough to stay in the processor's cache while they are counted."""
-
+# Bounds memory: a part of very short documents has millions of them.
 DOCUMENTS_PER_BATCH = 1 << 18
-"""A part of documents of a few tokens each has millions of them."""
-
 PREFETCH_PARTS = 2
+# Bins per byte of a document's bytes-per-token ratio.
 RATIO_STEPS = 10
+# The last bin holds the documents with ten or more bytes per token.
 RATIO_BINS = 101
-"""Bytes per token of a document, in tenths; the last bin has those with ten and more."""
-
-
 MAX_REASONS = 100
 OTHER_REASONS = "other reasons"
 
 
 @dataclass(frozen=True, slots=True)
-class TokenRange:
-    """Parts that follow each other, which are counted together: [start, stop), and the number of their scratch file."""
+class PartGroup:
+    """Consecutive parts [start, stop) that are counted together. `number` names their scratch file."""
 
     number: int
     start: int
@@ -46,8 +43,8 @@ class TokenRange:
 
 
 @dataclass(frozen=True, slots=True)
-class TokenTexts:
-    """How many bytes each id stands for, and how many of a document's are not text: its begin and its end token."""
+class TokenSizes:
+    """The bytes that each token id stands for, and those of a document's begin and end token together."""
 
     sizes: Counts
     frame_bytes: int
@@ -55,28 +52,27 @@ class TokenTexts:
 
 @dataclass
 class PartCounts:
-    """What some parts hold.
+    """What a group of parts holds.
 
-    `by_source` has a row each for documents, tokens and bytes; its columns begin with the source `first`. Bytes are
-    those that the tokens stand for: they are the text's own where `faithful` says so, as nearly all vocabularies have
-    it.
+    `by_source` has the rows documents, tokens and bytes. Its first column is the source `first_source`. Bytes are those
+    that the tokens stand for. They equal the bytes of the text if `byte_exact`, as with nearly all vocabularies.
     """
 
     tokens: Counts
     lengths: LengthCounts = field(default_factory=LengthCounts)
     ratios: Counts = field(default_factory=lambda: np.zeros(RATIO_BINS, np.int64))
-    first: int = 0
+    first_source: int = 0
     by_source: Counts = field(default_factory=lambda: np.zeros((3, 0), np.int64))
     text_bytes: int = 0
-    faithful: bool = True
+    byte_exact: bool = True
     skipped: Counter[str] = field(default_factory=Counter)
 
 
 @dataclass(frozen=True, slots=True)
 class CountParts:
-    """The function that counts some parts of the store in `directory`.
+    """Counts a group of parts of the store in `directory`.
 
-    If there is a `scratch` directory, what tells equal documents goes there, in as many `ranges`.
+    If `scratch` is a directory, the document hashes are written there, divided into `ranges`.
     """
 
     directory: str
@@ -85,100 +81,97 @@ class CountParts:
     scratch: str | None = None
     ranges: int = 1
 
-    def __call__(self, stretch: TokenRange) -> PartCounts:
-        """Count them one after the other; those to come are fetched meanwhile, where that takes a network."""
-        folder = folder_at(self.directory)
-        pieces = pieces_of(self.directory, self.job)
-        total = PartCounts(np.zeros(len(pieces.sizes), np.int64))
-        found: list[duplicates.Records] = []
+    def __call__(self, group: PartGroup) -> PartCounts:
+        """Count the parts in order. From a remote store, the next parts are fetched meanwhile."""
+        token_sizes = load_token_sizes(self.directory, self.job)
+        total = PartCounts(np.zeros(len(token_sizes.sizes), np.int64))
+        records: list[duplicates.Records] = []
         opened = prefetch_map(
-            folder,
+            folder_at(self.directory),
             functools.partial(self.parts.open, content_too=False),
-            range(stretch.start, stretch.stop),
+            range(group.start, group.stop),
             PREFETCH_PARTS,
         )
         for summary, content in opened:
             Position("read").mark()
-            self._count(total, summary, content, pieces)
+            self._count(total, summary, content, token_sizes)
             if self.scratch is not None:
-                found.append(duplicates.records(content))
+                records.append(duplicates.records(content))
         if self.scratch is not None:
-            duplicates.spill(duplicates.scratch_path(self.scratch, stretch.number), found, self.ranges)
+            duplicates.spill(duplicates.scratch_path(self.scratch, group.number), records, self.ranges)
         return total
 
-    def _count(self, total: PartCounts, summary: PartSummary, content: PartContent, pieces: TokenTexts) -> None:
+    def _count(self, total: PartCounts, summary: PartSummary, content: PartContent, token_sizes: TokenSizes) -> None:
         lengths = np.diff(content.offsets)
-        written = count_tokens(self.directory, summary.unit, content, total.tokens, pieces)
+        document_bytes = count_tokens(self.directory, summary.unit, content, total.tokens, token_sizes)
         for start in range(0, len(lengths), DOCUMENTS_PER_BATCH):
-            some = slice(start, start + DOCUMENTS_PER_BATCH)
-            _add_documents(total, content.source[some], lengths[some], written[some])
+            batch = slice(start, start + DOCUMENTS_PER_BATCH)
+            _add_documents(total, content.source[batch], lengths[batch], document_bytes[batch])
         total.text_bytes += summary.text_bytes
-        total.faithful &= int(written.sum()) == summary.text_bytes
+        total.byte_exact &= int(document_bytes.sum()) == summary.text_bytes
         for skipped in summary.skipped:
-            known = skipped.reason in total.skipped or len(total.skipped) < MAX_REASONS
-            total.skipped[skipped.reason if known else OTHER_REASONS] += skipped.rows
+            has_entry = skipped.reason in total.skipped or len(total.skipped) < MAX_REASONS
+            total.skipped[skipped.reason if has_entry else OTHER_REASONS] += skipped.rows
 
 
-def count_tokens(directory: str, unit: int, content: PartContent, counts: Counts, pieces: TokenTexts) -> Counts:
-    """Add to the counts of ids; the bytes that the tokens of each document stand for."""
-    written = np.full(len(content.row), -pieces.frame_bytes, np.int64)
+def count_tokens(directory: str, unit: int, content: PartContent, counts: Counts, token_sizes: TokenSizes) -> Counts:
+    """Add the tokens of a part to `counts`, and return the bytes that the tokens of each document stand for."""
+    document_bytes = np.full(len(content.row), -token_sizes.frame_bytes, np.int64)
     for start in range(0, len(content.tokens), TOKENS_PER_BATCH):
         ids = content.tokens[start : start + TOKENS_PER_BATCH].astype(np.intp)
-        found = np.bincount(ids, minlength=len(counts))
-        if len(found) > len(counts):
-            raise CorruptStore(f"part {unit} of {directory} holds token {len(found) - 1}, of {len(counts)}")
-        counts += found
-        _spread(written, content.offsets, start, pieces.sizes[ids])
-    return written
+        batch_counts = np.bincount(ids, minlength=len(counts))
+        if len(batch_counts) > len(counts):
+            raise CorruptStore(f"part {unit} of {directory} holds token {len(batch_counts) - 1}, of {len(counts)}")
+        counts += batch_counts
+        _add_by_document(document_bytes, content.offsets, start, token_sizes.sizes[ids])
+    return document_bytes
 
 
-def _spread(written: Counts, offsets: Counts, start: int, values: Counts) -> None:
-    """Add values of tokens, the first of which is token `start`, to the documents that they are in."""
+def _add_by_document(totals: Counts, offsets: Counts, start: int, values: Counts) -> None:
+    """Add one value per token to the totals of the documents. The first value is that of token `start`."""
     stop = start + len(values)
     first = int(np.searchsorted(offsets, start, side="right")) - 1
     last = int(np.searchsorted(offsets, stop, side="left"))
     before = np.concatenate([np.zeros(1, np.int64), np.cumsum(values)])
     edges = np.clip(offsets[first : last + 1], start, stop) - start
-    written[first:last] += np.diff(before[edges])
+    totals[first:last] += np.diff(before[edges])
 
 
-def _add_documents(total: PartCounts, source: npt.NDArray[np.uint32], lengths: Counts, written: Counts) -> None:
+def _add_documents(total: PartCounts, source: npt.NDArray[np.uint32], lengths: Counts, document_bytes: Counts) -> None:
     total.lengths.add(lengths)
-    total.ratios += _ratios(written, lengths)
-    _add_sources(total, source, np.stack([np.ones_like(lengths), lengths, written]))
-
-
-def _ratios(written: Counts, lengths: Counts) -> Counts:
-    bins = written[lengths > 0] * RATIO_STEPS // lengths[lengths > 0]
-    return np.bincount(np.clip(bins, 0, RATIO_BINS - 1), minlength=RATIO_BINS)
+    ratio_bins = document_bytes[lengths > 0] * RATIO_STEPS // lengths[lengths > 0]
+    total.ratios += np.bincount(np.clip(ratio_bins, 0, RATIO_BINS - 1), minlength=RATIO_BINS)
+    _add_sources(total, source, np.stack([np.ones_like(lengths), lengths, document_bytes]))
 
 
 def _add_sources(total: PartCounts, source: npt.NDArray[np.uint32], values: Counts) -> None:
     if not len(source):
         return
     first, last = int(source.min()), int(source.max())
-    if not total.by_source.shape[1]:
-        total.first = first
-    low, high = min(first, total.first), max(last + 1, total.first + total.by_source.shape[1])
-    if high - low > total.by_source.shape[1]:
+    width = total.by_source.shape[1]
+    if not width:
+        total.first_source = first
+    low, high = min(first, total.first_source), max(last + 1, total.first_source + width)
+    if high - low > width:
         wider = np.zeros((len(values), high - low), np.int64)
-        wider[:, total.first - low : total.first - low + total.by_source.shape[1]] = total.by_source
-        total.first, total.by_source = low, wider
-    places = source.astype(np.int64) - total.first
+        wider[:, total.first_source - low : total.first_source - low + width] = total.by_source
+        total.first_source, total.by_source = low, wider
+    columns = source.astype(np.int64) - total.first_source
     for row, value in enumerate(values):
-        found = np.bincount(places, weights=value, minlength=total.by_source.shape[1])
-        total.by_source[row] += found.astype(np.int64)  # exact: no part has 2**53 bytes
+        sums = np.bincount(columns, weights=value, minlength=total.by_source.shape[1])
+        total.by_source[row] += sums.astype(np.int64)  # exact: no part has 2**53 bytes
 
 
-_pieces: dict[tuple[str, str], TokenTexts] = {}
+_token_sizes: dict[tuple[str, str], TokenSizes] = {}
 
 
-def pieces_of(directory: str, job: Job) -> TokenTexts:
-    """The pieces of a store's vocabulary. Kept by the worker."""
+def load_token_sizes(directory: str, job: Job) -> TokenSizes:
+    """The token sizes of a store's vocabulary. A worker caches those of one store."""
     key = (directory, job.digest())
-    if key not in _pieces:
-        _pieces.clear()
+    if key not in _token_sizes:
+        _token_sizes.clear()
         lookup = piece_lookup(job.tokenizer, layout.read_vocabulary(folder_at(directory), job.tokenizer))
         sizes = np.array([len(lookup(token)) for token in range(job.tokenizer.vocabulary_size)], np.int64)
-        _pieces[key] = TokenTexts(sizes, sum(int(sizes[token]) for token in (job.begin, job.end) if token is not None))
-    return _pieces[key]
+        frame_bytes = sum(int(sizes[token]) for token in (job.begin, job.end) if token is not None)
+        _token_sizes[key] = TokenSizes(sizes, frame_bytes)
+    return _token_sizes[key]

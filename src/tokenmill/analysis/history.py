@@ -1,4 +1,4 @@
-"""The course of a run, told from its log: how fast it went, when it stood still, what its workers held, who died."""
+"""The course of a run, computed from its log: speed over time, pauses, memory of the workers, deaths."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from tokenmill.analysis.read_log import NAMED, LogFacts, LoggedFailure, gather
+from tokenmill.analysis.read_log import MAX_LISTED, LogFacts, LoggedFailure, read_logs
 
 if TYPE_CHECKING:
     from tokenmill.storage import Folder
 
 BINS = 100
+# A shorter run has no rates over time.
 MIN_SECONDS = 0.001
-"""What is shorter has no course."""
 
 Numbers = npt.NDArray[np.float64]
 
 
 class WorkerMemory(msgspec.Struct, frozen=True):
-    """The most that a worker held, and how many units it did."""
+    """The peak memory of a worker, and the number of its units."""
 
     worker: str
     peak_bytes: int
@@ -29,17 +29,17 @@ class WorkerMemory(msgspec.Struct, frozen=True):
 
 
 class Pause(msgspec.Struct, frozen=True):
-    """Nobody was at work for `seconds`, after so many seconds of work."""
+    """No session ran for `seconds`, after `after_seconds` of working time."""
 
     after_seconds: float
     seconds: float
 
 
 class History(msgspec.Struct, frozen=True):
-    """The course of a run. Seconds are those in which somebody was at work.
+    """The course of a run. All times but `started` and `ended` are working time, in which at least one session ran.
 
-    Bin i of `tokens_per_second` and `bytes_per_second` is the i-th stretch of `bin_seconds`; `peak_bytes` is the most
-    that a worker had held by the end of it.
+    Bin i of `tokens_per_second` and `bytes_per_second` covers the i-th interval of `bin_seconds`. `peak_bytes` is the
+    peak memory of any worker up to the end of the bin.
     """
 
     started: float
@@ -64,83 +64,82 @@ class History(msgspec.Struct, frozen=True):
 
 
 def read_history(folder: Folder, notices: list[str] | None = None) -> History | None:
-    """The course of a run, if there is a log that tells of it. Logs that cannot be read are told in `notices`."""
-    told = gather(folder)
+    """The course of a run, or None without a log. Names logs that cannot be read in `notices`."""
+    facts = read_logs(folder)
     if notices is not None:
-        notices += told.unread[:NAMED]
-    return _history(told) if told.sessions else None
+        notices += facts.unreadable[:MAX_LISTED]
+    return _history(facts) if facts.sessions else None
 
 
-def _history(told: LogFacts) -> History:
-    shifts = _at_work(told.sessions)
-    clock = _LogClock(shifts)
+def _history(facts: LogFacts) -> History:
+    intervals = _merge_sessions(facts.sessions)
+    clock = _WorkClock(intervals)
     working = clock.seconds if clock.seconds >= MIN_SECONDS else 0.0
     edges = np.linspace(0.0, working, BINS + 1)
-    ends = np.frombuffer(told.ends, np.float64)
-    stops = clock.at(ends)
-    starts = np.maximum(np.minimum(clock.at(ends - np.frombuffer(told.seconds, np.float64)), stops - 1e-6), 0.0)
-    width = working / BINS if working else 0.0
-    tokens, text_bytes = (np.frombuffer(each, np.float64) for each in (told.tokens, told.text_bytes))
-    ranked = sorted(told.workers.items(), key=lambda item: (-item[1][0], item[0]))
+    ends = np.frombuffer(facts.ends, np.float64)
+    stops = clock.convert(ends)
+    starts = np.maximum(np.minimum(clock.convert(ends - np.frombuffer(facts.seconds, np.float64)), stops - 1e-6), 0.0)
+    tokens, text_bytes = (np.frombuffer(column, np.float64) for column in (facts.tokens, facts.text_bytes))
+    ranked = sorted(facts.workers.items(), key=lambda item: (-item[1][0], item[0]))
     return History(
-        started=shifts[0][0],
-        ended=shifts[-1][1],
-        sessions=len(told.sessions),
+        started=intervals[0][0],
+        ended=intervals[-1][1],
+        sessions=len(facts.sessions),
         working_seconds=round(working, 3),
         units=len(ends),
         tokens=int(tokens.sum()),
-        bin_seconds=round(width, 6),
+        bin_seconds=round(working / BINS, 6),
         tokens_per_second=_rates(starts, stops, tokens, edges),
         bytes_per_second=_rates(starts, stops, text_bytes, edges),
-        peak_bytes=_peaks(stops, np.frombuffer(told.peaks, np.float64), edges),
-        pauses=clock.pauses()[:NAMED],
+        peak_bytes=_peaks(stops, np.frombuffer(facts.peaks, np.float64), edges),
+        pauses=clock.pauses()[:MAX_LISTED],
         workers=len(ranked),
-        memory=[WorkerMemory(name, peak, units) for name, (peak, units) in ranked[:NAMED]],
-        deaths=dict(told.deaths.most_common()),
-        failures=dict(told.failures.most_common()),
-        units_tried_again=len(told.tried_again),
-        troubles=sorted(told.troubles, key=lambda trouble: trouble.time),
-        lines_not_understood=told.strange,
-        is_cut=told.is_cut,
+        memory=[WorkerMemory(name, peak, units) for name, (peak, units) in ranked[:MAX_LISTED]],
+        deaths=dict(facts.deaths.most_common()),
+        failures=dict(facts.failures.most_common()),
+        units_tried_again=len(facts.retried_units),
+        troubles=sorted(facts.troubles, key=lambda trouble: trouble.time),
+        lines_not_understood=facts.bad_lines,
+        is_cut=facts.is_cut,
     )
 
 
-def _at_work(sessions: list[list[float]]) -> list[list[float]]:
-    """When somebody was at work: sessions of several ranks overlap."""
-    shifts: list[list[float]] = []
+def _merge_sessions(sessions: list[list[float]]) -> list[list[float]]:
+    """The intervals in which at least one session ran. Sessions of several ranks overlap."""
+    intervals: list[list[float]] = []
     for start, stop in sorted(sessions):
-        if shifts and start <= shifts[-1][1]:
-            shifts[-1][1] = max(shifts[-1][1], stop)
+        if intervals and start <= intervals[-1][1]:
+            intervals[-1][1] = max(intervals[-1][1], stop)
         else:
-            shifts.append([start, stop])
-    return shifts
+            intervals.append([start, stop])
+    return intervals
 
 
-class _LogClock:
-    """Runs only while somebody is at work."""
+class _WorkClock:
+    """Converts times of day to working time, which stands still between the intervals."""
 
-    def __init__(self, shifts: list[list[float]]) -> None:
-        self._starts, self._stops = (np.array(each, np.float64) for each in zip(*shifts, strict=True))
+    def __init__(self, intervals: list[list[float]]) -> None:
+        self._starts, self._stops = (np.array(times, np.float64) for times in zip(*intervals, strict=True))
         spans = self._stops - self._starts
         self._before = np.cumsum(spans) - spans
         self.seconds = float(spans.sum())
 
-    def at(self, times: Numbers) -> Numbers:
-        """What it shows at these times."""
-        place = np.maximum(np.searchsorted(self._starts, times, side="right") - 1, 0)
-        gone = np.clip(times - self._starts[place], 0.0, self._stops[place] - self._starts[place])
-        shown: Numbers = self._before[place] + gone
-        return shown
+    def convert(self, times: Numbers) -> Numbers:
+        """The working time at these times."""
+        index = np.maximum(np.searchsorted(self._starts, times, side="right") - 1, 0)
+        elapsed = np.clip(times - self._starts[index], 0.0, self._stops[index] - self._starts[index])
+        converted: Numbers = self._before[index] + elapsed
+        return converted
 
     def pauses(self) -> list[Pause]:
-        """When it stood still, and for how long; a session that told of nothing but its start did not count."""
-        stood = self._starts[1:] - self._stops[:-1]
-        found = zip(self._before[1:].tolist(), stood.tolist(), strict=True)
-        return [Pause(round(after, 3), round(seconds, 3)) for after, seconds in found if after > 0]
+        """The pauses. One before any working time does not count: that session logged nothing but its start."""
+        gaps = self._starts[1:] - self._stops[:-1]
+        pairs = zip(self._before[1:].tolist(), gaps.tolist(), strict=True)
+        return [Pause(round(after, 3), round(seconds, 3)) for after, seconds in pairs if after > 0]
 
 
 def _rates(starts: Numbers, stops: Numbers, amounts: Numbers, edges: Numbers) -> list[float]:
-    """How much was done a second in each bin, if each amount was done evenly from its start to its stop."""
+    """The amount per second in each bin, if each amount was done evenly from its start to its stop."""
     if edges[-1] <= 0 or not len(starts):
         return []
     spans = np.maximum(stops - starts, 1e-6)
@@ -149,10 +148,10 @@ def _rates(starts: Numbers, stops: Numbers, amounts: Numbers, edges: Numbers) ->
 
 
 def _peaks(stops: Numbers, peaks: Numbers, edges: Numbers) -> list[int]:
-    """The most that a worker had held by the end of each bin."""
+    """The peak memory of any worker up to the end of each bin."""
     if edges[-1] <= 0 or not len(stops):
         return []
-    most = np.zeros(len(edges) - 1)
-    places = np.clip(np.searchsorted(edges, stops, side="left") - 1, 0, len(most) - 1)
-    np.maximum.at(most, places, peaks)
-    return [int(value) for value in np.maximum.accumulate(most)]
+    bin_peaks = np.zeros(len(edges) - 1)
+    bins = np.clip(np.searchsorted(edges, stops, side="left") - 1, 0, len(bin_peaks) - 1)
+    np.maximum.at(bin_peaks, bins, peaks)
+    return [int(value) for value in np.maximum.accumulate(bin_peaks)]

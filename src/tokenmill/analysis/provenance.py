@@ -1,4 +1,4 @@
-"""What a store tells of itself without a look at its tokens: rows that were left out, the job, checksums."""
+"""What a store records about itself besides tokens: skipped rows, the job, checksums."""
 
 from __future__ import annotations
 
@@ -18,30 +18,30 @@ from tokenmill.store import layout, quarantine
 if TYPE_CHECKING:
     from tokenmill.storage import Folder
 
-NAMED_ROWS = 20
+MAX_LISTED_ROWS = 20
 
 
 def skipped_rows(folder: Folder, manifest: pa.Table, reasons: Counter[str], notices: list[str]) -> SkippedRows:
-    """The rows that are no documents, by reason, and the first of those in quarantine, as far as they can be read."""
+    """The rows that did not become documents, by reason, and the first quarantined ones that can be read."""
     rows, bad = (int(np.sum(manifest[name].to_numpy())) for name in ("skipped", "quarantined"))
     first: list[BadRowReason] = []
     try:
-        for each in islice(quarantine.read(folder), NAMED_ROWS if bad else 0):
-            first.append(BadRowReason(each.file, each.row, each.reason, each.detail))  # noqa: PERF401 - the next may be damaged
+        for row in islice(quarantine.read(folder), MAX_LISTED_ROWS if bad else 0):
+            first.append(BadRowReason(row.file, row.row, row.reason, row.detail))  # noqa: PERF401 - keep those before a damaged one
     except StoreError as error:
         notices.append(f"not all rows in quarantine are named: {error.headline}")
     return SkippedRows(rows, bad, _ranked(reasons), first)
 
 
 def _ranked(reasons: Counter[str]) -> dict[str, int]:
-    """Reasons, the most frequent first, and the rest together; workers have told of them in any order."""
+    """The most frequent reasons first, and the rest together. The order of the workers' reports does not matter."""
     ranked = sorted(reasons.items(), key=lambda item: (-item[1], item[0]))
-    found, rest = dict(ranked[:NAMED_ROWS]), sum(rows for _, rows in ranked[NAMED_ROWS:])
-    return {**found, OTHER_REASONS: found.get(OTHER_REASONS, 0) + rest} if rest else found
+    top, rest = dict(ranked[:MAX_LISTED_ROWS]), sum(rows for _, rows in ranked[MAX_LISTED_ROWS:])
+    return {**top, OTHER_REASONS: top.get(OTHER_REASONS, 0) + rest} if rest else top
 
 
 def provenance(folder: Folder, run: layout.Run) -> Provenance:
-    """How it was made."""
+    """The job, versions and checksums of a store."""
     job, spec = run.job, run.job.tokenizer
     checksums = {
         "job": job.digest(),

@@ -1,7 +1,6 @@
-"""What the lines of a run's logs tell, gathered in bounded memory.
+"""Reads the logs of a run in bounded memory.
 
-Anybody may have written them: lines that are not understood are counted and passed over, and no more is held than there
-is room for.
+Logs are untrusted: lines that do not parse are counted and skipped, and every collection has a limit.
 """
 
 from __future__ import annotations
@@ -27,17 +26,17 @@ MAX_LOG_BYTES = 2 << 30
 MAX_UNITS = 20_000_000
 MAX_WORKERS = 100_000
 MAX_SESSIONS = 10_000
-NAMED = 20
-MAX_WORDS = 500
+# Failures, workers, pauses and kinds of failure that are listed by name.
+MAX_LISTED = 20
+MAX_TEXT_CHARACTERS = 500
+# More than any real count, and exact as a float.
 MAX_COUNT = 1 << 52
-"""More than anybody has of anything; it fits into a float."""
-
-LATEST = 4_102_444_800.0
-"""The year 2100: no run has been later."""
+# The year 2100. A later time is an error.
+MAX_TIME = 4_102_444_800.0
 
 
 class _Line(msgspec.Struct):
-    """What is read of a line; each kind of event has some of it."""
+    """The keys that are read from a log line. Each kind of event has some of them."""
 
     time: float
     event: str
@@ -58,7 +57,7 @@ class _Line(msgspec.Struct):
 
 
 class LoggedFailure(msgspec.Struct, frozen=True):
-    """A death, a failure or a notice: when, of which unit, and what is told of it."""
+    """A death, a failure or a notice: its time, its unit, and its text."""
 
     time: float
     event: str
@@ -68,7 +67,7 @@ class LoggedFailure(msgspec.Struct, frozen=True):
 
 @dataclass
 class LogFacts:
-    """What the lines have told so far."""
+    """What the lines read so far contain. `ends` to `peaks` have one entry per unit."""
 
     ends: array[float] = field(default_factory=lambda: array("d"))
     seconds: array[float] = field(default_factory=lambda: array("d"))
@@ -79,30 +78,30 @@ class LogFacts:
     workers: dict[str, tuple[int, int]] = field(default_factory=dict)
     deaths: Counter[str] = field(default_factory=Counter)
     failures: Counter[str] = field(default_factory=Counter)
-    tried_again: set[int] = field(default_factory=set)
+    retried_units: set[int] = field(default_factory=set)
     troubles: list[LoggedFailure] = field(default_factory=list)
-    strange: int = 0
+    bad_lines: int = 0
     is_cut: bool = False
-    unread: list[str] = field(default_factory=list)
+    unreadable: list[str] = field(default_factory=list)
 
-    def take(self, line: _Line, *, begins: bool) -> bool:
-        """Count one line, which may begin a session without saying so; whether it made sense."""
-        if not 0 <= line.time < LATEST or min(line.tokens, line.text_bytes, line.peak_bytes) < 0:
-            self.strange += 1
+    def add(self, line: _Line, *, begins: bool) -> bool:
+        """Count one line, and return whether it was valid. With `begins`, any event begins a session."""
+        if not 0 <= line.time < MAX_TIME or min(line.tokens, line.text_bytes, line.peak_bytes) < 0:
+            self.bad_lines += 1
             return False
-        if begins and line.event == "complete":  # the store is: those who worked on it have logs of their own
+        if begins and line.event == "complete":  # the store was complete: the sessions that worked have other logs
             return False
         if begins or (line.event == "start" and len(self.sessions) < MAX_SESSIONS):
             self.sessions.append([line.time, line.time])
         self.sessions[-1][1] = max(self.sessions[-1][1], line.time)
         if line.event == "unit":
-            self._unit(line)
+            self._add_unit(line)
         elif line.event in ("death", "failure", "notice"):
-            self._trouble(line)
-        self._worker(line)
+            self._add_trouble(line)
+        self._add_worker(line)
         return True
 
-    def _unit(self, line: _Line) -> None:
+    def _add_unit(self, line: _Line) -> None:
         if len(self.ends) >= MAX_UNITS:
             self.is_cut = True
             return
@@ -112,19 +111,19 @@ class LogFacts:
         self.text_bytes.append(float(min(line.text_bytes, MAX_COUNT)))
         self.peaks.append(float(min(line.peak_bytes, MAX_COUNT)))
 
-    def _trouble(self, line: _Line) -> None:
+    def _add_trouble(self, line: _Line) -> None:
         if line.event == "death":
             _count(self.deaths, line.cause[:40])
         if line.event == "failure":
             _count(self.failures, line.kind[:80])
-        if line.event != "notice" and len(self.tried_again) < MAX_WORKERS:
-            self.tried_again.add(line.unit)
-        # The first by time: ranks have a log each, and all of them begin at the beginning.
-        if len(self.troubles) < NAMED or line.time < self.troubles[-1].time:
-            insort(self.troubles, _told_of(line), key=lambda trouble: trouble.time)
-            del self.troubles[NAMED:]
+        if line.event != "notice" and len(self.retried_units) < MAX_WORKERS:
+            self.retried_units.add(line.unit)
+        # Keep the earliest by time, because each rank has a log of its own.
+        if len(self.troubles) < MAX_LISTED or line.time < self.troubles[-1].time:
+            insort(self.troubles, _logged_failure(line), key=lambda trouble: trouble.time)
+            del self.troubles[MAX_LISTED:]
 
-    def _worker(self, line: _Line) -> None:
+    def _add_worker(self, line: _Line) -> None:
         name = f"{line.node[:80]} {line.pid}".strip()
         if line.pid <= 0 or (len(self.workers) >= MAX_WORKERS and name not in self.workers):
             return
@@ -133,56 +132,56 @@ class LogFacts:
 
 
 def _count(counter: Counter[str], kind: str) -> None:
-    counter[kind if kind in counter or len(counter) < NAMED else "other"] += 1
+    counter[kind if kind in counter or len(counter) < MAX_LISTED else "other"] += 1
 
 
-def _told_of(line: _Line) -> LoggedFailure:
-    first = f"{line.kind}: {line.message}" if line.event == "failure" else line.how or line.message
-    what = first.partition("\n")[0] + (f", on {line.file}" if line.file else "")
+def _logged_failure(line: _Line) -> LoggedFailure:
+    message = f"{line.kind}: {line.message}" if line.event == "failure" else line.how or line.message
+    what = message.partition("\n")[0] + (f", on {line.file}" if line.file else "")
     unit = None if line.event == "notice" else min(max(line.unit, 0), MAX_COUNT)
-    return LoggedFailure(line.time, line.event, unit, what[:MAX_WORDS])
+    return LoggedFailure(line.time, line.event, unit, what[:MAX_TEXT_CHARACTERS])
 
 
-def gather(folder: Folder) -> LogFacts:
-    """What all logs of a run tell; those that are no files, or lead elsewhere, are passed over."""
-    told = LogFacts()
-    for name in _logs(folder):
+def read_logs(folder: Folder) -> LogFacts:
+    """Read all logs of a run. Logs that are not regular files, or are links, are skipped and listed."""
+    facts = LogFacts()
+    for name in _log_names(folder):
         try:
-            _take_log(folder, name, told)
+            _read_log(folder, name, facts)
         except StoreError as error:
-            told.unread.append(f"{name} is passed over: {error.headline}")
-    return told
+            facts.unreadable.append(f"{name} is passed over: {error.headline}")
+    return facts
 
 
-def _take_log(folder: Folder, name: str, told: LogFacts) -> None:
-    begun = folder.is_remote and bool(told.sessions)  # there, it is a piece of a log
-    for data in _lines(folder, name, told):
+def _read_log(folder: Folder, name: str, facts: LogFacts) -> None:
+    begun = folder.is_remote and bool(facts.sessions)  # a remote log is split into several files
+    for data in _lines(folder, name, facts):
         try:
             line = msgspec.json.decode(data, type=_Line)
-        except (msgspec.DecodeError, ValueError, RecursionError):  # a ValueError is about bytes that are no UTF-8
-            told.strange += 1
+        except (msgspec.DecodeError, ValueError, RecursionError):  # ValueError: the bytes are not UTF-8
+            facts.bad_lines += 1
             continue
-        begun = told.take(line, begins=not begun) or begun
+        begun = facts.add(line, begins=not begun) or begun
 
 
-def _logs(folder: Folder) -> list[str]:
-    """The logs there are: one for each rank, or pieces in the order of time where that takes a network."""
+def _log_names(folder: Folder) -> list[str]:
+    """The names of the logs: one for each rank, or the files of a remote log in the order of time."""
     stem = LOG.partition(".")[0]
     if folder.is_remote:
         return sorted(f"{stem}/{name}" for name in folder.names(stem) if name.endswith(".jsonl"))
     return sorted(name for name in folder.names(".") if re.fullmatch(rf"{stem}(-[0-9]{{1,9}})?\.jsonl", name))
 
 
-def _lines(folder: Folder, name: str, told: LogFacts) -> Iterator[bytes]:
-    """The lines of a log, none longer than there is room for."""
+def _lines(folder: Folder, name: str, facts: LogFacts) -> Iterator[bytes]:
+    """The lines of a log that are not too long."""
     rest = b""
     size = folder.size(name)
-    told.is_cut |= size > MAX_LOG_BYTES
+    facts.is_cut |= size > MAX_LOG_BYTES
     for data in folder.chunks(name, 0, min(size, MAX_LOG_BYTES)):
         *whole, rest = (rest + data).split(b"\n")
         yield from (line for line in whole if line.strip())
         if len(rest) > MAX_LINE_BYTES:
-            told.strange += 1
+            facts.bad_lines += 1
             rest = b""
     if rest.strip():
         yield rest

@@ -1,4 +1,4 @@
-"""The figures of a store, as records: what `stats` prints, what `report` draws, and what JSON has of both."""
+"""The records of a store's statistics: `stats` prints them, `report` draws them, and both write them as JSON."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tokenmill.analysis.history import History
 
 
 class TokenShare(msgspec.Struct, frozen=True):
-    """What a source, or a value of a column, has of a store. `bytes` is None where it cannot be told from tokens."""
+    """What one source or one value contributes to a store. `bytes` is None if tokens do not determine it."""
 
     name: str
     documents: int
@@ -17,10 +17,10 @@ class TokenShare(msgspec.Struct, frozen=True):
 
 
 class Breakdown(msgspec.Struct, frozen=True):
-    """A store by source, or by the values of a column: the largest, and the others together.
+    """A store by source, or by the values of a column: the `largest`, and the `others` together, of `count` in all.
 
-    There are `count` of them in all. If `folded`, there were too many to be counted apart: there are more than `count`,
-    and those that are named have at least as much as it says.
+    If `folded`, there were too many values to count each: there are more than `count`, and the counts in `largest` are
+    lower bounds.
     """
 
     by: str
@@ -40,9 +40,9 @@ class LengthBin(msgspec.Struct, frozen=True):
 
 
 class Lengths(msgspec.Struct, frozen=True):
-    """Lengths of documents in tokens, begin and end tokens included; quantiles are at most 1 % off.
+    """Lengths of documents in tokens, including begin and end tokens. Quantiles are at most 1 % off.
 
-    `shorter_than` has, for some powers of two, the share of the documents that are shorter, and that of their tokens.
+    `shorter_than` maps powers of two to the fraction of documents that are shorter, and the fraction of their tokens.
     """
 
     mean: float
@@ -54,7 +54,7 @@ class Lengths(msgspec.Struct, frozen=True):
 
 
 class TokenCount(msgspec.Struct, frozen=True):
-    """An id, the bytes that it stands for as people can read them, and how often it is in the store."""
+    """A token id, its bytes as readable text (`piece`), and how often it occurs in the store."""
 
     id: int
     piece: str
@@ -62,9 +62,9 @@ class TokenCount(msgspec.Struct, frozen=True):
 
 
 class VocabularyUse(msgspec.Struct, frozen=True):
-    """Which tokens are used. `covering` tells how many of the most frequent ones make up a share of all tokens.
+    """Which tokens are used. `covering` maps a fraction of all tokens to the number of most frequent ids that reach it.
 
-    `first_unused` has those of more than one byte.
+    `first_unused` lists only ids of more than one byte.
     """
 
     size: int
@@ -75,7 +75,7 @@ class VocabularyUse(msgspec.Struct, frozen=True):
 
 
 class DuplicateGroup(msgspec.Struct, frozen=True):
-    """Documents that are equal, token by token, and where the first of them is."""
+    """Documents with equal tokens, and the location of the first of them."""
 
     copies: int
     tokens: int
@@ -84,7 +84,7 @@ class DuplicateGroup(msgspec.Struct, frozen=True):
 
 
 class Duplicates(msgspec.Struct, frozen=True):
-    """Documents that are in the store already: beyond the first of each group of equal ones."""
+    """Duplicate documents. The first document of each group of equal ones is not counted."""
 
     groups: int
     documents: int
@@ -93,7 +93,7 @@ class Duplicates(msgspec.Struct, frozen=True):
 
 
 class BadRowReason(msgspec.Struct, frozen=True):
-    """A row in quarantine."""
+    """A row in quarantine, and why it is there."""
 
     file: str
     row: int
@@ -102,7 +102,7 @@ class BadRowReason(msgspec.Struct, frozen=True):
 
 
 class SkippedRows(msgspec.Struct, frozen=True):
-    """Rows of the sources that are not documents of the store, by reason; the first of those in quarantine."""
+    """Source rows that did not become documents, by reason, and the first quarantined ones."""
 
     rows: int
     quarantined: int
@@ -111,7 +111,7 @@ class SkippedRows(msgspec.Struct, frozen=True):
 
 
 class Provenance(msgspec.Struct, frozen=True):
-    """How the store was made, and the checksums that tell it from any other."""
+    """How the store was made, and the checksums that identify it."""
 
     tokenizer: str
     vocabulary_size: int
@@ -131,9 +131,9 @@ class Provenance(msgspec.Struct, frozen=True):
 
 
 class Statistics(msgspec.Struct, frozen=True):
-    """All figures of a store. `bytes_per_token` bins have the documents with so many tenths of a byte per token.
+    """All statistics of a store. `bytes_per_token_bins[i]` counts the documents with i tenths of a byte per token.
 
-    They, and bytes by source and by value, are there only if the tokens stand for exactly the bytes of the text.
+    The bins, and the bytes by source and by value, are None unless tokens stand for exactly the bytes of the text.
     """
 
     directory: str

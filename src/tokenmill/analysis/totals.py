@@ -1,9 +1,9 @@
-"""Add up what workers have counted, and make figures of it. What is held depends on vocabulary and sources only."""
+"""Adds up the workers' counts, and makes statistics of them. Memory depends on vocabulary and sources only."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -24,21 +24,19 @@ from tokenmill.analysis.statistics import (
     TokenShare,
     VocabularyUse,
 )
-from tokenmill.analysis.visible_text import spelled
+from tokenmill.analysis.visible_text import decode_token
 
-SHOWN_SHARES = 20
+MAX_LARGEST = 20
 SHOWN_TOKENS = 40
 QUANTILES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
 COVERED = (0.5, 0.9, 0.99)
+# Common context lengths, and some shorter and longer ones.
 CONTEXTS = tuple(1 << power for power in range(7, 21))
-"""Lengths that people train with, and some around them."""
-
-Piece = Callable[[int], bytes]
 
 
 @dataclass
 class Totals:
-    """What all parts hold."""
+    """The counts of all parts."""
 
     vocabulary_size: int
     source_count: int
@@ -47,36 +45,36 @@ class Totals:
     lengths: LengthCounts = field(default_factory=LengthCounts)
     ratios: Counts = field(default_factory=lambda: np.zeros(RATIO_BINS, np.int64))
     text_bytes: int = 0
-    faithful: bool = True
+    byte_exact: bool = True
     skipped: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
         self.tokens = np.zeros(self.vocabulary_size, np.int64)
         self.by_source = np.zeros((3, self.source_count), np.int64)
 
-    def add(self, counted: PartCounts) -> None:
-        """Take over what some parts hold."""
-        self.tokens += counted.tokens
-        self.lengths.join(counted.lengths)
-        self.ratios += counted.ratios
-        self.by_source[:, counted.first : counted.first + counted.by_source.shape[1]] += counted.by_source
-        self.text_bytes += counted.text_bytes
-        self.faithful &= counted.faithful
-        self.skipped.update(counted.skipped)
+    def add(self, counts: PartCounts) -> None:
+        """Add the counts of a group of parts."""
+        self.tokens += counts.tokens
+        self.lengths.merge(counts.lengths)
+        self.ratios += counts.ratios
+        self.by_source[:, counts.first_source : counts.first_source + counts.by_source.shape[1]] += counts.by_source
+        self.text_bytes += counts.text_bytes
+        self.byte_exact &= counts.byte_exact
+        self.skipped.update(counts.skipped)
 
     @property
     def token_count(self) -> int:
-        """How many tokens there are."""
+        """The number of tokens."""
         return int(self.tokens.sum())
 
     @property
     def document_count(self) -> int:
-        """How many documents there are."""
+        """The number of documents."""
         return int(self.lengths.documents.sum())
 
 
-def length_figures(counts: LengthCounts) -> Lengths:
-    """The lengths of documents, in bins of an octave and the like."""
+def summarize_lengths(counts: LengthCounts) -> Lengths:
+    """The statistics of document lengths."""
     documents, tokens = int(counts.documents.sum()), int(counts.tokens.sum())
     longest = counts.longest or 0
     contexts = ([length for length in CONTEXTS if length // 2 <= longest] or CONTEXTS[:1]) if documents else []
@@ -85,11 +83,11 @@ def length_figures(counts: LengthCounts) -> Lengths:
         mean=round(tokens / documents, 1) if documents else 0.0,
         shortest=counts.shortest or 0,
         longest=longest,
-        quantiles={f"{share:.0%}": counts.quantile(share) for share in QUANTILES},
+        quantiles={f"{fraction:.0%}": counts.quantile(fraction) for fraction in QUANTILES},
         bins=_length_bins(counts),
         shorter_than={
-            length: (round(some / documents, 6), round(their / max(tokens, 1), 6))
-            for length, (some, their) in shorter.items()
+            length: (round(shorter_documents / documents, 6), round(their_tokens / max(tokens, 1), 6))
+            for length, (shorter_documents, their_tokens) in shorter.items()
         },
     )
 
@@ -110,67 +108,66 @@ def _length_bin(counts: LengthCounts, start: int, stop: int) -> LengthBin:
     return LengthBin(start, stop - 1, until - before, tokens_until - tokens_before)
 
 
-def vocabulary_figures(counts: Counts, piece: Piece) -> VocabularyUse:
-    """Which tokens are used, and how often the most frequent ones are."""
+def summarize_vocabulary(counts: Counts, token_bytes: Callable[[int], bytes]) -> VocabularyUse:
+    """The most frequent and the first unused ids. `token_bytes` returns the bytes of an id."""
+
+    def token_count(token: int) -> TokenCount:
+        return TokenCount(token, decode_token(token_bytes(token)), int(counts[token]))
+
     ranked = np.argsort(-counts, kind="stable")
     used = int(np.count_nonzero(counts))
     covered = np.cumsum(counts[ranked])
     total = int(covered[-1]) if len(covered) else 0
+    # Every vocabulary has all single bytes, and most texts use few of them: listing those would tell nothing.
+    unused = (token for token in np.flatnonzero(counts == 0).tolist() if len(token_bytes(token)) > 1)
     return VocabularyUse(
         size=len(counts),
         used=used,
-        most_frequent=[_token_count(counts, token, piece) for token in ranked[: min(SHOWN_TOKENS, used)].tolist()],
-        covering={f"{share:.0%}": int(np.searchsorted(covered, share * total)) + 1 for share in COVERED}
+        most_frequent=[token_count(token) for token in ranked[: min(SHOWN_TOKENS, used)].tolist()],
+        covering={f"{fraction:.0%}": int(np.searchsorted(covered, fraction * total)) + 1 for fraction in COVERED}
         if total
         else {},
-        first_unused=[_token_count(counts, token, piece) for token in _first_unused(counts, piece)],
+        first_unused=[token_count(token) for token in islice(unused, SHOWN_TOKENS)],
     )
 
 
-def _first_unused(counts: Counts, piece: Piece) -> Iterator[int]:
-    """The first that are not used. Every vocabulary has all bytes, many of which are in no text: they tell nothing."""
-    unused = (token for token in np.flatnonzero(counts == 0).tolist() if len(piece(token)) > 1)
-    return islice(unused, SHOWN_TOKENS)
-
-
-def _token_count(counts: Counts, token: int, piece: Piece) -> TokenCount:
-    return TokenCount(token, spelled(piece(token)), int(counts[token]))
-
-
-def source_figures(tally: Totals, paths: pa.ChunkedArray) -> Breakdown:
+def breakdown_by_source(totals: Totals, paths: pa.ChunkedArray) -> Breakdown:
     """The store by source: those with most tokens, and the others together."""
-    documents, tokens, written = tally.by_source
+    documents, tokens, text_bytes = totals.by_source
+    sizes = text_bytes if totals.byte_exact else None
     ranked = np.lexsort((np.arange(len(tokens)), -documents, -tokens))
-    shown, rest = ranked[:SHOWN_SHARES], ranked[SHOWN_SHARES:]
+    shown, rest = ranked[:MAX_LARGEST], ranked[MAX_LARGEST:]
     largest = [
-        TokenShare(paths[i].as_py(), int(documents[i]), int(tokens[i]), int(written[i]) if tally.faithful else None)
+        TokenShare(paths[i].as_py(), int(documents[i]), int(tokens[i]), None if sizes is None else int(sizes[i]))
         for i in shown.tolist()
     ]
     others = None
     if len(rest):
-        size = int(written[rest].sum()) if tally.faithful else None
+        size = None if sizes is None else int(sizes[rest].sum())
         others = TokenShare(f"{len(rest):,} others", int(documents[rest].sum()), int(tokens[rest].sum()), size)
     return Breakdown("source", len(tokens), largest, others)
 
 
-def value_figures(column: str, counts: ValueCounts, *, faithful: bool) -> Breakdown:
+def breakdown_by_value(column: str, counts: ValueCounts, *, byte_exact: bool) -> Breakdown:
     """The store by the values of a column."""
     ranked = counts.ranked()
     largest = [
-        TokenShare(value, each.documents, each.tokens, each.bytes if faithful else None)
-        for value, each in ranked[:SHOWN_SHARES]
+        TokenShare(value, count.documents, count.tokens, count.bytes if byte_exact else None)
+        for value, count in ranked[:MAX_LARGEST]
     ]
-    rest = [each for _, each in ranked[SHOWN_SHARES:]]
+    rest = [count for _, count in ranked[MAX_LARGEST:]]
     rest += [counts.others] * counts.folded
     others = None
     if rest:
         name = "all others" if counts.folded else f"{len(rest):,} others"
-        size = sum(each.bytes for each in rest) if faithful else None
-        others = TokenShare(name, sum(each.documents for each in rest), sum(each.tokens for each in rest), size)
+        size = sum(count.bytes for count in rest) if byte_exact else None
+        others = TokenShare(name, sum(count.documents for count in rest), sum(count.tokens for count in rest), size)
     return Breakdown(column, len(ranked), largest, others, counts.folded)
 
 
-def duplicate_figures(found: DuplicateCounts, paths: pa.ChunkedArray) -> Duplicates:
-    """The documents that are in the store more than once."""
-    largest = [DuplicateGroup(each.copies, each.tokens, paths[each.source].as_py(), each.row) for each in found.largest]
-    return Duplicates(found.groups, found.documents, found.tokens, largest)
+def summarize_duplicates(counts: DuplicateCounts, paths: pa.ChunkedArray) -> Duplicates:
+    """The statistics of duplicate documents, with the paths of their sources."""
+    largest = [
+        DuplicateGroup(group.copies, group.tokens, paths[group.source].as_py(), group.row) for group in counts.largest
+    ]
+    return Duplicates(counts.groups, counts.documents, counts.tokens, largest)

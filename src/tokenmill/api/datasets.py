@@ -1,49 +1,27 @@
-"""What the catalogue offers, and what each version would take on this machine: disk, and time of its cores.
+"""`tokenmill datasets`: the datasets of the catalog, and the disk and time that each version would take here.
 
-The time follows from a second of real work in this process: a worker's reading and encoding, on text that every Python
-brings along.
+The time follows from a second of real work in this process.
 """
 
 from __future__ import annotations
 
-import glob
-import os
-import tempfile
-import time
-from typing import TYPE_CHECKING
-
 import msgspec
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from tokenmill.errors import TokenizerError
-from tokenmill.pipeline import plan as planning
-from tokenmill.pipeline.sample import ROW_BYTES
-from tokenmill.pipeline.units import WorkerLimits, loaded_tokenizer, unit_tokens
-from tokenmill.sources import catalog, discover, file_at, split_file
-from tokenmill.sources.documents import ReadOptions
-from tokenmill.storage import folder_at
-from tokenmill.store import layout
-from tokenmill.store.job import Job
+from tokenmill.pipeline.bench.core_speed import core_bytes_per_second
+from tokenmill.pipeline.sample import store_bytes
+from tokenmill.sources import catalog
 from tokenmill.system import machine
-from tokenmill.tokenizers.resolve import SCHEMES, Vocabulary, resolve
+from tokenmill.tokenizers.resolve import SCHEMES, resolve
 from tokenmill.tokenizers.tokenizer import choose_engine
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-MEASURED_SECONDS = 1.0
-MEASURED_BYTES = 32 << 20
-MIN_BYTES = 1 << 20
-"""Less text than this tells nothing."""
-
-TOKEN_TEXT_BYTES = 4.6
-"""What a token of the catalogue's, which GPT-2 made, stands for in FineWeb's text."""
+# Text bytes per GPT-2 token of FineWeb. The token counts of the catalog are those of GPT-2.
+TEXT_BYTES_PER_TOKEN = 4.6
 
 
 class VersionInfo(msgspec.Struct, frozen=True):
-    """A version of a dataset: what is known of it, and what it would take; None is unknown."""
+    """A version of a dataset: its size, and the disk and time it would take. None means unknown."""
 
     version: str
     example: str | None
@@ -56,7 +34,7 @@ class VersionInfo(msgspec.Struct, frozen=True):
 
 
 class DatasetInfo(msgspec.Struct, frozen=True):
-    """A dataset with its versions."""
+    """A dataset of the catalog, with its versions."""
 
     name: str
     about: str
@@ -68,7 +46,7 @@ class DatasetInfo(msgspec.Struct, frozen=True):
 
 
 class DatasetListing(msgspec.Struct, frozen=True):
-    """The datasets, and what their figures are based on."""
+    """The datasets, and the tokenizer and speed that their figures are based on."""
 
     tokenizer: str
     engine: str | None
@@ -80,11 +58,11 @@ class DatasetListing(msgspec.Struct, frozen=True):
 
 
 def datasets(name: str | None = None, *, tokenizer: str = "gpt2") -> DatasetListing:
-    """Every dataset that has a name, or one of them, with what it would take on this machine."""
-    known = catalog.load()
-    chosen = known.entries if name is None else {name: known.dataset(name)}
+    """The datasets of the catalog, or one of them, with the disk and time that they would take on this machine."""
+    loaded = catalog.load()
+    chosen = loaded.entries if name is None else {name: loaded.dataset(name)}
     notices: list[str] = []
-    engine, speed, token_bytes = None, None, _known_token_bytes(tokenizer)
+    engine, speed, token_bytes = None, None, _token_bytes(tokenizer)
     try:
         vocabulary = resolve(tokenizer)
     except TokenizerError as error:
@@ -92,71 +70,34 @@ def datasets(name: str | None = None, *, tokenizer: str = "gpt2") -> DatasetList
     else:
         token_bytes = np.dtype(vocabulary.spec.dtype).itemsize
         engine = choose_engine(vocabulary, "auto").engine
-        speed = _bytes_per_second(vocabulary, engine)
+        speed = core_bytes_per_second(vocabulary, engine)
         notices += [] if speed else ["no time is told, since this Python has too little text to measure it on"]
     cores = machine.cores()
     rate = speed * cores if speed else None
-    offered = [_dataset(each, entry, token_bytes, rate) for each, entry in chosen.items()]
-    return DatasetListing(tokenizer, engine, token_bytes, cores, rate, offered, notices)
+    listed = [
+        DatasetInfo(
+            name=dataset_name,
+            about=dataset.about,
+            repository=dataset.repository,
+            revision=dataset.revision,
+            licence=dataset.licence,
+            column=dataset.column,
+            versions=[_version(*version, token_bytes, rate) for version in dataset.versions.items()],
+        )
+        for dataset_name, dataset in chosen.items()
+    ]
+    return DatasetListing(tokenizer, engine, token_bytes, cores, rate, listed, notices)
 
 
-def _dataset(name: str, entry: catalog.Dataset, token_bytes: int | None, rate: float | None) -> DatasetInfo:
-    versions = [_version(each, known, token_bytes, rate) for each, known in entry.versions.items()]
-    return DatasetInfo(name, entry.about, entry.repository, entry.revision, entry.licence, entry.column, versions)
-
-
-def _version(name: str, known: catalog.Version, token_bytes: int | None, rate: float | None) -> VersionInfo:
+def _version(name: str, version: catalog.Version, token_bytes: int | None, rate: float | None) -> VersionInfo:
     disk = seconds = None
-    if known.tokens is not None:
-        disk = known.tokens * token_bytes + (known.rows or 0) * ROW_BYTES if token_bytes else None
-        seconds = round(known.tokens * TOKEN_TEXT_BYTES / rate, 1) if rate else None
-    return VersionInfo(name, known.example, known.files, known.rows, known.tokens, known.bytes, disk, seconds)
+    if version.tokens is not None:
+        disk = store_bytes(version.tokens, version.rows or 0, token_bytes) if token_bytes else None
+        seconds = round(version.tokens * TEXT_BYTES_PER_TOKEN / rate, 1) if rate else None
+    return VersionInfo(name, version.example, version.files, version.rows, version.tokens, version.bytes, disk, seconds)
 
 
-def _known_token_bytes(tokenizer: str) -> int | None:
-    """The size of a token where the name alone tells it."""
+def _token_bytes(tokenizer: str) -> int | None:
+    """The bytes of a token, if the tokenizer's name determines it. None otherwise."""
     scheme = SCHEMES.get(tokenizer)
     return None if scheme is None else 2 if scheme.end_of_text < 1 << 16 else 4
-
-
-def _bytes_per_second(vocabulary: Vocabulary, engine: str) -> float | None:
-    """How much text one core gets through: what a worker does with a unit, but for writing it."""
-    with tempfile.TemporaryDirectory() as directory:
-        path = os.path.join(directory, "text.parquet")
-        pq.write_table(pa.table({"text": pa.array(_texts(), pa.string())}), path, row_group_size=100)
-        folder = folder_at(directory)
-        folder.create(layout.TOKENIZER)
-        with folder.publish(f"{layout.TOKENIZER}/{vocabulary.spec.file}") as file:
-            file.write(vocabulary.content)
-        return _measured(path, directory, Job(vocabulary.spec, "text", None, None, None, 1 << 20), engine)
-
-
-def _measured(path: str, directory: str, job: Job, engine: str) -> float | None:
-    sources = discover([path]).table
-    plan = planning.build_plan([split_file(file_at(sources, 0), ReadOptions(), job.unit_bytes)], job.unit_bytes, None)
-    tokenizer = loaded_tokenizer(directory, job, engine)
-    limits = WorkerLimits(machine.default_memory_budget())
-    done_bytes, seconds = 0, 0.0
-    for task in planning.tasks(plan, sources, range(len(plan))):
-        started = time.monotonic()
-        done = sum(documents.text_bytes() for _, documents, _ in unit_tokens(task, job, tokenizer, limits))
-        if task.unit == 0:  # which finds an engine that has just been loaded
-            continue
-        done_bytes += done
-        seconds += time.monotonic() - started
-        if seconds > MEASURED_SECONDS:
-            break
-    return done_bytes / seconds if done_bytes >= MIN_BYTES or seconds > MEASURED_SECONDS else None
-
-
-def _texts() -> Iterator[str]:
-    """Text that every Python has: its own library, each file once, in a stable order."""
-    held = 0
-    library = os.path.dirname(os.__file__)
-    for path in sorted(glob.glob(os.path.join(library, "*.py")) + glob.glob(os.path.join(library, "*", "*.py"))):
-        if held > MEASURED_BYTES:
-            return
-        with open(path, encoding="utf-8", errors="replace") as file:
-            text = file.read()
-        held += len(text)
-        yield text

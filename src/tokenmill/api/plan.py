@@ -1,48 +1,35 @@
-"""The dry run: what a job would read, write and take, from the sources' own figures and a small encoded sample."""
+"""`tokenmill.plan`: a dry run. It estimates a job from the sizes of the sources and a small encoded sample."""
 
 from __future__ import annotations
 
-import tempfile
 from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
 
 from tokenmill.executors import progress
-from tokenmill.executors.fan_out import run_all
 from tokenmill.executors.local import LocalExecutor
-from tokenmill.executors.outcomes import RetryPolicy
-from tokenmill.pipeline import plan as planning
 from tokenmill.pipeline import worker_modules
 from tokenmill.pipeline.freeze import plan_step
-from tokenmill.pipeline.request import PrepareOptions, PrepareRequest, find_sources, make_request
-from tokenmill.pipeline.resources import Resources, plan_resources
-from tokenmill.pipeline.sample import ROW_BYTES, Measure, Sample, raise_failure
+from tokenmill.pipeline.request import PrepareOptions, find_sources, make_request
+from tokenmill.pipeline.resources import plan_resources
+from tokenmill.pipeline.sample import measure_sample, store_bytes
 from tokenmill.pipeline.split_sources import plan_units
 from tokenmill.sources import Ignored
 from tokenmill.sources.named_datasets import resolve_sources
-from tokenmill.storage import folder_at
-from tokenmill.store import layout
 from tokenmill.system import machine
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import pyarrow as pa
-
-    from tokenmill.executors.outcomes import Executor
-    from tokenmill.storage import Folder
-    from tokenmill.tokenizers.resolve import Vocabulary
-
-SAMPLED_UNITS = 8
+# The time before the first unit starts.
 START_SECONDS = 1.5
+# Workers that read the sizes of the sources.
 MAX_WORKERS = 4
-ONE_BY_ONE = RetryPolicy(workers=1)
-"""The sample is encoded by one worker, so that its time is that of one core."""
 
 
 class PlanResult(msgspec.Struct, frozen=True):
-    """What a run would come to. Tokens, disk and time are estimated from a sample; the rest is counted."""
+    """What a run would read, write and take. Tokens, disk and time are estimated from a sample, the rest is counted."""
 
     tokenizer: str
     engine: str
@@ -79,18 +66,17 @@ def plan(  # noqa: PLR0913 - the options of the command, by their names
     limit_units: int | None = None,
     reporter: progress.Reporter | None = None,
 ) -> PlanResult:
-    """Say what `prepare` would do with the same arguments, without doing it."""
+    """Estimate what `prepare` would do with the same arguments, without doing it."""
     named = resolve_sources(sources, version, column, limited=limit_units is not None)
-    words = PrepareOptions(named.sources, tokenizer, named.column, separator, engine, eot, bos, unit_bytes, limit_units)
+    given = PrepareOptions(named.sources, tokenizer, named.column, separator, engine, eot, bos, unit_bytes, limit_units)
     with (
-        LocalExecutor(
-            (*worker_modules(engine), "tokenmill.pipeline.sample")
-        ) as pool,  # loads while sources are looked for
+        # Workers import their modules while this process looks for the sources.
+        LocalExecutor((*worker_modules(engine), "tokenmill.pipeline.sample")) as pool,
         reporter if reporter is not None else progress.for_python() as report,
     ):
-        discovery = find_sources(words, report.pending)
+        discovery = find_sources(given, report.pending)
         named.notes.extend(discovery.ignored.notes())
-        request = make_request(words, discovery, named=named)
+        request = make_request(given, discovery, named=named)
         pool.start(min(machine.cores(), MAX_WORKERS))
         units = plan_units(
             discovery.table,
@@ -101,8 +87,8 @@ def plan(  # noqa: PLR0913 - the options of the command, by their names
             check=named.check_plan,
             told=plan_step(discovery.table, "planned", report.pending),
         )
-        means = plan_resources(workers, memory, most_workers=len(units))
-        sample = _measure(request, units, means, pool)
+        resources = plan_resources(workers, memory, most_workers=len(units))
+        sample = measure_sample(request, units, resources.limits(), pool)
     text_bytes = int(units["text_bytes"].to_numpy().sum())
     sampled_bytes = max(sample.text_bytes, 1)
     rows = None if units["rows"].null_count else int(units["rows"].to_numpy().sum())
@@ -124,30 +110,9 @@ def plan(  # noqa: PLR0913 - the options of the command, by their names
         rows=rows,
         tokens=tokens,
         bytes_per_token=round(text_bytes / tokens, 2) if tokens else 0.0,
-        disk_bytes=tokens * token_bytes + documents * ROW_BYTES,
-        workers=means.workers,
-        seconds=round(START_SECONDS + text_bytes * sample.seconds / sampled_bytes / means.workers, 1),
+        disk_bytes=store_bytes(tokens, documents, token_bytes),
+        workers=resources.workers,
+        seconds=round(START_SECONDS + text_bytes * sample.seconds / sampled_bytes / resources.workers, 1),
         ignored=discovery.ignored,
         notices=named.notes,
     )
-
-
-def _measure(request: PrepareRequest, units: pa.Table, means: Resources, executor: Executor) -> Sample:
-    """Encode a little text from units spread over the corpus, bad rows left out."""
-    chosen = np.unique(np.linspace(0, len(units) - 1, min(SAMPLED_UNITS, len(units))).astype(int))
-    tasks = planning.tasks(units, request.discovery.table, chosen)
-    options = msgspec.structs.replace(means.limits().read_options(request.job), on_bad="quarantine")
-    with tempfile.TemporaryDirectory() as directory:
-        write_vocabulary(folder_at(directory), request.vocabulary)
-        measure = Measure(directory, request.job, request.choice.engine, options)
-        sample = Sample()
-        for done in run_all(executor, measure, tasks, policy=ONE_BY_ONE, on_failure=raise_failure):
-            sample = sample.plus(done.value)
-    return sample
-
-
-def write_vocabulary(folder: Folder, vocabulary: Vocabulary) -> None:
-    """Put a vocabulary where workers look for it, in a folder that has nothing else of a run."""
-    folder.create(layout.TOKENIZER)
-    with folder.publish(f"{layout.TOKENIZER}/{vocabulary.spec.file}") as file:
-        file.write(vocabulary.content)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.cells import cell_len, set_cell_size
 
-from tokenmill.analysis.visible_text import named, visible
+from tokenmill.analysis.visible_text import display_name, make_visible
 from tokenmill.cli import output
 from tokenmill.executors import progress
 from tokenmill.humanize import count, duration, escape_control_characters, number, size
@@ -138,7 +138,7 @@ def _shares(found: Breakdown, tokens: int, *, are_paths: bool = False) -> list[R
     same = all(name.startswith(folder) for name in names)
     return [
         Row(
-            named(escape_control_characters(each.name.removeprefix(folder) if same else each.name)),
+            display_name(escape_control_characters(each.name.removeprefix(folder) if same else each.name)),
             each.tokens,
             (
                 number(each.tokens),
@@ -152,7 +152,7 @@ def _shares(found: Breakdown, tokens: int, *, are_paths: bool = False) -> list[R
 
 def _tokens(found: Statistics) -> list[Row]:
     return [
-        Row(visible(each.piece), each.count, (number(each.count), _share(each.count, found.tokens), str(each.id)))
+        Row(make_visible(each.piece), each.count, (number(each.count), _share(each.count, found.tokens), str(each.id)))
         for each in found.vocabulary.most_frequent[:SHOWN]
     ]
 

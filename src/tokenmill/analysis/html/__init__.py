@@ -1,4 +1,4 @@
-"""The report of a store: figures in, one page of HTML out. It needs no script, no network and no other file."""
+"""Renders the statistics of a store as one HTML page. The page needs no script, no network and no other file."""
 
 from tokenmill.analysis.html.page import render
 

@@ -1,4 +1,4 @@
-"""The sections that tell what a store holds: tokens by source and value, lengths, vocabulary, duplicates, gaps."""
+"""The sections about what a store holds: tokens by source and value, lengths, vocabulary, duplicates, skipped rows."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from collections.abc import Iterator
 
 from tokenmill.analysis.html.markup import (
     BarRow,
-    bars,
-    beginning,
-    code,
-    folded,
+    bar_table,
+    collapsible,
+    escape,
+    keep_end,
+    keep_start,
     lead,
+    percent,
     section,
-    share,
-    short,
-    shortened,
+    short_number,
     table,
-    text,
+    token_code,
 )
 from tokenmill.analysis.html.plots import Series, Tick, plot
 from tokenmill.analysis.statistics import (
@@ -30,220 +30,217 @@ from tokenmill.analysis.statistics import (
     TokenCount,
     TokenShare,
 )
-from tokenmill.analysis.visible_text import named
+from tokenmill.analysis.visible_text import display_name
 from tokenmill.humanize import count, size
 from tokenmill.store.part import NULL
 
 SHOWN_TOKENS = 20
 RATIO_STEP = 0.1
+# So much of a source's name fits beside its bar. The end is shown, because names differ there.
 NAME_CHARACTERS = 34
-"""What of a source's name is sure to be seen beside its bar: the end, which tells it from others."""
-
+# The text for skip reasons that are one word in the store.
 REASONS = {NULL: "without text"}
-"""How reasons are told that are one word in the store."""
+NOT_BYTE_EXACT = "the tokenizer changes the text, so tokens do not stand for its very bytes."
 
 
-def breakdowns(found: Statistics) -> Iterator[str]:
+def breakdowns(stats: Statistics) -> Iterator[str]:
     """A section for the sources and for each column."""
-    yield _breakdown("sources", "Tokens by source", found.sources, found.tokens, _common_folder(found.sources))
-    for place, each in enumerate(found.columns):
-        yield _breakdown(f"by-{place}", f"Tokens by {each.by}", each, found.tokens, "")
+    yield _breakdown("sources", "Tokens by source", stats.sources, stats.tokens, _common_folder(stats.sources))
+    for i, column in enumerate(stats.columns):
+        yield _breakdown(f"by-{i}", f"Tokens by {column.by}", column, stats.tokens, "")
 
 
-def _breakdown(anchor: str, title: str, found: Breakdown, tokens: int, folder: str) -> str:
-    what = "source" if found.by == "source" and anchor == "sources" else "value"
-    sentence = f"{count(found.count, what)}" + (f" in {folder}" if folder else "") + "."
-    if found.folded:
+def _breakdown(anchor: str, title: str, breakdown: Breakdown, tokens: int, folder: str) -> str:
+    what = "source" if breakdown.by == "source" and anchor == "sources" else "value"
+    sentence = f"{count(breakdown.count, what)}" + (f" in {folder}" if folder else "") + "."
+    if breakdown.folded:
         sentence = "There were too many values to count each: those that are named have at least what is told of them."
-    shown = [*found.largest, *([found.others] if found.others else [])]
-    with_bytes = any(each.bytes is not None for each in shown)
-    heads = ["tokens", "share", "documents", *(["bytes/token"] if with_bytes else [])]
-    lines = [_share_bar(each, tokens, folder, with_bytes, each is found.others) for each in shown]
-    return section(anchor, title, lead(sentence), bars(found.by, heads, lines) if lines else "")
+    shares = [*breakdown.largest, *([breakdown.others] if breakdown.others else [])]
+    with_bytes = any(share.bytes is not None for share in shares)
+    headings = ["tokens", "share", "documents", *(["bytes/token"] if with_bytes else [])]
+    rows = [_share_bar(share, tokens, folder, with_bytes, share is breakdown.others) for share in shares]
+    return section(anchor, title, lead(sentence), bar_table(breakdown.by, headings, rows) if rows else "")
 
 
-def _share_bar(each: TokenShare, tokens: int, folder: str, with_bytes: bool, is_rest: bool) -> BarRow:
-    figures = [f"{each.tokens:,}", share(each.tokens, tokens), f"{each.documents:,}"]
+def _share_bar(share: TokenShare, tokens: int, folder: str, with_bytes: bool, is_rest: bool) -> BarRow:
+    figures = [f"{share.tokens:,}", percent(share.tokens, tokens), f"{share.documents:,}"]
     if with_bytes:
-        figures.append(f"{each.bytes / each.tokens:.2f}" if each.bytes is not None and each.tokens else "\u2013")
-    name = each.name if is_rest or not folder else shortened(each.name.removeprefix(folder), NAME_CHARACTERS)
-    return BarRow(f"<bdi>{text(named(name))}</bdi>", each.name, each.tokens, tuple(figures), is_rest)
+        figures.append(f"{share.bytes / share.tokens:.2f}" if share.bytes is not None and share.tokens else "\u2013")
+    name = share.name if is_rest or not folder else keep_end(share.name.removeprefix(folder), NAME_CHARACTERS)
+    return BarRow(f"<bdi>{escape(display_name(name))}</bdi>", share.name, share.tokens, tuple(figures), is_rest)
 
 
-def _common_folder(found: Breakdown) -> str:
-    """The directory that all sources are in that are shown."""
-    folders = [each.name.rpartition("/")[0].split("/") for each in found.largest]
+def _common_folder(sources: Breakdown) -> str:
+    """The directory that contains all sources that are shown."""
+    folders = [share.name.rpartition("/")[0].split("/") for share in sources.largest]
     levels = itertools.takewhile(lambda level: len(set(level)) == 1, zip(*folders, strict=False))
     return "".join(f"{level[0]}/" for level in levels)
 
 
-def lengths(found: Statistics) -> str:
-    """How long documents are."""
-    known = found.lengths
-    if not found.documents:
+def lengths(stats: Statistics) -> str:
+    """The section about document lengths."""
+    known = stats.lengths
+    if not stats.documents:
         return section("lengths", "Document lengths", lead("There is no document in this store."))
     sentence = (
         f"In tokens, begin and end tokens included. The mean is {known.mean:,.1f}, the shortest document has"
         f" {known.shortest:,}, the longest {known.longest:,}."
     )
     names = ["1 %", "5 %", "25 %", "median", "75 %", "95 %", "99 %"]
-    quantiles = table(["of documents have at most", "tokens"], zip(names, _numbers(known), strict=True))
+    values = [f"{length:,}" for length in known.quantiles.values()]
+    quantiles = table(["of documents have at most", "tokens"], zip(names, values, strict=True))
     shorter = table(
         ["shorter than", "documents", "tokens"],
         (
-            [f"{length:,}", share(documents, 1), share(tokens, 1)]
+            [f"{length:,}", percent(documents, 1), percent(tokens, 1)]
             for length, (documents, tokens) in known.shorter_than.items()
         ),
     )
     tables = f'<div class="two"><div><h3>Quantiles</h3>{quantiles}</div><div><h3>What fits</h3>{shorter}</div></div>'
-    return section("lengths", "Document lengths", lead(sentence), _length_plot(found), tables, _length_table(known))
+    return section("lengths", "Document lengths", lead(sentence), _length_plot(stats), tables, _length_table(known))
 
 
-def _numbers(known: Lengths) -> list[str]:
-    return [f"{length:,}" for length in known.quantiles.values()]
-
-
-def _length_plot(found: Statistics) -> str:
-    bins = found.lengths.bins
-    titles = [_length_title(each, found) for each in bins]
-    documents = [100 * each.documents / found.documents for each in bins]
-    tokens = [100 * each.tokens / max(found.tokens, 1) for each in bins]
+def _length_plot(stats: Statistics) -> str:
+    bins = stats.lengths.bins
+    titles = [_length_title(span, stats) for span in bins]
+    documents = [100 * span.documents / stats.documents for span in bins]
+    tokens = [100 * span.tokens / max(stats.tokens, 1) for span in bins]
     ticks = [
-        Tick(place / len(bins), _binary(each.first))
-        for place, each in enumerate(bins)
-        if not each.first & (each.first - 1) and (len(bins) <= 24 or each.first.bit_length() % 2)
-    ] or [Tick(0.0, _binary(bins[0].first))]  # one bin may have no power of two
+        Tick(i / len(bins), _binary(span.first))
+        for i, span in enumerate(bins)
+        if not span.first & (span.first - 1) and (len(bins) <= 24 or span.first.bit_length() % 2)
+    ] or [Tick(0.0, _binary(bins[0].first))]  # a single bin may not start at a power of two
     series = [Series("documents", documents, titles), Series("their tokens", tokens, titles, "line")]
-    return (
-        plot("Documents by length", series, ticks, lambda at: f"{at:g} %") + '<p class="axis">tokens in a document</p>'
-    )
+    picture = plot("Documents by length", series, ticks, lambda at: f"{at:g} %")
+    return picture + '<p class="axis">tokens in a document</p>'
 
 
 def _binary(length: int) -> str:
-    """A length as people write it, if it is a power of two or half as much again: 512, 1k, 1.5k, 64k."""
+    """A bin edge in binary units: 512, 1k, 1.5k, 64k."""
     if length < 1024:
         return f"{length}"
     return f"{length / 1024:g}k" if length < 1 << 20 else f"{length / (1 << 20):g}M"
 
 
-def _length_title(each: LengthBin, found: Statistics) -> str:
-    documents, tokens = share(each.documents, found.documents), share(each.tokens, found.tokens)
-    span = f"{each.first:,}" if each.first == each.last else f"{each.first:,} to {each.last:,}"
-    return f"{span} tokens: {count(each.documents, 'document')} ({documents}), {each.tokens:,} tokens ({tokens})"
+def _length_title(span: LengthBin, stats: Statistics) -> str:
+    documents, tokens = percent(span.documents, stats.documents), percent(span.tokens, stats.tokens)
+    edges = f"{span.first:,}" if span.first == span.last else f"{span.first:,} to {span.last:,}"
+    return f"{edges} tokens: {count(span.documents, 'document')} ({documents}), {span.tokens:,} tokens ({tokens})"
 
 
 def _length_table(known: Lengths) -> str:
-    rows = ([f"{each.first:,}", f"{each.last:,}", f"{each.documents:,}", f"{each.tokens:,}"] for each in known.bins)
-    return folded("Figures of the histogram", table(["from", "to", "documents", "tokens"], rows, 0))
+    rows = ([f"{span.first:,}", f"{span.last:,}", f"{span.documents:,}", f"{span.tokens:,}"] for span in known.bins)
+    return collapsible("Figures of the histogram", table(["from", "to", "documents", "tokens"], rows, 0))
 
 
-def ratios(found: Statistics) -> str:
-    """How much text a token stands for."""
-    bins = found.bytes_per_token_bins
-    if found.bytes_per_token is None:
+def bytes_per_token(stats: Statistics) -> str:
+    """The section about how much text a token stands for."""
+    bins = stats.bytes_per_token_bins
+    if stats.bytes_per_token is None:
         return section("bytes", "Bytes per token", lead("There is no token in this store."))
-    sentence = f"{size(found.text_bytes)} of text are {found.tokens:,} tokens: {found.bytes_per_token:.2f} bytes each."
+    sentence = f"{size(stats.text_bytes)} of text are {stats.tokens:,} tokens: {stats.bytes_per_token:.2f} bytes each."
     if bins is None or not any(bins):
-        return section(
-            "bytes", "Bytes per token", lead(f"{sentence} For each document it cannot be told: {_UNFAITHFUL}")
-        )
-    used = [place for place, documents in enumerate(bins) if documents]
+        sentence = f"{sentence} For each document it cannot be told: {NOT_BYTE_EXACT}"
+        return section("bytes", "Bytes per token", lead(sentence))
+    used = [i for i, documents in enumerate(bins) if documents]
     first, last = min(used), max(max(used) + 1, min(used) + 5)
     shown = [*bins, *[0] * 10][first:last]
     titles = [
-        f"{_ratio(place)} to {_ratio(place + 1)} bytes per token: {count(documents, 'document')}"
-        for place, documents in enumerate(shown, first)
+        f"{_ratio(i)} to {_ratio(i + 1)} bytes per token: {count(documents, 'document')}"
+        for i, documents in enumerate(shown, first)
     ]
     step = 1 if len(shown) <= 8 else 5 if len(shown) <= 50 else 10
-    ticks = [Tick((place - first) / len(shown), _ratio(place)) for place in range(first, last + 1) if place % step == 0]
-    picture = plot("Documents by bytes per token", [Series("documents", shown, titles)], ticks, short)
+    ticks = [Tick((i - first) / len(shown), _ratio(i)) for i in range(first, last + 1) if i % step == 0]
+    picture = plot("Documents by bytes per token", [Series("documents", shown, titles)], ticks, short_number)
     sentence += " More is better compressed; little text per token is another script, code or noise."
-    rows = ([_ratio(place), _ratio(place + 1), f"{documents:,}"] for place, documents in enumerate(shown, first))
-    figures = folded("Figures of the histogram", table(["from", "to less than", "documents"], rows, 0))
+    rows = ([_ratio(i), _ratio(i + 1), f"{documents:,}"] for i, documents in enumerate(shown, first))
+    figures = collapsible("Figures of the histogram", table(["from", "to less than", "documents"], rows, 0))
     axis = '<p class="axis">bytes per token of a document</p>'
     return section("bytes", "Bytes per token", lead(sentence), picture, axis, figures)
 
 
-_UNFAITHFUL = "the tokenizer changes the text, so tokens do not stand for its very bytes."
+def _ratio(index: int) -> str:
+    return f"{index * RATIO_STEP:.1f}"
 
 
-def _ratio(place: int) -> str:
-    return f"{place * RATIO_STEP:.1f}"
-
-
-def vocabulary(found: Statistics) -> str:
-    """Which tokens are used, and which are not."""
-    known = found.vocabulary
-    unused = known.size - known.used
-    sentence = f"{known.used:,} of {known.size:,} ids are used; {unused:,} ({share(unused, known.size)}) are not."
-    if known.covering:
-        half, most, nearly = known.covering.values()
+def vocabulary(stats: Statistics) -> str:
+    """The section about used and unused tokens."""
+    use = stats.vocabulary
+    unused = use.size - use.used
+    sentence = f"{use.used:,} of {use.size:,} ids are used; {unused:,} ({percent(unused, use.size)}) are not."
+    if use.covering:
+        half, most, nearly = use.covering.values()
         sentence += (
             f" The {half:,} most frequent make up half of all tokens, {most:,} make up 90 %, and {nearly:,} 99 %."
         )
-    lines = [_token_bar(each, found.tokens) for each in known.most_frequent]
-    heads = ["count", "share", "id"]
-    top = bars("token", heads, lines[:SHOWN_TOKENS]) if lines else ""
-    more = folded("More tokens", bars("token", heads, lines[SHOWN_TOKENS:])) if lines[SHOWN_TOKENS:] else ""
-    chips = "".join(f'<li title="id {each.id}">{code(each.piece)}</li>' for each in known.first_unused)
+    rows = [_token_bar(token, stats.tokens) for token in use.most_frequent]
+    headings = ["count", "share", "id"]
+    top = bar_table("token", headings, rows[:SHOWN_TOKENS]) if rows else ""
+    hidden = rows[SHOWN_TOKENS:]
+    more = collapsible("More tokens", bar_table("token", headings, hidden)) if hidden else ""
+    chips = "".join(f'<li title="id {token.id}">{token_code(token.piece)}</li>' for token in use.first_unused)
     rest = f'<h3>Unused, in the order of ids, single bytes left out</h3><ul class="chips">{chips}</ul>' if chips else ""
     return section("vocabulary", "Vocabulary", lead(sentence), top, more, rest)
 
 
-def _token_bar(each: TokenCount, tokens: int) -> BarRow:
-    figures = (f"{each.count:,}", share(each.count, tokens), f"{each.id}")
-    return BarRow(code(each.piece), repr(each.piece), each.count, figures)
+def _token_bar(token: TokenCount, tokens: int) -> BarRow:
+    figures = (f"{token.count:,}", percent(token.count, tokens), f"{token.id}")
+    return BarRow(token_code(token.piece), repr(token.piece), token.count, figures)
 
 
-def duplicates(found: Statistics) -> str:
-    """Documents that are there more than once."""
-    known = found.duplicates
+def duplicates(stats: Statistics) -> str:
+    """The section about duplicate documents."""
+    known = stats.duplicates
     if known is None:
         return section("duplicates", "Duplicates", lead("They were not looked for; see the note at the top."))
     if not known.documents:
         return section("duplicates", "Duplicates", lead("No two documents have the same tokens."))
     copies = f"{known.documents:,} {'copy' if known.documents == 1 else 'copies'} of {count(known.groups, 'document')}"
     sentence = (
-        f"{share(known.documents, found.documents)} of the documents, with {share(known.tokens, found.tokens)} of the"
-        f" tokens, are copies of another one, token by token: {copies}, {known.tokens:,} tokens."
+        f"{percent(known.documents, stats.documents)} of the documents, with {percent(known.tokens, stats.tokens)} of"
+        f" the tokens, are copies of another one, token by token: {copies}, {known.tokens:,} tokens."
     )
-    return section(
-        "duplicates", "Duplicates", lead(sentence), "<h3>Where most tokens would be saved</h3>", _groups(known)
-    )
+    heading = "<h3>Where most tokens would be saved</h3>"
+    return section("duplicates", "Duplicates", lead(sentence), heading, _duplicate_groups(known))
 
 
-def _groups(known: Duplicates) -> str:
+def _duplicate_groups(known: Duplicates) -> str:
     rows = (
-        [_place(each.source, each.row), f"{each.copies:,}", f"{each.tokens:,}", f"{each.tokens * (each.copies - 1):,}"]
-        for each in known.largest
+        [
+            _location(group.source, group.row),
+            f"{group.copies:,}",
+            f"{group.tokens:,}",
+            f"{group.tokens * (group.copies - 1):,}",
+        ]
+        for group in known.largest
     )
     return table(["first found at", "copies", "tokens each", "tokens saved"], rows)
 
 
-def _place(file: str, row: int) -> str:
-    return f'<span title="{text(file)}"><bdi>{text(shortened(file))}</bdi></span>, row {row:,}'
+def _location(file: str, row: int) -> str:
+    return f'<span title="{escape(file)}"><bdi>{escape(keep_end(file))}</bdi></span>, row {row:,}'
 
 
-def left_out(found: Statistics) -> str:
-    """Rows that are no documents of the store."""
-    known = found.skipped
+def skipped_rows(stats: Statistics) -> str:
+    """The section about rows that did not become documents."""
+    skipped = stats.skipped
     title = "Rows left out"
-    if not known.rows:
+    if not skipped.rows:
         return section("left-out", title, lead("Every row of the sources is a document of the store."))
-    sentence = f"{count(known.rows, 'row')} did not become documents; {known.quarantined:,} are in quarantine."
-    lines = [
-        BarRow(text(beginning(REASONS.get(reason, reason))), beginning(reason), rows, (f"{rows:,}",))
-        for reason, rows in known.reasons.items()
+    sentence = f"{count(skipped.rows, 'row')} did not become documents; {skipped.quarantined:,} are in quarantine."
+    rows = [
+        BarRow(escape(keep_start(REASONS.get(reason, reason))), keep_start(reason), number, (f"{number:,}",))
+        for reason, number in skipped.reasons.items()
     ]
-    return section("left-out", title, lead(sentence), bars("reason", ["rows"], lines), _bad_rows(known))
+    return section("left-out", title, lead(sentence), bar_table("reason", ["rows"], rows), _quarantined(skipped))
 
 
-def _bad_rows(known: SkippedRows) -> str:
-    if not known.first:
+def _quarantined(skipped: SkippedRows) -> str:
+    if not skipped.first:
         return ""
     rows = (
-        [_place(each.file, each.row), text(beginning(each.reason)), text(beginning(each.detail))]
-        for each in known.first
+        [_location(bad.file, bad.row), escape(keep_start(bad.reason)), escape(keep_start(bad.detail))]
+        for bad in skipped.first
     )
-    title = "In quarantine" + (f": the first {len(known.first)}" if known.quarantined > len(known.first) else "")
+    title = "In quarantine" + (f": the first {len(skipped.first)}" if skipped.quarantined > len(skipped.first) else "")
     return f"<h3>{title}</h3>" + table(["where", "reason", "detail"], rows, 3)

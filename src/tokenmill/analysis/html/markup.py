@@ -1,4 +1,4 @@
-"""Pieces of HTML. Whatever comes from data goes through `text`: nothing in it can become markup or do anything."""
+"""Building blocks of HTML. All data goes through `escape`, so that none of it can become markup or a script."""
 
 from __future__ import annotations
 
@@ -6,35 +6,35 @@ import html
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from tokenmill.analysis.visible_text import visible
+from tokenmill.analysis.visible_text import make_visible
 from tokenmill.humanize import escape_control_characters, number
 
-LONGEST_LABEL = 64
-LONGEST_SENTENCE = 200
+MAX_LABEL_CHARACTERS = 64
+MAX_SENTENCE_CHARACTERS = 200
 
 
-def text(value: str) -> str:
-    """Text that somebody else chose."""
+def escape(value: str) -> str:
+    """Escape untrusted text."""
     return html.escape(escape_control_characters(value))
 
 
-def shortened(value: str, most: int = LONGEST_LABEL) -> str:
-    """The end of a long name: of paths, that is what tells them apart."""
-    return value if len(value) <= most else f"\u2026{value[-most + 1 :]}"
+def keep_end(value: str, limit: int = MAX_LABEL_CHARACTERS) -> str:
+    """The end of a long name, because paths differ there."""
+    return value if len(value) <= limit else f"\u2026{value[-limit + 1 :]}"
 
 
-def beginning(value: str) -> str:
-    """The beginning of a sentence that somebody else wrote."""
-    return value if len(value) <= LONGEST_SENTENCE else f"{value[: LONGEST_SENTENCE - 1]}\u2026"
+def keep_start(value: str) -> str:
+    """The beginning of a long sentence."""
+    return value if len(value) <= MAX_SENTENCE_CHARACTERS else f"{value[: MAX_SENTENCE_CHARACTERS - 1]}\u2026"
 
 
-def code(piece: str) -> str:
-    """A piece of text that a token stands for; its direction is its own business."""
-    return f'<code><bdi title="{text(piece)}">{text(shortened(visible(piece), 24))}</bdi></code>'
+def token_code(token_text: str) -> str:
+    """The text of a token as code. <bdi> isolates its direction from the text around it."""
+    return f'<code><bdi title="{escape(token_text)}">{escape(keep_end(make_visible(token_text), 24))}</bdi></code>'
 
 
-def share(part: float, whole: float) -> str:
-    """A share in per cent; what is tiny is not called nothing, and what lacks something is not called all."""
+def percent(part: float, whole: float) -> str:
+    """A percentage. Only 0 is shown as 0 %, and only the whole as 100 %."""
     if not whole or not part:
         return "0 %" if whole else "\u2013"
     if part / whole < 0.001:
@@ -44,50 +44,50 @@ def share(part: float, whole: float) -> str:
 
 def card(name: str, value: str, note: str = "") -> str:
     """A key figure."""
-    kept = text(note).replace(" %", "&nbsp;%").replace("&lt; ", "&lt;&nbsp;")
-    below = f'<p class="note">{kept}</p>' if note else ""
-    return f'<li><p class="name">{text(name)}</p><p class="value">{text(value)}</p>{below}</li>'
+    unbroken = escape(note).replace(" %", "&nbsp;%").replace("&lt; ", "&lt;&nbsp;")
+    below = f'<p class="note">{unbroken}</p>' if note else ""
+    return f'<li><p class="name">{escape(name)}</p><p class="value">{escape(value)}</p>{below}</li>'
 
 
-def cards(found: Iterable[str]) -> str:
+def card_list(cards: Iterable[str]) -> str:
     """Key figures, side by side."""
-    return f'<ul class="cards">{"".join(found)}</ul>'
+    return f'<ul class="cards">{"".join(cards)}</ul>'
 
 
 def section(anchor: str, title: str, *content: str) -> str:
-    """A part of the page."""
-    return f'<section id="{anchor}"><h2>{text(title)}</h2>{"".join(content)}</section>'
+    """A section of the page."""
+    return f'<section id="{anchor}"><h2>{escape(title)}</h2>{"".join(content)}</section>'
 
 
 def lead(sentence: str) -> str:
-    """A sentence that says what is to be seen."""
-    return f'<p class="lead">{text(sentence)}</p>'
+    """The opening sentence of a section."""
+    return f'<p class="lead">{escape(sentence)}</p>'
 
 
-def table(heads: Sequence[str], rows: Iterable[Sequence[str]], words: int = 1) -> str:
-    """A table of ready markup whose first columns are words, and whose other columns are numbers."""
-    marks = ["" if place < words else ' class="number"' for place in range(len(heads))]
-    head = "".join(f'<th scope="col"{mark}>{text(name)}</th>' for mark, name in zip(marks, heads, strict=True))
+def table(headings: Sequence[str], rows: Iterable[Sequence[str]], text_columns: int = 1) -> str:
+    """A table. Cells are ready markup. The first `text_columns` columns are text, the others numbers."""
+    classes = ["" if column < text_columns else ' class="number"' for column in range(len(headings))]
+    head = "".join(f'<th scope="col"{kind}>{escape(name)}</th>' for kind, name in zip(classes, headings, strict=True))
     body = "".join(
-        "<tr>" + "".join(f"<td{mark}>{cell}</td>" for mark, cell in zip(marks, row, strict=True)) + "</tr>"
+        "<tr>" + "".join(f"<td{kind}>{cell}</td>" for kind, cell in zip(classes, row, strict=True)) + "</tr>"
         for row in rows
     )
     return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
 
 
-def folded(summary: str, content: str) -> str:
-    """Something that is shown when it is asked for."""
-    return f"<details><summary>{text(summary)}</summary>{content}</details>"
+def collapsible(summary: str, content: str) -> str:
+    """Content that a click on the summary shows."""
+    return f"<details><summary>{escape(summary)}</summary>{content}</details>"
 
 
-def facts(found: Iterable[tuple[str, str]]) -> str:
-    """Names and ready markup."""
-    return f'<dl class="facts">{"".join(f"<dt>{text(name)}</dt><dd>{value}</dd>" for name, value in found)}</dl>'
+def definitions(pairs: Iterable[tuple[str, str]]) -> str:
+    """A list of names and their values. Values are ready markup."""
+    return f'<dl class="facts">{"".join(f"<dt>{escape(name)}</dt><dd>{value}</dd>" for name, value in pairs)}</dl>'
 
 
 @dataclass(frozen=True, slots=True)
 class BarRow:
-    """A bar with its name (ready markup, and in full for who points at it), its length and figures beside it."""
+    """A bar of a bar table. `label` is ready markup, `title` the full name as a tooltip."""
 
     label: str
     title: str
@@ -96,32 +96,32 @@ class BarRow:
     is_rest: bool = False
 
 
-def bars(what: str, heads: Sequence[str], found: Sequence[BarRow]) -> str:
-    """Bars that lie one below the other, the first column of a table; they grow with the page, their words do not."""
-    most = max((bar.value for bar in found if not bar.is_rest), default=0) or 1
-    head = "".join(f'<th scope="col" class="number">{text(name)}</th>' for name in heads)
-    body = "".join(_bar(bar, most, heads) for bar in found)
-    columns = f'<thead><tr><th scope="col">{text(what)}</th><th></th>{head}</tr></thead>'
+def bar_table(label_heading: str, headings: Sequence[str], rows: Sequence[BarRow]) -> str:
+    """A table with a horizontal bar in each row. Bars grow with the page, text does not."""
+    longest = max((row.value for row in rows if not row.is_rest), default=0) or 1
+    head = "".join(f'<th scope="col" class="number">{escape(name)}</th>' for name in headings)
+    body = "".join(_bar(row, longest, headings) for row in rows)
+    columns = f'<thead><tr><th scope="col">{escape(label_heading)}</th><th></th>{head}</tr></thead>'
     return f'<table class="bars">{columns}<tbody>{body}</tbody></table>'
 
 
-def _bar(bar: BarRow, most: float, heads: Sequence[str]) -> str:
-    """A row; each figure carries its name, because a narrow page has no room for columns."""
-    width = min(100 * bar.value / most, 100)
-    kind = "bar rest beyond" if bar.value > most else "bar rest" if bar.is_rest else "bar"
+def _bar(row: BarRow, longest: float, headings: Sequence[str]) -> str:
+    """A row. Each figure carries its name, because a narrow page has no columns."""
+    width = min(100 * row.value / longest, 100)
+    kind = "bar rest beyond" if row.value > longest else "bar rest" if row.is_rest else "bar"
     line = f'<div class="{kind}" style="width:{width:.2f}%"></div>' if width else ""
     cells = "".join(
-        f'<td class="number" data-name="{text(name) if name != "share" else ""}">{text(figure)}</td>'
-        for name, figure in zip(heads, bar.figures, strict=True)
+        f'<td class="number" data-name="{escape(name) if name != "share" else ""}">{escape(figure)}</td>'
+        for name, figure in zip(headings, row.figures, strict=True)
     )
-    name = f'<th scope="row" title="{text(bar.title)}">{bar.label}</th>'
+    name = f'<th scope="row" title="{escape(row.title)}">{row.label}</th>'
     return f'<tr>{name}<td class="track">{line}</td>{cells}</tr>'
 
 
-def short(value: float) -> str:
-    """A count as an axis has it: 2.5, 500, 1.5k, 20M."""
+def short_number(value: float) -> str:
+    """A count for an axis: 2.5, 500, 1.5k, 20M."""
     if value < 999.5:
         return f"{round(value, 2):g}"
-    word = number(value)
-    digits = word.rstrip("kMGT")
-    return f"{float(digits):g}{word[len(digits) :]}"
+    written = number(value)
+    digits = written.rstrip("kMGT")
+    return f"{float(digits):g}{written[len(digits) :]}"

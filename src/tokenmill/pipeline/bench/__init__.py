@@ -1,1 +1,1 @@
-"""Measure this machine on a sample, and forecast the whole corpus."""
+"""Measures this machine on a sample of a corpus, and forecasts the time and cost of the whole corpus."""

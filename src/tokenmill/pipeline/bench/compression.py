@@ -1,6 +1,6 @@
-"""What the beginning of a compressed file unpacks to, for `bench`. Runs in a worker.
+"""Measures the compression ratio at the beginning of a file, for `bench`. Runs in a worker.
 
-Its size alone tells little: text of one kind shrinks to a half, of another to a twentieth.
+The size of a compressed file says little about its text: one kind shrinks to a half, another to a twentieth.
 """
 
 from __future__ import annotations
@@ -13,24 +13,24 @@ from tokenmill.sources.delimited import codec_of
 from tokenmill.sources.documents import SourceFile
 
 READ_BYTES = 1 << 20
-FETCHED_BYTES = 1 << 16
-"""What pyarrow takes from a compressed file at once: half of it, by and large, is not unpacked yet."""
+# pyarrow reads compressed files in chunks of this size. On average, half of the last chunk is not decompressed yet.
+CHUNK_BYTES = 1 << 16
 
 
-class Beginning(msgspec.Struct, frozen=True):
-    """A compressed file, of which this much is to be unpacked."""
+class CompressedPrefix(msgspec.Struct, frozen=True):
+    """A compressed file, and how many bytes to decompress from its beginning."""
 
     file: SourceFile
-    unpacked_bytes: int
+    text_bytes: int
 
 
-def packed_share(beginning: Beginning) -> float:
-    """How many bytes the beginning of a compressed file has for each byte that it unpacks to."""
-    file, unpacked = beginning.file, 0
-    with storage.open_input(file.info, keep=True) as packed:
-        stream = pa.CompressedInputStream(packed, codec_of(file.path))
-        while unpacked < beginning.unpacked_bytes and (data := stream.read(READ_BYTES)):
-            unpacked += len(data)
-        taken = packed.tell()
-    taken -= FETCHED_BYTES // 2 if FETCHED_BYTES < taken < file.size else 0
-    return float(taken / max(unpacked, 1))
+def compression_ratio(prefix: CompressedPrefix) -> float:
+    """Compressed bytes per decompressed byte at the beginning of a file."""
+    file, text_bytes = prefix.file, 0
+    with storage.open_input(file.info, keep=True) as compressed:
+        stream = pa.CompressedInputStream(compressed, codec_of(file.path))
+        while text_bytes < prefix.text_bytes and (data := stream.read(READ_BYTES)):
+            text_bytes += len(data)
+        read = compressed.tell()
+    read -= CHUNK_BYTES // 2 if CHUNK_BYTES < read < file.size else 0
+    return float(read / max(text_bytes, 1))

@@ -1,4 +1,4 @@
-"""From what was measured to what a whole corpus takes: arithmetic, and one sentence on what limits it."""
+"""Computes the time and cost of a whole corpus from measured rates, and names the limiting step."""
 
 from __future__ import annotations
 
@@ -9,26 +9,24 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from tokenmill.pipeline.bench.timing import Steps
-from tokenmill.pipeline.sample import ROW_BYTES
+from tokenmill.pipeline.sample import store_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
 DAY_SECONDS = 86_400.0
-BUSY = 0.75
-"""A step whose time is the processor's by at least this share is work; below it, waiting."""
-
-SURELY = 0.25
-"""Where workers do not get their cores, all steps wait: only one that waits so much more waits for something else."""
-
-STEPS = {"read": "reading", "encode": "encoding", "check": "checksums and joining", "write": "writing"}
+# A step computes if at least this fraction of its time is processor time. Below, it waits.
+MIN_CPU_FRACTION = 0.75
+# The same on a machine where workers do not get their cores: there, all steps wait for the processor as well.
+MIN_CPU_FRACTION_DISTURBED = 0.25
+STEP_NAMES = {"read": "reading", "encode": "encoding", "check": "checksums and joining", "write": "writing"}
 WAITING = {"read": "the disk or the network", "write": "the disk"}
-SCALES = 0.7
-"""What a further worker should add at the least, where each has a core of its own."""
+# What another worker with a core of its own should add, as a fraction of the rate of one.
+MIN_GAIN_PER_WORKER = 0.7
 
 
 class Cell(msgspec.Struct, frozen=True):
-    """What an engine gives with some workers: the best of its rounds, and the slowest to compare."""
+    """The rate of an engine with a number of workers, in its fastest and its slowest round."""
 
     engine: str
     workers: int
@@ -44,12 +42,12 @@ class Cell(msgspec.Struct, frozen=True):
 
     @property
     def noise(self) -> float:
-        """By what share its slowest round was slower than its best."""
+        """By what fraction the slowest round was slower than the fastest."""
         return 1 - self.slowest_bytes_per_second / self.bytes_per_second
 
 
 class Corpus(msgspec.Struct, frozen=True):
-    """All of the sources, counted or estimated from the sample; or an amount of text, if none were given."""
+    """All of the sources, counted or estimated from the sample. Without sources, an amount of made-up text."""
 
     sources: int
     source_bytes: int
@@ -63,10 +61,10 @@ class Corpus(msgspec.Struct, frozen=True):
 
 
 class Forecast(msgspec.Struct, frozen=True):
-    """What the whole corpus takes with one engine and number of workers.
+    """The time and cost of the whole corpus with one engine and number of workers.
 
-    A core-hour is an hour of a worker, which takes a core; `machines_for_a_day` is how many machines like this one it
-    takes to be done within 24 hours. `busy_workers` is how many of the workers have something to do, on average.
+    A core-hour is an hour of one worker, at most one per core. `machines_for_a_day` is the number of machines like this
+    one that finish within 24 hours. `busy_workers` is the average number of workers that have work.
     """
 
     engine: str
@@ -80,11 +78,10 @@ class Forecast(msgspec.Struct, frozen=True):
     source_bytes_per_second: float
 
 
-def corpus_of(  # noqa: PLR0913 - what is known of it
+def make_corpus(  # noqa: PLR0913 - the figures of a corpus
     *, sources: int, source_bytes: int, text_bytes: float, documents: float, tokens: float, token_bytes: int
 ) -> Corpus:
-    """A corpus with what follows from its figures."""
-    kept = round(tokens) * token_bytes
+    """A corpus, with the figures that follow from the given ones."""
     return Corpus(
         sources=sources,
         source_bytes=source_bytes,
@@ -93,26 +90,26 @@ def corpus_of(  # noqa: PLR0913 - what is known of it
         tokens=round(tokens),
         bytes_per_token=round(text_bytes / tokens, 2) if tokens else 0.0,
         token_bytes=token_bytes,
-        store_bytes=kept + round(documents) * ROW_BYTES,
-        export_bytes=kept,
+        store_bytes=store_bytes(round(tokens), round(documents), token_bytes),
+        export_bytes=round(tokens) * token_bytes,
     )
 
 
-def kept_busy(unit_bytes: Iterable[float], workers: int) -> float:
-    """How many workers have something to do on average, if each takes the next unit when it is free."""
+def average_busy_workers(unit_bytes: Iterable[float], workers: int) -> float:
+    """The average number of workers that have work, if each takes the next unit when it is free."""
     total, until = 0.0, [0.0] * workers
-    for each in unit_bytes:
-        total += each
-        heapq.heapreplace(until, until[0] + each)
+    for size in unit_bytes:
+        total += size
+        heapq.heapreplace(until, until[0] + size)
     return total / max(until) if total else float(workers)
 
 
-def forecast(  # noqa: PLR0913 - what is known of it
+def forecast(  # noqa: PLR0913 - all that the time and cost depend on
     cell: Cell, corpus: Corpus, *, start_seconds: float, cores: int, price: float | None, busy: float | None = None
 ) -> Forecast:
-    """The time, work and money that a corpus takes; starting up is counted once.
+    """The time, core-hours and money for a corpus. The start-up time counts once.
 
-    `busy` is how many of the workers the units of the corpus keep busy, if it is not all of them.
+    `busy` is the average number of workers that have work, if not all of them.
     """
     busy = cell.workers if busy is None else busy
     work_seconds = corpus.text_bytes / (cell.bytes_per_second * busy / cell.workers)
@@ -131,31 +128,30 @@ def forecast(  # noqa: PLR0913 - what is known of it
     )
 
 
-def limit(cell: Cell, alone: Cell | None, cores: int) -> str:
-    """What keeps this cell from being faster; `alone` is the same engine with one worker."""
+def describe_limit(cell: Cell, alone: Cell | None, cores: int) -> str:
+    """One sentence on what keeps this cell from being faster. `alone` is the same engine with one worker."""
     wall = msgspec.structs.asdict(cell.wall_seconds)
     step = max(wall, key=wall.__getitem__)
-    limits = f"{STEPS[step]} limits, {wall[step] / (cell.wall_seconds.total or 1):.0%} of the workers' time"
-    got = _processor(cell, "encode" if step in WAITING else step)  # encoding never waits: it gets what there is
-    is_disturbed = got < BUSY * min(1.0, cores / cell.workers)
-    if step in WAITING and _processor(cell, step) < got * (SURELY if is_disturbed else BUSY):
+    limits = f"{STEP_NAMES[step]} limits, {wall[step] / (cell.wall_seconds.total or 1):.0%} of the workers' time"
+    # Encoding never waits, so its fraction of processor time is the fraction of a core that a worker gets.
+    got = _cpu_fraction(cell, "encode" if step in WAITING else step)
+    is_disturbed = got < MIN_CPU_FRACTION * min(1.0, cores / cell.workers)
+    threshold = MIN_CPU_FRACTION_DISTURBED if is_disturbed else MIN_CPU_FRACTION
+    if step in WAITING and _cpu_fraction(cell, step) < got * threshold:
         return f"{limits}: waiting for {WAITING[step]}"
     if is_disturbed:
         return f"{limits}; a worker gets {got:.0%} of a core: something else is at work here, so measure again later"
     if step in WAITING:
         return f"{limits}: {'decompressing and checking text: ' if step == 'read' else ''}more cores help"
-    if alone is not None and 1 < cell.workers <= cores and not _scales(cell, alone):
+    if alone is not None and 1 < cell.workers <= cores:
         gain = cell.bytes_per_second / alone.bytes_per_second
-        return f"{limits}; {cell.workers} workers give {gain:.1f} times one: cores share what they need"
+        if gain < 1 + MIN_GAIN_PER_WORKER * (cell.workers - 1):
+            return f"{limits}; {cell.workers} workers give {gain:.1f} times one: cores share what they need"
     return f"{limits}: more cores help"
 
 
-def _processor(cell: Cell, step: str) -> float:
-    """How much of a core a step has while it goes on; all of one, if it takes no time."""
+def _cpu_fraction(cell: Cell, step: str) -> float:
+    """The processor time of a step divided by its wall time. 1 if the step takes no time."""
     wall: float = getattr(cell.wall_seconds, step)
     cpu: float = getattr(cell.cpu_seconds, step)
     return cpu / wall if wall else 1.0
-
-
-def _scales(cell: Cell, alone: Cell) -> bool:
-    return cell.bytes_per_second >= alone.bytes_per_second * (1 + SCALES * (cell.workers - 1))

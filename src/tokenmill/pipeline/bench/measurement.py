@@ -1,4 +1,4 @@
-"""One measurement of a cell of `bench`, and what a cell comes to after some of them."""
+"""One measurement of a cell of `bench`, and the summary of several."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Measurement:
-    """One measurement of a cell: what its workers did, and for how long each was at it."""
+    """One measurement of a cell: the work of each worker, and how long it took."""
 
     workers: int
     text_bytes: int = 0
@@ -31,11 +31,11 @@ class Measurement:
     worker_bytes: defaultdict[int, int] = field(default_factory=lambda: defaultdict(int))
     worker_seconds: dict[int, float] = field(default_factory=dict)
     deaths: list[Died[Any]] = field(default_factory=list)
-    begun: float = field(default_factory=time.monotonic)
+    started: float = field(default_factory=time.monotonic)
 
     def add(self, timing: Timing, pid: int) -> None:
-        """A worker has done a unit."""
-        self.worker_seconds[pid] = time.monotonic() - self.begun
+        """Add a unit that a worker has done."""
+        self.worker_seconds[pid] = time.monotonic() - self.started
         self.worker_bytes[pid] += timing.text_bytes
         self.text_bytes += timing.text_bytes
         self.documents += timing.documents
@@ -45,29 +45,29 @@ class Measurement:
 
     @property
     def bytes_per_second(self) -> float:
-        """What the workers get through together while all of them are busy, as they are but at the end of a run.
+        """The rate while all workers are busy, which in a run is always except at its end.
 
-        A worker that was replaced, because it held much, or died, is not to count beside the one that came for it.
+        A worker that was replaced, for its memory or after a death, must not count beside its replacement.
         """
         if len(self.worker_seconds) > self.workers:
             return self.text_bytes / max(self.worker_seconds.values())
         return sum(self.worker_bytes[pid] / seconds for pid, seconds in self.worker_seconds.items())
 
 
-def cell_of(engine: str, workers: int, turns: Sequence[Measurement], *, is_default: bool) -> Cell:
-    """The best of some turns: nothing makes a machine faster than it is, and much makes it slower."""
-    best = max(turns, key=lambda turn: turn.bytes_per_second)
+def summarize_cell(engine: str, workers: int, measurements: Sequence[Measurement], *, is_default: bool) -> Cell:
+    """The fastest measurement of a cell: other load makes a machine slower, and nothing makes it faster."""
+    best = max(measurements, key=lambda measurement: measurement.bytes_per_second)
     rate = best.bytes_per_second
     return Cell(
         engine=engine,
         workers=workers,
         is_default=is_default,
-        rounds=len(turns),
+        rounds=len(measurements),
         text_bytes=best.text_bytes,
         bytes_per_second=round(rate, 1),
-        slowest_bytes_per_second=round(min(turn.bytes_per_second for turn in turns), 1),
+        slowest_bytes_per_second=round(min(measurement.bytes_per_second for measurement in measurements), 1),
         tokens_per_second=round(rate * best.tokens / best.text_bytes),
         wall_seconds=best.wall.rounded(),
         cpu_seconds=best.cpu.rounded(),
-        shares=best.wall.shares(),
+        shares=best.wall.fractions(),
     )

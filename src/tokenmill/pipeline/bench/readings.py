@@ -1,6 +1,4 @@
-"""What was found in each unit of the sample, and so in all of it: a unit that was broken off counts by how much of it
-was read.
-"""
+"""Extrapolates from the units that were read to the whole sample. A unit read in part counts by the fraction read."""
 
 from __future__ import annotations
 
@@ -14,7 +12,7 @@ import numpy.typing as npt
 
 from tokenmill.executors.fan_out import ignore, run_all
 from tokenmill.executors.outcomes import DEFAULT_POLICY
-from tokenmill.pipeline.bench.compression import Beginning, packed_share
+from tokenmill.pipeline.bench.compression import CompressedPrefix, compression_ratio
 from tokenmill.sources.delimited import EXPECTED_COMPRESSION, codec_of
 
 if TYPE_CHECKING:
@@ -23,43 +21,46 @@ if TYPE_CHECKING:
     from tokenmill.pipeline.bench.timing import Timing
     from tokenmill.pipeline.plan import UnitTask
 
-MAX_UNPACKED_BYTES = 32 << 20
+MAX_PREFIX_BYTES = 32 << 20
+# The number of compressed files whose compression ratio is measured.
 MAX_FILES = 16
-"""Of how many compressed files the beginning is unpacked again, to see how much of the file it was."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """A unit, and what was found in it until it ended or was broken off."""
+    """A unit, and what was read of it."""
 
     task: UnitTask
     timing: Timing
 
-    def packed(self) -> Beginning | None:
-        """What is to be unpacked to know how much of the unit was read, if it takes that."""
+    def prefix(self) -> CompressedPrefix | None:
+        """The part of a file to decompress, if the fraction that was read depends on a compression ratio."""
         stop = self.timing.stop
         if stop is None or self.task.rows is not None or not codec_of(self.task.files[stop.file].path):
             return None
-        return Beginning(self.task.files[stop.file], min(stop.byte, MAX_UNPACKED_BYTES))
+        return CompressedPrefix(self.task.files[stop.file], min(stop.byte, MAX_PREFIX_BYTES))
 
-    def share(self, packing: Mapping[str, float]) -> float:
-        """How much of the unit was read; `packing` has the bytes that a compressed file has for each of its text."""
-        stop, piece = self.timing.stop, self.task.piece
+    def fraction(self, ratios: Mapping[str, float]) -> float:
+        """The fraction of the unit that was read. `ratios` has the compression ratio of each compressed file."""
+        stop, span = self.timing.stop, self.task.piece
         if stop is None:
             return 1.0
         if self.task.rows is not None:
-            return _between(self.timing.rows, self.task.rows)
+            return _fraction(self.timing.rows, self.task.rows)
         file = self.task.files[stop.file]
-        if piece is not None and not codec_of(file.path):
-            return _between(stop.byte - piece.start, piece.stop - piece.start)
-        before = sum(each.size for each in self.task.files[: stop.file])
-        taken = min(stop.byte * packing.get(file.path, 1.0), file.size)
-        return _between(before + taken, sum(each.size for each in self.task.files))
+        if span is not None and not codec_of(file.path):
+            return _fraction(stop.byte - span.start, span.stop - span.start)
+        before = sum(source.size for source in self.task.files[: stop.file])
+        read = min(stop.byte * ratios.get(file.path, 1.0), file.size)
+        return _fraction(before + read, sum(source.size for source in self.task.files))
 
 
 @dataclass(frozen=True, slots=True)
 class SampleTotals:
-    """What the sample holds: the text of each unit, and all of its documents and tokens."""
+    """What the sample holds: the text bytes of each unit, and all documents and tokens.
+
+    `is_guessed` is set if no compression ratio could be measured.
+    """
 
     unit_bytes: npt.NDArray[np.float64]
     documents: float
@@ -68,65 +69,65 @@ class SampleTotals:
 
     @property
     def text_bytes(self) -> float:
-        """All of its text."""
+        """The text bytes of all units."""
         return float(self.unit_bytes.sum())
 
 
 @dataclass
 class Readings:
-    """Of each unit the reading that went the furthest."""
+    """The longest reading of each unit, by its index in the sample."""
 
-    _furthest: dict[int, Reading] = field(default_factory=dict)
+    _longest: dict[int, Reading] = field(default_factory=dict)
 
     @property
     def text_bytes(self) -> int:
-        """The text that was read, what was read again counted once."""
-        return sum(reading.timing.text_bytes for reading in self._furthest.values())
+        """The text bytes that were read. Text that was read again counts once."""
+        return sum(reading.timing.text_bytes for reading in self._longest.values())
 
-    def take(self, unit: int, task: UnitTask, timing: Timing) -> None:
-        """A unit of the sample was read, or some of it."""
-        known = self._furthest.get(unit)
-        if known is None or _reach(timing) > _reach(known.timing):
-            self._furthest[unit] = Reading(task, timing)
+    def add(self, index: int, task: UnitTask, timing: Timing) -> None:
+        """Add the reading of a unit of the sample."""
+        before = self._longest.get(index)
+        if before is None or _length(timing) > _length(before.timing):
+            self._longest[index] = Reading(task, timing)
 
-    def found(self, sample: BenchSample, executor: Executor) -> SampleTotals:
-        """What all units hold: of each kind, those that were not read are as those that were, by what the plan says."""
-        packing, is_guessed = self._packing(executor)
-        readings, seen = list(self._furthest.values()), np.array(list(self._furthest), np.int64)
-        shares = np.array([reading.share(packing) for reading in readings])
+    def totals(self, sample: BenchSample, executor: Executor) -> SampleTotals:
+        """Estimate what all units hold. Of each kind, the planned sizes of unread units are scaled as those read."""
+        ratios, is_guessed = self._compression_ratios(executor)
+        readings, indexes = list(self._longest.values()), np.array(list(self._longest), np.int64)
+        fractions = np.array([reading.fraction(ratios) for reading in readings])
         text, documents, tokens = (
-            np.array([getattr(reading.timing, name) for reading in readings]) / shares
+            np.array([getattr(reading.timing, name) for reading in readings]) / fractions
             for name in ("text_bytes", "documents", "tokens")
         )
-        unit_bytes = _extended(sample.planned, sample.kinds(), seen, text)
-        times = float(unit_bytes.sum() / text.sum())
-        return SampleTotals(unit_bytes, float(documents.sum()) * times, float(tokens.sum()) * times, is_guessed)
+        unit_bytes = _extrapolate(sample.unit_bytes, sample.kinds(), indexes, text)
+        factor = float(unit_bytes.sum() / text.sum())
+        return SampleTotals(unit_bytes, float(documents.sum()) * factor, float(tokens.sum()) * factor, is_guessed)
 
-    def _packing(self, executor: Executor) -> tuple[dict[str, float], bool]:
-        """How much compressed files shrink, and whether that is a guess, because none of them could be asked."""
-        wanted = [packed for reading in self._furthest.values() if (packed := reading.packed()) is not None]
-        measured = run_all(executor, packed_share, wanted[:MAX_FILES], policy=DEFAULT_POLICY, on_failure=ignore)
-        known = {done.item.file.path: done.value for done in measured}
-        usual = sum(known.values()) / len(known) if known else 1 / EXPECTED_COMPRESSION
-        return {each.file.path: usual for each in wanted} | known, bool(wanted) and not known
+    def _compression_ratios(self, executor: Executor) -> tuple[dict[str, float], bool]:
+        """The compression ratio of each file, and whether all are guessed because none could be measured."""
+        prefixes = [prefix for reading in self._longest.values() if (prefix := reading.prefix()) is not None]
+        done = run_all(executor, compression_ratio, prefixes[:MAX_FILES], policy=DEFAULT_POLICY, on_failure=ignore)
+        measured = {result.item.file.path: result.value for result in done}
+        default = sum(measured.values()) / len(measured) if measured else 1 / EXPECTED_COMPRESSION
+        return {prefix.file.path: default for prefix in prefixes} | measured, bool(prefixes) and not measured
 
 
-def _extended(
-    planned: npt.NDArray[np.int64], kinds: list[str], seen: npt.NDArray[np.int64], text: npt.NDArray[np.float64]
+def _extrapolate(
+    planned: npt.NDArray[np.int64], kinds: list[str], indexes: npt.NDArray[np.int64], text: npt.NDArray[np.float64]
 ) -> npt.NDArray[np.float64]:
-    """The text of all units, from that of those that were seen. Of a kind of which none was, the plan is believed."""
+    """The text bytes of all units from those at `indexes`. Kinds without a reading keep their planned sizes."""
     unit_bytes, of_kind = planned.astype(np.float64), np.array(kinds)
-    for kind in set(of_kind[seen].tolist()):
-        these = of_kind[seen] == kind
-        unit_bytes[of_kind == kind] *= text[these].sum() / max(planned[seen][these].sum(), 1)
-    unit_bytes[seen] = text
+    for kind in set(of_kind[indexes].tolist()):
+        same = of_kind[indexes] == kind
+        unit_bytes[of_kind == kind] *= text[same].sum() / max(planned[indexes][same].sum(), 1)
+    unit_bytes[indexes] = text
     return unit_bytes
 
 
-def _reach(timing: Timing) -> tuple[bool, int]:
+def _length(timing: Timing) -> tuple[bool, int]:
     return timing.stop is None, timing.text_bytes
 
 
-def _between(read: float, of: float) -> float:
-    """The share, which is neither nothing nor more than all."""
+def _fraction(read: float, of: float) -> float:
+    """A fraction above 0 and at most 1."""
     return min(max(read, math.ulp(1.0)) / max(of, 1), 1.0)

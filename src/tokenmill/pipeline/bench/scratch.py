@@ -1,4 +1,4 @@
-"""Where `bench` writes: a directory of its own, beside the store that is to come, and removed however it ends."""
+"""The directory that `bench` writes to: beside the future store, and removed at the end in any case."""
 
 from __future__ import annotations
 
@@ -20,17 +20,16 @@ if TYPE_CHECKING:
     from tokenmill.storage import Folder
 
 PREFIX = ".tokenmill-bench-"
-REMOVALS = 20
-REMOVAL_SECONDS = 0.1
-"""A worker that was killed while it gave a file its name may still have done so."""
-
-IN_MEMORY = ("tmpfs", "ramfs")
+# A worker that was killed while it renamed a file may still add that file, so removing is tried again.
+REMOVE_ATTEMPTS = 20
+REMOVE_WAIT_SECONDS = 0.1
+MEMORY_FILE_SYSTEMS = ("tmpfs", "ramfs")
 
 
 @contextmanager
 def scratch(out: str | None) -> Iterator[Folder]:
-    """A folder of our own in `out`, or in the nearest directory above it that exists, or where temporary files go."""
-    parent = folder_at(_existing(out or tempfile.gettempdir()))
+    """A new folder in `out`, in its nearest existing parent, or in the directory for temporary files."""
+    parent = folder_at(_nearest_existing(out or tempfile.gettempdir()))
     name = f"{PREFIX}{secrets.token_hex(6)}"
     try:
         folder = folder_at(f"{parent.root}/{name}")
@@ -41,19 +40,19 @@ def scratch(out: str | None) -> Iterator[Folder]:
 
 
 def is_in_memory(path: str) -> bool:
-    """Whether what is written there never comes to a disk, as far as the system tells."""
+    """Whether the path is on a file system in memory, as far as the mount table shows."""
     if scheme(path):
         return False
     path, longest, kind = os.path.realpath(path), "", ""
     for line in procfs.read(f"{procfs.PROC}/self/mountinfo").decode(errors="replace").splitlines():
-        place, _, rest = line.partition(" - ")
-        mounted = place.split()[4] if rest else ""
+        mount, _, rest = line.partition(" - ")
+        mounted = mount.split()[4] if rest else ""
         if len(mounted) >= len(longest) and os.path.join(path, "").startswith(os.path.join(mounted, "")):
             longest, kind = mounted, rest.split()[0]
-    return kind in IN_MEMORY
+    return kind in MEMORY_FILE_SYSTEMS
 
 
-def _existing(path: str) -> str:
+def _nearest_existing(path: str) -> str:
     if scheme(path):
         return path
     path = absolute(path)
@@ -63,9 +62,9 @@ def _existing(path: str) -> str:
 
 
 def _remove(parent: Folder, name: str) -> None:
-    for _ in range(REMOVALS):
+    for _ in range(REMOVE_ATTEMPTS):
         try:
             return parent.remove(name)
         except StoreError:
-            time.sleep(REMOVAL_SECONDS)
+            time.sleep(REMOVE_WAIT_SECONDS)
     return parent.remove(name)

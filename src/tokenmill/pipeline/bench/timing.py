@@ -1,7 +1,7 @@
-"""Do one unit and tell how long each step of it took, for `bench`. Runs in a worker.
+"""Tokenizes one unit and times each step, for `bench`. Runs in a worker.
 
-The steps are those of a run, with clocks around them; only, a unit may be broken off after some of its text, so that a
-slow engine can be measured in little time.
+The steps are those of a run. A unit may be stopped after some of its text, so that measuring a slow engine takes little
+time.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from tokenmill.store.job import Job
 from tokenmill.tokenizers.engines.protocol import Encoded
 from tokenmill.tokenizers.tokenizer import Tokenizer
 
-FAST = "gigatoken"
+FAST_ENGINE = "gigatoken"
 
 
 class Steps(msgspec.Struct, frozen=True):
-    """Seconds by what they were spent on.
+    """Seconds per step.
 
-    `read` is fetching, decompressing and checking text; `encode` the engine; `check` begin and end tokens, joining and
-    the checksum; `write` the part, until it is synced and has its name.
+    `read` fetches, decompresses and checks text. `encode` is the engine. `check` adds begin and end tokens, joins
+    batches and computes the checksum. `write` writes the part, syncs and renames it.
     """
 
     read: float = 0.0
@@ -45,37 +45,37 @@ class Steps(msgspec.Struct, frozen=True):
     write: float = 0.0
 
     def plus(self, other: Steps) -> Steps:
-        """The sum."""
+        """The sum of both, step by step."""
         mine, others = msgspec.structs.astuple(self), msgspec.structs.astuple(other)
         return Steps(*(a + b for a, b in zip(mine, others, strict=True)))
 
     def rounded(self) -> Steps:
-        """To a tenth of a millisecond."""
+        """The seconds, rounded to a tenth of a millisecond."""
         return Steps(*(round(seconds, 4) for seconds in msgspec.structs.astuple(self)))
 
-    def shares(self) -> Steps:
-        """Each as a share of all."""
+    def fractions(self) -> Steps:
+        """Each step as a fraction of the total."""
         total = self.total or 1.0
         return Steps(*(seconds / total for seconds in msgspec.structs.astuple(self))).rounded()
 
     @property
     def total(self) -> float:
-        """All of them."""
+        """The sum of all steps."""
         return float(sum(msgspec.structs.astuple(self)))
 
 
 class Stop(msgspec.Struct, frozen=True):
-    """Where a unit was broken off: in which of its files, and about how many bytes into what that unpacks to."""
+    """Where a unit was stopped: the index of its file, and the approximate offset in the decompressed file."""
 
     file: int
     byte: int
 
 
 class Timing(msgspec.Struct, frozen=True):
-    """What became of a unit, and how long its steps took by the clock (`wall`) and by the processor (`cpu`).
+    """What a unit holds, and the wall time and processor time of its steps.
 
-    `rows` are its documents and those that cannot be any; `stop` is None if it was not broken off; `load_seconds` is
-    what the engine took to load, if it was not before.
+    `rows` counts documents and skipped rows. `stop` is None if the unit was read to its end. `load_seconds` is the time
+    to load the engine, 0 if it was loaded before.
     """
 
     text_bytes: int
@@ -91,67 +91,65 @@ class Timing(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class TimedTokenize:
-    """The function that turns a unit, or `most_bytes` of its text, into a part in `directory`, and times that."""
+    """Tokenizes a unit, or `max_bytes` of its text, into a part in `directory`, and times it."""
 
     directory: str
     job: Job
     engine: str
     limits: WorkerLimits
-    most_bytes: int
+    max_bytes: int
 
     def prefetch(self, task: UnitTask) -> None:
-        """As a run does it."""
+        """Prefetch the sources of a unit, as a run does."""
         Tokenize(self.directory, self.job, self.engine, self.limits).prefetch(task)
 
     def __call__(self, task: UnitTask) -> Timing | Future[Timing]:
-        """Read, encode and publish; in the background, where publishing takes a network."""
+        """Read, encode and publish. Publishing to a remote folder happens in a background thread."""
         Position("begin").mark()
         clock = _StepClock()
         folder = folder_at(self.directory)
-        clock.at("load")
+        clock.switch("load")
         tokenizer = loaded_tokenizer(self.directory, self.job, self.engine)
-        clock.at("read")
+        clock.switch("read")
         builder, stop = tokenizer.retry_with_reference(lambda: self._encode(task, tokenizer, clock))
         Position("write").mark()
-        clock.at("check")
+        clock.switch("check")
         if not folder.is_remote:
-            return _committed(folder, builder, tokenizer, clock, stop)
+            return _commit(folder, builder, tokenizer, clock, stop)
         clock.stop()
-        return io_threads().submit(_committed, folder, builder, tokenizer, clock, stop)
+        return io_threads().submit(_commit, folder, builder, tokenizer, clock, stop)
 
     def _encode(self, task: UnitTask, tokenizer: Tokenizer, clock: _StepClock) -> tuple[PartBuilder, Stop | None]:
         builder = PartBuilder(self.job, task, self.limits.with_text)
-        limits = self.limits if tokenizer.engine == FAST else self._small_batches()
+        limits = self.limits if tokenizer.engine == FAST_ENGINE else self._small_batches()
         for file, documents, encoded in unit_tokens(task, self.job, _TimedEncoder(tokenizer, clock), limits):
             builder.leave_out(file, documents)
             builder.add(file, documents.without_nulls(), encoded)
-            if builder.text_bytes >= self.most_bytes:
-                builder.task = msgspec.structs.replace(task, rows=None)  # the plan's count is that of all its text
+            if builder.text_bytes >= self.max_bytes:
+                builder.task = msgspec.structs.replace(task, rows=None)  # the planned count is that of the whole unit
                 return builder, _stop(task, file, documents)
         return builder, None
 
     def _small_batches(self) -> WorkerLimits:
-        """A slow engine is as slow with small batches, and can be broken off between them."""
-        least = min(self.limits.worker_bytes, self.most_bytes * BATCHES_IN_WORKER)
-        return msgspec.structs.replace(self.limits, worker_bytes=least)
+        """Limits for a slow engine. Small batches do not slow it down, and a unit can only be stopped between them."""
+        worker_bytes = min(self.limits.worker_bytes, self.max_bytes * BATCHES_IN_WORKER)
+        return msgspec.structs.replace(self.limits, worker_bytes=worker_bytes)
 
 
-def ready(_: int) -> None:
-    """Do nothing: who has the answer knows that the worker has its libraries."""
+def do_nothing(_: int) -> None:
+    """Returns when the worker has imported its modules."""
 
 
 def _stop(task: UnitTask, file: SourceFile, last: Documents) -> Stop:
-    """Where its last documents end, if their rows are bytes: the last one is taken to be as long as the others."""
+    """Where the last documents end, if row numbers are byte offsets. The last one counts as long as the average."""
     first, start, others = int(last.rows[0]), int(last.rows[-1]), len(last.rows) - 1
     length = (start - first) // others if others else last.text_bytes()
     return Stop(file.index - task.files[0].index, start + length)
 
 
-def _committed(
-    folder: Folder, builder: PartBuilder, tokenizer: Tokenizer, clock: _StepClock, stop: Stop | None
-) -> Timing:
-    clock.at("check")
-    timed = cast("Folder", _TimedFolder(folder, clock))  # all but `publish` is the folder's own
+def _commit(folder: Folder, builder: PartBuilder, tokenizer: Tokenizer, clock: _StepClock, stop: Stop | None) -> Timing:
+    clock.switch("check")
+    timed = cast("Folder", _TimedFolder(folder, clock))  # only publishing is timed
     done = Commit(timed, builder, recheck=False, engine=tokenizer.engine, notices=tokenizer.take_notices())()
     clock.stop()
     return Timing(
@@ -168,7 +166,7 @@ def _committed(
 
 
 class _StepClock:
-    """Adds up time by the step that a thread is at. Another thread may go on with it after `stop`."""
+    """Adds up time per step. After `stop`, another thread may continue, because processor time is per thread."""
 
     def __init__(self) -> None:
         self.wall: defaultdict[str, float] = defaultdict(float)
@@ -176,8 +174,8 @@ class _StepClock:
         self._step: str | None = None
         self._since = (0.0, 0.0)
 
-    def at(self, step: str | None) -> None:
-        """From now on, time goes to this step, or nowhere."""
+    def switch(self, step: str | None) -> None:
+        """Count time toward this step from now on. None counts it toward no step."""
         now = (time.monotonic(), time.thread_time())
         if self._step is not None:
             self.wall[self._step] += now[0] - self._since[0]
@@ -185,36 +183,36 @@ class _StepClock:
         self._step, self._since = step, now
 
     def stop(self) -> None:
-        """From now on, time goes nowhere."""
-        self.at(None)
+        """Count time toward no step from now on."""
+        self.switch(None)
 
     @staticmethod
     def steps(seconds: dict[str, float]) -> Steps:
-        """What counts of it."""
+        """The seconds of the steps that are reported."""
         return Steps(*(seconds.get(step, 0.0) for step in Steps.__struct_fields__))
 
 
 @dataclass(frozen=True, slots=True)
 class _TimedEncoder:
-    """A tokenizer with a clock around it: before `encode` text is read, after it a part is put together."""
+    """A tokenizer that switches the clock: text is read before `encode`, and a part is assembled after it."""
 
     tokenizer: Tokenizer
     clock: _StepClock
 
     def encode(self, text: pa.LargeStringArray) -> Encoded:
-        self.clock.at("encode")
+        self.clock.switch("encode")
         encoded = self.tokenizer.encode(text)
-        self.clock.at("check")
+        self.clock.switch("check")
         return encoded
 
     def trim(self, most_bytes: int) -> None:
         self.tokenizer.trim(most_bytes)
-        self.clock.at("read")
+        self.clock.switch("read")
 
 
 @dataclass(frozen=True, slots=True)
 class _TimedFolder:
-    """A folder with a clock around what it publishes."""
+    """A folder that times what it publishes."""
 
     folder: Folder
     clock: _StepClock
@@ -224,13 +222,13 @@ class _TimedFolder:
 
     @contextmanager
     def publish(self, name: str, *, durable: bool = True, if_absent: bool = False) -> Iterator[BinaryIO]:
-        self.clock.at("write")
+        self.clock.switch("write")
         with self.folder.publish(name, durable=durable, if_absent=if_absent) as file:
             yield file
-        self.clock.at("check")
+        self.clock.switch("check")
 
     def publish_if_absent(self, name: str, data: pa.Buffer) -> bool:
-        self.clock.at("write")
+        self.clock.switch("write")
         published = self.folder.publish_if_absent(name, data)
-        self.clock.at("check")
+        self.clock.switch("check")
         return published

@@ -1,0 +1,187 @@
+"""Counts a whole store: one parallel pass over its parts, and one over each requested column of its sources."""
+
+from __future__ import annotations
+
+import math
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from tokenmill.analysis import duplicates
+from tokenmill.analysis.by_column import CountValues, ValueCounts
+from tokenmill.analysis.count_parts import CountParts, PartGroup
+from tokenmill.analysis.history import read_history
+from tokenmill.analysis.provenance import provenance, skipped_rows
+from tokenmill.analysis.statistics import Duplicates, Statistics
+from tokenmill.analysis.totals import (
+    Totals,
+    breakdown_by_source,
+    breakdown_by_value,
+    summarize_duplicates,
+    summarize_lengths,
+    summarize_vocabulary,
+)
+from tokenmill.errors import CorruptStore, SourceError, StoreError, UsageError
+from tokenmill.executors.fan_out import FanOut
+from tokenmill.executors.messages import work_failed
+from tokenmill.executors.outcomes import Died, Done, Failed, Item, Value
+from tokenmill.humanize import size
+from tokenmill.pipeline.plan import tasks
+from tokenmill.store import layout
+from tokenmill.store.listed_parts import ListedParts
+from tokenmill.tokenizers.token_bytes import piece_lookup
+
+if TYPE_CHECKING:
+    from tokenmill.pipeline.resources import Resources
+    from tokenmill.storage import Folder
+
+# The cost of a document besides its tokens, in tokens.
+DOCUMENT_WEIGHT = 32
+# Limits of a group's weight: few enough groups to keep their counts, and enough of them for all workers.
+MIN_GROUP_WEIGHT = 4 << 20
+MAX_GROUP_WEIGHT = 128 << 20
+GROUPS_PER_WORKER = 16
+MAX_RANGE_BYTES = 256 << 20
+UNITS_PER_BATCH = 16
+BATCH_BYTES = 4 << 20
+# Errors of a worker that are raised again with their own class.
+RAISED_ALONE = (CorruptStore, SourceError, StoreError, UsageError)
+
+
+@dataclass
+class StoreCounter:
+    """Counts one complete store. Document hashes go to files in `scratch`."""
+
+    folder: Folder
+    run: layout.Run
+    manifest: pa.Table
+    sources: pa.Table
+    fan_out: FanOut
+    resources: Resources
+    scratch: str
+    notices: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._parts = ListedParts.of(self.folder, self.run, self.manifest)
+        self._totals = Totals(self.run.job.tokenizer.vocabulary_size, self.run.sources)
+        self._documents, self._tokens = (self.manifest[name].to_numpy() for name in ("documents", "tokens"))
+        self._groups = _group_parts(self._tokens + DOCUMENT_WEIGHT * self._documents, self.resources.workers)
+        self._ranges = self._choose_ranges()
+        self._values: dict[str, ValueCounts] = {}
+        self._duplicates: Duplicates | None = None
+
+    def count(self, columns: list[str]) -> None:
+        """Count everything. Columns come first, because a column may be missing."""
+        self._values = {column: self._count_column(column) for column in columns}
+        self._count_parts()
+        self._duplicates = self._count_duplicates()
+
+    def _count_parts(self) -> None:
+        """Count all parts, and compare the totals with the manifest."""
+        scratch = self.scratch if self._ranges else None
+        function = CountParts(self.folder.root, self.run.job, self._parts, scratch, self._ranges)
+        self.fan_out.begin("count", int(self._tokens.sum()))
+        for done in _results(self.fan_out, function, self._groups, lambda it: f"parts {it.start} to {it.stop - 1}"):
+            self._totals.add(done.value)
+            self.fan_out.advance(int(self._tokens[done.item.start : done.item.stop].sum()))
+        expected = int(self._documents.sum()), int(self._tokens.sum())
+        if (self._totals.document_count, self._totals.token_count) != expected:
+            headline = f"the parts of {self.folder.root} do not hold what its manifest says"
+            raise CorruptStore(headline, "`tokenmill verify` tells which.")
+
+    def _count_duplicates(self) -> Duplicates | None:
+        """Compare the hashes that `_count_parts` wrote."""
+        if not self._ranges:
+            return None
+        function = duplicates.CountDuplicates(self.scratch, len(self._groups), self._ranges)
+        counts = duplicates.DuplicateCounts()
+        for done in _results(self.fan_out, function, range(self._ranges), lambda it: f"hashes {it} of {self._ranges}"):
+            counts = duplicates.merge(counts, done.value)
+        return summarize_duplicates(counts, self.sources["path"])
+
+    def _count_column(self, column: str) -> ValueCounts:
+        """Count tokens by the values of a column. Units are merged in order, so that folding is deterministic."""
+        function = CountValues(self.folder.root, self.run.job, self._parts, column, BATCH_BYTES)
+        remaining = tasks(layout.read_plan(self.folder, self.run), self.sources, range(self.run.units))
+        counts, is_reported = ValueCounts(), False
+        self.fan_out.begin(f"by {column}", int(self._tokens.sum()))
+        while batch := list(islice(remaining, UNITS_PER_BATCH * self.resources.workers)):
+            if counts.missing and not counts.column_exists and not is_reported:
+                self.fan_out.report.say(f"no source so far has the column {column!r}: the others are looked at")
+                is_reported = True
+            by_unit: dict[int, ValueCounts] = {}
+            for done in _results(self.fan_out, function, batch, lambda it: f"unit {it.unit}"):
+                by_unit[done.item.unit] = done.value
+                self.fan_out.advance(int(self._tokens[done.item.unit]))
+            for unit in sorted(by_unit):
+                counts.merge(by_unit[unit])
+        counts.require_column()
+        return counts
+
+    def _choose_ranges(self) -> int:
+        """The number of ranges that hashes are sorted in. 0 if the disk has no room for them."""
+        needed = int(self._documents.sum()) * duplicates.RECORD.itemsize
+        free = shutil.disk_usage(self.scratch).free
+        if needed > 0.9 * free:
+            self.notices.append(
+                f"duplicates were not looked for: they take {size(needed)} of temporary files, and"
+                f" {size(free)} are free in {tempfile.gettempdir()}; TMPDIR names another place"
+            )
+            return 0
+        range_bytes = min(self.resources.worker_bytes // (2 * duplicates.SORTING_FACTOR), MAX_RANGE_BYTES)
+        min_ranges = self.resources.workers if needed > 1 << 22 else 1
+        return max(math.ceil(needed / range_bytes), min_ranges)
+
+    def statistics(self) -> Statistics:
+        """The statistics of what was counted. Needs no workers."""
+        totals, spec = self._totals, self.run.job.tokenizer
+        tokens, text_bytes, byte_exact = totals.token_count, totals.text_bytes, totals.byte_exact
+        lookup = piece_lookup(spec, layout.read_vocabulary(self.folder, spec))
+        return Statistics(
+            directory=self.folder.root,
+            documents=totals.document_count,
+            tokens=tokens,
+            text_bytes=text_bytes,
+            bytes_per_token=round(text_bytes / tokens, 4) if tokens else None,
+            bytes_per_token_bins=totals.ratios.tolist() if byte_exact else None,
+            lengths=summarize_lengths(totals.lengths),
+            vocabulary=summarize_vocabulary(totals.tokens, lookup),
+            sources=breakdown_by_source(totals, self.sources["path"]),
+            columns=[breakdown_by_value(name, counts, byte_exact=byte_exact) for name, counts in self._values.items()],
+            duplicates=self._duplicates,
+            skipped=skipped_rows(self.folder, self.manifest, totals.skipped, self.notices),
+            history=read_history(self.folder, self.notices),
+            origin=provenance(self.folder, self.run),
+            notices=self.notices,
+        )
+
+
+def _results(
+    fan_out: FanOut, function: Callable[[Item], Value], items: Iterable[Item], describe: Callable[[Item], str]
+) -> Iterator[Done[Item, Value]]:
+    """Yield results as they arrive. The first failed item raises, because statistics of the rest would be wrong."""
+
+    def on_failure(failure: Failed[Item] | Died[Item]) -> None:
+        if isinstance(failure, Failed) and failure.error_class in RAISED_ALONE:
+            raise failure.error()
+        raise work_failed([failure], describe)
+
+    return fan_out.run(function, items, describe, on_failure)
+
+
+def _group_parts(weights: np.ndarray, workers: int) -> list[PartGroup]:
+    """Divide the parts into groups of about equal weight."""
+    if not len(weights):
+        return []
+    wanted = int(weights.sum()) // (GROUPS_PER_WORKER * workers)
+    wanted = min(max(wanted, MIN_GROUP_WEIGHT), MAX_GROUP_WEIGHT)
+    numbers = (np.cumsum(weights) - weights) // wanted
+    starts = np.flatnonzero(np.diff(numbers, prepend=-1)).tolist()
+    stops = [*starts[1:], len(weights)]
+    return [PartGroup(number, start, stop) for number, (start, stop) in enumerate(zip(starts, stops, strict=True))]

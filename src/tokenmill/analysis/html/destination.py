@@ -1,0 +1,72 @@
+"""Decides where the page of a report is written. It never replaces a file that is not a page."""
+
+from __future__ import annotations
+
+import os
+import stat
+
+from tokenmill.errors import UsageError
+from tokenmill.storage import Folder, absolute, folder_at, resolved, scheme
+
+REPORT = "report.html"
+SUFFIX = ".html"
+NOT_A_PAGE = f"it is there already, and its name does not end in {SUFFIX}"
+
+
+def page_destination(directory: str, out: str | None) -> tuple[Folder, str]:
+    """The folder and the name of the page: `out`, or report.html in the store."""
+    store = folder_at(directory)
+    if out is None:
+        folder, name = store, REPORT
+    elif not os.path.basename(out) or (not scheme(out) and os.path.isdir(out)):
+        raise UsageError(
+            f"--out is the name of a file, and {out} is a directory", f"Write {os.path.join(out, REPORT)}."
+        )
+    else:
+        parent, name = os.path.split(_follow_link(store, absolute(out)))
+        folder = folder_at(parent)
+    _refuse_store_files(store, folder, name)
+    _refuse_other_files(folder, name)
+    return folder, name
+
+
+def _follow_link(store: Folder, path: str) -> str:
+    """The target of a link, as writing to it would reach. A link in a store is untrusted, and not followed."""
+    if scheme(path) or resolved(os.path.dirname(path)) == resolved(store.root):
+        return path
+    return resolved(path) if os.path.islink(path) else path
+
+
+def _refuse_store_files(store: Folder, folder: Folder, name: str) -> None:
+    """Inside a store, a page may only be at the top level."""
+    parent, root = resolved(folder.root), resolved(store.root)
+    if f"{parent}/".startswith(f"{root}/") and not (parent == root and _is_page(name)):
+        raise UsageError(
+            "the page would be among the files of the store",
+            f"file         {folder.path(name)}",
+            f"Give --out another name, such as {store.path(REPORT)}.",
+        )
+
+
+def _refuse_other_files(folder: Folder, name: str) -> None:
+    """An existing path is replaced only if it is a regular file with the name of a page."""
+    path = folder.path(name)
+    if folder.is_remote:
+        reason = "" if _is_page(name) or not folder.exists(name) else NOT_A_PAGE
+    elif not os.path.lexists(path):
+        reason = ""
+    elif not stat.S_ISREG(os.lstat(path).st_mode):
+        reason = "it is no regular file"
+    else:
+        reason = "" if _is_page(name) else NOT_A_PAGE
+    if reason:
+        raise UsageError(
+            "--out would replace something that is no page",
+            f"file         {path}",
+            f"reason       {reason}",
+            "Remove it, or give --out another name.",
+        )
+
+
+def _is_page(name: str) -> bool:
+    return name.lower().endswith(SUFFIX)
