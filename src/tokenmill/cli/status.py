@@ -31,12 +31,12 @@ def status(directory: str, watch: bool, as_json: bool) -> None:
     from tokenmill.api.status import StatusWatch  # noqa: PLC0415 - heavy
 
     run = StatusWatch(directory)
-    state = run.look()
+    state = run.read()
     is_watched = watch and state.state == "running"
     while watch and state.state == "running":
         terminal.replace_line(_one_line(state))
-        time.sleep(run.seconds)
-        state = run.look()
+        time.sleep(run.interval_seconds)
+        state = run.read()
     if is_watched and sys.stderr.isatty():
         terminal.echo(err=True)  # keep the last line
     output.show(state, as_json, _lines)
