@@ -21,9 +21,9 @@ import numpy as np
 from synthetic import make_store
 
 import tokenmill
-from tokenmill.api.locate import Locator
 from tokenmill.exports import records
 from tokenmill.exports.formats import FORMATS, find_format
+from tokenmill.exports.locator import Locator
 from tokenmill.exports.trace import ExportIndex
 from tokenmill.humanize import parse_size
 from tokenmill.storage import folder_at
@@ -86,8 +86,8 @@ def of_format(store: tokenmill.Store, name: str, words: argparse.Namespace) -> d
         for token in positions.tolist():
             (document,) = locator.in_export(export, path, token, token + 1)
             assert store[document.document][document.offset] == read[token], (path, token)
-            located = locator.row("", document.source, document.row, {name: export})
-            spots = (located.exports or {})[name]
+            number, _ = locator.find_row(document.source, document.row)
+            spots = locator.shards_of(number, document.row, {name: export})[name]
             assert any(s.file == folder.path(path) and s.token <= token < s.token + s.tokens for s in spots)
         if len(positions):
             where, spot = folder.path(path), int(positions[0])

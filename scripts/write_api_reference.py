@@ -17,7 +17,7 @@ from typing import Any
 import click
 
 import tokenmill
-from tokenmill import api, errors
+from tokenmill import errors
 from tokenmill.cli import cli
 
 PAGE = Path(__file__).parent.parent / "docs" / "api.md"
@@ -170,9 +170,15 @@ def member_section(name: str, content: Any) -> str:
 
 
 def records() -> list[type]:
-    """The records that functions and the store return, each followed by those that its fields hold."""
+    """The records that functions of the api and the store return, each followed by those that its fields hold."""
     found: dict[str, type] = {}
-    waiting = [value for name in api.__all__ if isinstance(value := getattr(api, name), type)]
+    functions = [value for name in tokenmill.__all__ if inspect.isfunction(value := getattr(tokenmill, name))]
+    modules = [sys.modules[value.__module__] for value in functions]
+    returned = [inspect.signature(value).return_annotation for value in functions]
+    results = [
+        getattr(module, name) for module, name in zip(modules, returned, strict=True) if ".api." in module.__name__
+    ]
+    waiting = sorted((value for value in results if isinstance(value, type)), key=lambda value: value.__name__)
     while waiting:
         record = waiting.pop(0)
         if record.__name__ in found:

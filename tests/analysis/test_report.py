@@ -286,11 +286,11 @@ def test_a_store_in_a_bucket_has_its_report_there(tmp_path: Path, s3: Bucket) ->
 )
 def test_shares_do_not_lie(part: int, whole: int, word: str) -> None:
     """What is little is not called nothing, and what is nearly all is not called all."""
-    from tokenmill.cli.report_output import _share
+    from tokenmill.cli.stats import _percent
 
     assert percent(part, whole) == word
     if part:
-        assert _share(part, whole) == word.replace("< ", "<").replace("> ", ">")
+        assert _percent(part, whole) == word.replace("< ", "<").replace("> ", ">")
 
 
 def test_pieces_can_be_seen() -> None:

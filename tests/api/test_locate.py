@@ -21,11 +21,11 @@ import pytest
 import tokenmill
 from tests.support.corpora import SMALL_JSON, SMALL_TIKTOKEN, write_parquet
 from tests.support.export_model import END, read_back
-from tokenmill.api.locate import LocatedDocument, Locator
 from tokenmill.errors import JobChanged, StoreError, UsageError
 from tokenmill.executors.local import LocalExecutor
 from tokenmill.exports import PRELOAD
 from tokenmill.exports.formats import FORMATS, find_format
+from tokenmill.exports.locator import LocatedDocument, Locator
 from tokenmill.exports.trace import ExportIndex
 from tokenmill.storage import folder_at
 from tokenmill.tokenizers.spec import TokenizerSpec
@@ -126,7 +126,8 @@ def test_tokens_of_every_format_lead_to_the_store_and_back(
         for token in {0, count - 1, *(rng.randrange(count) for _ in range(max(3, POSITIONS // len(files))))}:
             (document,) = locator.in_export(export, file, token, token + 1)
             assert token_at(store, document) == tokens[token]
-            spots = (locator.row("", document.source, document.row, {name: export}).exports or {})[name]
+            number, _ = locator.find_row(document.source, document.row)
+            spots = locator.shards_of(number, document.row, {name: export})[name]
             here = [s for s in spots if s.file == str(out / file) and s.token <= token < s.token + s.tokens]
             assert len(here) == 1
             joined = [read[place_of(files, spot.file)][spot.token : spot.token + spot.tokens] for spot in spots]

@@ -53,11 +53,11 @@ def test_a_look_reads_one_small_object(corpus: Path, s3: Bucket, proxy: Proxy, m
         slow.latency_seconds = HALTED_SECONDS
         monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.endpoint)
         watch = StatusWatch(f"{s3.url}/run")
-        first = watch.look()
+        first = watch.read()
         whole = [each.path for each in proxy.exchanges if each.method == "GET" and not each.range]
         assert not any("/plan-" in path for path in whole)
         proxy.reset()
-        states = [watch.look() for _ in range(LOOKS)]
+        states = [watch.read() for _ in range(LOOKS)]
         assert run.poll() is None
         assert [each.method for each in proxy.exchanges] == ["GET", "GET"] * LOOKS
         assert all("drivers" in each.path for each in proxy.exchanges)
@@ -67,7 +67,7 @@ def test_a_look_reads_one_small_object(corpus: Path, s3: Bucket, proxy: Proxy, m
     assert {state.state for state in states} == {"running"}
     assert all(first.units_done <= state.units_done <= UNITS for state in states)
     assert all(0 <= state.planned_bytes_done <= first.planned_bytes for state in states)
-    over = watch.look()
+    over = watch.read()
     assert (over.state, over.units_done, over.planned_bytes_done) == ("complete", UNITS, over.planned_bytes)
 
 

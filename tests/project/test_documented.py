@@ -12,6 +12,7 @@ import pytest
 
 import tokenmill
 from tests.support import ROOT
+from tokenmill.api import results
 from tokenmill.cli import cli
 
 DOCS = ROOT / "docs"
@@ -114,6 +115,14 @@ def test_a_public_name_is_in_the_reference(name: str) -> None:
         found = section(page, f"## tokenmill.{name}")
         members = [member for member in vars(value) if not member.startswith("_")]
         assert [member for member in members if f"\n### {member}\n" not in found] == []
+
+
+def test_every_returned_record_can_be_imported() -> None:
+    """tokenmill.api.results has each record that docs/api.md describes, and nothing that does not exist."""
+    described = re.findall(r"^### (\w+)$", section(DOCS / "api.md", "## What is returned"), re.MULTILINE)
+    assert described
+    assert set(described) <= set(results.__all__)
+    assert all(inspect.isclass(getattr(results, name)) for name in results.__all__)
 
 
 def test_every_page_is_in_the_navigation_once() -> None:

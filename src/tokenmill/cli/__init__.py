@@ -1,4 +1,4 @@
-"""The command line: results on stdout, progress on stderr, errors in sentences, a traceback only with --debug."""
+"""The command line. Results go to stdout, progress and errors to stderr; --debug adds a traceback to an error."""
 
 from __future__ import annotations
 
@@ -10,7 +10,23 @@ from typing import Any, NoReturn
 import click
 
 from tokenmill import __version__
-from tokenmill.cli import commands, failures
+from tokenmill.cli import (
+    bench,
+    datasets,
+    doctor,
+    export,
+    failures,
+    finish,
+    formats,
+    inspect,
+    locate,
+    plan,
+    prepare,
+    report,
+    stats,
+    status,
+    verify,
+)
 from tokenmill.errors import is_interrupt
 from tokenmill.system import startup, terminal
 
@@ -30,10 +46,26 @@ def cli() -> None:
     Example:
       tokenmill prepare data/*.parquet --tokenizer gpt2 --out tokens
       tokenmill inspect tokens --doc 0
-    """  # noqa: D301 - click's mark for lines that are not to be joined
+    """  # noqa: D301 - \b tells click not to join these lines
 
 
-for command in commands.COMMANDS:
+# In the order of the help.
+for command in (
+    prepare.prepare,
+    plan.plan,
+    status.status,
+    export.export,
+    verify.verify,
+    finish.finish,
+    inspect.inspect,
+    locate.locate,
+    stats.stats,
+    report.report,
+    formats.formats,
+    datasets.datasets,
+    bench.bench,
+    doctor.doctor,
+):
     cli.add_command(command)
 
 
@@ -42,12 +74,12 @@ def main() -> None:
     terminal.open_streams()
     startup.skip_pandas()
     for number in INTERRUPTS:
-        if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup asks
+        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup ignores SIGHUP
             signal.signal(number, _interrupt)
     try:
         _run()
     except (click.exceptions.Abort, KeyboardInterrupt):
-        # sys.exit would end by SIGINT if the signal came inside an exec, as dataclasses have it
+        # sys.exit would end by SIGINT if the signal came during an exec(), which dataclasses use.
         failures.end_by_signal()
 
 
@@ -56,12 +88,12 @@ def _run() -> None:
         code = cli.main(standalone_mode=False) or 0
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(code)  # all is done and written; native libraries have been seen to abort while they are taken down
+        os._exit(code)  # everything is written, and native libraries may abort in their destructors
     except click.ClickException as error:
         failures.end_of_usage(error)
     except click.exceptions.Abort:
         raise
-    except Exception as error:  # noqa: BLE001 - the border: said in sentences, and whole with --debug
+    except Exception as error:  # noqa: BLE001 - the last handler: it prints a message
         if is_interrupt(error):
             failures.end_by_signal()
         failures.end_of(error)
@@ -69,7 +101,7 @@ def _run() -> None:
 
 def _interrupt(_number: int, _frame: Any) -> None:
     for number in INTERRUPTS:
-        signal.signal(number, _leave)  # a second signal asks not to wait
+        signal.signal(number, _leave)  # a second signal ends the process at once
     raise KeyboardInterrupt
 
 

@@ -1,19 +1,19 @@
-"""The command that measures this machine, and how its result looks: a table of cells, then what the corpus takes."""
+"""The command `bench`. It prints a table of cells, then the forecast for the corpus."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import click
 
 import tokenmill
-from tokenmill.cli import failures, options
+from tokenmill.cli import failures, options, output, workers
 from tokenmill.executors import progress
+from tokenmill.humanize import count, duration, number, size
 from tokenmill.system import terminal
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from rich.table import Table
 
     from tokenmill.pipeline.bench.forecast import Cell, Forecast
@@ -21,15 +21,16 @@ if TYPE_CHECKING:
 
 DEFAULT_MARK = "*"
 STOPPED = "interrupted: nothing is left behind"
+# The best cell is shown beside the default only if it is faster by this factor.
 CLEARLY = 1.1
-"""How much faster another cell has to be than the default to be worth telling."""
 
 
 @click.command(
     cls=options.Command,
     short_help="Measure this machine, and what a corpus will take.",
-    epilog="\b\nExample:\n  tokenmill bench\n  tokenmill bench data/*.parquet --tokenizer gpt2 "
-    "--price-per-core-hour 0.04",
+    epilog=options.example(
+        "tokenmill bench", "tokenmill bench data/*.parquet --tokenizer gpt2 --price-per-core-hour 0.04"
+    ),
 )
 @click.argument("sources", nargs=-1, metavar="[SOURCE]...")
 @click.option(
@@ -37,7 +38,12 @@ CLEARLY = 1.1
 )
 @click.option("--version", metavar="V", help="Which version of a dataset: `tokenmill datasets` lists them.")
 @click.option("--column", metavar="NAME", help="Where the text is. [default: text, or where the dataset has it]")
-@click.option("--separator", metavar="TEXT", help="What stands between documents in .txt files.")
+@click.option(
+    "--separator",
+    metavar="TEXT",
+    callback=options.unescape_separator,
+    help="What stands between documents in .txt files.",
+)
 @click.option("--workers", metavar="N,N,...", help="Numbers of workers to try. [default: 1, 2, 4, ... one per core]")
 @click.option("--seconds", type=float, default=30.0, show_default=True, metavar="S", help="Time for measuring, in all.")
 @click.option(
@@ -55,28 +61,25 @@ CLEARLY = 1.1
 )
 @options.storage
 @options.cache
-@options.everywhere
-def bench(sources: tuple[str, ...], as_json: bool, **words: Any) -> None:
+@options.general
+def bench(sources: tuple[str, ...], as_json: bool, **arguments: Any) -> None:
     """Measure what each engine and number of workers gives here, and tell what the whole corpus will take.
 
     Units from all over the SOURCEs are read, encoded and written as a run does it, and removed again. Without SOURCE,
     the text is made up on the spot, and the figures are an upper bound.
     """
-    from tokenmill.cli import output  # noqa: PLC0415
-
-    words["separator"] = options.unescape_separator(words["separator"])
     try:
-        measured = tokenmill.bench(sources, **words, reporter=progress.for_command(options.quiet()))
-    except KeyboardInterrupt:  # there is no store to go on with, as other commands have it
+        result = tokenmill.bench(sources, **arguments, reporter=workers.reporter())
+    except KeyboardInterrupt:  # unlike other commands, this one leaves no store to continue with
         failures.end_by_signal(STOPPED)
     if as_json:
-        output.result(measured, as_json, _measured)
+        terminal.echo_json(result)
         return
-    _print_table(measured.cells)
+    _print_table(result.cells)
     terminal.echo()
-    output.result(measured, as_json, _measured)
+    output.print_lines(_measurement(result))
     terminal.echo()
-    output.result(measured, as_json, _foretold)
+    output.print_lines(_forecast(result))
 
 
 def _print_table(cells: list[Cell]) -> None:
@@ -89,16 +92,14 @@ def _print_table(cells: list[Cell]) -> None:
 def _table(cells: list[Cell]) -> Table:
     from rich.table import Table  # noqa: PLC0415 - heavy
 
-    from tokenmill.humanize import number  # noqa: PLC0415
-
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("engine", no_wrap=True)
     for heading in ("workers", "MB/s", "tokens/s", "gain", "read", "encode", "check", "write", "noise"):
         table.add_column(heading, justify="right", no_wrap=True)
-    alone = {cell.engine: cell.bytes_per_second for cell in cells if cell.workers == 1}
+    single_worker = {cell.engine: cell.bytes_per_second for cell in cells if cell.workers == 1}
     last = ""
     for cell in cells:
-        first = alone.get(cell.engine)
+        first = single_worker.get(cell.engine)
         steps = (cell.shares.read, cell.shares.encode, cell.shares.check, cell.shares.write)
         table.add_row(
             cell.engine if cell.engine != last else "",
@@ -106,7 +107,7 @@ def _table(cells: list[Cell]) -> Table:
             f"{cell.bytes_per_second / 1e6:.1f}",
             number(cell.tokens_per_second),
             f"{cell.bytes_per_second / first:.1f}x" if first else "",
-            *(f"{share:.0%}" for share in steps),
+            *(f"{fraction:.0%}" for fraction in steps),
             f"{cell.noise:.0%}" if cell.rounds > 1 else "",
             style="bold" if cell.is_default else None,
         )
@@ -114,33 +115,35 @@ def _table(cells: list[Cell]) -> Table:
     return table
 
 
-def _measured(measured: BenchResult) -> Iterable[tuple[str, str]]:
-    from tokenmill.humanize import size  # noqa: PLC0415
-
-    if any(cell.is_default for cell in measured.cells):
+def _measurement(result: BenchResult) -> Iterable[output.Line]:
+    if any(cell.is_default for cell in result.cells):
         yield DEFAULT_MARK, "what `prepare` does if nothing is said"
-    yield "noise", _noise(measured.cells[0].rounds)
-    made_up = "made up, so figures are an upper bound" if measured.is_made_up else "from all over the sources"
-    yield "sample", f"{size(measured.sample_bytes)} of text, {made_up}"
-    yield "written to", f"{measured.written_to}, synced and removed"
-    yield "start-up", f"{measured.start_seconds:.1f} s, once a run; in none of the figures above"
-    yield "limit", measured.limit
-    for notice in measured.notices:
+    yield "noise", _noise(result.cells[0].rounds)
+    made_up = "made up, so figures are an upper bound" if result.is_made_up else "from all over the sources"
+    yield "sample", f"{size(result.sample_bytes)} of text, {made_up}"
+    yield "written to", f"{result.written_to}, synced and removed"
+    yield "start-up", f"{result.start_seconds:.1f} s, once a run; in none of the figures above"
+    yield "limit", result.limit
+    for notice in result.notices:
         yield "note", notice
 
 
-def _foretold(measured: BenchResult) -> Iterable[tuple[str, str]]:
-    from tokenmill.humanize import count, number, size  # noqa: PLC0415
-
-    corpus = measured.corpus
-    if measured.is_made_up:
+def _forecast(result: BenchResult) -> Iterable[output.Line]:
+    corpus = result.corpus
+    if result.is_made_up:
         yield "for", f"{size(corpus.text_bytes)} of such text; name your sources to be told of them"
     else:
         yield "corpus", f"{count(corpus.sources, 'file')}, {size(corpus.source_bytes)}"
         yield "text", f"about {size(corpus.text_bytes)} in {count(corpus.documents, 'document')}"
-    yield "tokens", f"about {number(corpus.tokens)} ({corpus.bytes_per_token:.2f} bytes each, {measured.tokenizer})"
+    yield "tokens", f"about {number(corpus.tokens)} ({corpus.bytes_per_token:.2f} bytes each, {result.tokenizer})"
     yield "disk", f"about {size(corpus.store_bytes)} for the store, {size(corpus.export_bytes)} for an export of it"
-    yield from _forecasts(measured)
+    shown, best = result.default or result.best, result.best
+    yield from _time("time", shown)
+    if shown.machines_for_a_day > 1:
+        yield "in 24 h", f"with {shown.machines_for_a_day:,} machines like this one"
+    yield "reads", f"{size(shown.source_bytes_per_second)}/s of the files; a slower disk or network would be the limit"
+    if shown.seconds > CLEARLY * best.seconds:
+        yield from _time("best", best)
 
 
 def _noise(rounds: int) -> str:
@@ -149,31 +152,9 @@ def _noise(rounds: int) -> str:
     return f"how much slower the slowest of {rounds} rounds was; the best one is told"
 
 
-def _forecasts(measured: BenchResult) -> Iterable[tuple[str, str]]:
-    """What the default takes, and the best if it is clearly better."""
-    default, best = measured.default, measured.best
-    if default is None:
-        yield from _forecast("time", best)
-        yield from _needs(best)
-        return
-    yield from _forecast("time", default)
-    yield from _needs(default)
-    if default.seconds > CLEARLY * best.seconds:
-        yield from _forecast("best", best)
-
-
-def _forecast(name: str, told: Forecast) -> Iterable[tuple[str, str]]:
-    from tokenmill.humanize import count, duration  # noqa: PLC0415
-
-    work = f"{told.core_hours:,.1f} core-hours" if told.core_hours >= 0.1 else f"{told.core_hours:.3f} core-hours"
-    yield name, f"about {duration(told.seconds)} with {count(told.workers, 'worker')} of {told.engine}; {work}"
-    if told.money is not None:
-        yield "money", f"about {told.money:,.2f}" if told.money >= 0.01 else "less than 0.01"
-
-
-def _needs(told: Forecast) -> Iterable[tuple[str, str]]:
-    from tokenmill.humanize import size  # noqa: PLC0415
-
-    if told.machines_for_a_day > 1:
-        yield "in 24 h", f"with {told.machines_for_a_day:,} machines like this one"
-    yield "reads", f"{size(told.source_bytes_per_second)}/s of the files; a slower disk or network would be the limit"
+def _time(name: str, forecast: Forecast) -> Iterable[output.Line]:
+    time = f"{duration(forecast.seconds)} with {count(forecast.workers, 'worker')} of {forecast.engine}"
+    hours = f"{forecast.core_hours:,.1f}" if forecast.core_hours >= 0.1 else f"{forecast.core_hours:.3f}"
+    yield name, f"about {time}; {hours} core-hours"
+    if forecast.money is not None:
+        yield "money", f"about {forecast.money:,.2f}" if forecast.money >= 0.01 else "less than 0.01"

@@ -1,32 +1,32 @@
-"""The command that lists datasets, and how they look: a table that fits the terminal, and what its figures mean."""
+"""The command `datasets`. It prints a table that fits the terminal, then notes on its figures."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import click
 
-from tokenmill.cli import options
+from tokenmill.cli import options, output
 from tokenmill.executors import progress
+from tokenmill.humanize import count, duration, number, size
 from tokenmill.system import terminal
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from rich.table import Table
 
     from tokenmill.api.datasets import DatasetListing, VersionInfo
 
 UNKNOWN = "-"
 MIN_COLUMNS = 40
-DISPENSABLE = ("files", "rows", "download", "disk")
-"""What is left out of the table where a terminal is narrow, in this order."""
+# The columns that a narrow terminal does not show, in the order in which they are dropped.
+OPTIONAL_COLUMNS = ("files", "rows", "download", "disk")
 
 
 @click.command(
     cls=options.Command,
     short_help="List the datasets that have a name, and their sizes.",
-    epilog="\b\nExample:\n  tokenmill datasets fineweb-edu --tokenizer gpt2",
+    epilog=options.example("tokenmill datasets fineweb-edu --tokenizer gpt2"),
 )
 @click.argument("name", required=False, metavar="[NAME]")
 @click.option(
@@ -37,35 +37,32 @@ DISPENSABLE = ("files", "rows", "download", "disk")
     metavar="T",
     help="What disk and time are told for, as for `prepare`.",
 )
-@options.everywhere
+@options.general
 def datasets(name: str | None, tokenizer: str, as_json: bool) -> None:
     """List the datasets that have a name: rows, tokens, download, disk and the time they take here.
 
     With NAME, one of them: its versions, licence, revision and the command to type. The environment variable
     TOKENMILL_DATASETS names a file with more datasets.
     """
-    from tokenmill.api import datasets as offer  # noqa: PLC0415 - after the options are known to be right
-    from tokenmill.cli import output  # noqa: PLC0415
+    from tokenmill.api import datasets as api  # noqa: PLC0415 - heavy
 
-    offered = offer.datasets(name, tokenizer=tokenizer)
+    listing = api.datasets(name, tokenizer=tokenizer)
     if as_json:
-        output.result(offered, as_json, _footnotes)
+        terminal.echo_json(listing)
         return
     if name is not None:
-        output.result(offered, as_json, _facts)
+        output.print_lines(_facts(listing))
         terminal.echo()
-    left_out = _print_table(offered, one=name is not None)
+    dropped = _print_table(listing, is_single=name is not None)
     terminal.echo()
-    output.result(offered, as_json, _footnotes)
-    if left_out:
-        output.result(
-            left_out, as_json, lambda names: [("left out", f"{', '.join(names)}: for a wider terminal, or --json")]
-        )
-    terminal.echo(f"\n{_command(offered, name)}")
+    output.print_lines(_footnotes(listing))
+    if dropped:
+        output.print_lines([("left out", f"{', '.join(dropped)}: for a wider terminal, or --json")])
+    terminal.echo(f"\n{_next_command(listing, name)}")
 
 
-def _facts(offered: DatasetListing) -> Iterable[tuple[str, str]]:
-    dataset = offered.datasets[0]
+def _facts(listing: DatasetListing) -> Iterable[output.Line]:
+    dataset = listing.datasets[0]
     yield "dataset", dataset.name
     if dataset.about:
         yield "about", dataset.about
@@ -75,76 +72,72 @@ def _facts(offered: DatasetListing) -> Iterable[tuple[str, str]]:
     yield "column", dataset.column
 
 
-def _print_table(offered: DatasetListing, *, one: bool) -> tuple[str, ...]:
-    """Print the table with as many columns as there is room for, and tell which are left out."""
+def _print_table(listing: DatasetListing, *, is_single: bool) -> tuple[str, ...]:
+    """Print the table with as many columns as fit; return the names of the others."""
     console = progress.console(highlight=False, markup=False)
-    console.width = max(console.width, MIN_COLUMNS)  # a narrow terminal breaks lines; it does not cut them off
-    for count in range(len(DISPENSABLE) + 1):
-        table = _table(offered, DISPENSABLE[:count], one=one)
+    console.width = max(console.width, MIN_COLUMNS)  # a narrower terminal wraps the lines; rich would cut them off
+    for drop in range(len(OPTIONAL_COLUMNS) + 1):
+        table = _table(listing, OPTIONAL_COLUMNS[:drop], is_single=is_single)
         if console.measure(table, options=console.options.update(width=10_000)).maximum <= console.width:
             break
     console.print(table)
-    return DISPENSABLE[:count]
+    return OPTIONAL_COLUMNS[:drop]
 
 
-def _table(offered: DatasetListing, left_out: tuple[str, ...], *, one: bool) -> Table:
+def _table(listing: DatasetListing, dropped: tuple[str, ...], *, is_single: bool) -> Table:
     from rich.table import Table  # noqa: PLC0415 - heavy
 
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in ["version"] if one else ["dataset", "version"]:
+    for heading in ["version"] if is_single else ["dataset", "version"]:
         table.add_column(heading, no_wrap=True)
-    shown = [place for place, heading in enumerate(_headings(offered)) if heading not in left_out]
-    for place in shown:
-        table.add_column(_headings(offered)[place], justify="right", no_wrap=True)
-    for dataset in offered.datasets:
-        for place, version in enumerate(dataset.versions):
-            names = [version.version] if one else [dataset.name if place == 0 else "", version.version]
-            figures = _figures(version, offered)
-            table.add_row(*names, *(figures[place] for place in shown))
+    headings = ["files", "rows", "tokens", "download"]
+    headings += ["disk"] if listing.token_bytes is not None else []
+    headings += ["time"] if listing.bytes_per_second is not None else []
+    shown = [heading for heading in headings if heading not in dropped]
+    for heading in shown:
+        table.add_column(heading, justify="right", no_wrap=True)
+    for dataset in listing.datasets:
+        for index, version in enumerate(dataset.versions):
+            names = [version.version] if is_single else [dataset.name if index == 0 else "", version.version]
+            figures = _figures(version)
+            table.add_row(*names, *(figures[heading] for heading in shown))
     return table
 
 
-def _headings(offered: DatasetListing) -> list[str]:
-    disk = ["disk"] if offered.token_bytes is not None else []
-    return ["files", "rows", "tokens", "download", *disk, *(["time"] if offered.bytes_per_second is not None else [])]
+def _figures(version: VersionInfo) -> dict[str, str]:
+    """What a version has in each column."""
+    return {
+        "files": UNKNOWN if version.files is None else f"{version.files:,}",
+        "rows": UNKNOWN if version.rows is None else f"{version.rows:,}",
+        # Names of versions have B for 10^9, so this column has it, too.
+        "tokens": UNKNOWN if version.tokens is None else number(version.tokens).replace("G", "B"),
+        "download": UNKNOWN if version.bytes is None else size(version.bytes),
+        "disk": UNKNOWN if version.disk_bytes is None else size(version.disk_bytes),
+        "time": UNKNOWN if version.seconds is None else duration(version.seconds),
+    }
 
 
-def _figures(version: VersionInfo, offered: DatasetListing) -> list[str]:
-    from tokenmill.humanize import duration, number, size  # noqa: PLC0415
-
-    files, rows = (UNKNOWN if value is None else f"{value:,}" for value in (version.files, version.rows))
-    tokens = UNKNOWN if version.tokens is None else number(version.tokens).replace("G", "B")  # as versions are named
-    download, disk = (UNKNOWN if value is None else size(value) for value in (version.bytes, version.disk_bytes))
-    seconds = UNKNOWN if version.seconds is None else duration(version.seconds)
-    figures = [files, rows, tokens, download, *([disk] if offered.token_bytes is not None else [])]
-    return [*figures, *([seconds] if offered.bytes_per_second is not None else [])]
-
-
-def _footnotes(offered: DatasetListing) -> Iterable[tuple[str, str]]:
-    from tokenmill.humanize import count, size  # noqa: PLC0415
-
-    known = (version for dataset in offered.datasets for version in dataset.versions)
-    examples = {version.version: version.example for version in known if version.example}
+def _footnotes(listing: DatasetListing) -> Iterable[output.Line]:
+    versions = (version for dataset in listing.datasets for version in dataset.versions)
+    examples = {version.version: version.example for version in versions if version.example}
     for pattern, example in examples.items():
         yield pattern, f"many versions, such as {example}"
-    others = f"; {offered.tokenizer} makes more or fewer" if offered.tokenizer != "gpt2" else ""
+    others = f"; {listing.tokenizer} makes more or fewer" if listing.tokenizer != "gpt2" else ""
     yield "tokens", f"as GPT-2 makes them{others}"
-    if offered.token_bytes is not None:
-        yield (
-            "disk",
-            f"of the store, {offered.token_bytes} bytes a token ({offered.tokenizer}); exports come on top",
-        )
-    if offered.bytes_per_second is not None:
-        speed = f"{size(offered.bytes_per_second)}/s of text"
-        yield "time", f"on {count(offered.cores, 'core')} at {speed}, as measured; network not counted"
-    for notice in offered.notices:
+    if listing.token_bytes is not None:
+        bytes_each = f"{listing.token_bytes} bytes a token ({listing.tokenizer})"
+        yield "disk", f"of the store, {bytes_each}; exports come on top"
+    if listing.bytes_per_second is not None:
+        speed = f"{size(listing.bytes_per_second)}/s of text"
+        yield "time", f"on {count(listing.cores, 'core')} at {speed}, as measured; network not counted"
+    for notice in listing.notices:
         yield "note", notice
 
 
-def _command(offered: DatasetListing, name: str | None) -> str:
-    first = offered.datasets[0].versions[0]
-    version, tokenizer = first.example or first.version, offered.tokenizer
+def _next_command(listing: DatasetListing, name: str | None) -> str:
+    first = listing.datasets[0].versions[0]
+    version, tokenizer = first.example or first.version, listing.tokenizer
     if name is None:
-        return f"`tokenmill datasets {offered.datasets[0].name}` tells more of one."
-    to = " --to nanogpt" if offered.token_bytes == 2 else ""  # which takes no larger tokens
+        return f"`tokenmill datasets {listing.datasets[0].name}` tells more of one."
+    to = " --to nanogpt" if listing.token_bytes == 2 else ""  # nanogpt has 2-byte tokens only
     return f"tokenmill prepare {name} --version {version} --tokenizer {tokenizer}{to} \\\n  --out {name}-{version}"

@@ -1,45 +1,71 @@
-"""The doctor's command: examine a function, or watch a command; and how both results look."""
+"""The command `doctor`: it examines a function or watches a command, and reports what is wrong and what to change."""
 
 from __future__ import annotations
 
 import os
 import re
+import shutil
 import sys
-from typing import TYPE_CHECKING, Any
+import textwrap
+from collections.abc import Iterable, Sequence
+from typing import IO, TYPE_CHECKING, Any
 
 import click
 
 from tokenmill.cli import options
 from tokenmill.errors import INTERRUPTED, UsageError
+from tokenmill.humanize import duration, size
 from tokenmill.system import terminal
+from tokenmill.system.terminal import Styled
 
 if TYPE_CHECKING:
+    from tokenmill.doctor.causes import Finding
     from tokenmill.doctor.examining.examination import Examination
     from tokenmill.doctor.watching.command import Watched
+    from tokenmill.doctor.watching.deaths import Death
 
 FUNCTION = re.compile(r".+\.py:[A-Za-z_][\w.]*")
+LABEL_COLUMNS = 13
+LEVEL_COLUMNS = 9
+MAX_COLUMNS = 120
+MIN_TEXT_COLUMNS = 20
+SHOWN_COMMAND_CHARACTERS = 200
+SHOWN_DEATHS = 3
+SHOWN_LEFT = 5
+# These end processes on purpose, so such a death explains nothing.
+EXPECTED_KILLERS = ("parent", "doctor")
+BOLD = {"bold": True}
+STYLES: dict[str, dict[str, Any]] = {
+    "ok": {"fg": "green"},
+    "warning": {"fg": "yellow", "bold": True},
+    "problem": {"fg": "red", "bold": True},
+    "first": {"fg": "cyan", "bold": True},
+    "died": {"fg": "red"},
+}
 
 
-class _Doctor(options.Command):
-    """Options may follow FILE.py:FUNCTION, but everything that follows a command is the command's.
+class _DoctorCommand(options.Command):
+    """Accepts options after FILE.py:FUNCTION. After a COMMAND, everything belongs to the COMMAND.
 
-    The command's limits and environment are its own, so they are not looked at.
+    The watched command has its own limits and environment, so the doctor checks none.
     """
 
-    is_checked = False
+    checks_limits = False
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         before = args[: args.index("--")] if "--" in args else args
-        ctx.allow_interspersed_args = any(FUNCTION.fullmatch(word) for word in before)
+        ctx.allow_interspersed_args = any(FUNCTION.fullmatch(argument) for argument in before)
         return super().parse_args(ctx, args)
 
 
 @click.command(
-    cls=_Doctor,
+    cls=_DoctorCommand,
     short_help="Say why work over many processes dies.",
-    epilog="\b\nExample:\n  tokenmill doctor prepare.py:tokenize --num-proc 8\n  tokenmill doctor -- python prepare.py",
+    epilog=options.example(
+        "tokenmill doctor prepare.py:tokenize --num-proc 8", "tokenmill doctor -- python prepare.py"
+    ),
 )
-@click.argument("words", nargs=-1, required=True, type=click.UNPROCESSED, metavar="FILE.py:FUNCTION | -- COMMAND...")
+@click.argument("target", nargs=-1, required=True, type=click.UNPROCESSED, metavar="FILE.py:FUNCTION | -- COMMAND...")
 @click.option("--num-proc", type=click.IntRange(1), metavar="N", help="Processes that will run the function.")
 @click.option("--column", default="text", show_default=True, metavar="NAME", help="What the function reads of a row.")
 @click.option(
@@ -51,8 +77,8 @@ class _Doctor(options.Command):
     help="A command in which nothing moves for so long is said to hang.",
 )
 @click.option("--stop-hung", is_flag=True, help="End a command that hangs, and say where each process was.")
-@options.everywhere
-def doctor(words: tuple[str, ...], as_json: bool, **chosen: Any) -> None:
+@options.general
+def doctor(target: tuple[str, ...], as_json: bool, **arguments: Any) -> None:
     """Say why work over many processes dies, before it does or when it has.
 
     With FILE.py:FUNCTION, the function is tried out in processes of its own: can it be sent to others, does it need
@@ -62,71 +88,217 @@ def doctor(words: tuple[str, ...], as_json: bool, **chosen: Any) -> None:
     what to change first. The report goes to stderr and the exit code is the command's own. On Linux only.
     """
     context = click.get_current_context()
-    _refuse_bare_file(words)
-    if len(words) == 1 and FUNCTION.fullmatch(words[0]):
-        _refuse(context, "hang_seconds", "stop_hung", instead="a COMMAND")
-        context.exit(_examine(words[0], chosen["num_proc"], chosen["column"], as_json))
-    _refuse(context, "num_proc", "column", instead="FILE.py:FUNCTION")
-    context.exit(_watch(words, chosen["hang_seconds"], chosen["stop_hung"], as_json))
+    _refuse_bare_file(target)
+    if len(target) == 1 and FUNCTION.fullmatch(target[0]):
+        _refuse_options(context, "hang_seconds", "stop_hung", needs="a COMMAND")
+        context.exit(_examine(target[0], arguments["num_proc"], arguments["column"], as_json))
+    _refuse_options(context, "num_proc", "column", needs="FILE.py:FUNCTION")
+    context.exit(_watch(target, arguments["hang_seconds"], arguments["stop_hung"], as_json))
 
 
-def _refuse_bare_file(words: tuple[str, ...]) -> None:
-    """A script is no command, unless it is one; what was meant can be guessed."""
-    file = words[0].partition(":")[0]
-    if (
-        file.endswith(".py")
-        and os.path.isfile(file)
-        and not FUNCTION.fullmatch(words[0])
-        and not os.access(file, os.X_OK)
-    ):
+def _refuse_bare_file(target: tuple[str, ...]) -> None:
+    """Raise UsageError for a script that is not executable, and suggest what the user may have meant."""
+    file = target[0].partition(":")[0]
+    is_function = FUNCTION.fullmatch(target[0])
+    if file.endswith(".py") and os.path.isfile(file) and not is_function and not os.access(file, os.X_OK):
         raise UsageError(
             f"what is to be done with {file}?",
             f"Examine a function of it:    tokenmill doctor {file}:FUNCTION",
-            f"Watch it run:                tokenmill doctor -- python {' '.join(words)}",
+            f"Watch it run:                tokenmill doctor -- python {' '.join(target)}",
         )
-    if len(words) > 1 and FUNCTION.fullmatch(words[0]):
+    if len(target) > 1 and is_function:
         raise UsageError("it is either FILE.py:FUNCTION or a COMMAND, not both")
 
 
-def _refuse(context: click.Context, *names: str, instead: str) -> None:
+def _refuse_options(context: click.Context, *names: str, needs: str) -> None:
     for name in names:
         if context.get_parameter_source(name) is not click.core.ParameterSource.DEFAULT:
-            raise UsageError(f"--{name.replace('_', '-')} goes with {instead}")
+            raise UsageError(f"--{name.replace('_', '-')} goes with {needs}")
 
 
-def _examine(target: str, num_proc: int | None, column: str, as_json: bool) -> int:
-    from tokenmill.cli import doctor_output  # noqa: PLC0415 - after the options are known to be right
-    from tokenmill.doctor.examining.examination import examine  # noqa: PLC0415
+def _examine(function: str, num_proc: int | None, column: str, as_json: bool) -> int:
+    from tokenmill.doctor.examining.examination import examine  # noqa: PLC0415 - after click has checked the options
 
     try:
-        examined: Examination = examine(target, num_proc=num_proc, column=column)
+        examination = examine(function, num_proc=num_proc, column=column)
     except KeyboardInterrupt:
         terminal.echo("interrupted", err=True)
         return INTERRUPTED
     if as_json:
-        doctor_output.as_json(examined)
+        terminal.echo_json(examination)
     else:
-        doctor_output.examined(examined)
-    return int(any(found.level == "problem" for found in examined.findings))
+        _print_examination(examination)
+    return int(any(finding.level == "problem" for finding in examination.findings))
 
 
-def _watch(words: tuple[str, ...], hang_seconds: float, stop_hung: bool, as_json: bool) -> int:
-    from tokenmill.cli import doctor_output  # noqa: PLC0415
-    from tokenmill.doctor.watching.command import watch  # noqa: PLC0415
+def _print_examination(examination: Examination) -> None:
+    page = _Page(sys.stdout)
+    page.line("doctor", f"{examination.target}  (num_proc={examination.num_proc}, {examination.start_method})")
+    for check in examination.checks:
+        page.check(check.name, check.level, check.seen)
+    if not examination.findings:
+        page.line("", "")
+        page.line("well", "nothing is known that would kill it", "ok")
+    page.findings(examination.findings)
 
-    seen: Watched = watch(
-        words,
+
+def _watch(command: tuple[str, ...], hang_seconds: float, stop_hung: bool, as_json: bool) -> int:
+    from tokenmill.doctor.watching.command import watch  # noqa: PLC0415 - after click has checked the options
+
+    watched = watch(
+        command,
         hang_seconds=hang_seconds,
         stop_hung=stop_hung,
-        say=_nothing if options.quiet() else None,
+        say=(lambda _line: None) if options.quiet() else None,
         output=sys.stderr.fileno() if as_json else None,
     )
     if as_json:
-        doctor_output.as_json(seen)
+        terminal.echo_json(watched)
     else:
-        doctor_output.watched(seen)
-    return seen.exit_code
+        _print_watched(watched)
+    return watched.exit_code
 
 
-def _nothing(_line: str) -> None:
-    """Say nothing."""
+def _print_watched(watched: Watched) -> None:
+    """Print the report on stderr, because stdout belongs to the command."""
+    import shlex  # noqa: PLC0415 - only here
+
+    page = _Page(sys.stderr)
+    command = textwrap.shorten(shlex.join(watched.command), SHOWN_COMMAND_CHARACTERS, placeholder=" ...")
+    if not watched.findings and watched.exit_code == 0:
+        page.line("doctor", f"{_survival(watched)}: {_processes(watched)}, {duration(watched.seconds)}", "ok")
+    else:
+        page.line("", "")
+        page.line("doctor", f"{command}  ({_end(watched)})")
+        page.line("processes", _processes(watched))
+    page.rows(_deaths(watched))
+    if watched.left_behind:
+        names = [f"{process.pid} ({process.name})" for process in watched.left_behind[:SHOWN_LEFT]]
+        more = len(watched.left_behind) - len(names)
+        page.line("left behind", f"{', '.join(names)}{f' and {more} more' if more else ''}: still running", "warning")
+    page.findings(watched.findings)
+
+
+def _survival(watched: Watched) -> str:
+    """How many processes of a successful command died."""
+    from tokenmill.doctor.watching.live import matters  # noqa: PLC0415 - heavy
+
+    died = sum(matters(death) for death in watched.deaths)
+    is_all = sum(watched.deaths_by_killer.values()) == len(watched.deaths)
+    processes = f"{'' if is_all else 'at least '}{died:,} process{'es' * (died != 1)}"
+    return f"{processes} died, and the command went on" if died else "nothing died"
+
+
+def _processes(watched: Watched) -> str:
+    processes = f"{watched.processes:,} processes" if watched.processes != 1 else "1 process"
+    at_once = f", {watched.most_at_once:,} at once" if watched.most_at_once != watched.processes else ""
+    together = " together" * (watched.processes > 1)
+    memory = f", {size(watched.peak_bytes)} at most{together}" if watched.peak_bytes else ""
+    return f"{processes}{at_once}{memory}"
+
+
+def _end(watched: Watched) -> str:
+    end = f"exit code {watched.exit_code}"
+    if "doctor" in watched.deaths_by_killer:
+        end = "stopped by the doctor"
+    elif watched.interrupted:
+        end = f"interrupted, {end}"
+    return f"{end} after {duration(watched.seconds)}"
+
+
+def _deaths(watched: Watched) -> list[tuple[str, ...]]:
+    """A row for each death that explains something."""
+    if not watched.findings:
+        return []
+    deaths = [death for death in watched.deaths if death.killer not in EXPECTED_KILLERS and not _is_plain_exit(death)]
+    rows = [("died", *_death(death)) for death in deaths[:SHOWN_DEATHS]]
+    total = sum(number for killer, number in watched.deaths_by_killer.items() if killer not in EXPECTED_KILLERS)
+    hidden = total - len(rows) - any(map(_is_plain_exit, watched.deaths))
+    return [*rows, ("", f"... and {hidden:,} more")] if rows and hidden > 0 else rows
+
+
+def _is_plain_exit(death: Death) -> bool:
+    """Whether this is the exit code of the command itself, which the first line shows."""
+    return death.role == "command" and death.exit_code is not None
+
+
+def _death(death: Death) -> Iterable[str]:
+    yield f"pid {death.pid}"
+    yield "the command" if death.role == "command" else f"{death.role} of {death.parent}"
+    yield f"after {duration(death.seconds)}"
+    yield f"peak {size(death.peak_bytes)}" if death.peak_bytes else "peak not seen"
+    yield f"killed by {death.why}" if death.killer in ("kernel", "limit") else death.why
+
+
+def _shout(level: str) -> str:
+    return level.upper() if level == "problem" else level
+
+
+class _Page:
+    """Prints lines with a label each, wrapped to the width of the terminal, in color if the stream is a terminal."""
+
+    def __init__(self, file: IO[str]) -> None:
+        self._file = file
+        self._width = min(MAX_COLUMNS, shutil.get_terminal_size((100, 24)).columns)
+        self._has_colors = file.isatty() and not os.environ.get("NO_COLOR")
+
+    def line(self, label: str, text: str, level: str = "") -> None:
+        """Print a label, and its text on as many lines as it needs."""
+        self._print(label, self._wrap(text), level)
+
+    def check(self, label: str, level: str, text: str) -> None:
+        """Print one check: its name, its level, and what the doctor saw."""
+        lines = self._wrap(text, LEVEL_COLUMNS)
+        first: list[str | Styled] = [self._styled(_shout(level).ljust(LEVEL_COLUMNS), STYLES[level]), lines[0]]
+        self._print(label, [first, *(f"{' ' * LEVEL_COLUMNS}{line}" for line in lines[1:])])
+
+    def rows(self, rows: list[tuple[str, ...]]) -> None:
+        """Print rows of aligned cells; the last cell of a row may have any width."""
+        for index, row in enumerate(rows):
+            widths = [
+                max((len(other[column]) for other in rows if len(other) > column + 1), default=0)
+                for column in range(len(row))
+            ]
+            cells = [cell.ljust(width) for cell, width in zip(row[1:-1], widths[1:], strict=False)]
+            if index == 0:
+                self._print("", [""])
+            self._print(row[0], self._wrap("  ".join([*cells, row[-1]])), "died")
+
+    def findings(self, findings: list[Finding]) -> None:
+        """Print each finding with its evidence, and at the end the first thing to change."""
+        for index, finding in enumerate(findings):
+            self._print("", [""])
+            title = [[self._styled(line, BOLD)] for line in self._wrap(finding.title)]
+            self._print(_shout(finding.level), title, finding.level)
+            for evidence in finding.evidence:
+                columns = max(MIN_TEXT_COLUMNS, self._width - LABEL_COLUMNS)
+                self._print("", [line[:columns] for line in self._wrap(evidence)])
+            if index:
+                self._advise("then", finding.fix)
+        if findings:
+            self._print("", [""])
+            self._advise("first", findings[0].fix)
+
+    def _advise(self, label: str, fix: tuple[str, ...]) -> None:
+        for index, text in enumerate(fix):
+            self._print("" if index else label, self._wrap(text), "first")
+
+    def _styled(self, text: str, style: dict[str, Any]) -> Styled:
+        return Styled(text, style if self._has_colors else {})
+
+    def _wrap(self, text: str, indent: int = 0) -> list[str]:
+        """Wrap text. Code, which is indented, stays on one line."""
+        if text.startswith(" "):
+            return [text]
+        columns = max(MIN_TEXT_COLUMNS, self._width - LABEL_COLUMNS - indent)
+        return textwrap.wrap(text, columns, break_on_hyphens=False) or [""]
+
+    def _print(self, label: str, lines: Sequence[str | Sequence[str | Styled]], level: str = "") -> None:
+        styled_label = self._styled(label, STYLES.get(level, {}) if label else {})
+        for index, line in enumerate(lines):
+            spans: list[str | Styled] = [line] if isinstance(line, str) else list(line)
+            if not self._has_colors:
+                spans = ["".join(span if isinstance(span, str) else span.text for span in spans).rstrip()]
+            columns = LABEL_COLUMNS - len(label) if index == 0 else LABEL_COLUMNS
+            indent = " " * columns if spans != [""] else ""
+            terminal.echo(*([styled_label] if index == 0 else []), indent, *spans, err=self._file is sys.stderr)

@@ -1,4 +1,4 @@
-"""How a command ends that could not do its work: a message on stderr, a record on stdout with --json, an exit code."""
+"""The end of a command that failed: a message on stderr, a record on stdout with --json, an exit code."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ BUG = "This is a bug in tokenmill. Run the command again with --debug to see whe
 CONTINUED = " " * 15
 
 
-def is_asked(option: str) -> bool:
-    """Whether a flag was given; what follows -- is another program's."""
+def has_flag(option: str) -> bool:
+    """Whether a flag was given. Arguments after -- belong to another program."""
     own = sys.argv[1 : sys.argv.index("--")] if "--" in sys.argv else sys.argv[1:]
     return option in own
 
 
 def end_of_usage(error: click.ClickException) -> NoReturn:
-    """End a command whose options are wrong, with the usage that click prints."""
+    """End a command whose options are wrong: print the usage and click's message."""
     page = io.StringIO()
-    message = hints.hinted(error).format_message()
-    printed = escape_control_characters(message)  # it names arguments, which a shell may have made of file names
+    message = hints.with_hint(error).format_message()
+    printed = escape_control_characters(message)  # it quotes arguments, which may be file names that a shell expanded
     shown = (
         click.UsageError(printed, error.ctx) if isinstance(error, click.UsageError) else click.ClickException(printed)
     )
@@ -44,11 +44,11 @@ def end_of_usage(error: click.ClickException) -> NoReturn:
 
 
 def end_of(error: Exception) -> NoReturn:
-    """End a command with the message of an error; with --debug also with where it was raised."""
+    """End a command with the message of an error; with --debug, print the traceback, too."""
     explained = limits.reached_by(error) or (error if isinstance(error, TokenmillError) else limits.explained(error))
-    if is_asked("--debug"):
+    if has_flag("--debug"):
         trace = "".join(traceback.format_exception(error))
-        terminal.echo(textwrap.indent(trace, "  "), err=True, nl=False)  # so that no line of it passes for the message
+        terminal.echo(textwrap.indent(trace, "  "), err=True, nl=False)  # so that no line of it looks like the message
     if explained is not None:
         kind, headline, details = type(explained).__name__, explained.headline, explained.details
     else:
@@ -60,16 +60,16 @@ def end_of(error: Exception) -> NoReturn:
 
 
 def end_by_signal(message: str = STOPPED) -> NoReturn:
-    """End a command that was interrupted, at once: a stream may be in the middle of something."""
+    """End an interrupted command at once. It bypasses sys.stdout, which the signal may have interrupted in a write."""
     with contextlib.suppress(OSError):
         os.write(terminal.STDERR, f"\n{message}\n".encode())
-        if is_asked("--json"):
+        if has_flag("--json"):
             os.write(terminal.STDOUT, _record("Interrupted", message, (), INTERRUPTED) + b"\n")
     os._exit(INTERRUPTED)
 
 
 def _lines(headline: str, details: tuple[str, ...]) -> list[str]:
-    """The lines of a message; a line end in a name begins no line that could pass for another message."""
+    """The lines of a message. After a line end in a name, the text is indented, so that it looks like no message."""
     return [f"error: {_continued(headline)}", *(f"  {_continued(detail)}" for detail in details)]
 
 
@@ -78,11 +78,13 @@ def _continued(text: str) -> str:
 
 
 def _print_record(kind: str, headline: str, details: tuple[str, ...], code: int) -> None:
-    if is_asked("--json"):
+    if has_flag("--json"):
         click.echo(_record(kind, headline, details, code).decode())
 
 
 def _record(kind: str, headline: str, details: tuple[str, ...], code: int) -> bytes:
-    texts = [text.encode(errors="backslashreplace").decode() for text in (headline, *details)]  # names may be no UTF-8
+    texts = [
+        text.encode(errors="backslashreplace").decode() for text in (headline, *details)
+    ]  # a file name may not be UTF-8
     error = {"kind": kind, "headline": texts[0], "details": texts[1:], "exit_code": code}
     return terminal.escaped_json(msgspec.json.encode({"error": error}).decode()).encode()

@@ -1,9 +1,10 @@
-"""What people mean who type an option that other tools have: click says that there is none, this adds what there is."""
+"""Hints for users who type an option of another tool: click says that it does not exist, a hint names ours."""
 
 from __future__ import annotations
 
 import click
 
+# For each unknown option: an option that the command must have for the hint to apply, and the hint.
 HINTS = {
     "--seed": ("--shuffle", "Use --shuffle SEED."),
     "--format": ("--to", "Use --to FORMAT."),
@@ -24,22 +25,18 @@ HINTS = {
     **dict.fromkeys(("--dtype", "--end-token", "--name", "--sequence-tokens"), ("--to", "`tokenmill export` has it.")),
     "--input": ("--tokenizer", "Sources are given without an option: tokenmill prepare data/*.jsonl ..."),
 }
-"""For each option that there is not: one that the command must have for the hint to be right, and the hint."""
 
 MISSING_VALUES = {"--shuffle": "Give a seed: --shuffle 1337."}
 
 
-def hinted(error: click.ClickException) -> click.ClickException:
-    """The same error, with a hint at its end if we know one."""
+def with_hint(error: click.ClickException) -> click.ClickException:
+    """The same error, with a hint at the end of its message if there is one."""
     if isinstance(error, click.NoSuchOption):
         needed, hint = HINTS.get(error.option_name.replace("_", "-"), ("", ""))
-        if hint and needed in _options(error.ctx):
+        existing = {name for param in error.ctx.command.params for name in param.opts} if error.ctx else set()
+        if hint and needed in existing:
             return click.NoSuchOption(error.option_name, f"{error.message} {hint}", ctx=error.ctx)
     elif isinstance(error, click.BadOptionUsage) and error.option_name in MISSING_VALUES:
         hint = MISSING_VALUES[error.option_name]
         return click.BadOptionUsage(error.option_name, f"{error.message} {hint}", ctx=error.ctx)
     return error
-
-
-def _options(context: click.Context | None) -> set[str]:
-    return {name for each in context.command.params for name in each.opts} if context is not None else set()

@@ -1,4 +1,4 @@
-"""The command that finds the document behind a token, and the tokens of a document."""
+"""The command `locate`."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import tokenmill
-from tokenmill.cli import options
+from tokenmill.cli import options, output
+from tokenmill.executors import progress
+from tokenmill.system import terminal
 
 if TYPE_CHECKING:
-    from tokenmill.api.locate import LocatedDocument, LocateResult
+    from tokenmill.api.locate import LocateResult
 
 SHOWN_DOCUMENTS = 20
 
@@ -22,7 +24,7 @@ class TokenPosition(click.ParamType[int]):
     name = "integer"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """The number, or click's own error."""
+        """Return the number, or raise click's own error."""
         if isinstance(value, str):
             value = value.replace(",", "").replace("_", "")
         return int(click.IntRange(0).convert(value, param, ctx))
@@ -31,10 +33,11 @@ class TokenPosition(click.ParamType[int]):
 @click.command(
     cls=options.Command,
     short_help="Find the document behind a token, or the way back.",
-    epilog="\b\nExample:\n"
-    "  tokenmill locate tokens 81234567\n"
-    "  tokenmill locate tokens/llmc/fineweb_train_000003.bin 81234567\n"
-    "  tokenmill locate tokens --source data/000.parquet --row 1234",
+    epilog=options.example(
+        "tokenmill locate tokens 81234567",
+        "tokenmill locate tokens/llmc/fineweb_train_000003.bin 81234567",
+        "tokenmill locate tokens --source data/000.parquet --row 1234",
+    ),
 )
 @click.argument("where", metavar="DIR|SHARD")
 @click.argument("token", type=TokenPosition(), required=False)
@@ -56,72 +59,69 @@ class TokenPosition(click.ParamType[int]):
     help="Show so many tokens before and after.",
 )
 @options.storage
-@options.everywhere
-def locate(as_json: bool, **words: Any) -> None:
+@options.general
+def locate(as_json: bool, **arguments: Any) -> None:
     """Find the source file, the row and the text behind a token of a store or of an exported file; or the way back.
 
     TOKEN counts from 0 through the whole store, or through the file SHARD of an export, its header left out. With
     TOKEN2, all documents from TOKEN to before TOKEN2 are named.
     """
-    from tokenmill.cli import output  # noqa: PLC0415
-
-    found = tokenmill.locate(**words)
+    result = tokenmill.locate(**arguments)
     if as_json:
-        output.result(found, as_json, lambda _: ())
-    elif len(found.documents) == 1:
-        output.result(found, as_json, _one)
-        _show_text(found, words["context"])
+        terminal.echo_json(result)
+    elif len(result.documents) == 1:
+        output.print_lines(_one(result))
+        _print_text(result, arguments["context"])
     else:
-        output.result(found, as_json, _several)
+        output.print_lines(_several(result))
 
 
-def _one(found: LocateResult) -> Iterable[tuple[str, str]]:
-    document = found.documents[0]
-    place = f"{document.document:,}, of {document.document_tokens:,} tokens"
-    if found.exports is None:
-        yield "token", f"{document.token:,} of {found.place}"
+def _one(result: LocateResult) -> Iterable[output.Line]:
+    document = result.documents[0]
+    position = f"{document.document:,}, of {document.document_tokens:,} tokens"
+    if result.exports is None:
+        yield "token", f"{document.token:,} of {result.place}"
         if document.token != document.store_token:
-            yield "in the store", f"token {document.store_token:,} of {found.store}"
-        place = f"{document.document:,}, token {document.offset:,} of its {document.document_tokens:,}"
-    yield "document", place
+            yield "in the store", f"token {document.store_token:,} of {result.store}"
+        position = f"{document.document:,}, token {document.offset:,} of its {document.document_tokens:,}"
+    yield "document", position
     yield "source", document.source
-    yield _row(document)
-    if found.exports is None:
+    yield output.position_line(document.kind, document.row)
+    if result.exports is None:
         return
     last = document.store_token + document.document_tokens
-    yield "store", f"{found.store}, tokens {document.store_token:,} to {last:,}"
-    for name, spots in found.exports.items():
-        for spot in spots:
-            yield name, f"{spot.file}, tokens {spot.token:,} to {spot.token + spot.tokens:,} ({spot.split})"
-        left_out = document.document_tokens - sum(spot.tokens for spot in spots)
-        if left_out or not spots:
-            yield name, f"{left_out:,} tokens of it are in no shard" + (" (--tail drop)" if left_out else "")
-    yield from found.unasked.items()
+    yield "store", f"{result.store}, tokens {document.store_token:,} to {last:,}"
+    for name, locations in result.exports.items():
+        for shard in locations:
+            yield name, f"{shard.file}, tokens {shard.token:,} to {shard.token + shard.tokens:,} ({shard.split})"
+        dropped = document.document_tokens - sum(shard.tokens for shard in locations)
+        if dropped or not locations:
+            yield name, f"{dropped:,} tokens of it are in no shard" + (" (--tail drop)" if dropped else "")
+    yield from result.unasked.items()
 
 
-def _several(found: LocateResult) -> Iterable[tuple[str, str]]:
-    yield "tokens of", found.place
-    for document in found.documents[:SHOWN_DOCUMENTS]:
-        stretch = f"to {document.token + document.tokens:,}"
-        origin = f"{' '.join(_row(document))} of {document.source}"
-        yield f"{document.token:,}", f"{stretch}: document {document.document:,}, {origin}"
-    left = len(found.documents) - SHOWN_DOCUMENTS
-    if left > 0 or found.more:
-        count = f"more than {left:,}" if found.more else f"{left:,}"
+def _several(result: LocateResult) -> Iterable[output.Line]:
+    yield "tokens of", result.place
+    for document in result.documents[:SHOWN_DOCUMENTS]:
+        origin = f"{' '.join(output.position_line(document.kind, document.row))} of {document.source}"
+        last = f"to {document.token + document.tokens:,}"
+        yield f"{document.token:,}", f"{last}: document {document.document:,}, {origin}"
+    hidden = len(result.documents) - SHOWN_DOCUMENTS
+    if hidden > 0 or result.more:
+        count = f"more than {hidden:,}" if result.more else f"{hidden:,}"
         yield "...", f"and {count} other documents; --json names up to 1,000"
 
 
-def _row(document: LocatedDocument) -> tuple[str, str]:
-    from tokenmill.cli import output  # noqa: PLC0415
+def _print_text(result: LocateResult, context: int) -> None:
+    """Print the text around the tokens. The text of a single token is in reverse, or in brackets without colors."""
+    from rich.text import Text  # noqa: PLC0415 - heavy
 
-    return output.row(document.kind, document.row)
-
-
-def _show_text(found: LocateResult, context: int) -> None:
-    from tokenmill.cli import output  # noqa: PLC0415
-
-    document = found.documents[0]
+    document = result.documents[0]
     start = "..." if document.offset > context else ""
     end = "..." if document.offset + document.tokens + context < document.document_tokens else ""
-    before, text, after = start + document.around.before, document.around.text, document.around.after + end
-    output.marked(before, text, after, is_marked=found.exports is None)
+    texts = start + document.around.before, document.around.text, document.around.after + end
+    before, text, after = map(terminal.printable, texts)  # rich would drop some characters without a trace
+    console = progress.console(soft_wrap=True, highlight=False)
+    is_marked = result.exports is None
+    middle = text if not is_marked else (text, "bold reverse") if console.color_system else f"[[{text}]]"
+    console.print(Text.assemble("\n", before, middle, after))

@@ -1,4 +1,4 @@
-"""The options that several commands share, and the headings that help puts them under."""
+"""The options that several commands share, and the headings under which help lists them."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ from tokenmill.system.limits import require_limits
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
+# With more options than these, help puts them under headings.
 MAX_FLAT = 12
-"""More options than these are put under headings."""
-
 HEADINGS = {
     "Text and tokenizer": "--tokenizer --version --column --separator --engine --eot --bos",
     "Output": "--out",
@@ -31,34 +30,48 @@ REST = "Options"
 
 
 class Command(click.Command):
-    """A command whose help puts many options under headings. It begins with a look at the limits of its process."""
+    """A command whose help lists many options under headings. It checks the limits of its process first."""
 
-    is_checked = True
+    checks_limits = True
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command, if the system grants what the smallest run needs."""
-        if self.is_checked:
+        """Run the command if the system's limits allow the smallest run; raise otherwise."""
+        if self.checks_limits:
             require_limits()
-            os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy is not used for algebra, and threads are limited
+            # numpy does no linear algebra here, and its threads count toward the process limit.
+            os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
         return super().invoke(ctx)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options, heading by heading."""
-        for heading, found in sections(self, ctx).items():
+        for heading, section in sections(self, ctx).items():
             with formatter.section(heading):
-                formatter.write_dl([option.get_help_record(ctx) or ("", "") for option in found])
+                formatter.write_dl([option.get_help_record(ctx) or ("", "") for option in section])
 
 
 def sections(command: click.Command, context: click.Context) -> dict[str, list[click.Option]]:
-    """The options of a command by heading; a few are under one, and those that are its own come first."""
-    every = [each for each in command.get_params(context) if isinstance(each, click.Option) and not each.hidden]
-    if len(every) <= MAX_FLAT:
-        return {REST: every}
-    found: dict[str, list[click.Option]] = {heading: [] for heading in (REST, *HEADINGS)}
-    for option in every:
+    """The options of a command by heading, its own ones first. A command with few options has one heading."""
+    options = [param for param in command.get_params(context) if isinstance(param, click.Option) and not param.hidden]
+    if len(options) <= MAX_FLAT:
+        return {REST: options}
+    by_heading: dict[str, list[click.Option]] = {heading: [] for heading in (REST, *HEADINGS)}
+    for option in options:
         name = max(option.opts, key=len)
-        found[next((heading for heading, names in HEADINGS.items() if name in names.split()), REST)].append(option)
-    return {heading: options for heading, options in found.items() if options}
+        by_heading[next((heading for heading, names in HEADINGS.items() if name in names.split()), REST)].append(option)
+    return {heading: section for heading, section in by_heading.items() if section}
+
+
+def example(*commands: str) -> str:
+    """The end of a command's help."""
+    return "\n  ".join(["\b\nExample:", *commands])
+
+
+def unescape_separator(_context: click.Context, _parameter: click.Parameter, value: str | None) -> str | None:
+    r"""Replace the \n, \t, \r and \\ that were typed by the characters that they mean in code."""
+    if value is None:
+        return None
+    parts = value.split("\\\\")
+    return "\\".join(part.replace("\\n", "\n").replace("\\t", "\t").replace("\\r", "\r") for part in parts)
 
 
 def _seed(text: str) -> int:
@@ -68,7 +81,21 @@ def _seed(text: str) -> int:
         raise click.BadParameter(f"{text!r} is not a seed. Give a whole number: --shuffle 1337.") from None
 
 
-_WHAT = [
+def _apply(_context: click.Context, parameter: click.Parameter, value: Any) -> None:
+    """Set the environment of this process and its children at once, because workers start early."""
+    environment.apply(**{parameter.name or "": value})
+
+
+def _group(*options: Callable[[Function], Function]) -> Callable[[Function], Function]:
+    def decorate(function: Function) -> Function:
+        for option in reversed(options):
+            function = option(function)
+        return function
+
+    return decorate
+
+
+tokenizer = _group(
     click.option(
         "--tokenizer",
         "-t",
@@ -81,6 +108,7 @@ _WHAT = [
     click.option(
         "--separator",
         metavar="TEXT",
+        callback=unescape_separator,
         help="What stands between documents in .txt files, such as '\\n\\n'. [default: a file is a document]",
     ),
     click.option(
@@ -94,16 +122,16 @@ _WHAT = [
         "--eot", metavar="ID", help="The end token: an id, its spelling, or none. [default: the tokenizer's own]"
     ),
     click.option("--bos", metavar="ID", help="The begin token: an id, its spelling, or none. [default: none]"),
-]
+)
 
-_HOW = [
+units = _group(
     click.option("--unit-bytes", metavar="SIZE", help="Text in a unit of work. [default: by corpus size, 1 to 64 MiB]"),
     click.option(
         "--limit-units", type=click.IntRange(1), metavar="N", help="Only the first N units, to try something out."
     ),
-]
+)
 
-_BAD = [
+bad_documents = _group(
     click.option(
         "--on-bad",
         default="quarantine",
@@ -131,9 +159,9 @@ _BAD = [
         help="A longer document is bad. Frozen with the store. [default: 32 MiB]",
     ),
     click.option("--quarantine-text", is_flag=True, help="Keep the text of bad documents beside their names."),
-]
+)
 
-_RESUMING = [
+resuming = _group(
     click.option("--retry-quarantine", is_flag=True, help="Do the units again that have documents in quarantine."),
     click.option("--repair", is_flag=True, help="Check the content of every part, and make damaged ones again."),
     click.option(
@@ -142,9 +170,9 @@ _RESUMING = [
         metavar="OLD=NEW",
         help="A source, or a directory of sources, has another path now; can be given several times.",
     ),
-]
+)
 
-_EXPORTS = [
+exports = _group(
     click.option(
         "--val",
         metavar="V",
@@ -160,9 +188,9 @@ _EXPORTS = [
         type=click.Choice(["keep", "drop", "merge"]),
         help="A last shard that is not full: keep it, drop it, or merge it into the one before. [default: by format]",
     ),
-]
+)
 
-_EXPORT_DETAILS = [
+export_details = _group(
     click.option(
         "--end-token",
         type=click.Choice(["appended", "prepended"]),
@@ -173,27 +201,26 @@ _EXPORT_DETAILS = [
     ),
     click.option("--sequence-tokens", metavar="N", help="Tokens in a sequence of mds. [default: 2048]"),
     click.option("--name", metavar="NAME", help="What file names start with, where a format has it in them."),
-]
+)
 
-_LIMITS = [
-    click.option("--workers", type=click.IntRange(1), metavar="N", help="Processes. [default: one per core]"),
+workers = click.option("--workers", type=click.IntRange(1), metavar="N", help="Processes. [default: one per core]")
+
+resources = _group(
+    workers,
     click.option("--memory", metavar="SIZE", help="Budget of a machine, such as 8GB. [default: 70 % of what there is]"),
-]
+)
 
-_FORCE = [click.option("--force", is_flag=True, help="Begin even if the disk seems too small.")]
+force = click.option("--force", is_flag=True, help="Begin even if the disk seems too small.")
 
+executor = click.option(
+    "--on",
+    default="local",
+    show_default=True,
+    metavar="PLACE",
+    help="Where the work is done: local, ray (the cluster of this machine), or ray://HOST:PORT.",
+)
 
-_ON = [
-    click.option(
-        "--on",
-        default="local",
-        show_default=True,
-        metavar="PLACE",
-        help="Where the work is done: local, ray (the cluster of this machine), or ray://HOST:PORT.",
-    ),
-]
-
-_RANK = [
+rank = _group(
     click.option(
         "--rank",
         type=click.IntRange(0),
@@ -201,15 +228,9 @@ _RANK = [
         help="This is process I, from 0, of several that share the work. [default: as Slurm or Kubernetes says]",
     ),
     click.option("--of", type=click.IntRange(1), metavar="N", help="How many there are."),
-]
+)
 
-
-def _apply(_context: click.Context, parameter: click.Parameter, value: Any) -> None:
-    """Let this process and those that it starts know; at once, because they start early."""
-    environment.apply(**{parameter.name or "": value})
-
-
-_STORAGE = [
+storage = _group(
     click.option(
         "--endpoint",
         metavar="URL",
@@ -232,17 +253,15 @@ _STORAGE = [
         callback=_apply,
         help="Send credentials to an http:// endpoint on another machine. [default: it is refused]",
     ),
-]
+)
 
-_CACHE = [
-    click.option(
-        "--cache",
-        metavar="DIR",
-        expose_value=False,
-        callback=_apply,
-        help="Keep whole files of the Hub here, checked by their hash. [default: only what is needed is fetched]",
-    ),
-]
+cache = click.option(
+    "--cache",
+    metavar="DIR",
+    expose_value=False,
+    callback=_apply,
+    help="Keep whole files of the Hub here, checked by their hash. [default: only what is needed is fetched]",
+)
 
 _QUIET = "tokenmill.quiet"
 
@@ -252,44 +271,12 @@ def _remember_quiet(context: click.Context, _parameter: click.Parameter, value: 
 
 
 def quiet() -> bool:
-    """Whether the command at hand was asked to show no progress."""
+    """Whether the current command runs with --quiet."""
     return bool(click.get_current_context().meta.get(_QUIET))
 
 
-_EVERYWHERE = [
+general = _group(
     click.option("--json", "as_json", is_flag=True, help="Print the result as JSON."),
     click.option("--quiet", "-q", is_flag=True, expose_value=False, callback=_remember_quiet, help="Show no progress."),
     click.option("--debug", is_flag=True, expose_value=False, help="Show a traceback when something fails."),
-]
-
-
-def _all_of(options: list[Any]) -> Callable[[Function], Function]:
-    def decorate(function: Function) -> Function:
-        for option in reversed(options):
-            function = option(function)
-        return function
-
-    return decorate
-
-
-what = _all_of(_WHAT)
-how = _all_of(_HOW)
-bad = _all_of(_BAD)
-resuming = _all_of(_RESUMING)
-exports = _all_of(_EXPORTS)
-export_details = _all_of(_EXPORT_DETAILS)
-limits = _all_of(_LIMITS)
-force = _all_of(_FORCE)
-on = _all_of(_ON)
-rank = _all_of(_RANK)
-storage = _all_of(_STORAGE)
-cache = _all_of(_CACHE)
-everywhere = _all_of(_EVERYWHERE)
-
-
-def unescape_separator(separator: str | None) -> str | None:
-    r"""A separator as it was typed, with \n, \t, \r and \\ meaning what they mean in code."""
-    if separator is None:
-        return None
-    parts = separator.split("\\\\")
-    return "\\".join(part.replace("\\n", "\n").replace("\\t", "\t").replace("\\r", "\r") for part in parts)
+)

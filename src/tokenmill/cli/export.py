@@ -1,0 +1,71 @@
+"""The command `export`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import click
+
+import tokenmill
+from tokenmill.cli import options, output, workers
+from tokenmill.humanize import count, duration, number, size
+
+if TYPE_CHECKING:
+    from tokenmill.exports.exporter import ExportResult
+
+
+@click.command(
+    cls=options.Command,
+    short_help="Write a store's tokens as the files a trainer reads.",
+    epilog=options.example("tokenmill export tokens --to nanogpt --val 0.0005 --shuffle 1337"),
+)
+@click.argument("directory", metavar="DIR")
+@click.option("--to", required=True, metavar="FORMAT", help="The format: `tokenmill formats` lists them.")
+@click.option("--out", "-o", metavar="DIR2", help="Where the files go. [default: DIR/FORMAT]")
+@options.exports
+@options.export_details
+@options.resources
+@options.force
+@options.executor
+@options.storage
+@options.general
+def export(directory: str, as_json: bool, **arguments: Any) -> None:
+    """Write a store's tokens as the files a trainer reads.
+
+    Run the same command again after any interruption: only the shards that are missing are written.
+    """
+    from tokenmill.exports import PRELOAD  # noqa: PLC0415 - after click has checked the options
+
+    with workers.start_workers(PRELOAD, arguments["on"]) as executor:
+        result = tokenmill.export(directory, **arguments, reporter=workers.reporter(), executor=executor)
+    output.show(result, as_json, lines)
+
+
+def lines(result: ExportResult) -> Iterable[output.Line]:
+    """The lines of one export; `prepare` prints them for each of its exports."""
+    yield "export", f"{result.directory} ({result.format}, for {result.trainer})"
+    tokens = sum(split.tokens for split in result.splits.values())
+    for name, split in result.splits.items():
+        content = f"{split.tokens:,} tokens of {count(split.documents, 'document')}"
+        content += f" in {count(split.shards, 'shard')}" if split.shards > 1 else ""
+        yield name, f"{content}, {_percent(split.tokens / max(tokens, 1))} of the tokens" if name == "val" else content
+        if split.tokens_left_out:
+            yield "left out", f"{split.tokens_left_out:,} tokens that fill no shard (--tail drop)"
+    yield "files", f"{result.files:,}, {size(result.bytes)} of {result.dtype}"
+    if result.shards_done_now:
+        yield "speed", f"{number(result.tokens_per_second)} tokens/s"
+    elif result.files:
+        yield "done", "everything was there already"
+    for notice in result.notices if options.quiet() else []:  # without --quiet, the export has printed them
+        yield "note", notice
+    yield "took", duration(result.seconds)
+    if result.use:
+        yield "use", result.use
+
+
+def _percent(fraction: float) -> str:
+    """Two digits: 12 %, 1.2 %, 0.051 %."""
+    if 0 < fraction < 1e-4:
+        return "less than 0.01 %"
+    return f"{fraction * 100:.0f} %" if fraction >= 0.1 else f"{fraction * 100:.2g} %"

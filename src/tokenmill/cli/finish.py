@@ -1,0 +1,45 @@
+"""The command `finish`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import click
+
+import tokenmill
+from tokenmill.cli import options, output, workers
+from tokenmill.humanize import count, duration
+
+if TYPE_CHECKING:
+    from tokenmill.api.finish import FinishResult
+
+
+@click.command(
+    cls=options.Command,
+    short_help="Complete a store whose parts are all there.",
+    epilog=options.example("tokenmill finish s3://bucket/run"),
+)
+@click.argument("directory", metavar="DIR")
+@click.option(
+    "--max-bad", default="0.1%", show_default=True, metavar="SHARE", help="More bad documents than this are an error."
+)
+@options.workers
+@options.executor
+@options.storage
+@options.general
+def finish(directory: str, as_json: bool, **arguments: Any) -> None:
+    """Complete a store whose parts are all there: write its manifest.
+
+    The last of several ranks does this by itself; it is for a run whose ranks have died at the very end. Exit code 1
+    means that units are missing.
+    """
+    output.show(tokenmill.finish(directory, **arguments, reporter=workers.reporter()), as_json, _lines)
+
+
+def _lines(result: FinishResult) -> Iterable[output.Line]:
+    yield "store", result.directory
+    yield "holds", f"{result.documents:,} documents, {result.tokens:,} tokens in {count(result.units, 'part')}"
+    yield from output.skipped_lines(result.skipped_rows, result.quarantined)
+    yield "manifest", "written now" if result.written_now else "was there already"
+    yield "took", duration(result.seconds)

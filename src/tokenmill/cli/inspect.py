@@ -1,0 +1,129 @@
+"""The command `inspect`: a store as a whole, one document of it, or its skipped rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import click
+
+import tokenmill
+from tokenmill.cli import options, output
+from tokenmill.errors import UsageError
+from tokenmill.executors import progress
+from tokenmill.humanize import count, escape_control_characters, size
+from tokenmill.system import terminal
+
+if TYPE_CHECKING:
+    from tokenmill.store.reader import Store
+
+TOKEN_STYLES = ("black on #ffd6a5", "black on #caffbf", "black on #9bf6ff", "black on #bdb2ff", "black on #ffadad")
+SHOWN_TOKENS = 2000
+SHOWN_RANGES = 1000
+
+
+@click.command(
+    cls=options.Command,
+    short_help="Look into a store, or at one document of it.",
+    epilog=options.example("tokenmill inspect tokens --doc 7"),
+)
+@click.argument("directory", metavar="DIR")
+@click.option("--doc", type=int, metavar="N", help="Show document N: its tokens as text, its source and row.")
+@click.option("--skipped", is_flag=True, help="List the rows that are not in the store, with the reason.")
+@options.storage
+@options.general
+def inspect(directory: str, doc: int | None, skipped: bool, as_json: bool) -> None:
+    """Look into a store: what it holds, one document token by token, or what was skipped."""
+    store = tokenmill.open(directory)
+    if doc is not None:
+        _show_document(store, doc, as_json)
+    elif skipped:
+        _show_skipped(store, as_json)
+    else:
+        _show_store(store, as_json)
+
+
+def _show_store(store: Store, as_json: bool) -> None:
+    run = store.run
+    skipped_rows = int(store.manifest["skipped"].to_numpy().sum())
+    if as_json:
+        facts = {"directory": store.directory, "documents": len(store), "tokens": store.token_count}
+        terminal.echo_json(facts | {"dtype": str(store.dtype), "skipped_rows": skipped_rows, "run": run})
+        return
+    tokenizer = run.job.tokenizer
+    text_bytes = int(store.manifest["text_bytes"].to_numpy().sum())
+    lines = [
+        ("store", store.directory),
+        ("documents", f"{len(store):,}"),
+        ("tokens", f"{store.token_count:,} ({store.dtype})"),
+        ("text", f"{size(text_bytes)}, {text_bytes / max(store.token_count, 1):.2f} bytes per token"),
+        ("tokenizer", f"{tokenizer.name}, {tokenizer.vocabulary_size:,} ids, sha256 {tokenizer.sha256[:16]}..."),
+        ("begin token", output.token_id(run.job.begin)),
+        ("end token", output.token_id(run.job.end)),
+        ("sources", f"{count(run.sources, 'file')}, {size(run.source_bytes)}"),
+        ("skipped", count(skipped_rows, "row")),
+        ("made with", ", ".join(f"{name} {version}" for name, version in run.versions.items())),
+    ]
+    if run.job.limit_units is not None:
+        lines.insert(1, ("limited", f"to the first {run.job.limit_units:,} units (--limit-units)"))
+    output.print_lines(lines)
+
+
+def _show_document(store: Store, position: int, as_json: bool) -> None:
+    from tokenmill.storage import folder_at  # noqa: PLC0415 - heavy
+    from tokenmill.store.layout import TOKENIZER  # noqa: PLC0415
+    from tokenmill.tokenizers.token_bytes import piece_lookup  # noqa: PLC0415
+
+    try:
+        document = store.document(position)
+    except IndexError:
+        raise UsageError(f"there is no document {position}", f"The store holds {len(store):,}, from 0.") from None
+    spec = store.job.tokenizer
+    token_bytes = piece_lookup(spec, folder_at(store.directory).read(f"{TOKENIZER}/{spec.file}"))
+    tokens = document.tokens.tolist()
+    if as_json:
+        text = b"".join(map(token_bytes, tokens)).decode(errors="replace")
+        facts = {"document": position, "source": document.source, "row": document.row}
+        terminal.echo_json(facts | {"tokens": tokens, "text": text})
+        return
+    lines = [("document", f"{position:,}"), ("source", document.source)]
+    lines += [output.position_line(document.kind, document.row), ("tokens", f"{len(tokens):,}")]
+    output.print_lines(lines)
+    _print_tokens(tokens[:SHOWN_TOKENS], token_bytes)
+    if len(tokens) > SHOWN_TOKENS:
+        terminal.echo(f"... and {len(tokens) - SHOWN_TOKENS:,} more tokens; --json prints all")
+
+
+def _print_tokens(tokens: list[int], token_bytes: Callable[[int], bytes]) -> None:
+    """Print the text with a color for each token, or with a bar after each if the terminal has no colors."""
+    from rich.text import Text  # noqa: PLC0415 - heavy
+
+    console = progress.console(soft_wrap=True, highlight=False)
+    text = Text("\n")
+    for index, token in enumerate(tokens):
+        style = TOKEN_STYLES[index % len(TOKEN_STYLES)] if console.color_system else ""
+        text.append(_readable(token_bytes(token)), style)
+        text.append("" if console.color_system else "|")
+    console.print(text)
+
+
+def _readable(data: bytes) -> str:
+    try:
+        return terminal.printable(data.decode())
+    except UnicodeDecodeError:
+        return "".join(f"\\x{byte:02x}" for byte in data)
+
+
+def _show_skipped(store: Store, as_json: bool) -> None:
+    paths = store.sources["path"]
+    for index, entry in enumerate(store.skipped()):
+        path = paths[entry.source].as_py()
+        rows = f"row {entry.first:,}" if entry.rows == 1 else f"rows {entry.first:,} to {entry.last:,}"
+        if as_json:
+            facts = {"source": path, "first": entry.first, "last": entry.last, "rows": entry.rows}
+            terminal.echo_json(facts | {"reason": entry.reason})
+        elif index < SHOWN_RANGES:
+            terminal.echo(escape_control_characters(f"{path}  {rows}  {entry.reason}"))
+        else:
+            terminal.echo("... and more; --json prints all")
+            return

@@ -1,0 +1,47 @@
+"""The command `plan`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import click
+
+import tokenmill
+from tokenmill.cli import options, output, workers
+from tokenmill.humanize import count, duration, number, size
+
+if TYPE_CHECKING:
+    from tokenmill.api.plan import PlanResult
+
+
+@click.command(
+    cls=options.Command,
+    short_help="Say what `prepare` would do and need, without doing it.",
+    epilog=options.example("tokenmill plan data/*.parquet --tokenizer gpt2"),
+)
+@click.argument("sources", nargs=-1, required=True, metavar="SOURCE...")
+@options.tokenizer
+@options.resources
+@options.units
+@options.storage
+@options.cache
+@options.general
+def plan(sources: tuple[str, ...], as_json: bool, **arguments: Any) -> None:
+    """Say what `prepare` would do, without doing it: units, bytes, tokens, disk and time."""
+    output.show(tokenmill.plan(sources, **arguments, reporter=workers.reporter()), as_json, _lines)
+
+
+def _lines(result: PlanResult) -> Iterable[output.Line]:
+    yield "sources", f"{count(result.sources, 'file')}, {size(result.source_bytes)}"
+    for notice in result.notices:
+        yield "note", notice
+    rows = f" in {count(result.rows, 'row')}" if result.rows is not None else ""
+    yield "text", f"about {size(result.text_bytes)}{rows}"
+    yield "units", f"{result.units:,} of about {size(result.unit_bytes)}"
+    yield "tokenizer", f"{result.tokenizer}, engine {result.engine}"
+    yield "begin token", output.token_id(result.begin_token)
+    yield "end token", output.token_id(result.end_token)
+    yield "tokens", f"about {number(result.tokens)} ({result.bytes_per_token:.2f} bytes each, from a sample)"
+    yield "disk", f"about {size(result.disk_bytes)}"
+    yield "time", f"at most about {duration(result.seconds)} with {count(result.workers, 'worker')}"

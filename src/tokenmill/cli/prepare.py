@@ -1,0 +1,94 @@
+"""The command `prepare`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import click
+
+import tokenmill
+from tokenmill.cli import export, options, output, workers
+from tokenmill.humanize import count, duration, number, size
+
+if TYPE_CHECKING:
+    from tokenmill.api.prepare import PrepareResult
+
+
+@click.command(
+    cls=options.Command,
+    short_help="Tokenize sources into a store, and export it if asked.",
+    epilog=options.example(
+        "tokenmill prepare data/*.parquet --tokenizer gpt2 --out tokens",
+        "tokenmill prepare chunks/*.jsonl --column content --tokenizer gpt2 --to megatron --out tokens",
+        "tokenmill prepare data/*.jsonl --tokenizer gpt2 --to nanogpt --val 0.01 --shuffle 1337 --out tokens",
+        "tokenmill prepare fineweb-edu --version 10B --tokenizer gpt2 --to nanogpt --out s3://bucket/run",
+    ),
+)
+@click.argument("sources", nargs=-1, required=True, metavar="SOURCE...")
+@options.tokenizer
+@click.option("--out", "-o", required=True, metavar="DIR", help="The store: made, or resumed if it is there.")
+@options.resources
+@options.force
+@options.executor
+@options.rank
+@options.units
+@options.bad_documents
+@options.resuming
+@click.option(
+    "--to",
+    multiple=True,
+    metavar="FORMAT",
+    help="Also export, to DIR/FORMAT; can be given several times. `tokenmill export` has more options.",
+)
+@options.exports
+@options.storage
+@options.cache
+@options.general
+def prepare(sources: tuple[str, ...], as_json: bool, **arguments: Any) -> None:
+    """Tokenize sources into a store, and export it if asked.
+
+    A SOURCE is a file, a directory or a glob, here or at s3://, gs://, az:// or hf://datasets/: Parquet, Arrow (as
+    datasets saves it), JSON Lines (also .gz, .zst) or text; or the name of a dataset, with --version. DIR may be at
+    s3://, gs:// or az://, too. Run the same command again after any interruption: only what is missing is done.
+    """
+    from tokenmill.pipeline import worker_modules  # noqa: PLC0415 - after click has checked the options
+
+    with workers.start_workers(worker_modules(arguments["engine"]), arguments["on"]) as executor:
+        result = tokenmill.prepare(sources, **arguments, reporter=workers.reporter(), executor=executor)
+    output.show(result, as_json, _lines)
+
+
+def _lines(result: PrepareResult) -> Iterable[output.Line]:
+    yield "store", result.directory
+    yield "documents", f"{result.documents:,}"
+    if result.expected_rows is not None:
+        yield "rows", f"{result.expected_rows:,}, as the Hub reports"
+    yield "tokens", f"{result.tokens:,}"
+    yield "text", size(result.text_bytes)
+    yield from _skipped(result)
+    if result.deaths:
+        yield "retried", f"units after {count(result.deaths, 'worker death')}"
+    if result.units_done_now:
+        yield "speed", f"{number(result.tokens_per_second)} tokens/s, {result.bytes_per_second / 1e6:.1f} MB/s of text"
+    else:
+        yield "done", "everything was there already"
+    for notice in result.notices if options.quiet() else []:  # without --quiet, the run has printed them
+        yield "note", notice
+    yield "took", f"{duration(result.seconds)}, {result.units_done_now:,} of {count(result.units, 'unit')} now"
+    for exported in result.exports:
+        yield from export.lines(exported)
+
+
+def _skipped(result: PrepareResult) -> Iterable[output.Line]:
+    from tokenmill.store.part import NULL  # noqa: PLC0415 - heavy
+    from tokenmill.store.quarantine import TOGETHER  # noqa: PLC0415
+
+    reasons = dict(sorted(result.skipped_reasons.items()))
+    if nulls := reasons.pop(NULL, 0):
+        command = f"`tokenmill inspect {result.directory} --skipped`"
+        yield "skipped", f"{count(nulls, 'row')} without text; {command} names them"
+    if result.quarantined:
+        counts = ", ".join(f"{rows:,} {reason}" for reason, rows in reasons.items())
+        file = f"{result.directory}/{TOGETHER}"
+        yield "quarantine", f"{count(result.quarantined, 'document')}, named in {file}: {counts}"

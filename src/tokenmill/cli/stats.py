@@ -1,0 +1,190 @@
+"""The command `stats`. It prints lines and bar charts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import click
+
+import tokenmill
+from tokenmill.cli import options, output, workers
+from tokenmill.humanize import count, duration, escape_control_characters, number, size
+from tokenmill.system import terminal
+
+if TYPE_CHECKING:
+    from tokenmill.analysis.history import History
+    from tokenmill.analysis.statistics import Breakdown, Statistics
+    from tokenmill.cli.bars import Bar
+
+SHOWN_BARS = 10
+# The quantiles that fit into a line. The median is in the line above.
+QUANTILES = ("1%", "25%", "75%", "95%", "99%")
+
+by_column = click.option(
+    "--by",
+    multiple=True,
+    metavar="COLUMN",
+    help="Also count tokens by the values of this column of the sources, such as language. May be given several times.",
+)
+
+
+@click.command(
+    cls=options.Command,
+    short_help="Count what a store holds: lengths, sources, tokens.",
+    epilog=options.example("tokenmill stats tokens --by language"),
+)
+@click.argument("directory", metavar="DIR")
+@by_column
+@options.resources
+@options.storage
+@options.general
+def stats(directory: str, as_json: bool, **arguments: Any) -> None:
+    """Count what a store holds: tokens, lengths, vocabulary, sources, duplicates, and how its run went.
+
+    All parts are read once; with --by, the sources are read again, that column only.
+    """
+    from tokenmill.analysis import PRELOAD  # noqa: PLC0415 - after click has checked the options
+
+    with workers.start_workers(PRELOAD) as executor:
+        statistics = tokenmill.stats(directory, **arguments, reporter=workers.reporter(), executor=executor)
+    if as_json:
+        terminal.echo_json(statistics)
+    else:
+        output.print_lines([("store", statistics.directory), *lines(statistics)])
+        _print_charts(statistics)
+
+
+def lines(statistics: Statistics) -> Iterator[output.Line]:
+    """The lines that `stats` and `report` print."""
+    yield "tokens", f"{statistics.tokens:,} in {count(statistics.documents, 'document')}"
+    per_token = statistics.bytes_per_token
+    ratio = f", {per_token:.2f} bytes per token" if per_token is not None else ""
+    yield "text", f"{size(statistics.text_bytes)} from {count(statistics.sources.count, 'source')}{ratio}"
+    if statistics.documents:
+        lengths = statistics.lengths
+        yield "lengths", f"median {lengths.quantiles['50%']:,}, mean {lengths.mean:,.0f}, longest {lengths.longest:,}"
+        yield "quantiles", ", ".join(f"{name[:-1]} % {lengths.quantiles[name]:,}" for name in QUANTILES)
+    vocabulary = statistics.vocabulary
+    half = f"; {vocabulary.covering['50%']:,} of them make up half of the tokens" if vocabulary.covering else ""
+    yield "vocabulary", f"{vocabulary.used:,} of {vocabulary.size:,} ids used{half}"
+    yield "duplicates", _duplicates(statistics)
+    yield "left out", _skipped(statistics)
+    if statistics.history is not None:
+        yield "run", _run(statistics.history)
+    for notice in statistics.notices:
+        yield "note", notice
+
+
+def _duplicates(statistics: Statistics) -> str:
+    duplicates = statistics.duplicates
+    if duplicates is None:
+        return "not looked for"
+    if not duplicates.documents:
+        return "none"
+    documents = f"{count(duplicates.documents, 'document')} ({_percent(duplicates.documents, statistics.documents)})"
+    return f"{documents}, {duplicates.tokens:,} tokens ({_percent(duplicates.tokens, statistics.tokens)})"
+
+
+def _skipped(statistics: Statistics) -> str:
+    from tokenmill.store.part import NULL  # noqa: PLC0415 - heavy
+
+    skipped = statistics.skipped
+    if not skipped.rows:
+        return "no row"
+    counts = {("without text" if reason == NULL else reason): rows for reason, rows in skipped.reasons.items()}
+    reasons = ", ".join(f"{rows:,} {reason}" for reason, rows in list(counts.items())[:5])
+    return f"{count(skipped.rows, 'row')}: {reasons}"
+
+
+def _run(history: History) -> str:
+    speed = f", {number(history.tokens / history.working_seconds)} tokens/s" if history.working_seconds else ""
+    memory = f", at most {size(history.memory[0].peak_bytes)} each" if history.memory else ""
+    worker_text = f", {count(history.workers, 'worker')}{memory}" if history.workers else ""
+    counts = ((sum(history.deaths.values()), "death"), (sum(history.failures.values()), "failure"))
+    trouble = "".join(f", {count(number, what)}" for number, what in counts if number)
+    sessions = f" in {history.sessions:,} sessions" if history.sessions > 1 else ""
+    return f"{duration(history.working_seconds)}{sessions}{speed}{worker_text}{trouble}"
+
+
+def _print_charts(statistics: Statistics) -> None:
+    from tokenmill.cli.bars import print_bars, print_curve  # noqa: PLC0415 - heavy
+
+    title = "documents by length in tokens (each row: from its number up to twice as many)"
+    print_bars(title, _length_bars(statistics))
+    sources = statistics.sources
+    print_bars(_title(sources, "tokens by source"), _breakdown_bars(sources, statistics.tokens, are_paths=True))
+    for column in statistics.columns:
+        print_bars(_title(column, f"tokens by {column.by}"), _breakdown_bars(column, statistics.tokens))
+    print_bars("most frequent tokens, and their ids", _token_bars(statistics))
+    if statistics.history is not None and any(statistics.history.tokens_per_second):
+        print_curve("tokens per second over the run", statistics.history.tokens_per_second)
+
+
+def _length_bars(statistics: Statistics) -> list[Bar]:
+    """One bar for each power of two: the bins are more than a terminal has lines."""
+    from tokenmill.cli.bars import Bar  # noqa: PLC0415 - heavy
+
+    octaves: dict[int, int] = {}
+    for length_bin in statistics.lengths.bins:
+        octave = 1 << max(length_bin.first.bit_length() - 1, 0) if length_bin.first else 0
+        octaves[octave] = octaves.get(octave, 0) + length_bin.documents
+    return [
+        Bar(f"{first:,}", documents, (number(documents), _percent(documents, statistics.documents)))
+        for first, documents in octaves.items()
+    ]
+
+
+def _title(breakdown: Breakdown, title: str) -> str:
+    more = "more than " if breakdown.folded else ""
+    at_least = " (at least: they are too many to count each)" if breakdown.folded else ""
+    shown = min(len(breakdown.largest), SHOWN_BARS)
+    largest = f", the largest {shown} of {more}{breakdown.count:,}" if breakdown.count > shown else ""
+    ratio = ", and bytes per token" if any(entry.bytes is not None for entry in breakdown.largest) else ""
+    return f"{title}{ratio}{largest}{at_least}"
+
+
+def _breakdown_bars(breakdown: Breakdown, tokens: int, *, are_paths: bool = False) -> list[Bar]:
+    """A bar for each of the largest values. Paths are shown without the folder that all of them are in."""
+    from tokenmill.analysis.visible_text import display_name  # noqa: PLC0415 - heavy
+    from tokenmill.cli.bars import Bar  # noqa: PLC0415
+
+    largest = breakdown.largest[:SHOWN_BARS]
+    folder = largest[0].name.rpartition("/")[0] + "/" if are_paths and largest and "/" in largest[0].name else ""
+    if not all(entry.name.startswith(folder) for entry in largest):
+        folder = ""
+    return [
+        Bar(
+            display_name(escape_control_characters(entry.name.removeprefix(folder))),
+            entry.tokens,
+            (
+                number(entry.tokens),
+                _percent(entry.tokens, tokens),
+                f"{entry.bytes / entry.tokens:.2f}" if entry.bytes is not None and entry.tokens else "",
+            ),
+        )
+        for entry in largest
+    ]
+
+
+def _token_bars(statistics: Statistics) -> list[Bar]:
+    from tokenmill.analysis.visible_text import make_visible  # noqa: PLC0415 - heavy
+    from tokenmill.cli.bars import Bar  # noqa: PLC0415
+
+    return [
+        Bar(
+            make_visible(token.piece),
+            token.count,
+            (number(token.count), _percent(token.count, statistics.tokens), str(token.id)),
+        )
+        for token in statistics.vocabulary.most_frequent[:SHOWN_BARS]
+    ]
+
+
+def _percent(part: int, whole: int) -> str:
+    """A percentage. It is 0 % or 100 % only if `part` is none or all of `whole`."""
+    if not whole:
+        return "-"
+    if 0.9995 <= part / whole < 1:
+        return ">99.9 %"
+    return "<0.1 %" if 0 < part / whole < 0.001 else f"{part / whole:.1%}".replace("%", " %")

@@ -1,0 +1,26 @@
+"""What the commands start: workers on this machine, and the display of progress."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING
+
+from tokenmill.cli import options
+
+if TYPE_CHECKING:
+    from tokenmill.executors.local import LocalExecutor
+    from tokenmill.executors.progress import Reporter
+
+
+def start_workers(modules: tuple[str, ...], on: str = "local") -> AbstractContextManager[LocalExecutor | None]:
+    """Start local workers, which import `modules` while the command imports its own; None if `on` is not local."""
+    from tokenmill.executors.local import LocalExecutor  # noqa: PLC0415 - after click has checked the options
+
+    return LocalExecutor(modules) if on == "local" else nullcontext()
+
+
+def reporter() -> Reporter:
+    """The display of progress, which --quiet turns off."""
+    from tokenmill.executors import progress  # noqa: PLC0415 - imported while the workers start
+
+    return progress.for_command(options.quiet())

@@ -1,0 +1,243 @@
+"""Find the document behind a token of a store or of an exported file, and the tokens of a row of a source."""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Callable, Iterator
+
+import msgspec
+import pyarrow.compute as pc
+
+from tokenmill.errors import JobChanged, StoreError, UsageError
+from tokenmill.exports.job import EXPORT, MANIFEST, STATE, exports_in
+from tokenmill.exports.order import SplitAndShuffle
+from tokenmill.exports.trace import ExportIndex, ShardLocation, in_store, no_tokens
+from tokenmill.pipeline.messages import MEASURES
+from tokenmill.storage import Folder, absolute, folder_at, resolved
+from tokenmill.store import layout
+from tokenmill.store.listed_parts import store_digest
+from tokenmill.store.part import TokenArray
+from tokenmill.store.reader import Store
+from tokenmill.tokenizers.token_bytes import piece_lookup
+
+NAMED_SOURCES = 5
+BY_BYTE = (
+    "In a file of this kind a row is the byte that its document starts at: `tokenmill inspect DIR --doc N` shows it."
+)
+# How many directories above a file are searched for its export: some formats have a directory for each split.
+LEVELS = 3
+
+
+class TextContext(msgspec.Struct, frozen=True):
+    """Text around some tokens: what stands before them in the document, they themselves, and what comes after.
+
+    Of very many of them `text` has the first and the last, with three dots between, if it is `shortened`.
+    """
+
+    before: str
+    text: str
+    after: str
+    shortened: bool = False
+
+
+class LocatedDocument(msgspec.Struct, frozen=True):
+    """Tokens of one document. `token` is the first of them in the place that was asked about, `tokens` their number.
+
+    An end token that an export has put before the document counts as one of them, but has no place of its own in the
+    store. `store_token` is where that token is in the store, `offset` where it is in the document, of
+    `document_tokens`; `row` is the row of the source, or the byte that the document starts at where a source has none.
+    """
+
+    token: int
+    tokens: int
+    store_token: int
+    document: int
+    offset: int
+    document_tokens: int
+    source: str
+    kind: str
+    row: int
+    around: TextContext
+
+
+def find_folder(where: str, store: str | None) -> tuple[Folder, str | None]:
+    """The store or the export at a path, or the export above it and the name of the file in it."""
+    path = absolute(where)
+    for candidate in dict.fromkeys([path, resolved(path)]):
+        if match := _above(candidate):
+            return match
+    if store is not None and (match := _copied(path, store)):
+        return match
+    raise StoreError(
+        f"{where} is neither a tokenmill store nor a file of an export",
+        f"An export has a directory {STATE} that tells what is in its files: ask for the file beside it.",
+        "For a copy of such a file, name the store that it was exported from: --store DIR.",
+    )
+
+
+def _above(path: str) -> tuple[Folder, str | None] | None:
+    name = ""
+    for level in range(LEVELS):
+        folder = folder_at(path)
+        if level == 0 and folder.exists(layout.RUN):
+            return folder, None
+        if folder.exists(EXPORT):
+            return folder, name or None
+        path, _, last = path.rpartition("/")
+        name = f"{last}/{name}" if name else last
+        if not path or path.endswith("/"):
+            break
+    return None
+
+
+def _copied(path: str, store: str) -> tuple[Folder, str] | None:
+    """The export of a store, and the file in it that has the name and the size of a copy outside."""
+    parent, _, last = path.rpartition("/")
+    beside, inside = folder_at(parent), folder_at(absolute(store))
+    if not beside.exists(last):
+        return None
+    for name in exports_in(inside):
+        folder = folder_at(inside.path(name))
+        if folder.exists(MANIFEST) and (same := ExportIndex(folder).file_like(last, beside.size(last))) is not None:
+            return folder, same
+    return None
+
+
+def exported_store(export: ExportIndex, given: str | None) -> Store:
+    """The store that an export was made from: the given one, or the one that contains the export."""
+    root = export.folder.root
+    parent = given if given is not None else root.rpartition("/")[0]
+    if given is None and not folder_at(parent).exists(layout.RUN):
+        raise UsageError(
+            "it is not known which store this was exported from", f"export       {root}", "Name it: --store DIR."
+        )
+    store = Store(parent)
+    if store_digest(store.manifest) != export.job.store:
+        raise JobChanged(
+            "this is not the store that was exported", f"store        {store.directory}", f"export       {root}"
+        )
+    return store
+
+
+class Locator:
+    """Finds documents of a store. It keeps the vocabulary, so that many searches read it once."""
+
+    def __init__(self, store: Store, context: int) -> None:
+        self._store, self._context = store, context
+        self._token_bytes: Callable[[int], bytes] = piece_lookup(store.job.tokenizer, store.vocabulary())
+
+    def exports(self) -> tuple[dict[str, ExportIndex], dict[str, str]]:
+        """The exports in the store's directory that can be searched, and why the others cannot."""
+        folder = folder_at(self._store.directory)
+        digest = store_digest(self._store.manifest)
+        exports, unasked = {}, {}
+        for name in exports_in(folder):
+            if not folder.exists(f"{name}/{MANIFEST}"):
+                unasked[name] = "not complete"
+                continue
+            export = ExportIndex(folder_at(folder.path(name)))
+            if export.job.store == digest:
+                exports[name] = export
+            else:
+                unasked[name] = "exported from another store"
+        return exports, unasked
+
+    def in_store(self, start: int, stop: int) -> Iterator[LocatedDocument]:
+        """The documents of tokens [start, stop) of the store."""
+        if stop > self._store.token_count:
+            raise no_tokens(self._store.directory, start, stop, self._store.token_count)
+        while start < stop:
+            document, offset = self._store.at(start)
+            length = len(self._store[document])
+            end = min(offset + stop - start, length)
+            yield self._located(document, (start, end - offset), offset, end)
+            start += end - offset
+
+    def in_export(self, export: ExportIndex, name: str, start: int, stop: int) -> Iterator[LocatedDocument]:
+        """The documents of tokens [start, stop) of an exported file."""
+        for origin in export.origins(name, start, stop):
+            document = self._store.find(origin.source, origin.row)
+            length = 0 if document is None else len(self._store[document])
+            if document is None or origin.stop > length:
+                reason = (
+                    f"row {origin.row} of source {origin.source}, which a record names, is not like that in the store"
+                )
+                raise layout.damaged(export.folder, MANIFEST, reason)
+            stored = in_store(export.job, origin, length)
+            yield self._located(document, (origin.token, origin.stop - origin.start), stored.start, stored.stop)
+
+    def find_row(self, source: str, row: int) -> tuple[int, LocatedDocument]:
+        """The number of a source, and the document of one of its rows."""
+        number = self._source(source)
+        document = self._store.find(number, row)
+        if document is None:
+            raise self._no_document(number, row)
+        length = len(self._store[document])
+        return number, self._located(document, (self._store.start_of(document), length), 0, length)
+
+    def shards_of(self, source: int, row: int, exports: dict[str, ExportIndex]) -> dict[str, list[ShardLocation]]:
+        """Where the document of a row is in each export."""
+        identities = self._store.sources["identity"].to_numpy()
+        return {
+            name: export.spots(SplitAndShuffle.of(export.job, identities), source, row)
+            for name, export in exports.items()
+        }
+
+    def _source(self, given: str) -> int:
+        """The number of the source with this path, or with a path that ends like this if only one does."""
+        paths = self._store.sources["path"]
+        exact = pc.equal(paths, absolute(given) if "://" not in given else given)
+        ending = pc.ends_with(paths, f"/{given.removeprefix('./')}")
+        matches = next((some for mask in (exact, ending) if (some := paths.filter(mask))), paths.slice(0, 0))
+        if len(matches) == 1:
+            return int(pc.index(paths, matches[0]).as_py())
+        what = f"{len(matches)} sources are called like this" if len(matches) else "the store has no such source"
+        shown = (matches if len(matches) else paths).slice(0, NAMED_SOURCES).to_pylist()
+        lines = [f"{'' if index else 'sources':<12} {path}" for index, path in enumerate(shown)]
+        raise UsageError(f"{what}: {given}", *lines)
+
+    def _no_document(self, source: int, row: int) -> UsageError:
+        path, kind = (self._store.sources[name][source].as_py() for name in ("path", "kind"))
+        lines = [f"source       {path}", f"reason       {self._store.why_not(source, row)}"]
+        lines += [BY_BYTE] if kind not in MEASURES else []
+        return UsageError(f"row {row:,} is not a document of the store", *lines)
+
+    def _located(self, document: int, asked: tuple[int, int], start: int, stop: int) -> LocatedDocument:
+        """Tokens [start, stop) of a document. `asked` is the first token and the number of tokens in the query."""
+        read = self._store.document(document)
+        return LocatedDocument(
+            token=asked[0],
+            tokens=asked[1],
+            store_token=self._store.start_of(document) + start,
+            document=document,
+            offset=start,
+            document_tokens=len(read.tokens),
+            source=read.source,
+            kind=read.kind,
+            row=read.row,
+            around=self._around(read.tokens, start, stop),
+        )
+
+    def _around(self, document: TokenArray, start: int, stop: int) -> TextContext:
+        edge = self._context + 1
+        first, last = max(start - self._context, 0), stop + self._context
+        shortened = stop - start > 2 * edge
+        before, after = self._bytes(document[first:start]), self._bytes(document[stop:last])
+        text = self._bytes(document[start : start + edge] if shortened else document[start:stop])
+        end = self._bytes(document[stop - edge : stop]) if shortened else b""
+        while text and text[0] & 0xC0 == 0x80 and before:  # the token starts inside a character
+            before, text = before[:-1], before[-1:] + text
+        while after and after[0] & 0xC0 == 0x80:
+            byte, after = after[:1], after[1:]
+            text, end = (text, end + byte) if shortened else (text + byte, end)
+        middle = f"{_text(text)} ... {_text(end)}" if shortened else _text(text)
+        return TextContext(_text(before), middle, _text(after), shortened)
+
+    def _bytes(self, tokens: TokenArray) -> bytes:
+        return b"".join(map(self._token_bytes, tokens.tolist()))
+
+
+def _text(data: bytes) -> str:
+    """Bytes as text, without incomplete characters at the edges."""
+    start = next((index for index, byte in enumerate(data[:4]) if byte & 0xC0 != 0x80), 0)
+    return codecs.getincrementaldecoder("utf-8")("replace").decode(data[start:])

@@ -1,0 +1,23 @@
+"""How far the exports inside a store are."""
+
+from __future__ import annotations
+
+from tokenmill.exports import records
+from tokenmill.exports.job import MANIFEST, PLAN, exports_in
+from tokenmill.exports.shards import SCHEMA
+from tokenmill.storage import Folder, folder_at
+from tokenmill.store import layout
+
+
+def export_states(store: Folder) -> dict[str, str]:
+    """The state of each export in the directory of a store, by its name."""
+    return {name: _state(folder_at(store.path(name))) for name in exports_in(store)}
+
+
+def _state(export: Folder) -> str:
+    if export.exists(MANIFEST):
+        return "complete"
+    if not export.exists(PLAN):
+        return "not planned yet"
+    shards = len(layout.read_table(export, PLAN, schema=SCHEMA))
+    return f"{records.committed(export, shards).sum():,} of {shards:,} shards"

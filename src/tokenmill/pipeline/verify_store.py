@@ -1,0 +1,93 @@
+"""Check the parts, the vocabulary and the quarantine file of a store, and collect all problems."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from tokenmill.errors import TRY_AGAIN, CorruptStore, RunFailed, StoreError
+from tokenmill.executors import progress
+from tokenmill.executors.fan_out import run_all
+from tokenmill.executors.messages import exit_code_of_failures, work_failed
+from tokenmill.executors.outcomes import DEFAULT_POLICY, Died, Done, Executor, Failed, Item, Value
+from tokenmill.pipeline import plan
+from tokenmill.pipeline.freeze import FrozenRun
+from tokenmill.pipeline.verify import Verify
+from tokenmill.storage import Folder
+from tokenmill.store import layout, quarantine
+
+NAMED_PROBLEMS = 10
+
+
+@dataclass
+class Checks:
+    """Runs checks in workers and collects the problems that they find."""
+
+    executor: Executor
+    report: progress.Reporter
+    workers: int
+    problems: list[str] = field(default_factory=list)
+
+    def run(
+        self, function: Callable[[Item], Value], items: Iterable[Item], describe: Callable[[Item], str]
+    ) -> Iterator[Done[Item, Value]]:
+        """Yield the items without a problem, as they are done."""
+
+        def on_failure(failure: Failed[Item] | Died[Item]) -> None:
+            if isinstance(failure, Died):
+                code = exit_code_of_failures([failure])
+                raise RunFailed(f"the worker that checked {describe(failure.item)} {failure.how}", exit_code=code)
+            if failure.exit_code == TRY_AGAIN:  # the item could not be checked, so it may have no problem
+                raise work_failed([failure], describe)
+            self.problems.append(failure.message)
+
+        return run_all(self.executor, function, items, policy=DEFAULT_POLICY, on_failure=on_failure)
+
+    def raise_problems(self, folder: Folder) -> None:
+        """Raise CorruptStore if there are problems."""
+        if not self.problems:
+            return
+        lines = [line for problem in self.problems[:NAMED_PROBLEMS] for line in problem.splitlines()]
+        if len(self.problems) > NAMED_PROBLEMS:
+            lines.append(f"and {len(self.problems) - NAMED_PROBLEMS} more")
+        raise CorruptStore(f"{len(self.problems)} problems in {folder.root}", *lines)
+
+
+def check_store(folder: Folder, frozen: FrozenRun, manifest: pa.Table, function: Verify, checks: Checks) -> int:
+    """Check everything in a store but its exports; return how many documents were compared with the reference."""
+    try:
+        layout.read_vocabulary(folder, frozen.run.job.tokenizer)
+    except StoreError as error:
+        checks.problems.append(str(error))
+    compared, step = 0, progress.Step()
+    checks.report.begin("verify", int(frozen.plan["text_bytes"].to_numpy().sum()), 0, checks.workers)
+    tasks = plan.tasks(frozen.plan, frozen.sources, range(frozen.run.units))
+    for done in checks.run(function, tasks, lambda task: f"part {task.unit}"):
+        summary = done.value.summary
+        if not layout.is_listed(manifest, summary):
+            checks.problems.append(f"part {done.item.unit} is not the one the manifest describes")
+        compared += done.value.compared
+        step = progress.Step(step.text_bytes + summary.text_bytes, step.tokens + summary.tokens, step.units + 1)
+        checks.report.advance(done.item.text_bytes, step)
+    checks.problems += _quarantine_problems(folder, frozen.run, manifest)
+    return compared
+
+
+def _quarantine_problems(folder: Folder, run: layout.Run, manifest: pa.Table) -> list[str]:
+    """What is wrong with the records of rows in quarantine, if anything."""
+    expected = int(manifest["quarantined"].to_numpy().sum())
+    units = quarantine.units_to_check(run, manifest)
+    try:
+        listed = sum(1 for _ in quarantine.read(folder))
+        if listed != expected:
+            counts = f"names {listed:,} rows, and the manifest counts {expected:,} in quarantine"
+            return [f"{quarantine.TOGETHER} {counts}. `tokenmill prepare` writes it again."]
+        lost = quarantine.unrecorded(folder, units)
+        if lost or (run.format == layout.FORMAT and not quarantine.is_gathered(folder, units)):
+            where = f"the records of unit {lost[0]}" if lost else quarantine.TOGETHER
+            return [f"{where}: other rows than the parts skip. `tokenmill prepare` writes them again."]
+    except CorruptStore as error:
+        return [str(error)]
+    return []
