@@ -240,7 +240,9 @@ def test_what_a_process_waits_for_is_told() -> None:
             [sys.executable, "-c", code, str(reader)], pass_fds=[reader], start_new_session=True
         ) as child:
             try:
-                assert _until(lambda words=words, pid=child.pid: waits.wait_of(pid).words.startswith(words)), words
+                assert _until(lambda words=words, pid=child.pid: waits.wait_of(pid).description.startswith(words)), (
+                    words
+                )
             finally:
                 os.killpg(child.pid, signal.SIGKILL)
     os.close(reader)

@@ -61,7 +61,7 @@ def of_cycle(seen: Evidence, deaths: int) -> Finding:
 
 
 def _locked(locked: list[Waiting]) -> list[str]:
-    process, words = locked[0].process, locked[0].wait.words
+    process, words = locked[0].process, locked[0].wait.description
     more = f" (and {count(len(locked) - 1, 'other')} like it)" if len(locked) > 1 else ""
     lines = [f"pid {process.pid}, a worker, {words}{more}"]
     if (process.threads_of_parent or 0) > 1:
@@ -70,7 +70,7 @@ def _locked(locked: list[Waiting]) -> list[str]:
 
 
 def _waits(hang: Hang) -> list[str]:
-    lines = [f"pid {each.process.pid}, {each.process.role}, {each.wait.words}" for each in hang.waits]
+    lines = [f"pid {each.process.pid}, {each.process.role}, {each.wait.description}" for each in hang.waits]
     return [*lines[:SHOWN_WAITS], f"... and {len(lines) - SHOWN_WAITS} more"] if len(lines) > SHOWN_WAITS else lines
 
 

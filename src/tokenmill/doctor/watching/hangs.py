@@ -32,7 +32,7 @@ class Waiting:
     @property
     def is_deadlocked(self) -> bool:
         """Whether it waits for a lock that was held when it was forked, as far as can be seen from outside."""
-        return self.process.forked and (self.process.threads_of_parent or 0) > 1 and self.wait.for_own_lock
+        return self.process.forked and (self.process.threads_of_parent or 0) > 1 and self.wait.for_private_lock
 
 
 @dataclass(frozen=True, slots=True)

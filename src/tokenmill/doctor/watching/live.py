@@ -38,7 +38,7 @@ class Speaker:
             self._say(f"doctor: worker {died[0].pid} died before, and its parent may wait for it for ever")
         elif locked:
             process = locked[0].process
-            self._say(f"doctor: worker {process.pid} {locked[0].wait.words}")
+            self._say(f"doctor: worker {process.pid} {locked[0].wait.description}")
         self._say(
             "doctor: stopping it" if stops else "doctor: if it should not be waiting, press Ctrl-C for the report"
         )
