@@ -118,7 +118,7 @@ def _watch(words: tuple[str, ...], hang_seconds: float, stop_hung: bool, as_json
         words,
         hang_seconds=hang_seconds,
         stop_hung=stop_hung,
-        say=_nothing if options.quiet() else None,
+        on_message=_nothing if options.quiet() else None,
         output=sys.stderr.fileno() if as_json else None,
     )
     if as_json:

@@ -1,4 +1,4 @@
-"""Starting the command to watch, and making ourselves fit to watch it."""
+"""Starts the command and prepares this process to watch it."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from collections.abc import Iterator, Sequence
 from tokenmill.errors import UsageError
 
 SET_SUBREAPER, GET_SUBREAPER = 36, 37
-PYTHON_SETTINGS = {"PYTHONFAULTHANDLER": "1"}
-"""With it, Python prints where it was when native code crashes, or when we abort it."""
+# Makes Python print its stack when native code crashes or the doctor aborts it.
+ENVIRONMENT = {"PYTHONFAULTHANDLER": "1"}
 
 
-def start(command: Sequence[str], errors: int, output: int | None, mask: set[signal.Signals]) -> int:
-    """Start the command, with the signals as they were before Python and we changed them."""
-    actions = [(os.POSIX_SPAWN_DUP2, errors, 2)]
-    if output is not None:
-        actions.insert(0, (os.POSIX_SPAWN_DUP2, output, 1))
+def start(command: Sequence[str], stderr: int, stdout: int | None, mask: set[signal.Signals]) -> int:
+    """Starts the command with the signal settings that this process had before Python and the doctor changed them."""
+    actions = [(os.POSIX_SPAWN_DUP2, stderr, 2)]
+    if stdout is not None:
+        actions.insert(0, (os.POSIX_SPAWN_DUP2, stdout, 1))
     try:
         return os.posix_spawnp(
             command[0],
             list(command),
-            {**os.environ, **PYTHON_SETTINGS},
+            {**os.environ, **ENVIRONMENT},
             file_actions=actions,
             setsigmask=mask,
             setsigdef={signal.SIGPIPE, signal.SIGXFSZ},
@@ -35,8 +35,8 @@ def start(command: Sequence[str], errors: int, output: int | None, mask: set[sig
 
 
 @contextlib.contextmanager
-def adopting() -> Iterator[None]:
-    """Become the parent of the command's orphans, instead of process 1."""
+def subreaper() -> Iterator[None]:
+    """Makes this process, instead of process 1, the parent of the command's orphans."""
     prctl = ctypes.CDLL(None, use_errno=True).prctl
     before = ctypes.c_int(0)
     prctl(GET_SUBREAPER, ctypes.byref(before), 0, 0, 0)
@@ -48,8 +48,8 @@ def adopting() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def many_files() -> Iterator[None]:
-    """Allow ourselves a descriptor for each process; after the command has been started, which keeps its own limit."""
+def raised_file_limit() -> Iterator[None]:
+    """Raises the file limit, for one pidfd per process. Use after the start: the command keeps its own limit."""
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (before[1], before[1]))
     try:

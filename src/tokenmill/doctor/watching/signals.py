@@ -1,4 +1,4 @@
-"""Signals to the doctor while it watches: taken one by one, with where they come from, instead of ending it."""
+"""Blocks signals to the doctor while it watches and reads them one by one, with their origin."""
 
 from __future__ import annotations
 
@@ -7,30 +7,30 @@ import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-TAKEN = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGWINCH})
+BLOCKED = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGWINCH})
 
 
 @dataclass(frozen=True, slots=True)
-class Sent:
-    """A signal that came. One from the terminal has also reached the command, which is in the same group."""
+class ReceivedSignal:
+    """A received signal. One from the terminal has also reached the command, which is in the same process group."""
 
     number: int
     is_from_terminal: bool
 
 
 @contextlib.contextmanager
-def taken() -> Iterator[set[signal.Signals]]:
-    """Hold signals back while the block runs. Gives the mask that was in force, which is the command's to have."""
-    before = {signal.Signals(number) for number in signal.pthread_sigmask(signal.SIG_BLOCK, TAKEN)}
+def blocked() -> Iterator[set[signal.Signals]]:
+    """Blocks signals in this block. Yields the previous mask, which the command must inherit."""
+    before = {signal.Signals(number) for number in signal.pthread_sigmask(signal.SIG_BLOCK, BLOCKED)}
     try:
         yield before
     finally:
-        for _ in pending():  # what came meanwhile was for the command
+        for _ in pending():  # they were meant for the command
             pass
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def pending() -> Iterator[Sent]:
-    """The signals that have come since the last call."""
-    while (sent := signal.sigtimedwait(TAKEN, 0)) is not None:
-        yield Sent(sent.si_signo, is_from_terminal=sent.si_code > 0)
+def pending() -> Iterator[ReceivedSignal]:
+    """Yields the signals that arrived since the last call."""
+    while (info := signal.sigtimedwait(BLOCKED, 0)) is not None:
+        yield ReceivedSignal(info.si_signo, is_from_terminal=info.si_code > 0)
