@@ -167,7 +167,7 @@ class Ended(msgspec.Struct, frozen=True, tag=True):
 
 
 class Hashed(msgspec.Struct, frozen=True, tag=True):
-    """The fingerprint that datasets computes for the function, or the reason why there is none."""
+    """The fingerprint that datasets computes for the function, or the reason why it fails."""
 
     after_call: bool
     digest: str | None = None

@@ -53,8 +53,19 @@ class Experiments:
                 spawned.wait(WORK_SECONDS)
             if rehash is not None:
                 rehash.wait(LOAD_SECONDS + GRACE_SECONDS)
-            reports = [report_of(probe) if probe is not None else None for probe in (spawned, rehash)]
-            return self._case(loaded, report_of(parent), *reports)
+            parent_report = report_of(parent)
+            hash_again = report_of(rehash) if rehash is not None else None
+            return Case(
+                target=self.target,
+                script=self.script,
+                num_proc=self.num_proc,
+                available_bytes=self.available_bytes,
+                loaded=loaded,
+                parent=parent_report,
+                spawned=report_of(spawned) if spawned is not None else None,
+                hash_again=hash_again,
+                differing=self._differing(parent_report, hash_again),
+            )
 
     @property
     def _forks(self) -> bool:
@@ -69,21 +80,6 @@ class Experiments:
     def _bytes_per_worker(self) -> int:
         """The memory that one worker may take while it is measured."""
         return int(min(self.available_bytes / self.num_proc, SAFE_FRACTION * self.available_bytes))
-
-    def _case(
-        self, loaded: Loaded, parent: ProbeReport, spawned: ProbeReport | None, hash_again: ProbeReport | None
-    ) -> Case:
-        return Case(
-            target=self.target,
-            script=self.script,
-            num_proc=self.num_proc,
-            available_bytes=self.available_bytes,
-            loaded=loaded,
-            parent=parent,
-            spawned=spawned,
-            hash_again=hash_again,
-            differing=self._differing(parent, hash_again),
-        )
 
     def _differing(self, parent: ProbeReport, hash_again: ProbeReport | None) -> tuple[str, ...]:
         """Returns the innermost objects whose fingerprints differ between processes, if the function's differs."""

@@ -77,7 +77,7 @@ def _advice(target: Target, raised: Raised) -> str:
 
 
 def _death_error(target: Target, process: ProbeReport, limit_seconds: float) -> Exception:
-    stack = [f"in Python it was at {place}" for place in process.stack[:3]]
+    stack = [f"in Python it was at {frame}" for frame in process.stack[:3]]
     if process.end == "too late":
         return _timeout_error(limit_seconds, target.file, *stack)
     if process.end == "outgrew" or process.status == -signal.SIGKILL:

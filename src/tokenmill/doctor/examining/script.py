@@ -114,17 +114,13 @@ def _forms(tree: ast.Module, picklers: tuple[str, ...]) -> tuple[Form, ...]:
 
 def _initializer(tree: ast.Module) -> tuple[str | None, str | None]:
     for call in calls(tree):
-        is_pool = isinstance(call.func, ast.Attribute | ast.Name) and _last_name(call.func) == "Pool"
-        positional = call.args if is_pool else []
+        name = getattr(call.func, "attr", getattr(call.func, "id", None))
+        positional = call.args if name == "Pool" else []
         value = keyword(call, "initializer") or (positional[1] if len(positional) > 1 else None)
         if value is not None and not (isinstance(value, ast.Constant) and value.value is None):
             initargs = keyword(call, "initargs") or (positional[2] if len(positional) > 2 else None)
             return ast.unparse(value), ast.unparse(initargs) if initargs is not None else None
     return None, None
-
-
-def _last_name(node: ast.Attribute | ast.Name) -> str:
-    return node.attr if isinstance(node, ast.Attribute) else node.id
 
 
 def _called_at(tree: ast.Module, function: str) -> int | None:

@@ -17,6 +17,9 @@ MORE_MEMORY_OR_LESS = (f"Give it more memory. {HOLD_LESS}",)
 MORE_MEMORY = ("Give it more memory, or let it hold less at a time.",)
 COMMAND_GREW = ("The command itself grew, not its workers: let it write results away as they come, not keep them.",)
 NO_MEMORY = "there is not enough memory"
+# Evidence and fix.
+Advice = tuple[list[str], tuple[str, ...] | None]
+# Names of limits in /proc.
 FILE_LIMIT, ADDRESS_LIMIT = "Max open files", "Max address space"
 
 
@@ -40,16 +43,13 @@ def memory_shortage(death: Death) -> Shortage:
     per_worker = max(peak, death.largest_worker_bytes)
     if per_worker > limit / 2:
         evidence = f"one of {death.workers} workers alone held {size(per_worker)} of {size(limit)}"
-        return Shortage(
-            (evidence,), (HOLD_LESS, "Fewer processes alone may not be enough: even one may not fit."), NO_MEMORY
-        )
+        fix = (HOLD_LESS, "Fewer processes alone may not be enough: even one may not fit.")
+        return Shortage((evidence,), fix, NO_MEMORY)
     others = max(0, death.tree_bytes - death.workers * death.worker_bytes)
     fitting = int((limit * USABLE_FRACTION - others) / max(per_worker, 1))
     fewer = max(1, min(death.workers // 2, fitting))  # they were still growing, so their final size is unknown
-    return Shortage(
-        _tree_evidence(death, limit),
-        (f"Use num_proc={fewer}: {death.workers} did not fit into {size(limit)}.", HOLD_LESS),
-    )
+    fix = (f"Use num_proc={fewer}: {death.workers} did not fit into {size(limit)}.", HOLD_LESS)
+    return Shortage(_tree_evidence(death, limit), fix)
 
 
 def _tree_evidence(death: Death, limit: int) -> tuple[str, ...]:
@@ -65,16 +65,14 @@ def is_crowded(processes: int) -> bool:
     return processes > 2 * machine.cores() + 2
 
 
-def limit_advice(
-    symptom: Symptom, limits: dict[str, int], max_processes: int
-) -> tuple[list[str], tuple[str, ...] | None]:
+def limit_advice(symptom: Symptom, limits: dict[str, int], max_processes: int) -> Advice:
     """Returns the evidence that limits and process count add to a symptom, and the resulting fix."""
     if symptom.cause == "memory":
         return _memory_advice(limits, max_processes)
     return _process_advice(limits, max_processes) if symptom.cause == "too-many-processes" else ([], None)
 
 
-def _memory_advice(limits: dict[str, int], max_processes: int) -> tuple[list[str], tuple[str, ...] | None]:
+def _memory_advice(limits: dict[str, int], max_processes: int) -> Advice:
     if ADDRESS_LIMIT not in limits:
         if max_processes <= 1:
             return [], MORE_MEMORY_OR_LESS
@@ -83,7 +81,7 @@ def _memory_advice(limits: dict[str, int], max_processes: int) -> tuple[list[str
     return [limit], ("Raise or remove that limit (ulimit -v unlimited); fewer processes do not help.", HOLD_LESS)
 
 
-def _process_advice(limits: dict[str, int], max_processes: int) -> tuple[list[str], tuple[str, ...]]:
+def _process_advice(limits: dict[str, int], max_processes: int) -> Advice:
     cores = machine.cores()
     evidence = [f"there were {max_processes} processes on {count(cores, 'core')}"]
     if FILE_LIMIT in limits:

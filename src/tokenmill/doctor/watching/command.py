@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from tokenmill.doctor.causes import Finding
-from tokenmill.doctor.watching import launching, signals, stopping
+from tokenmill.doctor.watching import launching, stopping
 from tokenmill.doctor.watching.deaths import Death, DeathExaminer
 from tokenmill.doctor.watching.diagnosis import diagnose
 from tokenmill.doctor.watching.evidence import Evidence
@@ -91,7 +91,7 @@ def watch(
             "On this system it can examine a function: tokenmill doctor FILE.py:FUNCTION",
         )
     with (
-        signals.blocked() as mask,
+        launching.blocked_signals() as mask,
         launching.subreaper(),
         contextlib.closing(_Watch(hang_seconds, stop_hung, on_message)) as watching,
     ):
@@ -171,7 +171,7 @@ class _Watch:
             self._hang = hang
 
     def _handle_signals(self) -> None:
-        for received in signals.pending():
+        for received in launching.pending_signals():
             if received.number == signal.SIGWINCH:
                 self._relay.resize()
                 continue
@@ -195,7 +195,7 @@ class _Watch:
 
     def _drain_stderr(self) -> None:
         """Relays stderr to its end, however slowly. A signal interrupts this."""
-        self._relay.drain(lambda: any(received.number != signal.SIGWINCH for received in signals.pending()))
+        self._relay.drain(lambda: any(received.number != signal.SIGWINCH for received in launching.pending_signals()))
 
     def _wait_for_leftovers(self) -> None:
         """Waits a short time for the remaining processes to end."""
@@ -220,9 +220,10 @@ class _Watch:
 
     def _result(self, command: Sequence[str], root: Process) -> Watched:
         evidence = self._evidence(root)
+        code = root.exit_code if root.signal is None else 128 + root.signal
         return Watched(
             command=list(command),
-            exit_code=_exit_code(root),
+            exit_code=1 if code is None else code,
             seconds=round(root.ended_at or 0.0, 3),
             cpu_seconds=round(_cpu_seconds(resource.RUSAGE_CHILDREN) - self._cpu_before[1], 3),
             doctor_cpu_seconds=round(_cpu_seconds(resource.RUSAGE_SELF) - self._cpu_before[0], 3),
@@ -241,9 +242,3 @@ class _Watch:
 def _cpu_seconds(who: int) -> float:
     used = resource.getrusage(who)
     return used.ru_utime + used.ru_stime
-
-
-def _exit_code(root: Process) -> int:
-    if root.signal is not None:
-        return 128 + root.signal
-    return 1 if root.exit_code is None else root.exit_code

@@ -79,13 +79,9 @@ class DeathExaminer:
         is_helper = process.role == "service" or (process.role == "program" and not process.is_python)
         if process.exit_code == 0 or (process.exit_code is not None and is_helper):
             return None
-        number = process.signal
         held_bytes = self._log.killed(process.pid)
-        if (
-            process.exit_code is None
-            and number in (signal.SIGKILL, None)
-            and self._out_of_memory(process, held_bytes is not None)
-        ):
+        was_killed = process.exit_code is None and process.signal in (signal.SIGKILL, None)
+        if was_killed and self._out_of_memory(process, held_bytes is not None):
             limit = cgroups.limit(process.cgroup)
             why = "the kernel, out of memory" + (f" (the limit is {size(limit[1])})" if limit else "")
             return _death(process, "kernel", why, limit[1] if limit else machine.memory_bytes(), held_bytes)

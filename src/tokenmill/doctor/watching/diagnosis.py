@@ -16,9 +16,7 @@ from tokenmill.humanize import count, duration
 
 CANCEL_ALARM = ("Take the alarm back when the work is done (signal.alarm(0)), or give it a handler that raises.",)
 UNOBSERVED = "a worker ended without an error code, or too soon to be seen"
-STOP_RECURSION = (
-    "Let the function stop calling itself. A low sys.setrecursionlimit makes it an exception, not a crash.",
-)
+NO_RECURSION = "Let the function stop calling itself. A low sys.setrecursionlimit makes it an exception, not a crash."
 READER_GONE = re.compile(r"^Exception ignored [^\n]*stdout[^\n]*\n(?:Traceback[^\n]*\n)?BrokenPipeError", re.MULTILINE)
 
 
@@ -37,9 +35,8 @@ def _main_finding(evidence: Evidence) -> Finding | None:
         return _death_finding(evidence, severe[0], "warning") if severe else None
     if evidence.hang is not None:
         lost = root_cause([death for death in evidence.deaths if death.role == "worker"])
-        return hang_findings.hang_finding(
-            evidence, evidence.hang, None if lost is None else _death_finding(evidence, lost)
-        )
+        lost_finding = None if lost is None else _death_finding(evidence, lost)
+        return hang_findings.hang_finding(evidence, evidence.hang, lost_finding)
     if evidence.restart_deaths is not None:
         return hang_findings.restart_finding(evidence, evidence.restart_deaths)
     return None if evidence.was_interrupted or _is_end_of_pipe(evidence) else _failure_finding(evidence)
@@ -84,13 +81,9 @@ def _death_finding(evidence: Evidence, death: Death, level: Level = "problem") -
         return _crash_finding(evidence, death, who, level)
     if death.killer == "itself":
         return _own_end_finding(evidence, death, who)
-    return finding("killed", level, f"{who}, was ended by {death.why}", *_memory_excluded(death))
-
-
-def _memory_excluded(death: Death) -> list[str]:
-    if death.signal != "SIGKILL":
-        return []
-    return ["it was not for lack of memory: the kernel's counters of that have not moved"]
+    excluded = ["it was not for lack of memory: the kernel's counters of that have not moved"]
+    more = excluded if death.signal == "SIGKILL" else []
+    return finding("killed", level, f"{who}, was ended by {death.why}", *more)
 
 
 def _crash_finding(evidence: Evidence, death: Death, who: str, level: Level) -> Finding:
@@ -101,7 +94,7 @@ def _crash_finding(evidence: Evidence, death: Death, who: str, level: Level) -> 
     recursion = next((frame for crash in crashes if (frame := crash.repeated) is not None), None)
     if recursion is not None:
         died = f"{who}, died of {death.why}: the stack had no room left"
-        return finding("native-crash", level, died, fix=STOP_RECURSION, title=f"endless recursion at {recursion}")
+        return finding("native-crash", level, died, fix=(NO_RECURSION,), title=f"endless recursion at {recursion}")
     stack = [line for crash in crashes[:1] for line in _crash_location(crash)]
     return finding("native-crash", level, f"{who}, died of {death.why}", *stack)
 

@@ -8,6 +8,7 @@ import re
 from tokenmill.humanize import size
 from tokenmill.system import procfs
 
+# Local file systems.
 LOCAL_TYPES = {
     "ext2",
     "ext3",

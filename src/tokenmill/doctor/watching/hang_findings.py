@@ -43,25 +43,21 @@ def _pool_thread_finding(name: str, failures: list[Failure], still: str) -> Find
     died = f"the pool's thread that takes the results ({name}) died, so nobody takes them any more"
     if name != "_handle_results":
         died = f"a thread of the pool ({name}) died"
-    fix = (
-        UNPICKLABLE_EXCEPTION if is_unpicklable else ("Mend what that exception says: the pool cannot go on after it.",)
-    )
-    return finding("hang", "problem", still, died, *messages, fix=fix)
+    fix = ("Mend what that exception says: the pool cannot go on after it.",)
+    return finding("hang", "problem", still, died, *messages, fix=UNPICKLABLE_EXCEPTION if is_unpicklable else fix)
 
 
 def restart_finding(evidence: Evidence, deaths: int) -> Finding:
     """Returns why workers die as soon as they start."""
-    restarts = (
-        f"{count(deaths, 'worker')} in a row died as soon as they were started, and new ones were started for ever"
-    )
+    died = f"{count(deaths, 'worker')} in a row died as soon as they were started, and new ones were started for ever"
     errors = exceptions.worker_exceptions(evidence.stderr)
     symptom = symptoms.recognize(evidence.stderr, evidence.stderr)
-    shown = (*exceptions.describe_location(errors), restarts)
+    shown = (*exceptions.describe_location(errors), died)
     if symptom is not None:
         return exceptions.symptom_finding(evidence, symptom, shown)
     if errors:
         return finding("own-exception", "problem", exceptions.shorten(errors[0].summary), *shown)
-    return finding("exit", "problem", restarts)
+    return finding("exit", "problem", died)
 
 
 def _lock_evidence(locked: list[WaitingProcess]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Starts the command and prepares this process to watch it."""
+"""Starts the command and prepares this process to watch it: signals, orphans and file limit."""
 
 from __future__ import annotations
 
@@ -8,9 +8,13 @@ import os
 import resource
 import signal
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from tokenmill.errors import UsageError
 
+# Signals to the doctor, which it reads one by one with their origin.
+BLOCKED = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGWINCH})
+# Arguments of prctl.
 SET_SUBREAPER, GET_SUBREAPER = 36, 37
 # Makes Python print its stack when native code crashes or the doctor aborts it.
 ENVIRONMENT = {"PYTHONFAULTHANDLER": "1"}
@@ -57,3 +61,29 @@ def raised_file_limit() -> Iterator[None]:
     finally:
         with contextlib.suppress(ValueError, OSError):
             resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+@dataclass(frozen=True, slots=True)
+class ReceivedSignal:
+    """A received signal. One from the terminal has also reached the command, which is in the same process group."""
+
+    number: int
+    is_from_terminal: bool
+
+
+@contextlib.contextmanager
+def blocked_signals() -> Iterator[set[signal.Signals]]:
+    """Blocks signals in this block. Yields the previous mask, which the command must inherit."""
+    before = {signal.Signals(number) for number in signal.pthread_sigmask(signal.SIG_BLOCK, BLOCKED)}
+    try:
+        yield before
+    finally:
+        for _ in pending_signals():  # they were meant for the command
+            pass
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def pending_signals() -> Iterator[ReceivedSignal]:
+    """Yields the signals that arrived since the last call."""
+    while (info := signal.sigtimedwait(BLOCKED, 0)) is not None:
+        yield ReceivedSignal(info.si_signo, is_from_terminal=info.si_code > 0)

@@ -116,9 +116,8 @@ class Process:
         status = procfs.status(self.pid)
         self.held_bytes = procfs.held_bytes(status)
         self.file_bytes = max(self.file_bytes, procfs.number(status, b"RssFile") * 1024)
-        self.peak_bytes = max(
-            self.peak_bytes, self.held_bytes, procfs.number(status, b"VmHWM") * 1024 - self.file_bytes
-        )
+        peak = procfs.number(status, b"VmHWM") * 1024 - self.file_bytes
+        self.peak_bytes = max(self.peak_bytes, self.held_bytes, peak)
         return True
 
     def refresh_details(self) -> None:
@@ -156,10 +155,7 @@ def usage_of(processes: list[Process]) -> Usage:
     """Sums up what these processes use."""
     workers = [process for process in processes if process.role == "worker"]
     largest = max((process.own_bytes for process in workers), default=0)
-    busy = [
-        process.own_bytes
-        for process in workers
-        if process.threads == 1 or process.own_bytes >= MANAGER_FRACTION * largest
-    ]
+    manager_bytes = MANAGER_FRACTION * largest
+    busy = [process.own_bytes for process in workers if process.threads == 1 or process.own_bytes >= manager_bytes]
     total = sum(process.own_bytes for process in processes)
     return Usage(len(processes), total, len(busy), sum(busy) // max(1, len(busy)), largest)

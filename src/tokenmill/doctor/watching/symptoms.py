@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 
 
@@ -63,32 +62,41 @@ FINGERPRINT = re.compile(r"couldn't be hashed properly")
 
 def recognize(message: str, context: str = "") -> Symptom | None:
     """Returns the cause that an error message reveals, or None. `context` is more text, such as the frames."""
-    return next((symptom for detect in DETECTORS if (symptom := detect(message, context)) is not None), None)
+    return (
+        _shared_memory(message)
+        or _whole_match("disk-full", DISK, message)
+        or _guard(message)
+        or _nameless(message)
+        or _unpicklable(message)
+        or _vocabulary(message, context)
+        or _memory(message)
+        or _whole_match("too-many-processes", PROCESSES, message)
+    )
 
 
 def memory_symptom(message: str) -> Symptom | None:
     """Returns the symptom of a failed allocation, which a program may report before it crashes."""
-    return _shared_memory(message, "") or _memory(message, "")
+    return _shared_memory(message) or _memory(message)
 
 
-def _disk(message: str, _context: str) -> Symptom | None:
-    match = DISK.search(message)
-    return Symptom("disk-full", (match[0],)) if match else None
+def _whole_match(cause: str, pattern: re.Pattern[str], message: str) -> Symptom | None:
+    match = pattern.search(message)
+    return Symptom(cause, (match[0],)) if match else None
 
 
-def _guard(message: str, _context: str) -> Symptom | None:
+def _guard(message: str) -> Symptom | None:
     evidence = ("each new process imports the script, which starts processes again",)
     return Symptom("main-guard", evidence) if GUARD.search(message) else None
 
 
-def _nameless(message: str, _context: str) -> Symptom | None:
+def _nameless(message: str) -> Symptom | None:
     for pattern in NAMELESS:
         if match := pattern.search(message):
             return Symptom("nameless-function", (f"{match[1]} cannot be found by its name in the new process",))
     return None
 
 
-def _unpicklable(message: str, _context: str) -> Symptom | None:
+def _unpicklable(message: str) -> Symptom | None:
     for pattern in UNPICKLABLE:
         if match := pattern.search(message):
             what = "an object of a native extension" if match[1] == "__cinit__" else f"an object of type {match[1]}"
@@ -105,29 +113,12 @@ def _vocabulary(message: str, context: str) -> Symptom | None:
     return Symptom("vocabulary-offline", (f"it asked {hosts[0]} and got no answer",) if hosts else ())
 
 
-def _shared_memory(message: str, _context: str) -> Symptom | None:
+def _shared_memory(message: str) -> Symptom | None:
     match = SHARED_MEMORY.search(message)
     fix = ("Make /dev/shm larger: docker run --shm-size=8g, or mount -o remount,size=8G /dev/shm.",)
     return Symptom("memory", (f"{match[0]}: /dev/shm is too small",), fix) if match else None
 
 
-def _memory(message: str, _context: str) -> Symptom | None:
+def _memory(message: str) -> Symptom | None:
     match = MEMORY.search(message)
     return Symptom("memory", (match[0].strip(),)) if match and "CUDA" not in message else None
-
-
-def _processes(message: str, _context: str) -> Symptom | None:
-    match = PROCESSES.search(message)
-    return Symptom("too-many-processes", (match[0],)) if match else None
-
-
-DETECTORS: tuple[Callable[[str, str], Symptom | None], ...] = (
-    _shared_memory,
-    _disk,
-    _guard,
-    _nameless,
-    _unpicklable,
-    _vocabulary,
-    _memory,
-    _processes,
-)

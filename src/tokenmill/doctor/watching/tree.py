@@ -119,9 +119,8 @@ class ProcessTree:
         self._update_peak()
         took = time.monotonic() - started
         self._startup_budget_seconds -= took
-        self._next_sample = started + (
-            SAMPLE_SECONDS if self._startup_budget_seconds > 0 else max(SAMPLE_SECONDS, DUTY * took)
-        )
+        pause = 0.0 if self._startup_budget_seconds > 0 else DUTY * took
+        self._next_sample = started + max(SAMPLE_SECONDS, pause)
         return True
 
     @property

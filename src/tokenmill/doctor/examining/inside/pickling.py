@@ -132,17 +132,17 @@ def _cloud_pickler() -> Pickler:
     module: Any = importlib.import_module("cloudpickle")
 
     def trail(value: Any) -> list[Any]:
-        seen: list[Any] = []
+        recorded: list[Any] = []
 
         class RecordingCloudPickler(module.Pickler):  # type: ignore[misc]
             def reducer_override(self, value: Any) -> Any:
-                seen.append(value)
+                recorded.append(value)
                 return super().reducer_override(value)
 
         try:
             RecordingCloudPickler(io.BytesIO()).dump(value)
         except Exception:  # noqa: BLE001 - the failure is expected; only the trail matters
-            return seen
+            return recorded
         return []
 
     return Pickler("cloudpickle", module.dumps, trail)

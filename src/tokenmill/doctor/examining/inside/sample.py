@@ -28,7 +28,7 @@ def word(rank: int) -> str:
     return SYLLABLES[syllable] + (word(rest - 1) if rest else "")
 
 
-def words(rng: random.Random) -> Iterator[str]:
+def random_words(rng: random.Random) -> Iterator[str]:
     """Yields words without end, some capitalized or with punctuation."""
     common = [word(rank) for rank in range(COMMON)]
     random_float = rng.random
@@ -42,7 +42,7 @@ def words(rng: random.Random) -> Iterator[str]:
 def texts(seed: int = 7) -> Iterator[str]:
     """Yields texts without end, from a sentence to two pages. The first ones are short."""
     rng = random.Random(seed)  # noqa: S311 - not for security
-    endless_words = words(rng)
+    endless_words = random_words(rng)
     number = 0
     while True:
         number += 1

@@ -108,7 +108,10 @@ def _initializer_failed(case: Case, called: Called, raised: Raised) -> Verdict:
 
 
 def _call_failed(case: Case, called: Called, column: str) -> Verdict:
-    number, raised = _most_informative(called.raised)
+    # The likeliest form of input comes first, but a KeyError is preferred: it names the missing column.
+    number, raised = next(
+        (pair for pair in enumerate(called.raised) if pair[1].type == "KeyError"), (0, called.raised[0])
+    )
     if called.hosts or any(error.type == "MemoryError" for error in called.raised):
         return Check("call", "ok", f"raised {raised.type}: see below"), []
     if case.forks and (raised.type in UNSET_ERRORS or "NoneType" in raised.message):
@@ -125,11 +128,6 @@ def _is_class(case: Case, raised: Raised, instead: str) -> Verdict:
     evidence = f"{case.target.function} is a class; called on a text it raises {raised.type}: {raised.message}"
     fix = ("Name an object of it that can be called, or a method of one:", f"    {case.target.file}:{instead}")
     return Check("call", "warning", "it is a class"), [finding("own-exception", "warning", evidence, fix=fix)]
-
-
-def _most_informative(raised: tuple[Raised, ...]) -> tuple[int, Raised]:
-    """Returns the exception for the likeliest form of input, but prefers a KeyError: it names the missing column."""
-    return next((pair for pair in enumerate(raised) if pair[1].type == "KeyError"), (0, raised[0]))
 
 
 def _column_fix(case: Case, raised: Raised, column: str) -> tuple[str, ...] | None:

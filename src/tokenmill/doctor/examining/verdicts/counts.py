@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from tokenmill import humanize
-from tokenmill.doctor.causes import Check, Finding, Level, finding
+from tokenmill.doctor.causes import Check, Level, finding
 from tokenmill.doctor.examining.case import Case, Verdict
 from tokenmill.system import cgroups, machine
 
@@ -24,7 +24,7 @@ SMALL_BYTES = 1_000_000_000
 
 
 def processes(case: Case) -> Verdict:
-    """Judges whether so many processes can be started, and whether they help."""
+    """Judges whether `num_proc` processes can be started, and whether they help."""
     number, cores = case.num_proc, machine.cores()
     observed = f"{number} for {humanize.count(cores, 'core')}"
     limits = _limits(case)
@@ -45,14 +45,18 @@ def disks(case: Case) -> Verdict:
     if case.script.picklers and "dill" not in case.script.picklers:
         return Check("disk", "ok", "nothing is written by the workers' library"), []
     free_bytes = {path: machine.free_disk_bytes(path) for path in case.loaded.folders}
-    findings = [_disk_finding(path, free) for path, free in free_bytes.items() if free < SMALL_BYTES]
+    findings = []
+    for path, free in free_bytes.items():
+        if free < SMALL_BYTES:
+            evidence = f"{humanize.size(free)} are left where datasets writes: {path}"
+            findings.append(finding("disk-full", "problem" if free < FULL_BYTES else "warning", evidence))
     path, free = min(free_bytes.items(), key=lambda item: item[1])
     level: Level = "ok" if not findings else "problem" if free < FULL_BYTES else "warning"
     return Check("disk", level, f"{humanize.size(free)} free in {path}"), findings
 
 
 def _limits(case: Case) -> list[str]:
-    """Returns the limits that so many processes exceed."""
+    """Returns the limits that `num_proc` processes exceed."""
     number, exceeded = case.num_proc, []
     files = FILES_PER_CHILD * number + OTHER_FILES
     if case.loaded.open_files is not None and files > case.loaded.open_files and number > FEW:
@@ -63,8 +67,3 @@ def _limits(case: Case) -> list[str]:
     if pids is not None and number > pids:
         exceeded.append(f"{pids} processes and threads are allowed in this control group (pids.max)")
     return exceeded
-
-
-def _disk_finding(path: str, free: int) -> Finding:
-    level: Level = "problem" if free < FULL_BYTES else "warning"
-    return finding("disk-full", level, f"{humanize.size(free)} are left where datasets writes: {path}")
