@@ -72,7 +72,8 @@ def _picklers(tree: ast.Module, names: ScriptNames) -> tuple[str, ...]:
         name.partition(".")[0] in BY_PICKLE and name.rpartition(".")[2] in STARTERS
         for name in (names.full_name(call.func) for call in calls(tree))
     )
-    if starts or (not picklers and packages & BY_PICKLE):  # many scripts import torch, but start no process with it
+    # Many scripts import torch, or multiprocessing for its cpu_count, but start no process with it.
+    if starts or (not picklers and packages & BY_PICKLE):
         picklers.append("pickle")
     return tuple(picklers)
 
@@ -97,15 +98,18 @@ def _num_proc(tree: ast.Module, names: ScriptNames) -> int | None:
     counts = []
     for call in calls(tree):
         last = names.full_name(call.func).rpartition(".")[2]
-        value = [keyword(call, name) for name in COUNT_ARGUMENTS]
+        values = [keyword(call, name) for name in COUNT_ARGUMENTS]
         if last in {"Pool", "ProcessPoolExecutor"}:
-            value += [keyword(call, "max_workers"), *call.args[:1]]
-        counts += [names.integer(node) for node in value]
+            values += [keyword(call, "max_workers"), *call.args[:1]]
+        counts += [names.integer(node) for node in values]
     return max((number for number in counts if number is not None and number > 0), default=None)
 
 
 def _forms(tree: ast.Module, picklers: tuple[str, ...]) -> tuple[Form, ...]:
-    """Orders the forms of input. In doubt a batch comes first: a function for batches often accepts a row too."""
+    """Orders the forms of input. In doubt a batch comes first.
+
+    A function for batches often accepts a row too, as a batch of characters.
+    """
     batched = [keyword(call, "batched") for call in calls(tree)]
     if "dill" in picklers and not any(isinstance(node, ast.Constant) and node.value for node in batched):
         return "row", "batch", "text"

@@ -10,19 +10,8 @@ from tokenmill.system import procfs
 
 # Local file systems.
 LOCAL_TYPES = {
-    "ext2",
-    "ext3",
-    "ext4",
-    "xfs",
-    "btrfs",
-    "zfs",
-    "f2fs",
-    "tmpfs",
-    "overlay",
-    "vfat",
-    "exfat",
-    "ntfs3",
-    "bcachefs",
+    *("ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs"),
+    *("tmpfs", "overlay", "vfat", "exfat", "ntfs3", "bcachefs"),
 }
 FULL_FRACTION = 0.001
 ESCAPED = re.compile(r"\\([0-7]{3})")

@@ -73,7 +73,7 @@ class ReceivedSignal:
 
 @contextlib.contextmanager
 def blocked_signals() -> Iterator[set[signal.Signals]]:
-    """Blocks signals in this block. Yields the previous mask, which the command must inherit."""
+    """Blocks signals within a `with` block. Yields the previous mask, which the command must inherit."""
     before = {signal.Signals(number) for number in signal.pthread_sigmask(signal.SIG_BLOCK, BLOCKED)}
     try:
         yield before

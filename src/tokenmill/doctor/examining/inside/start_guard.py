@@ -29,7 +29,7 @@ class StartGuard:
 
     @contextlib.contextmanager
     def active(self, with_multiprocess: bool) -> Iterator[None]:
-        """Blocks in this block, also for multiprocess if it is likely to be used."""
+        """Blocks starts within a `with` block, also for multiprocess if it is likely to be used."""
         classes: list[Any] = [multiprocessing.process.BaseProcess]
         if with_multiprocess:
             with contextlib.suppress(ImportError):
@@ -50,7 +50,7 @@ class StartGuard:
             self._block()
 
     def _block(self) -> None:
-        self.line = self.line or line_in(self._script, sys._getframe())  # noqa: SLF001 - inspect has no cheaper way
+        self.line = self.line or line_in(self._script, sys._getframe())  # noqa: SLF001 - finds the script's line
         if threading.current_thread() is not threading.main_thread():
             self._on_thread()
             os._exit(0)

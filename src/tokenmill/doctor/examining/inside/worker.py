@@ -17,7 +17,7 @@ from tokenmill.system import machine
 
 BATCH_TEXTS = 32
 FIRST_TEXTS = 4
-# Measuring ends after this many times the CPU-busy limit in wall time.
+# Measuring ends after this many times its limit, including the time to generate texts.
 WALL_FACTOR = 3
 SAMPLE_BYTES = 8 << 20
 ENOUGH_GROWTH_BYTES = 512 << 20

@@ -13,7 +13,7 @@ from tokenmill.system import cgroups, machine
 WARNING_PER_CORE = 4
 # Processes per core that are a problem.
 PROBLEM_PER_CORE = 8
-# This many processes are never too many.
+# So few processes, or so few more than cores, are tolerated.
 FEW = 3
 # Open files that the parent needs per child.
 FILES_PER_CHILD = 2

@@ -24,7 +24,7 @@ def fingerprint(case: Case) -> Verdict:
 
 
 def _same_obstacle(case: Case) -> Verdict | None:
-    """Returns no finding if the function cannot be sent: the same object prevents both."""
+    """Returns a check without a finding if the function cannot be sent: the same object prevents both."""
     sent = next((answer for answer in case.parent.all(Pickled) if answer.pickler == "dill"), None)
     if sent is None or sent.raised is None:
         return None
