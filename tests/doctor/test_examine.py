@@ -170,7 +170,7 @@ def test_other_ways_to_die_are_found(write, quick, name):
     assert any(told in line for line in examined.findings[0].evidence), examined.findings
 
 
-CAN_SEE_LOCKS = pytest.mark.skipif(platform.machine() not in waits.CALLS, reason="its system calls are not known")
+CAN_SEE_LOCKS = pytest.mark.skipif(platform.machine() not in waits.SYSCALLS, reason="its system calls are not known")
 
 
 def acquire_twice() -> None:

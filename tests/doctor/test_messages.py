@@ -56,7 +56,7 @@ pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="wa
 )
 def test_errors_are_known_by_their_words(said: str, cause: str) -> None:
     """Each library has its own words for the same cause."""
-    symptom = symptoms.recognise(said)
+    symptom = symptoms.recognize(said)
     assert symptom is not None
     assert symptom.cause == cause
 
@@ -73,7 +73,7 @@ def test_errors_are_known_by_their_words(said: str, cause: str) -> None:
 )
 def test_other_errors_are_the_functions_own(said: str) -> None:
     """No cause is read into words that do not say it."""
-    assert symptoms.recognise(said) is None
+    assert symptoms.recognize(said) is None
 
 
 CHAIN = '''Map:   0%|          | 0/100 [00:00<?, ? examples/s]multiprocess.pool.RemoteTraceback:
@@ -99,10 +99,10 @@ KeyError: 'txt'
 def test_a_chain_of_exceptions_is_read_to_where_it_began() -> None:
     """The worker's own line comes first, after whatever was printed before."""
     chain = tracebacks.last_chain(f"Traceback (most recent call last):\n  garbled\n{CHAIN}")
-    assert [failure.said for failure in chain] == ["KeyError: 'txt'"] * 2
-    assert str(chain[0].place) == "/home/me/prepare.py:7, in tokenize"
-    assert chain[0].place is not None
-    assert chain[0].place.code == 'return row["txt"]'
+    assert [failure.summary for failure in chain] == ["KeyError: 'txt'"] * 2
+    assert str(chain[0].location) == "/home/me/prepare.py:7, in tokenize"
+    assert chain[0].location is not None
+    assert chain[0].location.code == 'return row["txt"]'
 
 
 def test_a_later_exception_begins_a_new_chain() -> None:
@@ -125,7 +125,7 @@ def test_a_fatal_error_is_read_to_the_users_line() -> None:
     )
     (failure,) = tracebacks.fatal_errors(text)
     assert failure.kind == "Segmentation fault"
-    assert (str(failure.frames[-1]), str(failure.place)) == ("fast/core.py:3, in encode", "/home/me/a.py:4, in f")
+    assert (str(failure.frames[-1]), str(failure.location)) == ("fast/core.py:3, in encode", "/home/me/a.py:4, in f")
 
 
 def test_a_stack_of_one_line_is_an_endless_recursion() -> None:
@@ -181,31 +181,31 @@ def death(pid: int, role: Role, killer: Killer, after_seconds: float, **more: in
 )
 def test_the_gravest_death_is_the_cause(deaths: list[Death], cause: int | None) -> None:
     """What a parent sends, and what workers say whose parent is gone, follows from something else."""
-    found = blame.first_cause(deaths)
+    found = blame.root_cause(deaths)
     assert (None if found is None else found.pid) == cause
 
 
 def test_no_number_of_processes_is_promised_that_may_not_fit() -> None:
     """One that holds more than half of the limit, or is alone, is not helped by fewer processes."""
-    lack = advice.memory(death(2, "worker", "kernel", 1.0))
-    assert (lack.fix[0].startswith("Use num_proc=1"), lack.title) == (True, None)
+    shortage = advice.memory_shortage(death(2, "worker", "kernel", 1.0))
+    assert (shortage.fix[0].startswith("Use num_proc=1"), shortage.title) == (True, None)
     for each in (
         death(2, "worker", "kernel", 1.0, peak_bytes=400 << 20),
         death(1, "command", "kernel", 1.0),
         death(1, "command", "kernel", 1.0, workers=0, tree_processes=1),
     ):
-        lack = advice.memory(each)
-        assert "num_proc" not in " ".join(lack.fix)
-        assert lack.title == "there is not enough memory"
-    stale = advice.memory(death(2, "worker", "kernel", 1.0, tree_bytes=0, worker_bytes=0))
-    assert stale.shown == ("3 processes, 2 of them workers, had to share 629 MB",)
+        shortage = advice.memory_shortage(each)
+        assert "num_proc" not in " ".join(shortage.fix)
+        assert shortage.title == "there is not enough memory"
+    stale = advice.memory_shortage(death(2, "worker", "kernel", 1.0, tree_bytes=0, worker_bytes=0))
+    assert stale.evidence == ("3 processes, 2 of them workers, had to share 629 MB",)
 
 
 def test_reading_takes_time_in_proportion_to_the_text() -> None:
     """Half a megabyte of anything is read in a moment."""
     begun = time.monotonic()
     for text in ("x" * 500_000, "Traceback (most recent call last):\n" * 12_000, "\r" * 500_000, "host='" * 80_000):
-        symptoms.recognise(text, text)
+        symptoms.recognize(text, text)
         tracebacks.last_chain(text)
         tracebacks.fatal_errors(text)
     assert time.monotonic() - begun < 20
@@ -218,11 +218,11 @@ def test_how_a_process_ended_is_read_from_its_remains(code: str, ending: tuple[i
     """Without the pidfd of newer kernels, as long as nobody has collected it."""
     child = subprocess.Popen([sys.executable, "-c", f"import os; {code}"])
     os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
-    status = exits.left_by(child.pid)
+    status = exits.status_from_zombie(child.pid)
     child.wait()
     assert status is not None
     assert exits.code_and_signal(status) == ending
-    assert exits.left_by(child.pid) is None
+    assert exits.status_from_zombie(child.pid) is None
 
 
 def test_what_a_process_waits_for_is_told() -> None:
@@ -240,7 +240,9 @@ def test_what_a_process_waits_for_is_told() -> None:
             [sys.executable, "-c", code, str(reader)], pass_fds=[reader], start_new_session=True
         ) as child:
             try:
-                assert _until(lambda words=words, pid=child.pid: waits.wait_of(pid).words.startswith(words)), words
+                assert _until(lambda words=words, pid=child.pid: waits.wait_of(pid).description.startswith(words)), (
+                    words
+                )
             finally:
                 os.killpg(child.pid, signal.SIGKILL)
     os.close(reader)

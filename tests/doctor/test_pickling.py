@@ -148,7 +148,7 @@ SENT_BY_PICKLE = [shape for shape in SHAPES if shape not in BY_VALUE]  # it send
 def way(name):
     if name != "pickle":
         pytest.importorskip(name)
-    return next(pickling.ways((name,)))
+    return next(pickling.installed_picklers((name,)))
 
 
 def find(name, value) -> Obstacle:

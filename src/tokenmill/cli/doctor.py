@@ -149,7 +149,7 @@ def _watch(command: tuple[str, ...], hang_seconds: float, stop_hung: bool, as_js
         command,
         hang_seconds=hang_seconds,
         stop_hung=stop_hung,
-        say=(lambda _line: None) if options.quiet() else None,
+        on_message=(lambda _line: None) if options.quiet() else None,
         output=sys.stderr.fileno() if as_json else None,
     )
     if as_json:

@@ -1,1 +1,1 @@
-"""Why a run over many processes dies: asked of a function before the run, or of a command while it runs."""
+"""Finds out why work over many processes dies: `examining` before a run, `watching` during one."""

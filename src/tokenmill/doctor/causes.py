@@ -1,6 +1,6 @@
-"""The causes of death that the doctor knows, and the records it makes of what it found.
+"""The causes of death that the doctor knows, and the records of its findings.
 
-A cause has one name in code, messages, JSON and docs/why-it-dies.md, where each has a section of that name.
+A cause has the same name in code, messages, JSON and docs/why-it-dies.md, which has one section per cause.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Level = Literal["ok", "warning", "problem"]
 
 @dataclass(frozen=True, slots=True)
 class DeathCause:
-    """One way to die: what it is called, what happens, and what to change unless something more exact is known."""
+    """A cause of death: its name, what happens, and the default fix."""
 
     name: str
     title: str
@@ -24,7 +24,7 @@ class DeathCause:
 
 CAUSES = {
     cause.name: cause
-    for cause in (  # in the order in which they are to be mended: an earlier one can be the reason for a later one
+    for cause in (  # in the order to fix them: an earlier cause can produce a later one
         DeathCause(
             "disk-full",
             "the disk is full",
@@ -110,7 +110,7 @@ CAUSES = {
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """A cause at work, or waiting to be: what shows it, and what to change. `fix` may hold lines of code, indented."""
+    """A cause that occurred or may occur, with evidence and a fix. `fix` may contain indented lines of code."""
 
     cause: str
     level: Level
@@ -120,7 +120,7 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 class Check(msgspec.Struct, frozen=True):
-    """One line of the table: what was looked at, whether it is well, and what was seen."""
+    """One row of the table: the topic, its level and what was observed."""
 
     name: str
     level: Level
@@ -130,12 +130,12 @@ class Check(msgspec.Struct, frozen=True):
 def finding(
     cause: str, level: Level, *evidence: str, fix: tuple[str, ...] | None = None, title: str | None = None
 ) -> Finding:
-    """A finding with the cause's own title and fix, unless there are better ones."""
-    known = CAUSES[cause]
-    return Finding(cause, level, title or known.title, evidence, fix or known.fix)
+    """Returns a finding. `title` and `fix` default to those of the cause."""
+    default = CAUSES[cause]
+    return Finding(cause, level, title or default.title, evidence, fix or default.fix)
 
 
 def ordered(findings: list[Finding]) -> list[Finding]:
-    """Problems before warnings, and each in the order in which to mend them; the first is the one to begin with."""
+    """Sorts findings: problems before warnings, then in the order of CAUSES."""
     names = list(CAUSES)
-    return sorted(findings, key=lambda found: (found.level != "problem", names.index(found.cause)))
+    return sorted(findings, key=lambda item: (item.level != "problem", names.index(item.cause)))

@@ -1,4 +1,4 @@
-"""What a process that does nothing waits for, by the system call it is in. Linux on x86-64 and ARM tells most."""
+"""Describes what an idle process waits for, from its system call. Covers Linux on x86-64 and ARM."""
 
 from __future__ import annotations
 
@@ -7,17 +7,18 @@ from dataclasses import dataclass
 
 from tokenmill.system import procfs
 
+# FUTEX_PRIVATE_FLAG: the lock is not shared with other processes.
 FUTEX_PRIVATE = 128
-TIME_LIMIT = 3
-"""The place of the time limit among the arguments of futex."""
+# Index of the timeout among the arguments of futex.
+FUTEX_TIMEOUT = 3
 
 
-def _by_number(**names: tuple[int, ...]) -> dict[int, str]:
+def _names_by_number(**names: tuple[int, ...]) -> dict[int, str]:
     return {number: name for name, numbers in names.items() for number in numbers}
 
 
-CALLS = {
-    "x86_64": _by_number(
+SYSCALLS = {
+    "x86_64": _names_by_number(
         read=(0, 17, 45, 47),
         write=(1, 20, 44, 46),
         poll=(7, 23, 232, 270, 271, 281),
@@ -29,7 +30,7 @@ CALLS = {
         file_lock=(72, 73),
         signal=(34, 128, 130),
     ),
-    "aarch64": _by_number(
+    "aarch64": _names_by_number(
         read=(63, 67, 207, 212),
         write=(64, 68, 206, 211),
         poll=(22, 72, 73),
@@ -42,7 +43,7 @@ CALLS = {
         signal=(133, 137),
     ),
 }
-WORDS = {
+DESCRIPTIONS = {
     "poll": "waits for something to arrive",
     "semaphore": "waits for a lock that processes share",
     "child": "waits for a process to end",
@@ -61,54 +62,57 @@ STATES = {
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """What a process waits for, in words; and whether that is a lock in its own memory, without a time limit."""
+    """What a process waits for. `for_private_lock`: a lock in its own memory, without a timeout."""
 
-    words: str
-    for_own_lock: bool = False
+    description: str
+    for_private_lock: bool = False
 
 
 def wait_of(pid: int) -> Wait:
-    """What the first thread of a process waits for."""
-    seen = procfs.stat(pid)
-    if seen is None or seen.state in STATES:
-        return Wait(STATES[seen.state] if seen is not None else "has ended")
-    name, arguments = _call(pid)
+    """Returns what the main thread of a process waits for."""
+    stat = procfs.stat(pid)
+    if stat is None or stat.state in STATES:
+        return Wait(STATES[stat.state] if stat is not None else "has ended")
+    name, arguments = _system_call(pid)
     if name == "futex":
-        return _lock(arguments, seen.threads)
+        return _futex_wait(arguments, stat.threads)
     if name in VERBS:
-        return Wait(f"{VERBS[name]} {_described(pid, arguments[0])}")
-    return Wait(WORDS[name]) if name is not None else _by_kernel_function(pid)
+        return Wait(f"{VERBS[name]} {_describe_file(pid, arguments[0])}")
+    return Wait(DESCRIPTIONS[name]) if name is not None else _by_kernel_function(pid)
 
 
 def waits_for_lock(pid: int) -> bool:
-    """Whether every thread of a process waits for a lock, without a time limit. False where that cannot be read."""
+    """Returns whether all threads of a process wait for a lock without a timeout. False if unreadable."""
     try:
         threads = [int(name) for name in os.listdir(f"{procfs.PROC}/{pid}/task")]
     except OSError:
         return False
-    calls = [_call(pid, thread) for thread in threads]
-    return bool(calls) and all(name == "futex" and arguments[TIME_LIMIT] == 0 for name, arguments in calls)
+    calls = [_system_call(pid, thread) for thread in threads]
+    return bool(calls) and all(name == "futex" and arguments[FUTEX_TIMEOUT] == 0 for name, arguments in calls)
 
 
-def _call(pid: int, thread: int | None = None) -> tuple[str | None, list[int]]:
-    """The system call that a thread, or else the first one, is in: its name, if it is known, and its arguments."""
-    where = f"{procfs.PROC}/{pid}" if thread is None else f"{procfs.PROC}/{pid}/task/{thread}"
-    fields = procfs.read(f"{where}/syscall").decode().split()
-    name = CALLS.get(os.uname().machine, {}).get(int(fields[0])) if fields and fields[0].isdigit() else None
+def _system_call(pid: int, thread: int | None = None) -> tuple[str | None, list[int]]:
+    """Returns the name (None if unknown) and arguments of the system call that a thread is in.
+
+    Without `thread`, the main thread is read.
+    """
+    directory = f"{procfs.PROC}/{pid}" if thread is None else f"{procfs.PROC}/{pid}/task/{thread}"
+    fields = procfs.read(f"{directory}/syscall").decode().split()
+    name = SYSCALLS.get(os.uname().machine, {}).get(int(fields[0])) if fields and fields[0].isdigit() else None
     return name, [int(field, 16) for field in fields[1:7]]
 
 
-def _lock(arguments: list[int], threads: int) -> Wait:
-    is_own, has_limit = bool(arguments[1] & FUTEX_PRIVATE), arguments[TIME_LIMIT] != 0
-    if not is_own:
+def _futex_wait(arguments: list[int], threads: int) -> Wait:
+    is_private, has_timeout = bool(arguments[1] & FUTEX_PRIVATE), arguments[FUTEX_TIMEOUT] != 0
+    if not is_private:
         return Wait("waits for a lock that processes share")
-    if has_limit:
+    if has_timeout:
         return Wait("waits for a lock or a moment")
-    alone = ", and has no other thread to release it" if threads == 1 else ""
-    return Wait(f"waits for a lock in its own memory{alone}", for_own_lock=True)
+    single = ", and has no other thread to release it" if threads == 1 else ""
+    return Wait(f"waits for a lock in its own memory{single}", for_private_lock=True)
 
 
-def _described(pid: int, file: int) -> str:
+def _describe_file(pid: int, file: int) -> str:
     try:
         name = os.readlink(f"{procfs.PROC}/{pid}/fd/{file}")
     except OSError:

@@ -1,1 +1,1 @@
-"""A function is tried out in processes of its own before a run. `examination.examine` begins."""
+"""Tries a function in separate processes before a run. The entry point is `examination.examine`."""

@@ -1,7 +1,8 @@
-"""What the processes of an examination are asked, and what they answer: data in JSON, one answer a line."""
+"""The request to a probe process and its answers: JSON, one answer per line."""
 
 from __future__ import annotations
 
+import traceback
 from typing import Literal
 
 import msgspec
@@ -9,12 +10,14 @@ import msgspec
 Form = Literal["row", "batch", "text"]
 Role = Literal["parent", "spawned", "hash", "parts"]
 ObstacleKind = Literal["native", "resource", "nameless"]
-Place = Literal["fork", "fork again", "fork after call", "odd texts", "parent", "spawned"]
+Trial = Literal["fork", "fork again", "fork after call", "odd texts", "parent", "spawned"]
 Outcome = Literal["done", "hung", "slow", "outgrew", "died"]
+
+MAX_MESSAGE_CHARACTERS = 300
 
 
 class ProbeRequest(msgspec.Struct, frozen=True):
-    """What a process is to do. It leaves its answers in `folder`, and the pickled function in `pickles`."""
+    """What a probe process does. It writes answers to `folder` and the pickled function to `pickles`."""
 
     role: Role
     script: str
@@ -35,7 +38,7 @@ class ProbeRequest(msgspec.Struct, frozen=True):
 
 
 class Raised(msgspec.Struct, frozen=True):
-    """An exception, with the last line of the script that it went through."""
+    """An exception, with the last line of the script in its traceback."""
 
     type: str
     message: str
@@ -43,14 +46,17 @@ class Raised(msgspec.Struct, frozen=True):
 
 
 class Misnamed(msgspec.Struct, frozen=True):
-    """What was named is not a function by itself; `instead` is a name that would do."""
+    """The given name is a class or an unbound method. `instead` is a name that would work."""
 
     kind: Literal["class", "method"]
     instead: str
 
 
 class Obstacle(msgspec.Struct, frozen=True):
-    """What cannot be pickled: where it is, as an expression and in the script's own names, and what it is."""
+    """An object that cannot be pickled.
+
+    `path` is a Python expression for it; `spoken` uses the variable names of the script.
+    """
 
     path: str
     spoken: str
@@ -61,7 +67,7 @@ class Obstacle(msgspec.Struct, frozen=True):
 
 
 class Part(msgspec.Struct, frozen=True):
-    """A large part of what is pickled."""
+    """A large part of a pickled object."""
 
     path: str
     size_bytes: int
@@ -69,9 +75,10 @@ class Part(msgspec.Struct, frozen=True):
 
 
 class Loaded(msgspec.Struct, frozen=True, tag=True):
-    """The script has been run up to what starts processes, raises or takes too long: see `process_line`, ...
+    """The result of loading the script.
 
-    "Own" is what statements other than imports took.
+    Loading stops where the script starts a process (`process_line`), raises (`raised`) or takes too long (`late_line`).
+    `own_seconds` and `own_bytes` exclude import statements.
     """
 
     seconds: float
@@ -95,7 +102,7 @@ class Loaded(msgspec.Struct, frozen=True, tag=True):
 
 
 class Pickled(msgspec.Struct, frozen=True, tag=True):
-    """The function pickled in one way, or why it could not be."""
+    """The function pickled by one pickler, or the reason why that failed."""
 
     pickler: str
     size_bytes: int | None = None
@@ -105,15 +112,18 @@ class Pickled(msgspec.Struct, frozen=True, tag=True):
 
 
 class Unpickled(msgspec.Struct, frozen=True, tag=True):
-    """What a process that was started anew found in place of the function."""
+    """Whether a newly started process could unpickle the function."""
 
     raised: Raised | None = None
 
 
 class Called(msgspec.Struct, frozen=True, tag=True):
-    """The function was called: the form that it took, or what it raised on each."""
+    """A call of the function: the form of input that it accepted, or the exceptions that it raised.
 
-    place: Place
+    `unready` is an exception of the pool's initializer.
+    """
+
+    place: Trial
     form: Form | None
     seconds: float = 0.0
     raised: tuple[Raised, ...] = ()
@@ -123,15 +133,15 @@ class Called(msgspec.Struct, frozen=True, tag=True):
 
 
 class Trying(msgspec.Struct, frozen=True, tag=True):
-    """An odd text that the function is about to be called on."""
+    """An unusual text that the function is about to be called on."""
 
     text: str
 
 
 class MeasuredCall(msgspec.Struct, frozen=True, tag=True):
-    """The memory of a worker on the sample: its own at the peak, and how it still grew (see `memory.Growth`)."""
+    """The memory of a worker on the sample: its private peak and its growth (see `memory.Growth`)."""
 
-    place: Place
+    place: Trial
     text_bytes: int
     seconds: float
     own_bytes: int
@@ -141,12 +151,12 @@ class MeasuredCall(msgspec.Struct, frozen=True, tag=True):
 
 
 class Ended(msgspec.Struct, frozen=True, tag=True):
-    """How a forked process ended. `threads` are those of its parent at the fork.
+    """How a forked child ended. `threads` counts the threads of its parent at the fork.
 
-    It hung if it waited for a lock that nobody could release; it was slow if it was not done in time.
+    "hung": it waited for a lock that no thread could release. "slow": it did not finish in time.
     """
 
-    place: Place
+    place: Trial
     outcome: Outcome
     threads: int
     status: int = 0
@@ -157,7 +167,7 @@ class Ended(msgspec.Struct, frozen=True, tag=True):
 
 
 class Hashed(msgspec.Struct, frozen=True, tag=True):
-    """The fingerprint that datasets gives the function, or what keeps it from one."""
+    """The fingerprint that datasets computes for the function, or the reason why it fails."""
 
     after_call: bool
     digest: str | None = None
@@ -166,9 +176,21 @@ class Hashed(msgspec.Struct, frozen=True, tag=True):
 
 
 class Parts(msgspec.Struct, frozen=True, tag=True):
-    """The fingerprints of what the function holds, by path."""
+    """The fingerprints of the objects that the function holds, by path."""
 
     digests: dict[str, str]
+
+
+def describe_exception(error: BaseException, script: str) -> Raised:
+    """Returns an exception as an answer: its message on one line, and the last line of the script in its traceback."""
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == script]
+    try:
+        message = " ".join(str(error).split())
+    except Exception:  # noqa: BLE001 - the __str__ of a user's exception may raise
+        message = ""
+    if len(message) > MAX_MESSAGE_CHARACTERS:
+        message = f"{message[: MAX_MESSAGE_CHARACTERS - 3]}..."
+    return Raised(type(error).__name__, message, lines[-1] if lines else None)
 
 
 Answer = Loaded | Pickled | Unpickled | Called | Trying | MeasuredCall | Ended | Hashed | Parts

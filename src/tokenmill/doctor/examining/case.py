@@ -1,4 +1,4 @@
-"""Everything that is known about a function when its examination is judged."""
+"""Everything known about a function when its examination is judged."""
 
 from __future__ import annotations
 
@@ -6,32 +6,32 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from tokenmill.doctor.causes import Check, Finding
-from tokenmill.doctor.examining.answers import Answer, Called, Ended, Loaded, MeasuredCall, Place
-from tokenmill.doctor.examining.probing import End, ProbeProcess
+from tokenmill.doctor.examining.answers import Answer, Called, Ended, Loaded, MeasuredCall, Trial
+from tokenmill.doctor.examining.probing import ProbeEnd, ProbeProcess
 from tokenmill.doctor.examining.script import Script
 from tokenmill.doctor.examining.targets import Target
 
 Verdict = tuple[Check, list[Finding]]
-Kind = TypeVar("Kind", bound=Answer)
+AnswerT = TypeVar("AnswerT", bound=Answer)
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
-    """What one process answered, and how it ended."""
+class ProbeReport:
+    """The answers of one probe process, and how it ended."""
 
     answers: tuple[Answer, ...]
-    end: End
+    end: ProbeEnd
     status: int
     idle_seconds: float
     stack: tuple[str, ...]
     stderr: str
 
-    def all(self, kind: type[Kind]) -> list[Kind]:
-        """Its answers of one kind."""
+    def all(self, kind: type[AnswerT]) -> list[AnswerT]:
+        """Returns its answers of one kind."""
         return [answer for answer in self.answers if isinstance(answer, kind)]
 
-    def first(self, kind: type[Kind]) -> Kind | None:
-        """Its first answer of one kind."""
+    def first(self, kind: type[AnswerT]) -> AnswerT | None:
+        """Returns its first answer of one kind, or None."""
         return next(iter(self.all(kind)), None)
 
 
@@ -39,8 +39,11 @@ class Seen:
 class Case:
     """A function under examination.
 
-    `parent` is the process that loaded the script and forked; `spawned`, one that was started anew, where the script's
-    workers are. `hashes` are the function's fingerprints in two processes, `differing` what makes them differ.
+    Attributes:
+        parent: The process that loaded the script and forked.
+        spawned: A newly started process, None if the script's workers are forked.
+        hash_again: A second process that computed the fingerprint, None if datasets is not used.
+        differing: The paths of the objects whose fingerprints differ between two processes.
     """
 
     target: Target
@@ -48,9 +51,9 @@ class Case:
     num_proc: int
     available_bytes: int
     loaded: Loaded
-    parent: Seen
-    spawned: Seen | None
-    hash_again: Seen | None
+    parent: ProbeReport
+    spawned: ProbeReport | None
+    hash_again: ProbeReport | None
     differing: tuple[str, ...]
 
     @property
@@ -59,38 +62,38 @@ class Case:
         return self.spawned is None
 
     @property
-    def worker(self) -> Seen:
-        """The process that tells how a worker fared."""
+    def worker(self) -> ProbeReport:
+        """The process whose answers describe a worker."""
         return self.spawned or self.parent
 
-    def called(self, place: Place) -> Called | None:
-        """How a call went."""
+    def called(self, trial: Trial) -> Called | None:
+        """Returns the call in one trial, or None."""
         answers = [*self.parent.all(Called), *(self.spawned.all(Called) if self.spawned else [])]
-        return next((answer for answer in answers if answer.place == place), None)
+        return next((answer for answer in answers if answer.place == trial), None)
 
     @property
     def first_call(self) -> Called | None:
-        """How the first call in a worker went."""
+        """The first call in a worker."""
         return self.called("fork" if self.forks else "spawned")
 
     @property
     def measured(self) -> MeasuredCall | None:
-        """What a worker took."""
+        """The memory measurement of a worker."""
         return self.worker.first(MeasuredCall)
 
     @property
-    def parent_is_silent(self) -> bool:
-        """Whether the function gave no answer where it was called without a fork."""
+    def parent_timed_out(self) -> bool:
+        """Whether the function also gave no answer when it was called without a fork."""
         return self.parent.end == "too late" and self.called("parent") is None
 
-    def ended(self, place: Place) -> Ended | None:
-        """How a forked child ended."""
-        return next((answer for answer in self.parent.all(Ended) if answer.place == place), None)
+    def ended(self, trial: Trial) -> Ended | None:
+        """Returns how the forked child of one trial ended, or None."""
+        return next((answer for answer in self.parent.all(Ended) if answer.place == trial), None)
 
 
-def seen(probe: ProbeProcess) -> Seen:
-    """What a process that has ended answered."""
-    return Seen(
+def report_of(probe: ProbeProcess) -> ProbeReport:
+    """Collects the answers of a process that has ended."""
+    return ProbeReport(
         answers=tuple(probe.answers()),
         end=probe.end or "done",
         status=probe.status,

@@ -1,6 +1,6 @@
-"""The experiments of one examination: which processes are started, in which order, and what they saw.
+"""Runs the experiments of one examination: which processes start, and in which order.
 
-Nothing else is started before the script has been loaded once, for that may fetch a vocabulary that the others find.
+The script is loaded once before anything else starts, because loading may download a vocabulary for the others.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import os
 from dataclasses import dataclass
 
 from tokenmill.doctor.examining.answers import Hashed, Loaded, Parts, ProbeRequest, Role
-from tokenmill.doctor.examining.case import Case, Seen, seen
-from tokenmill.doctor.examining.load_failures import stillborn
+from tokenmill.doctor.examining.case import Case, ProbeReport, report_of
+from tokenmill.doctor.examining.load_failures import load_error
 from tokenmill.doctor.examining.probing import ProbeProcess
 from tokenmill.doctor.examining.script import Script
 from tokenmill.doctor.examining.targets import Target
@@ -22,12 +22,12 @@ GRACE_SECONDS = 5.0
 WORK_SECONDS = 120.0
 SAMPLE_SECONDS = 1.5
 PICKLERS = ("pickle", "dill", "cloudpickle")
-SAFE_SHARE = 0.7
+SAFE_FRACTION = 0.7
 
 
 @dataclass(frozen=True, slots=True)
 class Experiments:
-    """What is examined, where, and within which limits."""
+    """The function to examine, the folder for files, and the limits."""
 
     target: Target
     script: Script
@@ -37,24 +37,35 @@ class Experiments:
     folder: str
 
     def run(self) -> Case:
-        """Do them all. Raises `Stillborn` if the script cannot be loaded."""
+        """Runs all experiments. Raises `LoadFailedError` or `UsageError` if the script cannot be loaded."""
         with contextlib.ExitStack() as stack:
             parent = stack.enter_context(self._probe("parent"))
             loaded = parent.wait_for(Loaded, LOAD_SECONDS + GRACE_SECONDS)
-            if loaded is None or not _is_fit(loaded):
-                raise stillborn(self.target, loaded, seen(parent), LOAD_SECONDS)
+            if loaded is None or not _is_examinable(loaded):
+                raise load_error(self.target, loaded, report_of(parent), LOAD_SECONDS)
             if loaded.held_bytes * 4 > self.available_bytes or not self._forks:
                 parent.wait(WORK_SECONDS)
-            again = stack.enter_context(self._probe("hash", hash_seed=2)) if self._hashes else None
+            rehash = stack.enter_context(self._probe("hash", hash_seed=2)) if self._hashes else None
             spawned = None if self._forks else stack.enter_context(self._probe("spawned"))
             parent.wait(WORK_SECONDS)
             if spawned is not None:
                 spawned.wait_for(Loaded, LOAD_SECONDS + GRACE_SECONDS)
                 spawned.wait(WORK_SECONDS)
-            if again is not None:
-                again.wait(LOAD_SECONDS + GRACE_SECONDS)
-            hash_again = seen(again) if again is not None else None
-            return self._case(loaded, seen(parent), seen(spawned) if spawned is not None else None, hash_again)
+            if rehash is not None:
+                rehash.wait(LOAD_SECONDS + GRACE_SECONDS)
+            parent_report = report_of(parent)
+            hash_again = report_of(rehash) if rehash is not None else None
+            return Case(
+                target=self.target,
+                script=self.script,
+                num_proc=self.num_proc,
+                available_bytes=self.available_bytes,
+                loaded=loaded,
+                parent=parent_report,
+                spawned=report_of(spawned) if spawned is not None else None,
+                hash_again=hash_again,
+                differing=self._differing(parent_report, hash_again),
+            )
 
     @property
     def _forks(self) -> bool:
@@ -62,47 +73,33 @@ class Experiments:
 
     @property
     def _hashes(self) -> bool:
-        wanted = self.script.uses_datasets or not self.script.picklers
-        return wanted and importlib.util.find_spec("datasets") is not None
+        is_relevant = self.script.uses_datasets or not self.script.picklers
+        return is_relevant and importlib.util.find_spec("datasets") is not None
 
     @property
-    def _share_bytes(self) -> int:
-        """What one worker may take while it is measured."""
-        return int(min(self.available_bytes / self.num_proc, SAFE_SHARE * self.available_bytes))
+    def _bytes_per_worker(self) -> int:
+        """The memory that one worker may take while it is measured."""
+        return int(min(self.available_bytes / self.num_proc, SAFE_FRACTION * self.available_bytes))
 
-    def _case(self, loaded: Loaded, parent: Seen, spawned: Seen | None, hash_again: Seen | None) -> Case:
-        return Case(
-            target=self.target,
-            script=self.script,
-            num_proc=self.num_proc,
-            available_bytes=self.available_bytes,
-            loaded=loaded,
-            parent=parent,
-            spawned=spawned,
-            hash_again=hash_again,
-            differing=self._differing(parent, hash_again),
-        )
-
-    def _differing(self, parent: Seen, hash_again: Seen | None) -> tuple[str, ...]:
-        """What has another fingerprint in another process, if the function has: the innermost things."""
-        one, other = parent.first(Hashed), hash_again.first(Hashed) if hash_again is not None else None
-        if one is None or other is None or one.digest is None or one.digest == other.digest:
+    def _differing(self, parent: ProbeReport, hash_again: ProbeReport | None) -> tuple[str, ...]:
+        """Returns the innermost objects whose fingerprints differ between processes, if the function's differs."""
+        first, second = parent.first(Hashed), hash_again.first(Hashed) if hash_again is not None else None
+        if first is None or second is None or first.digest is None or first.digest == second.digest:
             return ()
-        found = []
+        digests: list[dict[str, str]] = []
         for seed in (1, 2):
             with self._probe("parts", hash_seed=seed) as probe:
                 answer = probe.wait_for(Parts, LOAD_SECONDS)
-                found.append(answer.digests if answer is not None else {})
-        paths = [path for path in found[0] if path in found[1] and found[0][path] != found[1][path]]
+                digests.append(answer.digests if answer is not None else {})
+        paths = [path for path in digests[0] if path in digests[1] and digests[0][path] != digests[1][path]]
         return tuple(path for path in paths if not any(other != path and other.startswith(path) for other in paths))
 
     def _probe(self, role: Role, hash_seed: int = 1) -> ProbeProcess:
-        worker = role == "spawned"
-        most_bytes = self._share_bytes if worker else int(SAFE_SHARE * self.available_bytes)
-        return ProbeProcess(self._request(role, hash_seed), hash_seed=hash_seed, most_bytes=most_bytes)
+        max_bytes = self._bytes_per_worker if role == "spawned" else int(SAFE_FRACTION * self.available_bytes)
+        return ProbeProcess(self._request(role, hash_seed), hash_seed=hash_seed, max_bytes=max_bytes)
 
     def _request(self, role: Role, hash_seed: int) -> ProbeRequest:
-        used = self.script.picklers
+        picklers = self.script.picklers
         return ProbeRequest(
             role=role,
             script=self.target.path,
@@ -111,7 +108,7 @@ class Experiments:
             folder=os.path.join(self.folder, f"{role}{hash_seed}"),
             pickles=self.folder,
             forms=self.script.forms,
-            picklers=(*used, *(name for name in PICKLERS if name not in used)),
+            picklers=(*picklers, *(name for name in PICKLERS if name not in picklers)),
             initializer=self.script.initializer,
             initargs=self.script.initargs,
             fork=self._forks,
@@ -119,11 +116,11 @@ class Experiments:
             imports_main=self.script.imports_main,
             load_seconds=LOAD_SECONDS,
             sample_seconds=SAMPLE_SECONDS,
-            most_bytes=self._share_bytes,
+            most_bytes=self._bytes_per_worker,
         )
 
 
-def _is_fit(loaded: Loaded) -> bool:
-    """Whether there is something that can be called."""
+def _is_examinable(loaded: Loaded) -> bool:
+    """Returns whether the script defines something that can be called."""
     is_method = loaded.misnamed is not None and loaded.misnamed.kind == "method"
     return loaded.exists and loaded.is_callable and not is_method

@@ -1,8 +1,8 @@
-"""Forks this process, lets the child do something, and tells how it ended: done, dead, grown too large, or hung.
+"""Forks this process, runs work in the child and determines how the child ended: done, died, outgrew, hung or slow.
 
-A child hangs if it uses no processor time for some seconds while each of its threads waits for a lock. One that only
-sleeps, or waits for something else, is given more time, and is slow if it is not done then.
-The first thread does all this: another one would be a thread at the fork.
+A child hangs if it uses no CPU for some seconds while all its threads wait for locks. A child that sleeps or waits
+for something else gets MAX_SECONDS, and then is slow. All this runs in the main thread: a watching thread would itself
+be a thread at the fork.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from tokenmill.doctor.examining.answers import Ended, Outcome, Place
+from tokenmill.doctor.examining.answers import Ended, Outcome, Trial
 from tokenmill.doctor.examining.memory import held_bytes
 from tokenmill.doctor.waits import waits_for_lock
 from tokenmill.system import machine, procfs
@@ -30,9 +30,12 @@ IDLE_SECONDS = 4.0
 MAX_SECONDS = 30.0
 PAUSE_SECONDS = 0.005
 WAITING_FOR_DISK = "D"
-TIMED_OUT = 1
-TIMEOUT = "Timeout ("
-"""How faulthandler ends a process, and begins its stack, when time is over."""
+# The exit code of a process that faulthandler ends at its time limit.
+TIMEOUT_EXIT_CODE = 1
+# The first characters of the stack that faulthandler then writes.
+TIMEOUT_HEADER = "Timeout ("
+# The exit code of a child in which the experiment itself, not the function, failed.
+INTERNAL_ERROR = 70
 
 STACK_LINE = re.compile(r'^  File "(.*)", line (\d+) in (.*)$')
 
@@ -42,23 +45,23 @@ class Fork:
     """Where the stack of a child goes, and how large it may grow."""
 
     folder: str
-    most_bytes: int
+    max_bytes: int
     idle_seconds: float = IDLE_SECONDS
 
-    def run(self, place: Place, work: Callable[[], object]) -> Ended:
-        """Do the work in a forked child."""
-        threads, stack = machine.threads(), stack_path(self.folder, place)
+    def run(self, trial: Trial, work: Callable[[], object]) -> Ended:
+        """Runs the work in a forked child."""
+        threads, stack = machine.threads(), stack_path(self.folder, trial)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # Python warns of threads at a fork: that is what is being tried
+            warnings.simplefilter("ignore")  # Python warns of threads at a fork, which is what this tests
             pid = os.fork()
         if pid == 0:
-            _be_child(stack, work)
-        ended = self._watch(pid, Ended(place, "done", threads))
+            _run_child(stack, work)
+        ended = self._watch(pid, Ended(trial, "done", threads))
         return msgspec.structs.replace(ended, stack=read_stack(stack))
 
     def _watch(self, pid: int, ended: Ended) -> Ended:
-        started = moved = time.monotonic()
-        used, inherited, grown = 0.0, held_bytes(os.getpid()), 0
+        started = last_activity = time.monotonic()
+        cpu_seconds, inherited, grown = 0.0, held_bytes(os.getpid()), 0
 
         def end(outcome: Outcome, status: int) -> Ended:
             return msgspec.structs.replace(
@@ -67,7 +70,7 @@ class Fork:
                 status=status,
                 grown_bytes=grown,
                 seconds=now - started,
-                idle_seconds=now - moved,
+                idle_seconds=now - last_activity,
             )
 
         while True:
@@ -76,27 +79,27 @@ class Fork:
             if done:
                 code = os.waitstatus_to_exitcode(status)
                 return end("done" if code == 0 else "died", code)
-            seen = procfs.stat(pid)
-            if seen is None or seen.cpu_seconds > used or seen.state == WAITING_FOR_DISK:
-                used, moved = (seen.cpu_seconds if seen is not None else used), now
+            stat = procfs.stat(pid)
+            if stat is None or stat.cpu_seconds > cpu_seconds or stat.state == WAITING_FOR_DISK:
+                cpu_seconds, last_activity = (stat.cpu_seconds if stat is not None else cpu_seconds), now
             grown = max(grown, held_bytes(pid) - inherited)
-            if grown > self.most_bytes:
-                return end("outgrew", _end(pid, signal.SIGKILL))
-            if now - moved > self.idle_seconds and waits_for_lock(pid):
-                return end("hung", _end(pid, signal.SIGABRT))
+            if grown > self.max_bytes:
+                return end("outgrew", _terminate(pid, signal.SIGKILL))
+            if now - last_activity > self.idle_seconds and waits_for_lock(pid):
+                return end("hung", _terminate(pid, signal.SIGABRT))
             if now - started > MAX_SECONDS:
-                return end("slow", _end(pid, signal.SIGABRT))
+                return end("slow", _terminate(pid, signal.SIGABRT))
             time.sleep(PAUSE_SECONDS)
 
 
-def watch_this_process(stack: str) -> None:
-    """Write the Python stack to a file when this process crashes or is aborted, and no core file."""
+def dump_stack_on_crash(stack: str) -> None:
+    """Writes the Python stack to a file, and no core file, when this process crashes or is aborted."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     faulthandler.enable(open(stack, "wb", buffering=0), all_threads=False)  # noqa: SIM115 - open until the end
 
 
 def read_stack(path: str) -> tuple[str, ...]:
-    """Where a process was in Python when it ended, innermost first: `tokenize (prepare.py:12)`."""
+    """Returns where a process was in Python when it ended, innermost first: `tokenize (prepare.py:12)`."""
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
             matches = [STACK_LINE.match(line.rstrip("\n")) for line in file]
@@ -106,36 +109,36 @@ def read_stack(path: str) -> tuple[str, ...]:
 
 
 def is_timeout(path: str) -> bool:
-    """Whether a process ended because its own time limit was over."""
+    """Returns whether a process ended because of its own time limit."""
     with open(path, encoding="utf-8", errors="replace") as file:
-        return file.read(len(TIMEOUT)) == TIMEOUT
+        return file.read(len(TIMEOUT_HEADER)) == TIMEOUT_HEADER
 
 
-def stack_path(folder: str, place: str) -> str:
-    """The file for the stack of one experiment."""
-    return os.path.join(folder, f"stack {place}")
+def stack_path(folder: str, trial: str) -> str:
+    """Returns the file for the stack of one trial."""
+    return os.path.join(folder, f"stack {trial}")
 
 
-def die_first() -> None:
-    """Ask the kernel to take this process first if memory runs out, and not somebody else's."""
+def raise_oom_score() -> None:
+    """Makes this process the first choice of the OOM killer, to protect other processes."""
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
         file.write("1000")
 
 
-def _be_child(stack: str, work: Callable[[], object]) -> None:
+def _run_child(stack: str, work: Callable[[], object]) -> None:
     try:
-        watch_this_process(stack)
-        die_first()
+        dump_stack_on_crash(stack)
+        raise_oom_score()
         work()
-    except BaseException:  # noqa: BLE001 - nothing may go on from here in the copy of the parent
+    except BaseException:  # noqa: BLE001 - the child must never continue as a copy of the parent
         traceback.print_exc()
-        os._exit(70)
+        os._exit(INTERNAL_ERROR)
     os._exit(0)
 
 
-def _end(pid: int, with_signal: int) -> int:
-    """End a child, and by force if it does not end soon."""
-    os.kill(pid, with_signal)
+def _terminate(pid: int, number: int) -> int:
+    """Ends a child with a signal, or with SIGKILL if it does not end soon."""
+    os.kill(pid, number)
     until = time.monotonic() + 2
     while time.monotonic() < until:
         done, status = os.waitpid(pid, os.WNOHANG)

@@ -1,4 +1,4 @@
-"""The memory of a worker and the memory there is."""
+"""Measures the memory of a worker and the available memory."""
 
 from __future__ import annotations
 
@@ -10,16 +10,18 @@ from dataclasses import dataclass
 
 from tokenmill.system import cgroups, machine, procfs
 
+# With fewer readings, growth cannot be checked for steadiness.
 STEADY_READINGS = 64
+# The text is divided into this many steps, to compare their growth.
 STEPS = 16
-MUCH_GROWTH_BYTES = 64 << 20
+LARGE_GROWTH_BYTES = 64 << 20
 MIN_GROWTH_BYTES = 2 << 20
-FLATTENING = 0.5
-"""Below this power memory grows ever more slowly, and no text is long enough to tell where that ends."""
+# Below this power the growth flattens out, and no sample is long enough to predict the final size.
+MIN_POWER = 0.5
 
 
 def own_peak_bytes() -> int:
-    """The memory at the peak that this process shares with no other."""
+    """Returns the peak of the memory that this process shares with no other."""
     lines = procfs.read("/proc/self/smaps_rollup").splitlines()
     own = sum(int(line.split()[1]) * 1024 for line in lines if line.startswith(b"Private_Dirty:"))
     if not own:
@@ -29,15 +31,16 @@ def own_peak_bytes() -> int:
 
 
 def held_bytes(pid: int) -> int:
-    """The memory of a process without the files it maps."""
+    """Returns the memory of a process without mapped files."""
     return procfs.held_bytes(procfs.status(pid))
 
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """How memory grows with the text: bytes for each byte in the second half, and the power of the text it goes with.
+    """How memory grows with text.
 
-    A list of all texts grows with power 1; a cache of words with about 0.75, for new words become rarer.
+    `rate` is the bytes of memory per byte of text in the second half; memory grows with text ** `power`. The power is 1
+    for a list of all texts, and about 0.75 for a cache of words, because new words become rarer.
     """
 
     rate: float
@@ -48,58 +51,58 @@ NO_GROWTH = Growth(0.0, 1.0)
 
 
 def growth(readings: list[tuple[int, int]]) -> Growth:
-    """The growth that readings of (text bytes, memory bytes) show.
+    """Returns the growth in readings of (text bytes, memory bytes).
 
-    It counts only if it is steady: a table that doubles now and then, or memory that is taken once, is no growth.
+    Only steady growth counts, not a table that doubles occasionally or memory that is allocated once.
     """
     end = readings[-1][0]
-    if len(readings) < STEADY_READINGS:  # so few texts only if it grew by very much
+    if len(readings) < STEADY_READINGS:  # sampling stopped early, because memory grew by so much
         grown = readings[-1][1] - readings[len(readings) // 2][1]
-        return Growth(2 * grown / end, 1.0) if grown > MUCH_GROWTH_BYTES else NO_GROWTH
+        return Growth(2 * grown / end, 1.0) if grown > LARGE_GROWTH_BYTES else NO_GROWTH
     held = [_held_at(readings, end * step / STEPS) for step in range(STEPS + 1)]
     steps = [after - before for before, after in itertools.pairwise(held)]
     early, late = (statistics.median(part) for part in (steps[STEPS // 4 : STEPS // 2], steps[STEPS // 2 :]))
     if late * STEPS / 2 < MIN_GROWTH_BYTES:
         return NO_GROWTH
-    power = 1 + math.log2(late / max(early, 1))  # the middle of one part has twice the text of the other's
-    return Growth(late * STEPS / end, min(power, 1.0)) if power > FLATTENING else NO_GROWTH
+    power = 1 + math.log2(late / max(early, 1))  # the middle of the late part has twice as much text
+    return Growth(late * STEPS / end, min(power, 1.0)) if power > MIN_POWER else NO_GROWTH
 
 
 def text_until(room_bytes: float, text_bytes: int, grown: Growth) -> float:
-    """How many bytes of text a process can take until it has grown by so much more, if it goes on like this."""
+    """Returns how much text a process can read until it has grown by `room_bytes`, if its growth continues."""
     last_half = grown.rate * text_bytes / 2
     times = (1 + room_bytes * (1 - 0.5**grown.power) / last_half) ** (1 / grown.power)
     return float(text_bytes * times)
 
 
 def _held_at(readings: list[tuple[int, int]], text: float) -> float:
-    """The memory when about so much text had been read."""
+    """Returns the memory after about `text` bytes of text."""
     width = readings[-1][0] / 20
     near = [held for done, held in readings if abs(done - text) <= width]
     return statistics.median(near or [held for done, held in readings if done <= text])
 
 
 def available_bytes() -> int:
-    """The memory that could still be taken, as the machine and the control group allow."""
-    return max(0, min(_of_machine(), *_of_groups(), machine.memory_bytes()))
+    """Returns the memory that can still be allocated on this machine and in its control groups."""
+    return max(0, min(_machine_available_bytes(), *_group_available_bytes(), machine.memory_bytes()))
 
 
-def _of_machine() -> int:
+def _machine_available_bytes() -> int:
     for line in procfs.read("/proc/meminfo").splitlines():
         if line.startswith(b"MemAvailable:"):
             return int(line.split()[1]) * 1024
     return machine.memory_bytes()
 
 
-def _of_groups() -> list[int]:
-    """What each group's limit leaves. Files that are only cached count as free, for the kernel drops them."""
-    left = []
+def _group_available_bytes() -> list[int]:
+    """Returns what the limit of each group leaves. Cached files count as free, because the kernel drops them."""
+    available = []
     for directory, version in cgroups.membership(os.getpid()):
         names = cgroups.NAMES[version]
         limit, used = (procfs.read(f"{directory}/{name}").strip() for name in (names.limit, names.used))
         if limit.isdigit() and used.isdigit() and int(limit) < cgroups.UNLIMITED:
-            left.append(int(limit) - int(used) + _cached_files(directory, b"total_" if version == 1 else b""))
-    return left
+            available.append(int(limit) - int(used) + _cached_files(directory, b"total_" if version == 1 else b""))
+    return available
 
 
 def _cached_files(directory: str, prefix: bytes) -> int:

@@ -1,4 +1,4 @@
-"""What the names in a script stand for, as far as its text alone tells."""
+"""Resolves names in a script from its text alone."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 CORE_COUNTS = ("os.cpu_count", "os.process_cpu_count", "multiprocessing.cpu_count", "multiprocess.cpu_count")
 
 
-class Names:
+class ScriptNames:
     """The imports and assignments of a script."""
 
     def __init__(self, tree: ast.Module) -> None:
@@ -24,28 +24,29 @@ class Names:
 
     @property
     def packages(self) -> set[str]:
-        """The top packages of all that is imported."""
+        """The top-level packages of all imports."""
         return {name.partition(".")[0] for name in self.imported.values()}
 
-    def full(self, node: ast.expr, depth: int = 0) -> str:
-        """What an expression is called in full, with calls left out: `mp.get_context("spawn").Pool` is
-        `multiprocessing.get_context.Pool`.
+    def full_name(self, node: ast.expr, depth: int = 0) -> str:
+        """Returns the full dotted name of an expression without calls.
+
+        `mp.get_context("spawn").Pool` is `multiprocessing.get_context.Pool`.
         """
         if depth > 20:
             return ""
         if isinstance(node, ast.Attribute):
-            return f"{self.full(node.value, depth + 1)}.{node.attr}"
+            return f"{self.full_name(node.value, depth + 1)}.{node.attr}"
         if isinstance(node, ast.Call):
-            return self.full(node.func, depth + 1)
+            return self.full_name(node.func, depth + 1)
         if isinstance(node, ast.Name):
             if node.id in self.imported:
                 return self.imported[node.id]
             value = self.assigned.get(node.id)
-            return self.full(value, depth + 1) if isinstance(value, ast.Call) else node.id
+            return self.full_name(value, depth + 1) if isinstance(value, ast.Call) else node.id
         return ""
 
     def integer(self, node: ast.expr | None, depth: int = 0) -> int | None:
-        """The number that an expression comes to, if the text tells."""
+        """Returns the value of an integer expression, or None if the text does not determine it."""
         if depth > 20 or node is None:
             return None
         if isinstance(node, ast.Constant):
@@ -53,10 +54,10 @@ class Names:
         if isinstance(node, ast.Name):
             return self.integer(self.assigned.get(node.id), depth + 1)
         if isinstance(node, ast.Call):
-            return os.cpu_count() if self.full(node.func) in CORE_COUNTS else None
-        return self._sum(node, depth) if isinstance(node, ast.BinOp) else None
+            return os.cpu_count() if self.full_name(node.func) in CORE_COUNTS else None
+        return self._arithmetic(node, depth) if isinstance(node, ast.BinOp) else None
 
-    def _sum(self, node: ast.BinOp, depth: int) -> int | None:
+    def _arithmetic(self, node: ast.BinOp, depth: int) -> int | None:
         left, right = self.integer(node.left, depth + 1), self.integer(node.right, depth + 1)
         if left is None or right is None:
             return None
@@ -73,13 +74,13 @@ class Names:
 
 
 def calls(tree: ast.AST) -> Iterator[ast.Call]:
-    """Every call in the text."""
+    """Yields every call in the text."""
     return (node for node in ast.walk(tree) if isinstance(node, ast.Call))
 
 
 def keyword(call: ast.Call, name: str) -> ast.expr | None:
-    """A keyword argument of a call."""
-    return next((each.value for each in call.keywords if each.arg == name), None)
+    """Returns a keyword argument of a call, or None."""
+    return next((argument.value for argument in call.keywords if argument.arg == name), None)
 
 
 def _imports(tree: ast.Module) -> Iterator[tuple[str, str]]:

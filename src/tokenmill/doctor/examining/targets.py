@@ -1,4 +1,4 @@
-"""`script.py:function` on the command line: the file, its text, and the function in it."""
+"""Parses `script.py:function` from the command line."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ class Target:
         return os.path.basename(self.path)
 
     def line(self, number: int | None) -> str:
-        """A place in the script, with what stands there: `prepare.py:12: pool = Pool(8)`."""
+        """Returns a line of the script with its text: `prepare.py:12: pool = Pool(8)`."""
         if number is None or not 0 < number <= len(self.lines):
             return self.file
         return f"{self.file}:{number}: {self.lines[number - 1].strip()}"
 
 
 def parse(target: str) -> Target:
-    """The target, or an error of use if there is no such script or function in its text."""
+    """Returns the target. Raises UsageError if there is no such script, or no function is named."""
     path, colon, function = target.rpartition(":")
     if not colon or not path:
         path, function = target, ""
@@ -45,16 +45,16 @@ def parse(target: str) -> Target:
 
 
 def no_such_function(target: Target, names: tuple[str, ...]) -> UsageError:
-    """The error that the script does not define the function."""
-    outer = guard.place_of(target.tree, target.function)
+    """Returns the error for a script that does not define the function."""
+    outer = guard.enclosing_name(target.tree, target.function)
     if outer is not None:
         return UsageError(
             f"{target.function} is defined inside {outer}, where only {outer} can reach it",
             f"script    {target.path}",
             "Define it at the top of the module. Then it can be examined, and sent to other processes.",
         )
-    there = f"it has    {', '.join(names)}" if names else "it has    no functions"
-    return UsageError(f"the script has no function {target.function}", f"script    {target.path}", there)
+    names_line = f"it has    {', '.join(names)}" if names else "it has    no functions"
+    return UsageError(f"the script has no function {target.function}", f"script    {target.path}", names_line)
 
 
 def _read(path: str) -> tuple[ast.Module, tuple[str, ...]]:

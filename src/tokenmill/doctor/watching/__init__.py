@@ -1,1 +1,1 @@
-"""A command is run and its processes are watched: who died, of what, and what to change. `command.watch` begins."""
+"""Runs a command, watches its processes and diagnoses deaths. The entry point is `command.watch`."""

@@ -1,7 +1,7 @@
-"""Run a command, watch the processes that come from it, and say why it died. Needs Linux.
+"""Runs a command, watches its processes and diagnoses why it died. Needs Linux.
 
-The command runs as it would without the doctor, except that PYTHONFAULTHANDLER is set and its stderr passes through
-the doctor. If the doctor itself is killed, the command goes on, with a stderr that nobody reads.
+The command runs as usual, except that PYTHONFAULTHANDLER is set and the doctor relays its stderr. If the doctor is
+killed, the command continues, with a stderr that nobody reads.
 """
 
 from __future__ import annotations
@@ -17,28 +17,28 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from tokenmill.doctor.causes import Finding
-from tokenmill.doctor.watching import launching, signals, stopping
-from tokenmill.doctor.watching.deaths import Coroner, Death
+from tokenmill.doctor.watching import launching, stopping
+from tokenmill.doctor.watching.deaths import Death, DeathExaminer
 from tokenmill.doctor.watching.diagnosis import diagnose
 from tokenmill.doctor.watching.evidence import Evidence
-from tokenmill.doctor.watching.hangs import POOL_DIED, Cycle, Hang, Stillness
-from tokenmill.doctor.watching.live import Speaker
+from tokenmill.doctor.watching.hangs import POOL_DIED, Hang, HangDetector, RestartDetector
+from tokenmill.doctor.watching.live import LiveReporter
 from tokenmill.doctor.watching.processes import Process
-from tokenmill.doctor.watching.stderr import Relay
-from tokenmill.doctor.watching.tree import Tree
+from tokenmill.doctor.watching.stderr import StderrRelay
+from tokenmill.doctor.watching.tree import ProcessTree
 from tokenmill.errors import UsageError
 
-TICK_SECONDS, CALM_SECONDS = 0.005, 0.03
-"""How often new processes are looked for: when some have just come, and otherwise."""
+# Interval of the search for new processes while some have just started.
+FAST_SECONDS = 0.005
+# The same otherwise.
+CALM_SECONDS = 0.03
+# Remaining processes have this long to end after the command.
+LEFTOVER_SECONDS = 1.0
+# This many deaths per killer are reported one by one; the others are counted.
+MAX_DEATHS = 20
 
-LEFT_BEHIND_SECONDS = 1.0
-"""How long what is still there may take to end after the command."""
 
-KEPT_DEATHS = 20
-"""So many of each kind are told of one by one; the others are counted."""
-
-
-class Left(msgspec.Struct, frozen=True):
+class LeftoverProcess(msgspec.Struct, frozen=True):
     """A process that still runs after the command has ended."""
 
     pid: int
@@ -46,9 +46,10 @@ class Left(msgspec.Struct, frozen=True):
 
 
 class Watched(msgspec.Struct, frozen=True):
-    """How a command went. `exit_code` is 128 + n for signal n; `peak_bytes` is the most that all held together.
+    """How a command went.
 
-    `cpu_seconds` is what the command and all that came from it used, `doctor_cpu_seconds` what watching it took.
+    `exit_code` is 128 + n for signal n. `peak_bytes` is the peak of all processes together. `cpu_seconds` covers the
+    command and its descendants, `doctor_cpu_seconds` the doctor.
     """
 
     command: list[str]
@@ -64,7 +65,7 @@ class Watched(msgspec.Struct, frozen=True):
     deaths_by_killer: dict[str, int]
     deaths: list[Death]
     findings: list[Finding]
-    left_behind: list[Left]
+    left_behind: list[LeftoverProcess]
 
 
 def watch(
@@ -72,13 +73,17 @@ def watch(
     *,
     hang_seconds: float = 60.0,
     stop_hung: bool = False,
-    say: Callable[[str], None] | None = None,
+    on_message: Callable[[str], None] | None = None,
     output: int | None = None,
 ) -> Watched:
-    """Run a command to its end and say how it went.
+    """Runs a command to its end and reports how it went.
 
-    A command in which nothing moves for `hang_seconds` is reported, and ended only if `stop_hung`. `say` takes each
-    line that is told while it runs, otherwise written to stderr; `output` is a file to have the command's stdout.
+    Args:
+        command: The program and its arguments.
+        hang_seconds: Report a hang if nothing moves for this long.
+        stop_hung: Also end a command that hangs.
+        on_message: Receives each line that is reported while the command runs. Default: write it to stderr.
+        output: The file descriptor for the command's stdout. Default: inherited.
     """
     if not sys.platform.startswith("linux"):
         raise UsageError(
@@ -86,159 +91,154 @@ def watch(
             "On this system it can examine a function: tokenmill doctor FILE.py:FUNCTION",
         )
     with (
-        signals.taken() as mask,
-        launching.adopting(),
-        contextlib.closing(_Watch(hang_seconds, stop_hung, say)) as watching,
+        launching.blocked_signals() as mask,
+        launching.subreaper(),
+        contextlib.closing(_Watch(hang_seconds, stop_hung, on_message)) as watching,
     ):
         return watching.run(command, mask, output)
 
 
 class _Watch:
-    def __init__(self, hang_seconds: float, stop_hung: bool, say: Callable[[str], None] | None) -> None:
-        self._tree, self._coroner, self._relay = Tree(), Coroner(), Relay()
-        self._speaker = Speaker(say or self._relay.say)
-        self._stillness, self._cycle = Stillness(hang_seconds), Cycle()
+    def __init__(self, hang_seconds: float, stop_hung: bool, on_message: Callable[[str], None] | None) -> None:
+        self._tree, self._examiner, self._relay = ProcessTree(), DeathExaminer(), StderrRelay()
+        self._reporter = LiveReporter(on_message or self._relay.write_line)
+        self._hang_detector, self._restart_detector = HangDetector(hang_seconds), RestartDetector()
         self._stop_hung = stop_hung
         self._deaths: list[Death] = []
-        self._counts: collections.Counter[str] = collections.Counter()
+        self._deaths_by_killer: collections.Counter[str] = collections.Counter()
         self._hang: Hang | None = None
-        self._in_a_row: int | None = None
-        self._told: int | None = None
+        self._restart_deaths: int | None = None
+        self._received_signal: int | None = None
         self._stacks: list[stopping.Stack] = []
         self._is_stopping = False
-        self._said: str | None = None
+        self._stderr: str | None = None
         self._cpu_before = _cpu_seconds(resource.RUSAGE_SELF), _cpu_seconds(resource.RUSAGE_CHILDREN)
 
     def run(self, command: Sequence[str], mask: set[signal.Signals], output: int | None) -> Watched:
-        root = self._tree.begin(launching.start(command, self._relay.theirs, output, mask), tuple(command))
-        with launching.many_files():
-            while root.ended is None:
-                self._turn()
-                if self._stop_hung and not self._is_stopping and (self._hang or self._in_a_row):
+        root = self._tree.start(launching.start(command, self._relay.write_fd, output, mask), tuple(command))
+        with launching.raised_file_limit():
+            while root.ended_at is None:
+                self._step()
+                if self._stop_hung and not self._is_stopping and (self._hang or self._restart_deaths):
                     self._stop()
-            self._linger()
-        self._settle()
+            self._wait_for_leftovers()
+        self._drain_stderr()
         return self._result(command, root)
 
     def close(self) -> None:
         self._relay.close()
         self._tree.close()
-        self._coroner.close()
+        self._examiner.close()
 
-    def _turn(self) -> None:
-        for process in self._tree.wait(TICK_SECONDS if self._tree.is_growing else CALM_SECONDS):
-            self._take_down(process)
-        self._answer_signals()
+    def _step(self) -> None:
+        for process in self._tree.wait(FAST_SECONDS if self._tree.is_growing else CALM_SECONDS):
+            self._record_end(process)
+        self._handle_signals()
         for process in self._tree.find_new():
-            self._coroner.meet(process)
+            self._examiner.track(process)
         if self._tree.sample():
             for process in self._tree.alive.values():
-                self._coroner.meet(process)
-            self._look_for_hang()
+                self._examiner.track(process)
+            self._check_for_hang()
 
-    def _take_down(self, process: Process) -> None:
-        """Note the end of a process."""
-        death = self._coroner.examine(process)
-        if death is not None and self._told is None:  # otherwise it follows from what somebody asked for
-            self._note(death)
-        in_a_row = self._cycle.note(process, self._tree.most)
-        if in_a_row is not None and self._in_a_row is None:
-            self._in_a_row = in_a_row
-            self._speaker.cycle(process.parent, in_a_row, self._stop_hung)
+    def _record_end(self, process: Process) -> None:
+        """Records the end of a process."""
+        death = self._examiner.examine(process)
+        if death is not None and self._received_signal is None:  # otherwise it is a consequence of that signal
+            self._record_death(death)
+        deaths = self._restart_detector.record(process, self._tree.max_alive)
+        if deaths is not None and self._restart_deaths is None:
+            self._restart_deaths = deaths
+            self._reporter.restarts(process.parent, deaths, self._stop_hung)
 
-    def _note(self, death: Death) -> None:
+    def _record_death(self, death: Death) -> None:
         if self._is_stopping:
             death = msgspec.structs.replace(death, killer="doctor", why="the doctor, because nothing moved")
-        self._counts[death.killer] += 1
-        if self._counts[death.killer] <= KEPT_DEATHS or death.role == "command":
+        self._deaths_by_killer[death.killer] += 1
+        if self._deaths_by_killer[death.killer] <= MAX_DEATHS or death.role == "command":
             self._deaths.append(death)
-        self._speaker.death(death)
+        self._reporter.death(death)
 
-    def _look_for_hang(self) -> None:
+    def _check_for_hang(self) -> None:
         if self._is_stopping:
             return
-        hang = self._stillness.look(self._tree, self._relay.has_said(POOL_DIED))
+        hang = self._hang_detector.check(self._tree, self._relay.contains(POOL_DIED))
         if hang is not None and self._hang is None:
-            self._speaker.hang(hang, self._deaths, self._stop_hung)
-        elif hang is None and self._hang is not None and self._told is None:
-            self._speaker.moves_again()
-        if self._told is None:
+            self._reporter.hang(hang, self._deaths, self._stop_hung)
+        elif hang is None and self._hang is not None and self._received_signal is None:
+            self._reporter.moves_again()
+        if self._received_signal is None:
             self._hang = hang
 
-    def _answer_signals(self) -> None:
-        for sent in signals.pending():
-            if sent.number == signal.SIGWINCH:
+    def _handle_signals(self) -> None:
+        for received in launching.pending_signals():
+            if received.number == signal.SIGWINCH:
                 self._relay.resize()
                 continue
-            self._told = sent.number
-            if not sent.is_from_terminal:
-                self._pass_on(sent.number)
+            self._received_signal = received.number
+            if not received.is_from_terminal:
+                self._forward_signal(received.number)
 
-    def _pass_on(self, number: int) -> None:
+    def _forward_signal(self, number: int) -> None:
         for process in self._tree.alive.values():
             if process.is_command:
-                with contextlib.suppress(PermissionError):  # sudo passes on only what the terminal sends
+                with contextlib.suppress(PermissionError):  # sudo forwards signals of the terminal only
                     os.kill(process.pid, number)
 
     def _stop(self) -> None:
-        self._settle()
+        self._drain_stderr()
         self._is_stopping = True
-        self._said = self._relay.text()  # what is said from now on is what we make the processes say
+        self._stderr = self._relay.text()  # later output is caused by stopping
         self._stacks, ended = stopping.stop(self._tree, self._relay)
         for process in ended:
-            self._take_down(process)
+            self._record_end(process)
 
-    def _settle(self) -> None:
-        """Let stderr be read to its end, however slowly; whoever interrupts that has seen enough."""
-        self._relay.settle(lambda: any(sent.number != signal.SIGWINCH for sent in signals.pending()))
+    def _drain_stderr(self) -> None:
+        """Relays stderr to its end, however slowly. A signal interrupts this."""
+        self._relay.drain(lambda: any(received.number != signal.SIGWINCH for received in launching.pending_signals()))
 
-    def _linger(self) -> None:
-        """Give what is left some time to end."""
-        end = self._tree.now() + LEFT_BEHIND_SECONDS
+    def _wait_for_leftovers(self) -> None:
+        """Waits a short time for the remaining processes to end."""
+        end = self._tree.now() + LEFTOVER_SECONDS
         while self._tree.alive and self._tree.now() < end:
-            self._turn()
+            self._step()
 
     def _evidence(self, root: Process) -> Evidence:
-        was_ended = self._is_stopping or self._told is not None
+        was_stopped = self._is_stopping or self._received_signal is not None
         return Evidence(
-            code=root.code,
-            number=root.signal,
-            said=self._relay.text() if self._said is None else self._said,
-            most=self._tree.most,
+            exit_code=root.exit_code,
+            signal=root.signal,
+            stderr=self._relay.text() if self._stderr is None else self._stderr,
+            max_processes=self._tree.max_alive,
             deaths=[death for death in self._deaths if death.killer != "doctor"],
             limits=self._tree.limits,
-            told=self._told,
-            hang=self._hang if was_ended else None,
-            cycle=self._in_a_row,
+            received_signal=self._received_signal,
+            hang=self._hang if was_stopped else None,
+            restart_deaths=self._restart_deaths,
             stacks=self._stacks,
         )
 
     def _result(self, command: Sequence[str], root: Process) -> Watched:
-        seen = self._evidence(root)
+        evidence = self._evidence(root)
+        code = root.exit_code if root.signal is None else 128 + root.signal
         return Watched(
             command=list(command),
-            exit_code=_exit_code(root),
-            seconds=round(root.ended or 0.0, 3),
+            exit_code=1 if code is None else code,
+            seconds=round(root.ended_at or 0.0, 3),
             cpu_seconds=round(_cpu_seconds(resource.RUSAGE_CHILDREN) - self._cpu_before[1], 3),
             doctor_cpu_seconds=round(_cpu_seconds(resource.RUSAGE_SELF) - self._cpu_before[0], 3),
-            processes=self._tree.seen,
-            most_at_once=self._tree.most,
-            peak_bytes=self._tree.peak,
-            hung=not seen.ended_well and (seen.hang is not None or seen.cycle is not None),
-            interrupted=seen.was_interrupted,
-            deaths_by_killer=dict(self._counts),
+            processes=self._tree.total,
+            most_at_once=self._tree.max_alive,
+            peak_bytes=self._tree.peak_bytes,
+            hung=not evidence.succeeded and (evidence.hang is not None or evidence.restart_deaths is not None),
+            interrupted=evidence.was_interrupted,
+            deaths_by_killer=dict(self._deaths_by_killer),
             deaths=self._deaths,
-            findings=diagnose(seen),
-            left_behind=[Left(process.pid, process.name) for process in self._tree.alive.values()],
+            findings=diagnose(evidence),
+            left_behind=[LeftoverProcess(process.pid, process.name) for process in self._tree.alive.values()],
         )
 
 
 def _cpu_seconds(who: int) -> float:
     used = resource.getrusage(who)
     return used.ru_utime + used.ru_stime
-
-
-def _exit_code(root: Process) -> int:
-    if root.signal is not None:
-        return 128 + root.signal
-    return 1 if root.code is None else root.code

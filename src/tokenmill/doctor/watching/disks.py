@@ -1,4 +1,4 @@
-"""Which file systems are full. Those of the network are not asked: the answer can take for ever."""
+"""Finds full file systems. Network file systems are skipped because statvfs can block on them."""
 
 from __future__ import annotations
 
@@ -8,52 +8,42 @@ import re
 from tokenmill.humanize import size
 from tokenmill.system import procfs
 
-KINDS = {
-    "ext2",
-    "ext3",
-    "ext4",
-    "xfs",
-    "btrfs",
-    "zfs",
-    "f2fs",
-    "tmpfs",
-    "overlay",
-    "vfat",
-    "exfat",
-    "ntfs3",
-    "bcachefs",
+# Local file systems.
+LOCAL_TYPES = {
+    *("ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs"),
+    *("tmpfs", "overlay", "vfat", "exfat", "ntfs3", "bcachefs"),
 }
-FULL_SHARE = 0.001
+FULL_FRACTION = 0.001
 ESCAPED = re.compile(r"\\([0-7]{3})")
 
 
 def full() -> list[str]:
-    """A line for each that has next to no room now; what was full may have been tidied up since."""
-    seen: dict[str, str] = {}
+    """Returns one line per file system that is full now. Space may have been freed since the failure."""
+    lines: dict[str, str] = {}
     for device, directory in _mounted():
-        if device not in seen and os.path.isdir(directory):
-            seen[device] = _lack(directory)
-    return [line for line in seen.values() if line]
+        if device not in lines and os.path.isdir(directory):
+            lines[device] = _describe_if_full(directory)
+    return [line for line in lines.values() if line]
 
 
 def _mounted() -> list[tuple[str, str]]:
-    """The device and directory of each that can be written to, the shortest directory first."""
-    found = []
+    """Returns device and directory of each writable file system, the shortest directory first."""
+    mounts = []
     for line in procfs.read(f"{procfs.PROC}/self/mountinfo").decode(errors="replace").splitlines():
-        place, _, source = line.partition(" - ")
-        fields = place.split()
-        if source and source.split()[0] in KINDS and "rw" in fields[5].split(","):
-            found.append((fields[2], ESCAPED.sub(lambda match: chr(int(match[1], 8)), fields[4])))
-    return sorted(found, key=lambda each: len(each[1]))
+        mount, _, source = line.partition(" - ")
+        fields = mount.split()
+        if source and source.split()[0] in LOCAL_TYPES and "rw" in fields[5].split(","):
+            mounts.append((fields[2], ESCAPED.sub(lambda match: chr(int(match[1], 8)), fields[4])))
+    return sorted(mounts, key=lambda mount: len(mount[1]))
 
 
-def _lack(directory: str) -> str:
+def _describe_if_full(directory: str) -> str:
+    """Returns a line if the file system has no free blocks or inodes, else an empty string."""
     try:
-        seen = os.statvfs(directory)
+        stats = os.statvfs(directory)
     except OSError:
         return ""
-    if seen.f_blocks and seen.f_bavail <= FULL_SHARE * seen.f_blocks:
-        return (
-            f"full: {directory} ({size(seen.f_bavail * seen.f_frsize)} of {size(seen.f_blocks * seen.f_frsize)} free)"
-        )
-    return f"full: {directory} has no room for more files (inodes)" if seen.f_files and not seen.f_favail else ""
+    if stats.f_blocks and stats.f_bavail <= FULL_FRACTION * stats.f_blocks:
+        free, total = (size(blocks * stats.f_frsize) for blocks in (stats.f_bavail, stats.f_blocks))
+        return f"full: {directory} ({free} of {total} free)"
+    return f"full: {directory} has no room for more files (inodes)" if stats.f_files and not stats.f_favail else ""

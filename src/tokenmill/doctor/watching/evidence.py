@@ -1,4 +1,4 @@
-"""All that was seen of a command from its start to its end, for the diagnosis."""
+"""Everything observed of a command from its start to its end, for the diagnosis."""
 
 from __future__ import annotations
 
@@ -11,30 +11,35 @@ from tokenmill.doctor.watching.stopping import Stack
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """`code` and `number` are the command's exit code or signal, `said` is the end of its stderr.
+    """What was observed of a command.
 
-    `most` is the largest number of processes at a time. `told` is the signal by which somebody ended the command
-    through the doctor; `hang`, what was seen when it was ended because nothing moved; `cycle`, how many workers in a
-    row had died when it was found to start new ones for ever.
+    Attributes:
+        exit_code: The command's exit code, None if a signal ended it.
+        signal: The signal that ended the command.
+        stderr: The end of the command's stderr.
+        max_processes: The largest number of processes at a time.
+        received_signal: The signal by which the user ended the command through the doctor.
+        hang: The hang for which the command was ended.
+        restart_deaths: The number of workers that had died in a row when an endless restart was detected.
     """
 
-    code: int | None
-    number: int | None
-    said: str
-    most: int
+    exit_code: int | None
+    signal: int | None
+    stderr: str
+    max_processes: int
     deaths: list[Death]
     limits: dict[str, int]
-    told: int | None = None
+    received_signal: int | None = None
     hang: Hang | None = None
-    cycle: int | None = None
+    restart_deaths: int | None = None
     stacks: list[Stack] = field(default_factory=list)
 
     @property
-    def ended_well(self) -> bool:
-        """Whether the command itself says that all is well."""
-        return self.code == 0
+    def succeeded(self) -> bool:
+        """Whether the command's exit code is 0."""
+        return self.exit_code == 0
 
     @property
     def was_interrupted(self) -> bool:
-        """Whether somebody ended the command, by the terminal or by telling the doctor."""
-        return self.told is not None and not self.ended_well
+        """Whether the user ended the command, from the terminal or by a signal to the doctor."""
+        return self.received_signal is not None and not self.succeeded

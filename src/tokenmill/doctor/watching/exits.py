@@ -1,4 +1,4 @@
-"""How a process ended that is not a child of ours: by its pidfd, and by its remains while nobody has collected them."""
+"""Reads the exit status of a process that is not a child: from its pidfd, or from /proc while it is a zombie."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import struct
 from tokenmill.system import procfs
 
 INFO_BYTES = 64
+# PIDFD_GET_INFO. It returns the exit status since Linux 6.15.
 INFO_REQUEST = (3 << 30) | (INFO_BYTES << 16) | (0xFF << 8) | 11
-"""PIDFD_GET_INFO, which tells the exit status from Linux 6.15 on."""
-
-EXIT_ASKED = 1 << 3
+# PIDFD_INFO_EXIT, in the mask that is the first field.
+EXIT_FLAG = 1 << 3
 EXIT_OFFSET = 60
 
 
 def open_pidfd(pid: int) -> int | None:
-    """A descriptor that becomes readable when the process ends; None if the kernel gives none."""
+    """Returns a descriptor that becomes readable when the process ends, or None if the kernel provides none."""
     try:
         return os.pidfd_open(pid)
     except OSError:
@@ -25,36 +25,36 @@ def open_pidfd(pid: int) -> int | None:
 
 
 def status(pid: int, pidfd: int | None) -> int | None:
-    """The wait status of a process that has ended, or None if nobody tells."""
-    for _ in range(2):  # it tells once the parent has collected it, which may happen between the two questions
-        told = told_by(pidfd) if pidfd is not None else None
-        found = told if told is not None else left_by(pid)
-        if found is not None:
-            return found
+    """Returns the wait status of an ended process, or None if it is unavailable."""
+    for _ in range(2):  # the parent may reap the process between the two reads
+        wait_status = status_from_pidfd(pidfd) if pidfd is not None else None
+        wait_status = status_from_zombie(pid) if wait_status is None else wait_status
+        if wait_status is not None:
+            return wait_status
     return None
 
 
-def told_by(pidfd: int) -> int | None:
-    """The wait status as the pidfd tells it after the parent has collected the process."""
-    answer = bytearray(INFO_BYTES)
-    struct.pack_into("Q", answer, 0, EXIT_ASKED)
+def status_from_pidfd(pidfd: int) -> int | None:
+    """Returns the wait status from the pidfd. It is available after the parent has reaped the process."""
+    info = bytearray(INFO_BYTES)
+    struct.pack_into("Q", info, 0, EXIT_FLAG)
     try:
-        fcntl.ioctl(pidfd, INFO_REQUEST, answer)
+        fcntl.ioctl(pidfd, INFO_REQUEST, info)
     except OSError:
         return None
-    (given,) = struct.unpack_from("Q", answer, 0)
-    (found,) = struct.unpack_from("i", answer, EXIT_OFFSET)
-    return int(found) if given & EXIT_ASKED else None
+    (mask,) = struct.unpack_from("Q", info, 0)
+    (wait_status,) = struct.unpack_from("i", info, EXIT_OFFSET)
+    return int(wait_status) if mask & EXIT_FLAG else None
 
 
-def left_by(pid: int) -> int | None:
-    """The wait status in the remains of a process that its parent has not collected yet."""
-    remains = procfs.stat(pid)
-    return remains.exit_status if remains is not None and remains.state == procfs.ZOMBIE else None
+def status_from_zombie(pid: int) -> int | None:
+    """Returns the wait status of a zombie, which its parent has not reaped yet."""
+    stat = procfs.stat(pid)
+    return stat.exit_status if stat is not None and stat.state == procfs.ZOMBIE else None
 
 
 def code_and_signal(wait_status: int) -> tuple[int | None, int | None]:
-    """The exit code or the signal of a wait status."""
+    """Splits a wait status into exit code and signal. One of them is None."""
     if os.WIFSIGNALED(wait_status):
         return None, os.WTERMSIG(wait_status)
     return os.WEXITSTATUS(wait_status), None

@@ -1,4 +1,4 @@
-"""Starting the command to watch, and making ourselves fit to watch it."""
+"""Starts the command and prepares this process to watch it: signals, orphans and file limit."""
 
 from __future__ import annotations
 
@@ -8,24 +8,28 @@ import os
 import resource
 import signal
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from tokenmill.errors import UsageError
 
+# Signals to the doctor, which it reads one by one with their origin.
+BLOCKED = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGWINCH})
+# Arguments of prctl.
 SET_SUBREAPER, GET_SUBREAPER = 36, 37
-PYTHON_SETTINGS = {"PYTHONFAULTHANDLER": "1"}
-"""With it, Python prints where it was when native code crashes, or when we abort it."""
+# Makes Python print its stack when native code crashes or the doctor aborts it.
+ENVIRONMENT = {"PYTHONFAULTHANDLER": "1"}
 
 
-def start(command: Sequence[str], errors: int, output: int | None, mask: set[signal.Signals]) -> int:
-    """Start the command, with the signals as they were before Python and we changed them."""
-    actions = [(os.POSIX_SPAWN_DUP2, errors, 2)]
-    if output is not None:
-        actions.insert(0, (os.POSIX_SPAWN_DUP2, output, 1))
+def start(command: Sequence[str], stderr: int, stdout: int | None, mask: set[signal.Signals]) -> int:
+    """Starts the command with the signal settings that this process had before Python and the doctor changed them."""
+    actions = [(os.POSIX_SPAWN_DUP2, stderr, 2)]
+    if stdout is not None:
+        actions.insert(0, (os.POSIX_SPAWN_DUP2, stdout, 1))
     try:
         return os.posix_spawnp(
             command[0],
             list(command),
-            {**os.environ, **PYTHON_SETTINGS},
+            {**os.environ, **ENVIRONMENT},
             file_actions=actions,
             setsigmask=mask,
             setsigdef={signal.SIGPIPE, signal.SIGXFSZ},
@@ -35,8 +39,8 @@ def start(command: Sequence[str], errors: int, output: int | None, mask: set[sig
 
 
 @contextlib.contextmanager
-def adopting() -> Iterator[None]:
-    """Become the parent of the command's orphans, instead of process 1."""
+def subreaper() -> Iterator[None]:
+    """Makes this process, instead of process 1, the parent of the command's orphans."""
     prctl = ctypes.CDLL(None, use_errno=True).prctl
     before = ctypes.c_int(0)
     prctl(GET_SUBREAPER, ctypes.byref(before), 0, 0, 0)
@@ -48,8 +52,8 @@ def adopting() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def many_files() -> Iterator[None]:
-    """Allow ourselves a descriptor for each process; after the command has been started, which keeps its own limit."""
+def raised_file_limit() -> Iterator[None]:
+    """Raises the file limit, for one pidfd per process. Use after the start: the command keeps its own limit."""
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (before[1], before[1]))
     try:
@@ -57,3 +61,29 @@ def many_files() -> Iterator[None]:
     finally:
         with contextlib.suppress(ValueError, OSError):
             resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+@dataclass(frozen=True, slots=True)
+class ReceivedSignal:
+    """A received signal. One from the terminal has also reached the command, which is in the same process group."""
+
+    number: int
+    is_from_terminal: bool
+
+
+@contextlib.contextmanager
+def blocked_signals() -> Iterator[set[signal.Signals]]:
+    """Blocks signals within a `with` block. Yields the previous mask, which the command must inherit."""
+    before = {signal.Signals(number) for number in signal.pthread_sigmask(signal.SIG_BLOCK, BLOCKED)}
+    try:
+        yield before
+    finally:
+        for _ in pending_signals():  # they were meant for the command
+            pass
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def pending_signals() -> Iterator[ReceivedSignal]:
+    """Yields the signals that arrived since the last call."""
+    while (info := signal.sigtimedwait(BLOCKED, 0)) is not None:
+        yield ReceivedSignal(info.si_signo, is_from_terminal=info.si_code > 0)

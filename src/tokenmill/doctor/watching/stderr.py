@@ -1,6 +1,6 @@
-"""A command's stderr: passed on unchanged as it comes, with the end of it kept to be read.
+"""Relays a command's stderr unchanged and keeps the end of it for the diagnosis.
 
-On a terminal the command gets a terminal of its own, so that progress bars look as they would without us.
+If stderr is a terminal, the command gets a pseudo terminal, so that progress bars look as usual.
 """
 
 from __future__ import annotations
@@ -20,96 +20,96 @@ from collections.abc import Callable
 
 from tokenmill.humanize import escape_control_characters
 
-OUT = 2
+STDERR = 2
 KEPT_BYTES = 256 << 10
 BLOCK_BYTES = 64 << 10
 PIPE_BYTES = 1 << 20
 PATIENCE_SECONDS, POLL_MILLISECONDS = 0.2, 20
-EARLY_WORDS = (b"couldn't be hashed properly",)
-"""Said once, long before the end: remembered when what is kept moves on."""
+# Messages printed once, long before the end. They are remembered after their text was dropped.
+EARLY_MARKERS = (b"couldn't be hashed properly",)
 
 ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
-class Relay:
-    """Reads what the command writes to `theirs`, and writes it to our own stderr, in a thread of its own.
+class StderrRelay:
+    """Reads what the command writes to `write_fd` and writes it to this process's stderr, in a thread.
 
-    Only that thread ever writes, so that a stderr which nobody reads holds up the command and not the watch.
+    Only that thread writes, so a stderr that nobody reads blocks the command and not the watch.
     """
 
     def __init__(self) -> None:
-        self._out = OUT
-        self._is_terminal = os.isatty(self._out)
-        self._ours, self.theirs = _terminal(self._out) if self._is_terminal else _pipe()
+        self._stderr = STDERR
+        self._is_terminal = os.isatty(self._stderr)
+        self._read_fd, self.write_fd = _terminal(self._stderr) if self._is_terminal else _pipe()
         self._wake = os.eventfd(0, os.EFD_CLOEXEC)
         self._lock = threading.Lock()
         self._kept = bytearray()
-        self._early: set[bytes] = set()
+        self._early_markers: set[bytes] = set()
         self._lines: collections.deque[tuple[float, str]] = collections.deque()
-        self._taken = self._passed = 0
-        self._ending = False
+        self._bytes_read = self._bytes_relayed = 0
+        self._is_closing = False
         self._at_line_start = True
         self._thread = threading.Thread(target=self._run, name="stderr", daemon=True)
         self._thread.start()
 
-    def say(self, text: str) -> None:
-        """A line of our own, after the line that the command is writing, if it ends that soon."""
+    def write_line(self, text: str) -> None:
+        """Queues a line of the doctor. It waits PATIENCE_SECONDS for the command to finish its current line."""
         self._lines.append((time.monotonic() + PATIENCE_SECONDS, escape_control_characters(text)))
         os.eventfd_write(self._wake, 1)
 
     def text(self) -> str:
-        """The end of what the command wrote, without the codes of a terminal; early words first if they were said."""
+        """Returns the end of the command's stderr without terminal codes. Early markers come first."""
         with self._lock:
-            whole = b"\n".join([*self._early, self._kept])
-        return ESCAPES.sub("", whole.decode(errors="replace")).replace("\r\n", "\n").replace("\r", "\n")
+            kept = b"\n".join([*self._early_markers, self._kept])
+        return ESCAPES.sub("", kept.decode(errors="replace")).replace("\r\n", "\n").replace("\r", "\n")
 
-    def has_said(self, words: bytes) -> bool:
-        """Whether the command wrote these words, as far as they are kept."""
+    def contains(self, marker: bytes) -> bool:
+        """Returns whether the kept part of stderr contains these bytes."""
         with self._lock:
-            return words in self._kept or any(words in line for line in self._early)
+            return marker in self._kept or any(marker in line for line in self._early_markers)
 
     def resize(self) -> None:
-        """Give the command's terminal the size that ours has now."""
+        """Gives the command's terminal the current size of the real one."""
         if self._is_terminal:
-            _copy_size(self._out, self._ours)
+            _copy_size(self._stderr, self._read_fd)
 
-    def settle(self, give_up: Callable[[], bool]) -> None:
-        """Wait until all that has been written until now is passed on, or there is a reason to give up."""
+    def drain(self, give_up: Callable[[], bool]) -> None:
+        """Waits until everything written so far is relayed, or until `give_up` returns True."""
         with self._lock:
-            target = self._taken + _waiting_bytes(self._ours)
-        while (self._lines or self._passed < target) and not give_up():
+            target = self._bytes_read + _unread_bytes(self._read_fd)
+        while (self._lines or self._bytes_relayed < target) and not give_up():
             time.sleep(0.002)
 
     def close(self) -> None:
-        """End. Whoever still writes to it will find it closed."""
-        self._ending = True
+        """Stops the thread and closes the descriptors. Processes that still write get an error."""
+        self._is_closing = True
         os.eventfd_write(self._wake, 1)
         self._thread.join()
-        for file in (self._ours, self.theirs, self._wake):
+        for file in (self._read_fd, self.write_fd, self._wake):
             os.close(file)
 
     def _run(self) -> None:
         poll = select.poll()
-        poll.register(self._ours, select.POLLIN)
+        poll.register(self._read_fd, select.POLLIN)
         poll.register(self._wake, select.POLLIN)
-        while not self._ending:
+        while not self._is_closing:
             ready = [file for file, _ in poll.poll(POLL_MILLISECONDS if self._lines else None)]
             if self._wake in ready:
                 os.eventfd_read(self._wake)
-            if self._ours in ready:
-                self._pass_on()
-            self._speak()
+            if self._read_fd in ready:
+                self._relay_block()
+            self._write_lines()
 
-    def _pass_on(self) -> None:
+    def _relay_block(self) -> None:
         with self._lock:
-            block = os.read(self._ours, BLOCK_BYTES)
-            self._taken += len(block)
+            block = os.read(self._read_fd, BLOCK_BYTES)
+            self._bytes_read += len(block)
             self._keep(block)
         self._write(block)
         self._at_line_start = block.endswith(b"\n")
-        self._passed += len(block)
+        self._bytes_relayed += len(block)
 
-    def _speak(self) -> None:
+    def _write_lines(self) -> None:
         while self._lines and (self._at_line_start or self._lines[0][0] < time.monotonic()):
             text = self._lines[0][1]
             self._write(f"{'' if self._at_line_start else chr(10)}{text}\n".encode(errors="replace"))
@@ -120,44 +120,44 @@ class Relay:
         rest = memoryview(block)
         while rest:
             try:
-                rest = rest[os.write(self._out, rest) :]
+                rest = rest[os.write(self._stderr, rest) :]
             except BlockingIOError:
-                select.select([], [self._out], [])
-            except OSError:  # nobody reads our stderr any more; the command's is still worth reading
+                select.select([], [self._stderr], [])
+            except OSError:  # stderr was closed; keep reading the command's for the diagnosis
                 return
 
     def _keep(self, block: bytes) -> None:
         self._kept += block
         if len(self._kept) > 2 * KEPT_BYTES:
             if b"\r" in self._kept:
-                self._kept = _as_seen(self._kept)
+                self._kept = _without_overwritten(self._kept)
             dropped = self._kept[:-KEPT_BYTES]
-            self._early |= {word for word in EARLY_WORDS if word in dropped}
+            self._early_markers |= {marker for marker in EARLY_MARKERS if marker in dropped}
             del self._kept[:-KEPT_BYTES]
 
 
-def _as_seen(text: bytearray) -> bytearray:
-    """A text without what a terminal has overwritten: of a progress bar, its last state."""
+def _without_overwritten(text: bytearray) -> bytearray:
+    """Removes what a terminal has overwritten: only the last state of a progress bar remains."""
     lines = [line[line.rfind(b"\r", 0, max(0, len(line) - 1)) + 1 :] for line in text.split(b"\n")]
     return bytearray(b"\n").join(lines)
 
 
-def _waiting_bytes(file: int) -> int:
+def _unread_bytes(file: int) -> int:
     return int.from_bytes(fcntl.ioctl(file, termios.FIONREAD, bytes(4)), sys.byteorder)
 
 
 def _pipe() -> tuple[int, int]:
-    ours, theirs = os.pipe()
-    with contextlib.suppress(OSError):  # where an ordinary user has used up what there is for all pipes
-        fcntl.fcntl(ours, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
-    return ours, theirs
+    read_fd, write_fd = os.pipe()
+    with contextlib.suppress(OSError):  # the user's pipe quota is used up
+        fcntl.fcntl(read_fd, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+    return read_fd, write_fd
 
 
 def _terminal(like: int) -> tuple[int, int]:
-    ours, theirs = os.openpty()
-    tty.setraw(theirs)  # the real terminal does what is to be done with line ends
-    _copy_size(like, ours)
-    return ours, theirs
+    read_fd, write_fd = os.openpty()
+    tty.setraw(write_fd)  # the real terminal translates line ends
+    _copy_size(like, read_fd)
+    return read_fd, write_fd
 
 
 def _copy_size(source: int, target: int) -> None:

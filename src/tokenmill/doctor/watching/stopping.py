@@ -1,4 +1,4 @@
-"""Ends a command that hangs: each Python process says where it was, then all are killed."""
+"""Stops a command that hangs: makes each Python process print its stack, then kills all processes."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from dataclasses import dataclass
 
 from tokenmill.doctor.watching import tracebacks
 from tokenmill.doctor.watching.processes import Process
-from tokenmill.doctor.watching.stderr import Relay
-from tokenmill.doctor.watching.tree import Tree
+from tokenmill.doctor.watching.stderr import StderrRelay
+from tokenmill.doctor.watching.tree import ProcessTree
 from tokenmill.system import procfs
 
-ASKED = 8
-"""So many are asked where they are; the others will be at the same place."""
-
-SPEAK_SECONDS = 2.0
+# Only this many processes print their stack: the others are probably at the same line.
+MAX_STACKS = 8
+# A process has this long to print its stack.
+STACK_SECONDS = 2.0
 END_SECONDS = 5.0
-RANKS = {"worker": 0, "command": 1, "program": 2, "service": 3}
+ROLE_ORDER = {"worker": 0, "command": 1, "program": 2, "service": 3}
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,43 +30,45 @@ class Stack:
     failure: tracebacks.Failure
 
 
-def stop(tree: Tree, relay: Relay) -> tuple[list[Stack], list[Process]]:
-    """Stop everything. The stacks of the first few processes, and all that ended."""
-    everyone = sorted(tree.alive.values(), key=lambda process: RANKS[process.role])
-    for process in tree.alive.values():  # so that no parent starts another worker meanwhile
+def stop(tree: ProcessTree, relay: StderrRelay) -> tuple[list[Stack], list[Process]]:
+    """Stops all processes. Returns the stacks of the first MAX_STACKS Python processes, and the ended processes."""
+    by_role = sorted(tree.alive.values(), key=lambda process: ROLE_ORDER[process.role])
+    for process in tree.alive.values():  # keeps parents from starting more workers
         _send(process, signal.SIGSTOP)
     ended: list[Process] = []
     stacks = []
-    for process in [each for each in everyone if each.is_python and each.role != "service"][:ASKED]:
-        failure = _last_words(process, tree, relay, ended)
+    for process in [process for process in by_role if process.is_python and process.role != "service"][:MAX_STACKS]:
+        failure = _abort_for_stack(process, tree, relay, ended)
         if failure is not None:
             stacks.append(Stack(process, failure))
     ended += _kill_all(tree)
     return stacks, ended
 
 
-def _last_words(process: Process, tree: Tree, relay: Relay, ended: list[Process]) -> tracebacks.Failure | None:
-    """Abort a process, upon which Python prints its stack."""
-    _settle(relay)
+def _abort_for_stack(
+    process: Process, tree: ProcessTree, relay: StderrRelay, ended: list[Process]
+) -> tracebacks.Failure | None:
+    """Aborts a process, so that Python prints its stack."""
+    _drain(relay)
     before = len(tracebacks.fatal_errors(relay.text()))
     with contextlib.suppress(OSError):
         procfs.dump_no_core(process.pid)
     _send(process, signal.SIGABRT)
     _send(process, signal.SIGCONT)
-    end = time.monotonic() + SPEAK_SECONDS
+    end = time.monotonic() + STACK_SECONDS
     while process.pid in tree.alive and time.monotonic() < end:
         ended += tree.wait(0.05)
-    _settle(relay)
-    said = tracebacks.fatal_errors(relay.text())
-    return said[-1] if len(said) > before else None
+    _drain(relay)
+    errors = tracebacks.fatal_errors(relay.text())
+    return errors[-1] if len(errors) > before else None
 
 
-def _settle(relay: Relay) -> None:
-    end = time.monotonic() + SPEAK_SECONDS
-    relay.settle(lambda: time.monotonic() > end)
+def _drain(relay: StderrRelay) -> None:
+    end = time.monotonic() + STACK_SECONDS
+    relay.drain(lambda: time.monotonic() > end)
 
 
-def _kill_all(tree: Tree) -> list[Process]:
+def _kill_all(tree: ProcessTree) -> list[Process]:
     ended: list[Process] = []
     end = time.monotonic() + END_SECONDS
     while tree.alive and time.monotonic() < end:

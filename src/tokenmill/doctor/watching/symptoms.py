@@ -1,28 +1,26 @@
-"""Known words in an error, and the cause that each stands for."""
+"""Recognizes causes by known phrases in error messages."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class Symptom:
-    """A cause that an error's words give away, with what they say."""
+    """A cause that an error message reveals, with the evidence."""
 
     cause: str
-    said: tuple[str, ...]
+    evidence: tuple[str, ...]
     fix: tuple[str, ...] | None = None
 
 
+# Messages of a parent that lost a worker and does not know why.
 LOST_WORKER = re.compile(
     r"abruptly died|terminated abruptly|BrokenProcessPool|DataLoader worker .*(?:exited unexpectedly|killed by signal)"
     r"|WorkerLostError|TerminatedWorkerError|^EOFError|^BrokenPipeError|^ConnectionResetError",
     re.MULTILINE,
 )
-"""What a parent says that has lost a worker and does not know why."""
-
 DISK = re.compile(r"\[[Ee]rrno (?:28|122)\][^\n]*|No space left on device[^\n]*|Disk quota exceeded[^\n]*")
 GUARD = re.compile(r"current process has finished its bootstrapping phase")
 NAMELESS = (
@@ -62,77 +60,65 @@ PROCESSES = re.compile(
 FINGERPRINT = re.compile(r"couldn't be hashed properly")
 
 
-def recognise(said: str, context: str = "") -> Symptom | None:
-    """The cause that an error gives away, if it is known. `context` is more of its text, such as the frames."""
-    for look in LOOKS:
-        found = look(said, context)
-        if found is not None:
-            return found
-    return None
+def recognize(message: str, context: str = "") -> Symptom | None:
+    """Returns the cause that an error message reveals, or None. `context` is more text, such as the frames."""
+    return (
+        _shared_memory(message)
+        or _whole_match("disk-full", DISK, message)
+        or _guard(message)
+        or _nameless(message)
+        or _unpicklable(message)
+        or _vocabulary(message, context)
+        or _memory(message)
+        or _whole_match("too-many-processes", PROCESSES, message)
+    )
 
 
-def lack_of_memory(said: str) -> Symptom | None:
-    """The words of a program that got no memory, which it may say before it crashes."""
-    return _shared_memory(said, "") or _memory(said, "")
+def memory_symptom(message: str) -> Symptom | None:
+    """Returns the symptom of a failed allocation, which a program may report before it crashes."""
+    return _shared_memory(message) or _memory(message)
 
 
-def _disk(said: str, _context: str) -> Symptom | None:
-    match = DISK.search(said)
-    return Symptom("disk-full", (match[0],)) if match else None
+def _whole_match(cause: str, pattern: re.Pattern[str], message: str) -> Symptom | None:
+    match = pattern.search(message)
+    return Symptom(cause, (match[0],)) if match else None
 
 
-def _guard(said: str, _context: str) -> Symptom | None:
-    said_why = ("each new process imports the script, which starts processes again",)
-    return Symptom("main-guard", said_why) if GUARD.search(said) else None
+def _guard(message: str) -> Symptom | None:
+    evidence = ("each new process imports the script, which starts processes again",)
+    return Symptom("main-guard", evidence) if GUARD.search(message) else None
 
 
-def _nameless(said: str, _context: str) -> Symptom | None:
+def _nameless(message: str) -> Symptom | None:
     for pattern in NAMELESS:
-        if match := pattern.search(said):
+        if match := pattern.search(message):
             return Symptom("nameless-function", (f"{match[1]} cannot be found by its name in the new process",))
     return None
 
 
-def _unpicklable(said: str, _context: str) -> Symptom | None:
+def _unpicklable(message: str) -> Symptom | None:
     for pattern in UNPICKLABLE:
-        if match := pattern.search(said):
+        if match := pattern.search(message):
             what = "an object of a native extension" if match[1] == "__cinit__" else f"an object of type {match[1]}"
             cause = "captured-resource" if RESOURCES.search(match[1]) else "captured-native-object"
             return Symptom(cause, (f"{what} cannot be pickled",))
     return None
 
 
-def _vocabulary(said: str, context: str) -> Symptom | None:
-    whole = f"{said}\n{context}"
-    if not NETWORK.search(said) or not VOCABULARY.search(whole):
+def _vocabulary(message: str, context: str) -> Symptom | None:
+    combined = f"{message}\n{context}"
+    if not NETWORK.search(message) or not VOCABULARY.search(combined):
         return None
-    hosts = [host for match in HOST.finditer(whole) if not (host := match[1] or match[2]).startswith(LOCAL)]
+    hosts = [host for match in HOST.finditer(combined) if not (host := match[1] or match[2]).startswith(LOCAL)]
     return Symptom("vocabulary-offline", (f"it asked {hosts[0]} and got no answer",) if hosts else ())
 
 
-def _shared_memory(said: str, _context: str) -> Symptom | None:
-    match = SHARED_MEMORY.search(said)
+def _shared_memory(message: str) -> Symptom | None:
+    match = SHARED_MEMORY.search(message)
     fix = ("Make /dev/shm larger: docker run --shm-size=8g, or mount -o remount,size=8G /dev/shm.",)
     return Symptom("memory", (f"{match[0]}: /dev/shm is too small",), fix) if match else None
 
 
-def _memory(said: str, _context: str) -> Symptom | None:
-    match = MEMORY.search(said)
-    return Symptom("memory", (match[0].strip(),)) if match and "CUDA" not in said else None
-
-
-def _processes(said: str, _context: str) -> Symptom | None:
-    match = PROCESSES.search(said)
-    return Symptom("too-many-processes", (match[0],)) if match else None
-
-
-LOOKS: tuple[Callable[[str, str], Symptom | None], ...] = (
-    _shared_memory,
-    _disk,
-    _guard,
-    _nameless,
-    _unpicklable,
-    _vocabulary,
-    _memory,
-    _processes,
-)
+def _memory(message: str) -> Symptom | None:
+    match = MEMORY.search(message)
+    return Symptom("memory", (match[0].strip(),)) if match and "CUDA" not in message else None

@@ -1,4 +1,4 @@
-"""Python's own words about how it failed: tracebacks and fatal errors, read from what a command wrote."""
+"""Parses Python tracebacks and fatal errors in a command's stderr."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ ERROR = re.compile(r"^([A-Za-z_][\w.]*)(?:: ?(.*))?$")
 FATAL = re.compile(r"Fatal Python error: (.+)$")
 THREAD = re.compile(r"^(?:Current thread|Thread) 0x")
 CHAINS = ("The above exception was the direct cause", "During handling of the above exception")
-LIBRARY = re.compile(r"^.*(?:/(?:site|dist)-packages/|/lib(?:64)?/python\d[^/]*/)")
-LIBRARIES = re.compile(r"/(?:site|dist)-packages/|/lib(?:64)?/python\d|^<|^[^/].*\.p(?:yx|xi)$")
+LIBRARY_PREFIX = re.compile(r"^.*(?:/(?:site|dist)-packages/|/lib(?:64)?/python\d[^/]*/)")
+LIBRARY_FILE = re.compile(r"/(?:site|dist)-packages/|/lib(?:64)?/python\d|^<|^[^/].*\.p(?:yx|xi)$")
+# A line that occurs this often in one stack is an endless recursion. Python prints up to 100 lines of a stack.
 REPEATED = 30
-"""A line that stands so often in one stack calls itself for ever. Python prints up to 100 lines of a stack."""
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """A line that was being run."""
+    """One line of a stack."""
 
     file: str
     line: int
@@ -31,17 +31,17 @@ class Frame:
 
     @property
     def is_users(self) -> bool:
-        """Whether it is the user's own, not a library's."""
-        return LIBRARIES.search(self.file) is None
+        """Whether it is in the user's own code, not in a library."""
+        return LIBRARY_FILE.search(self.file) is None
 
     def __str__(self) -> str:
-        near = self.file.removeprefix(os.getcwd() + os.sep) if self.is_users else LIBRARY.sub("", self.file)
-        return f"{near}:{self.line}, in {self.function}"
+        path = self.file.removeprefix(os.getcwd() + os.sep) if self.is_users else LIBRARY_PREFIX.sub("", self.file)
+        return f"{path}:{self.line}, in {self.function}"
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """An exception that was printed, or a fatal error: frames from the outermost to the innermost."""
+    """A printed exception or fatal error, with its frames from the outermost to the innermost."""
 
     kind: str
     message: str
@@ -50,36 +50,36 @@ class Failure:
     text: str
 
     @property
-    def place(self) -> Frame | None:
-        """The innermost line that is the user's own, if there is one; otherwise the innermost."""
+    def location(self) -> Frame | None:
+        """The innermost frame in the user's code, else the innermost frame."""
         users = [frame for frame in self.frames if frame.is_users]
         return next(iter([*users[-1:], *self.frames[-1:]]), None)
 
     @property
     def repeated(self) -> Frame | None:
-        """The line that is in the stack again and again, if one is. Two processes may print theirs at a time."""
+        """The frame that recurs REPEATED times, if any. Two processes may print their stacks at the same time."""
         frames = [_frame(match, []) for line in self.text.splitlines() if (match := FRAME.match(line))]
-        place, times = next(iter(collections.Counter(frames).most_common(1)), (None, 0))
-        return place if times >= REPEATED else None
+        frame, times = next(iter(collections.Counter(frames).most_common(1)), (None, 0))
+        return frame if times >= REPEATED else None
 
     @property
-    def said(self) -> str:
+    def summary(self) -> str:
         """The exception as Python prints it, on one line."""
         message = " ".join(self.message.split())
         return f"{self.kind}: {message}" if message else self.kind
 
 
 def exceptions(text: str) -> list[Failure]:
-    """The tracebacks in a text, in order."""
+    """Returns the tracebacks in a text, in order."""
     lines = text.splitlines()
-    heads = [number for number, line in enumerate(lines) if line.endswith(HEAD)]  # after a progress bar, perhaps
+    heads = [number for number, line in enumerate(lines) if line.endswith(HEAD)]  # a progress bar may precede it
     spans = itertools.pairwise([*heads, len(lines)])
-    found = [_exception(lines[head + 1 : end], _follows(lines[max(0, head - 5) : head])) for head, end in spans]
-    return [failure for failure in found if failure is not None]
+    failures = [_exception(lines[head + 1 : end], _follows(lines[max(0, head - 5) : head])) for head, end in spans]
+    return [failure for failure in failures if failure is not None]
 
 
 def last_chain(text: str) -> list[Failure]:
-    """The exceptions that led to the last one, the first of them first."""
+    """Returns the last exception with those that led to it, the first of them first."""
     chain: list[Failure] = []
     for failure in exceptions(text):
         chain = [*chain, failure] if failure.follows else [failure]
@@ -87,7 +87,7 @@ def last_chain(text: str) -> list[Failure]:
 
 
 def fatal_errors(text: str) -> list[Failure]:
-    """The fatal errors in a text, with the stack of the thread that was running."""
+    """Returns the fatal errors in a text, with the stack of the current thread."""
     lines = text.splitlines()
     heads = [number for number, line in enumerate(lines) if FATAL.search(line)]
     return [_fatal(lines[head:end]) for head, end in itertools.pairwise([*heads, len(lines)])]
@@ -111,10 +111,10 @@ def _frame(match: re.Match[str], following: list[str]) -> Frame:
 
 
 def _message(first: str, rest: list[str]) -> str:
-    """An exception's message, with the lines that still belong to it."""
+    """Joins the lines of an exception's message."""
     lines = [first]
     for line in rest:
-        is_other = (line and not line.startswith(" ")) or FRAME.match(line)  # another process may write between them
+        is_other = (line and not line.startswith(" ")) or FRAME.match(line)  # another process may interleave
         if is_other or (not line and lines[-1]):
             break
         lines.append(line)
@@ -122,13 +122,13 @@ def _message(first: str, rest: list[str]) -> str:
 
 
 def _follows(before: list[str]) -> bool:
-    """Whether a traceback says that it comes from the one before it."""
-    words = next((line for line in reversed(before) if line.strip()), "")
-    return words.startswith(CHAINS)
+    """Returns whether the lines before a traceback chain it to the previous one."""
+    last = next((line for line in reversed(before) if line.strip()), "")
+    return last.startswith(CHAINS)
 
 
 def _fatal(lines: list[str]) -> Failure:
-    """The current thread is printed last, or alone."""
+    """Parses a fatal error. The current thread is printed last, or alone."""
     starts = [number for number, line in enumerate(lines) if THREAD.match(line)]
     current = [number for number in starts if lines[number].startswith("Current")] or starts[-1:]
     frames = []

@@ -1,1 +1,1 @@
-"""What runs in the processes of an examination: the user's script, and experiments on its function."""
+"""Runs inside the probe processes: loads the user's script and experiments with its function."""

@@ -1,4 +1,4 @@
-"""The fingerprint by which datasets finds a function's results in its cache."""
+"""Computes the fingerprint by which datasets finds a function's results in its cache."""
 
 from __future__ import annotations
 
@@ -7,39 +7,38 @@ import importlib
 from collections.abc import Iterator
 from typing import Any
 
-from tokenmill.doctor.examining.answers import Hashed
+from tokenmill.doctor.examining.answers import Hashed, describe_exception
 from tokenmill.doctor.examining.inside import paths, pickling
-from tokenmill.doctor.examining.inside.raising import raised
 
 MAX_PARTS = 60
-DEEPEST = 4
+MAX_DEPTH = 4
 
 
 def fingerprint(function: Any, name: str, script: str, after_call: bool) -> Hashed:
-    """The fingerprint of the function, or what in it has none."""
+    """Returns the fingerprint of the function, or the object in it that has none."""
     hasher: Any = importlib.import_module("datasets.fingerprint").Hasher
     try:
         return Hashed(after_call, digest=hasher.hash(function))
-    except Exception as error:  # noqa: BLE001 - datasets takes a random fingerprint, whatever it is
-        why = raised(error, script)
-        return Hashed(after_call, raised=why, obstacle=pickling.obstacle(pickling.fingerprint_way(), function, name))
+    except Exception as error:  # noqa: BLE001 - datasets then uses a random fingerprint
+        obstacle = pickling.obstacle(pickling.datasets_pickler(), function, name)
+        return Hashed(after_call, raised=describe_exception(error, script), obstacle=obstacle)
 
 
 def parts(function: Any, name: str) -> dict[str, str]:
-    """The fingerprints of what the function holds, by path."""
+    """Returns the fingerprints of the objects that the function holds, by path."""
     hasher: Any = importlib.import_module("datasets.fingerprint").Hasher
-    found: dict[str, str] = {}
-    for path, value in _within(function, paths.Path(name, name), 0):
-        with contextlib.suppress(Exception):  # then it has none, and only the others can be compared
-            found[path.expression] = hasher.hash(value)
-        if len(found) >= MAX_PARTS:
+    digests: dict[str, str] = {}
+    for path, value in _nested_objects(function, paths.ObjectPath(name, name), 0):
+        with contextlib.suppress(Exception):  # an object without a fingerprint cannot be compared
+            digests[path.expression] = hasher.hash(value)
+        if len(digests) >= MAX_PARTS:
             break
-    return found
+    return digests
 
 
-def _within(value: Any, path: paths.Path, depth: int) -> Iterator[tuple[paths.Path, Any]]:
+def _nested_objects(value: Any, path: paths.ObjectPath, depth: int) -> Iterator[tuple[paths.ObjectPath, Any]]:
     for step in paths.steps(value):
-        if depth < DEEPEST and not isinstance(step[2], type) and not step[1].endswith("__doc__']"):
+        if depth < MAX_DEPTH and not isinstance(step[2], type) and not step[1].endswith("__doc__']"):
             inner = paths.extend(value, path, step)
             yield inner, step[2]
-            yield from _within(step[2], inner, depth + 1)
+            yield from _nested_objects(step[2], inner, depth + 1)

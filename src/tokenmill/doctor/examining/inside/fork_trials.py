@@ -1,4 +1,4 @@
-"""The experiments with forked children: before the parent has called the function, again, on odd texts, and after."""
+"""Calls the function in forked children: before the parent has called it, repeatedly, on unusual texts, and after."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tokenmill.doctor.examining.answers import Answer, Form, Outcome, Place, ProbeRequest, Trying
+from tokenmill.doctor.examining.answers import Answer, Form, Outcome, ProbeRequest, Trial, Trying
 from tokenmill.doctor.examining.forking import Fork
 from tokenmill.doctor.examining.inside import sample
 from tokenmill.doctor.examining.inside.worker import ProbedWorker
@@ -24,52 +24,52 @@ class ForkTrials:
     worker: ProbedWorker
     report: Callable[[Answer], None]
 
-    def fork(self) -> Outcome:
-        """Call the function in a forked child, and again if that went well; how the first one ended."""
+    def call_in_child(self) -> Outcome:
+        """Calls the function in a forked child, and in more children if that succeeds. Returns the first outcome."""
         fork = Fork(self.request.folder, self.request.most_bytes)
-        ended = fork.run("fork", self.begin_and_measure)
+        ended = fork.run("fork", self.call_and_measure)
         self.report(ended)
         if ended.outcome == "done":
             self.report(fork.run("odd texts", self.try_odd_texts))
-            self.fork_again(fork)
+            self.call_in_more_children(fork)
         return ended.outcome
 
-    def begin_and_measure(self) -> None:
-        """All that a worker does, in the child."""
-        called = self.worker.begin("fork", self.request.forms)
+    def call_and_measure(self) -> None:
+        """Runs all that a worker does, in the child."""
+        called = self.worker.try_forms("fork", self.request.forms)
         self.report(called)
         if called.form is not None:
             self.report(self.worker.measure("fork", called.form, self.request.sample_seconds))
 
-    def fork_again(self, fork: Fork) -> None:
-        """Where there are threads, a lock may be held at one fork and not at another."""
+    def call_in_more_children(self, fork: Fork) -> None:
+        """Forks repeatedly if there are threads: a lock may be held at one fork and not at another."""
         until = time.monotonic() + FORKS_SECONDS
         while machine.threads() > 1 and time.monotonic() < until:
-            ended = fork.run("fork again", lambda: self.try_once("fork again", self.request.forms))
+            ended = fork.run("fork again", lambda: self.call_once("fork again", self.request.forms))
             if ended.outcome != "done":
                 self.report(ended)
                 break
 
-    def call(self) -> Form | None:
-        """Call the function in this process; the form that it took."""
-        return self.try_once("parent", self.request.forms)
+    def call_in_parent(self) -> Form | None:
+        """Calls the function in this process. Returns the form of input that it accepted."""
+        return self.call_once("parent", self.request.forms)
 
-    def fork_after_call(self, form: Form) -> None:
-        """Call the function in a child, now that this process has called it."""
+    def call_in_child_after_parent(self, form: Form) -> None:
+        """Calls the function in a child after this process has called it."""
         fork = Fork(self.request.folder, self.request.most_bytes, idle_seconds=WARM_IDLE_SECONDS)
-        self.report(fork.run("fork after call", lambda: self.try_once("fork after call", (form,))))
+        self.report(fork.run("fork after call", lambda: self.call_once("fork after call", (form,))))
 
-    def try_once(self, place: Place, forms: tuple[Form, ...]) -> Form | None:
-        """Call the function, and report how it went."""
-        called = self.worker.begin(place, forms)
+    def call_once(self, trial: Trial, forms: tuple[Form, ...]) -> Form | None:
+        """Calls the function and reports the result."""
+        called = self.worker.try_forms(trial, forms)
         self.report(called)
         return called.form
 
     def try_odd_texts(self, form: Form | None = None) -> None:
-        """Call the function on texts that are rare but occur. It may raise: only its death is looked for."""
-        form = form or self.worker.begin("odd texts", self.request.forms).form
+        """Calls the function on rare texts that occur in practice. It may raise; only its death counts."""
+        form = form or self.worker.try_forms("odd texts", self.request.forms).form
         if form is None:
             return
         for text in sample.ODD_TEXTS:
             self.report(Trying(text[:20]))
-            self.worker.fails(form, [text])
+            self.worker.failure_on(form, [text])

@@ -1,10 +1,11 @@
-"""Loads a script in this process, statement by statement, as its own process or as a spawned child would."""
+"""Loads a script in this process, statement by statement, as the main process or a spawned child would."""
 
 from __future__ import annotations
 import __future__
 
 import ast
 import contextlib
+import inspect
 import os
 import resource
 import signal
@@ -16,10 +17,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from tokenmill.doctor.examining import guard
-from tokenmill.doctor.examining.answers import Loaded, ProbeRequest, Raised
-from tokenmill.doctor.examining.inside.naming import misnamed
-from tokenmill.doctor.examining.inside.raising import raised
-from tokenmill.doctor.examining.inside.starting import Doorkeeper, ProcessStarted, line_in
+from tokenmill.doctor.examining.answers import Loaded, Misnamed, ProbeRequest, Raised, describe_exception
+from tokenmill.doctor.examining.inside.start_guard import ProcessStartBlocked, StartGuard, line_in
 from tokenmill.system import machine
 
 MAIN = "__main__"
@@ -27,12 +26,12 @@ SPAWNED_MAIN = "__mp_main__"
 DILL_PACKAGES = ("datasets", "multiprocess", "pathos")
 
 
-class TooLate(BaseException):
-    """Loading has taken too long. Not an Exception, so that no script takes it for one of its own."""
+class LoadTimeout(BaseException):
+    """Loading took too long. A BaseException, so that scripts do not catch it."""
 
 
-class Loading:
-    """A script that is being loaded: its module, and what each of its statements took."""
+class ScriptLoader:
+    """Loads a script: holds its module and the cost of each statement."""
 
     def __init__(self, request: ProbeRequest) -> None:
         self.request = request
@@ -45,24 +44,24 @@ class Loading:
             self.source = file.read()
         self.tree = ast.parse(self.source, request.script)
 
-    def run(self, name: str, doorkeeper: Doorkeeper) -> None:
-        """Run it as the module of that name, up to what starts a process, raises or exits."""
-        self._set_stage(name)
-        wanted = (self.request.function.partition(".")[0], *self._initializer_names())
-        statements = self.tree.body if name == SPAWNED_MAIN else guard.without_start(self.tree, wanted)
+    def run(self, name: str, start_guard: StartGuard) -> None:
+        """Runs the script as a module of that name until it starts a process, raises or exits."""
+        self._install_module(name)
+        needed_names = (self.request.function.partition(".")[0], *self._initializer_names())
+        statements = self.tree.body if name == SPAWNED_MAIN else guard.statements_to_load(self.tree, needed_names)
         flags = _future_flags(self.tree)
         uses_dill = any(package.encode() in self.source for package in DILL_PACKAGES)
-        with doorkeeper.on_duty(uses_dill), self._time_limit():
+        with start_guard.active(uses_dill), self._time_limit():
             try:
                 for statement in statements:
-                    self._run_one(statement, flags)
-            except (ProcessStarted, TooLate):
+                    self._run_statement(statement, flags)
+            except (ProcessStartBlocked, LoadTimeout):
                 self.stopped = True
-            except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever the script raises is the answer
-                self.raised = raised(error, self.request.script)
+            except (Exception, SystemExit) as error:  # noqa: BLE001 - the exception is the answer
+                self.raised = describe_exception(error, self.request.script)
 
     def function(self) -> Any:
-        """The function that is examined."""
+        """Returns the function under examination."""
         value: Any = self.module
         for name in self.request.function.split("."):
             value = getattr(value, name)
@@ -70,21 +69,21 @@ class Loading:
 
     @property
     def exists(self) -> bool:
-        """Whether the script came as far as the function."""
+        """Whether loading reached the definition of the function."""
         try:
             self.function()
         except AttributeError:
             return False
         return True
 
-    def make_ready(self) -> None:
-        """Run what the script's pool runs first in each worker."""
+    def run_initializer(self) -> None:
+        """Runs the initializer of the script's pool."""
         if self.request.initializer is not None:
             call = f"({self.request.initializer})(*({self.request.initargs or '()'}))"
-            exec(compile(call, "<initializer>", "exec"), self.module.__dict__)  # noqa: S102 - the user's own words
+            exec(compile(call, "<initializer>", "exec"), self.module.__dict__)  # noqa: S102 - the user's own code
 
     def answer(self, seconds: float, line: int | None, hosts: tuple[str, ...]) -> Loaded:
-        """What loading showed."""
+        """Returns the result of loading."""
         own = [cost for cost in self.costs if not guard.is_import(cost[2])]
         exists = self.exists
         return Loaded(
@@ -97,7 +96,7 @@ class Loading:
             raised=self.raised,
             exists=exists,
             is_callable=exists and callable(self.function()),
-            names=_functions(self.module),
+            names=_function_names(self.module),
             threads=machine.threads(),
             held_bytes=machine.resident_bytes(),
             address_space=_limit(resource.RLIMIT_AS),
@@ -105,10 +104,10 @@ class Loading:
             processes=_limit(resource.RLIMIT_NPROC),
             folders=_folders(),
             hosts=hosts,
-            misnamed=misnamed(self.module, self.request.function) if exists else None,
+            misnamed=_misnamed(self.module, self.request.function) if exists else None,
         )
 
-    def _set_stage(self, name: str) -> None:
+    def _install_module(self, name: str) -> None:
         self.module.__dict__.update(__name__=name, __file__=self.request.script, __builtins__=__builtins__)
         sys.modules[MAIN] = self.module
         if name == SPAWNED_MAIN:
@@ -118,11 +117,11 @@ class Loading:
 
     @contextlib.contextmanager
     def _time_limit(self) -> Iterator[None]:
-        def ring(_: int, frame: types.FrameType | None) -> None:
+        def on_alarm(_: int, frame: types.FrameType | None) -> None:
             self.late_line = line_in(self.request.script, frame) or 0
-            raise TooLate
+            raise LoadTimeout
 
-        before = signal.signal(signal.SIGALRM, ring)
+        before = signal.signal(signal.SIGALRM, on_alarm)
         signal.setitimer(signal.ITIMER_REAL, self.request.load_seconds)
         try:
             yield
@@ -130,10 +129,10 @@ class Loading:
             signal.setitimer(signal.ITIMER_REAL, 0)
             signal.signal(signal.SIGALRM, before)
 
-    def _run_one(self, statement: ast.stmt, flags: int) -> None:
+    def _run_statement(self, statement: ast.stmt, flags: int) -> None:
         code = compile(ast.Module([statement], []), self.request.script, "exec", flags=flags, dont_inherit=True)
         started, held = time.perf_counter(), machine.resident_bytes()
-        exec(code, self.module.__dict__)  # noqa: S102 - the user asked to have this script run
+        exec(code, self.module.__dict__)  # noqa: S102 - the user asked to run this script
         self.costs.append((time.perf_counter() - started, machine.resident_bytes() - held, statement))
 
     def _initializer_names(self) -> list[str]:
@@ -143,18 +142,37 @@ class Loading:
 
 def load(
     request: ProbeRequest, name: str, hosts: Callable[[], tuple[str, ...]], report: Callable[[Loaded], None]
-) -> Loading:
-    """Load the script under that name, and report what this showed."""
-    loading = Loading(request)
+) -> ScriptLoader:
+    """Loads the script under that name and reports the result."""
+    loader = ScriptLoader(request)
     started = time.perf_counter()
 
     def finish() -> None:
-        report(loading.answer(time.perf_counter() - started, doorkeeper.line, hosts()))
+        report(loader.answer(time.perf_counter() - started, start_guard.line, hosts()))
 
-    doorkeeper = Doorkeeper(request.script, on_thread=finish)
-    loading.run(name, doorkeeper)
+    start_guard = StartGuard(request.script, on_thread=finish)
+    loader.run(name, start_guard)
     finish()
-    return loading
+    return loader
+
+
+def _misnamed(module: types.ModuleType, function: str) -> Misnamed | None:
+    """Returns what the name refers to if it is a class or an unbound method, with a name that would work."""
+    outer, _, last = function.rpartition(".")
+    owner: Any = module
+    for name in outer.split(".") if outer else ():
+        owner = getattr(owner, name)
+    value = getattr(owner, last)
+    if isinstance(value, type):
+        return Misnamed("class", _instance_name(module, value))
+    if isinstance(owner, type) and isinstance(inspect.getattr_static(owner, last), types.FunctionType):
+        return Misnamed("method", f"{_instance_name(module, owner)}.{last}")
+    return None
+
+
+def _instance_name(module: types.ModuleType, kind: type) -> str:
+    names = (name for name, value in vars(module).items() if type(value) is kind)
+    return next(names, kind.__name__.lower())
 
 
 def _future_flags(tree: ast.Module) -> int:
@@ -166,7 +184,7 @@ def _future_flags(tree: ast.Module) -> int:
     return flags
 
 
-def _functions(module: types.ModuleType) -> tuple[str, ...]:
+def _function_names(module: types.ModuleType) -> tuple[str, ...]:
     return tuple(
         name
         for name, value in vars(module).items()
@@ -181,7 +199,7 @@ def _limit(which: int) -> int | None:
 
 
 def _folders() -> tuple[str, ...]:
-    """Where datasets writes its cache, and where temporary files go."""
+    """Returns where datasets writes its cache, and the folder for temporary files."""
     config: Any = sys.modules.get("datasets.config")
     if config is not None:
         cache = str(config.HF_DATASETS_CACHE)

@@ -1,4 +1,4 @@
-"""Refuses this process the network, and keeps the names of the hosts it asked for. It may ask this machine itself."""
+"""Blocks the network for this process, except to this machine, and records the hosts that it tried to reach."""
 
 from __future__ import annotations
 
@@ -12,38 +12,38 @@ from typing import Any
 PROXIES = {"http_proxy", "https_proxy", "all_proxy"}
 
 
-class Refusal:
-    """Refuses from the moment it is made. `hosts` are those that were asked for, `proxy` one that was set."""
+class NetworkBlock:
+    """Blocks the network from its creation on. `hosts` were requested; `proxy` was set in the environment."""
 
     def __init__(self) -> None:
         self.hosts: list[str] = []
         self.proxy: str | None = None
         sys.addaudithook(self._audit)
 
-    def forget_proxies(self) -> None:
-        """Take proxies out of the environment, so that the hosts behind them are asked for by name."""
+    def remove_proxies(self) -> None:
+        """Removes proxies from the environment, so that hosts behind them are requested by name."""
         for name in [name for name in os.environ if name.lower() in PROXIES]:
             self.proxy = os.environ.pop(name) or self.proxy
 
     def _audit(self, event: str, arguments: tuple[Any, ...]) -> None:
-        if event == "socket.getaddrinfo" and not is_here(arguments[0]):
-            self._note(arguments[0], arguments[1])
+        if event == "socket.getaddrinfo" and not is_local(arguments[0]):
+            self._record(arguments[0], arguments[1])
             raise socket.gaierror(socket.EAI_AGAIN, "the network is refused while tokenmill doctor looks")
         if event == "socket.connect":
             address = arguments[1]
-            if isinstance(address, tuple) and not is_here(address[0]):
-                self._note(address[0], address[1])
+            if isinstance(address, tuple) and not is_local(address[0]):
+                self._record(address[0], address[1])
                 raise OSError(errno.ENETUNREACH, "the network is refused while tokenmill doctor looks")
 
-    def _note(self, host: Any, port: Any) -> None:
+    def _record(self, host: Any, port: Any) -> None:
         name = host.decode(errors="replace") if isinstance(host, bytes) else str(host)
-        told = f"{name}:{port}" if port else name
-        if told not in self.hosts:
-            self.hosts.append(told)
+        address = f"{name}:{port}" if port else name
+        if address not in self.hosts:
+            self.hosts.append(address)
 
 
-def is_here(host: Any) -> bool:
-    """Whether a host is this machine."""
+def is_local(host: Any) -> bool:
+    """Returns whether a host is this machine."""
     name = host.decode(errors="replace") if isinstance(host, bytes) else host
     if name in {None, "", "localhost"}:
         return True

@@ -1,4 +1,4 @@
-"""What sort of thing an object is that cannot be pickled."""
+"""Classifies objects that cannot be pickled."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 from tokenmill.doctor.examining.answers import ObstacleKind
 
 FUNCTIONS = (types.FunctionType, type)
-SORTS: tuple[tuple[str, tuple[type, ...]], ...] = (
+SORTS_BY_TYPE: tuple[tuple[str, tuple[type, ...]], ...] = (
     ("function", FUNCTIONS),
     ("handler", (logging.Handler,)),
     ("file", (io.IOBase,)),
@@ -23,7 +23,7 @@ SORTS: tuple[tuple[str, tuple[type, ...]], ...] = (
     ("generator", (types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType)),
     ("frame", (types.FrameType, types.TracebackType)),
 )
-NAMES = (  # for types that are not worth an import: what their names end with
+NAME_ENDINGS = (  # endings of type names, to avoid importing the types
     ("lock", ("lock", "semaphore", "condition", "event", "barrier")),
     ("connection", ("connection", "cursor", "session", "client", "pool", "executor", "channel", "engine")),
     ("queue", ("queue",)),
@@ -32,7 +32,7 @@ TOKENIZERS = ("CoreBPE", "gigatoken")
 
 
 def kind_of(value: Any) -> ObstacleKind:
-    """Which of the three causes this object is: nameless, native or a resource."""
+    """Returns which of the three causes an object is: nameless, native or resource."""
     sort = sort_of(value)
     if sort == "function":
         return "nameless"
@@ -40,21 +40,21 @@ def kind_of(value: Any) -> ObstacleKind:
 
 
 def sort_of(value: Any) -> str:
-    """What to call it: a lock, a file, ...; `native` for other objects of native code, else `object`."""
+    """Returns the sort of an object: lock, file, ...; `native` for other native objects, else `object`."""
     name = type_name(value)
-    if any(mark in name for mark in TOKENIZERS):
+    if any(part in name for part in TOKENIZERS):
         return "tokenizer"
-    for sort, types_ in SORTS:
+    for sort, types_ in SORTS_BY_TYPE:
         if isinstance(value, types_):
             return sort
-    for sort, endings in NAMES:
+    for sort, endings in NAME_ENDINGS:
         if type(value).__name__.lower().endswith(endings):
             return sort
     return "native" if is_native(type(value)) else "object"
 
 
 def type_name(value: Any) -> str:
-    """The type with its module, without one that says nothing; of functions, what is special about them."""
+    """Returns the qualified type name, without uninformative modules. Functions are described instead."""
     if isinstance(value, types.FunctionType):
         outer = value.__qualname__.rpartition(".<locals>")[0]
         return "lambda" if value.__name__ == "<lambda>" else f"function defined in {outer}" if outer else "function"
@@ -64,7 +64,7 @@ def type_name(value: Any) -> str:
 
 
 def is_native(kind: type) -> bool:
-    """Whether a type is written in C, Rust or the like."""
+    """Returns whether a type is implemented in C, Rust or another native language."""
     if any(isinstance(member, types.FunctionType) for member in vars(kind).values()):
         return False
     module = sys.modules.get(kind.__module__)
@@ -73,7 +73,7 @@ def is_native(kind: type) -> bool:
 
 
 def vocabulary_of(value: Any) -> str | None:
-    """The name of the vocabulary if this is the core of one that tiktoken knows by name."""
+    """Returns the name of the tiktoken vocabulary that this object is the core of, or None."""
     registry: Any = sys.modules.get("tiktoken.registry")
-    known = dict(registry.ENCODINGS) if registry is not None else {}
-    return next((name for name, encoding in known.items() if getattr(encoding, "_core_bpe", None) is value), None)
+    encodings = dict(registry.ENCODINGS) if registry is not None else {}
+    return next((name for name, encoding in encodings.items() if getattr(encoding, "_core_bpe", None) is value), None)

@@ -1,6 +1,6 @@
-"""The way from an object to one that it holds, as Python that a person can type: closures, attributes, items, globals.
+"""Finds the path from an object to one that it holds, as a Python expression: closures, attributes, items, globals.
 
-Objects are found by identity, so evaluating the path gives the very object.
+Objects are compared by identity, so evaluating the path returns the same object.
 """
 
 from __future__ import annotations
@@ -13,51 +13,51 @@ from dataclasses import dataclass
 from typing import Any
 
 MAX_OBJECTS = 200_000
-PLAIN = (str, bytes, bytearray, int, float, complex, type(None), type(...), types.CodeType, types.ModuleType)
-KEYS = (str, bytes, int, float, type(None))
+LEAF_TYPES = (str, bytes, bytearray, int, float, complex, type(None), type(...), types.CodeType, types.ModuleType)
+LITERAL_KEYS = (str, bytes, int, float, type(None))
 
+# The text before and after the holder's expression, and the object that the whole evaluates to.
 Step = tuple[str, str, Any]
-"""What stands before and after the holder's expression, and the object that this gives."""
 
 
 @dataclass(frozen=True, slots=True)
-class Path:
-    """Where an object is: as an expression, and as the script's own names call it."""
+class ObjectPath:
+    """Where an object is: as an expression, and with the variable names of the script."""
 
     expression: str
-    spoken: str
+    source_name: str
 
 
-def find(root: Any, target: Any, name: str) -> Path | None:
-    """The shortest way from the object called `name` to the target; None if there is none."""
-    seen: dict[int, Any] = {id(root): root}  # the objects are kept, so that no number is given twice
-    waiting = deque([(root, Path(name, name))])
-    while waiting and len(seen) < MAX_OBJECTS:
-        holder, path = waiting.popleft()
+def find(root: Any, target: Any, name: str) -> ObjectPath | None:
+    """Returns the shortest path from the object called `name` to the target, or None."""
+    seen: dict[int, Any] = {id(root): root}  # keeps the objects alive, so that no id is reused
+    queue = deque([(root, ObjectPath(name, name))])
+    while queue and len(seen) < MAX_OBJECTS:
+        holder, path = queue.popleft()
         if holder is target:
             return path
         for step in steps(holder):
             held = step[2]
-            if id(held) not in seen and (held is target or not isinstance(held, PLAIN)):
+            if id(held) not in seen and (held is target or not isinstance(held, LEAF_TYPES)):
                 seen[id(held)] = held
-                waiting.append((held, extend(holder, path, step)))
+                queue.append((held, extend(holder, path, step)))
     return None
 
 
-def extend(holder: Any, path: Path, step: Step) -> Path:
-    """The path of what a step leads to."""
+def extend(holder: Any, path: ObjectPath, step: Step) -> ObjectPath:
+    """Returns the path of the object that a step leads to."""
     before, after, held = step
     expression = f"{before}{path.expression}{after}"
-    spoken = f"{before}{path.spoken}{after}"
+    source_name = f"{before}{path.source_name}{after}"
     if isinstance(holder, types.FunctionType):
-        spoken = _variable(holder, held, after) or spoken
-    return Path(expression, spoken)
+        source_name = _variable_name(holder, held, after) or source_name
+    return ObjectPath(expression, source_name)
 
 
 def steps(holder: Any) -> Iterator[Step]:
-    """Each object that this one holds, with how to get at it."""
+    """Yields each object that this one holds, with how to reach it."""
     if isinstance(holder, types.FunctionType):
-        yield from _of_function(holder)
+        yield from _function_steps(holder)
     elif isinstance(holder, types.MethodType | types.BuiltinMethodType):
         yield "", ".__self__", holder.__self__
     elif isinstance(holder, functools.partial):
@@ -65,7 +65,7 @@ def steps(holder: Any) -> Iterator[Step]:
         yield from (("", f".args[{index}]", held) for index, held in enumerate(holder.args))
         yield from (("", f".keywords[{key!r}]", held) for key, held in holder.keywords.items())
     elif isinstance(holder, Mapping):
-        yield from _of_mapping(holder)
+        yield from _mapping_steps(holder)
     elif isinstance(holder, list | tuple | deque):
         yield from (("", f"[{index}]", held) for index, held in enumerate(holder))
     elif isinstance(holder, set | frozenset):
@@ -74,12 +74,12 @@ def steps(holder: Any) -> Iterator[Step]:
         yield "", ".__func__", holder.__func__
     elif isinstance(holder, property):
         yield from (("", f".{name}", getattr(holder, name)) for name in ("fget", "fset", "fdel"))
-    yield from _attributes(holder)
+    yield from _attribute_steps(holder)
 
 
-def _of_function(function: types.FunctionType) -> Iterator[Step]:
+def _function_steps(function: types.FunctionType) -> Iterator[Step]:
     for index, cell in enumerate(function.__closure__ or ()):
-        if cell != types.CellType():  # an empty cell has nothing to give
+        if cell != types.CellType():  # reading an empty cell raises
             yield "", f".__closure__[{index}].cell_contents", cell.cell_contents
     yield from (("", f".__defaults__[{index}]", held) for index, held in enumerate(function.__defaults__ or ()))
     yield from (("", f".__kwdefaults__[{key!r}]", held) for key, held in (function.__kwdefaults__ or {}).items())
@@ -89,27 +89,27 @@ def _of_function(function: types.FunctionType) -> Iterator[Step]:
 
 
 def global_names(code: types.CodeType) -> Iterator[str]:
-    """The names that a function looks up outside itself, also in the functions defined in it."""
+    """Yields the names that a function and its inner functions look up outside themselves."""
     yield from code.co_names
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
             yield from global_names(constant)
 
 
-def _of_mapping(mapping: Mapping[Any, Any]) -> Iterator[Step]:
+def _mapping_steps(mapping: Mapping[Any, Any]) -> Iterator[Step]:
     try:
         items = list(mapping.items())
-    except Exception:  # noqa: BLE001 - a mapping of the user's may refuse, and then holds nothing we can reach
+    except Exception:  # noqa: BLE001 - a user's mapping may raise; then its items cannot be reached
         return
     for index, (key, held) in enumerate(items):
-        if isinstance(key, KEYS):
+        if isinstance(key, LITERAL_KEYS):
             yield "", f"[{key!r}]", held
         else:
             yield "list(", f")[{index}]", key
             yield "list(", f".values())[{index}]", held
 
 
-def _attributes(holder: Any) -> Iterator[Step]:
+def _attribute_steps(holder: Any) -> Iterator[Step]:
     own = getattr(holder, "__dict__", None)
     if isinstance(own, dict | types.MappingProxyType):
         for name, held in list(own.items()):
@@ -118,7 +118,7 @@ def _attributes(holder: Any) -> Iterator[Step]:
                 yield "", f".{name}" if dotted else f".__dict__[{name!r}]", held
     if isinstance(holder, type):
         return
-    for name in _slots(type(holder)):
+    for name in _slot_names(type(holder)):
         try:
             yield "", f".{name}", object.__getattribute__(holder, name)
         except AttributeError:
@@ -126,7 +126,7 @@ def _attributes(holder: Any) -> Iterator[Step]:
     yield "", ".__class__", type(holder)
 
 
-def _slots(kind: type) -> Iterator[str]:
+def _slot_names(kind: type) -> Iterator[str]:
     return (
         name
         for base in kind.__mro__
@@ -135,8 +135,8 @@ def _slots(kind: type) -> Iterator[str]:
     )
 
 
-def _variable(function: types.FunctionType, held: Any, after: str) -> str | None:
-    """What the function's own text calls the object, for variables of an outer function or of the module."""
+def _variable_name(function: types.FunctionType, held: Any, after: str) -> str | None:
+    """Returns the name of the closure or global variable that holds the object, or None."""
     if after.startswith(".__closure__["):
         return function.__code__.co_freevars[int(after[len(".__closure__[") :].partition("]")[0])]
     if after.startswith(".__globals__["):

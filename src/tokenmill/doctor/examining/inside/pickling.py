@@ -1,6 +1,6 @@
-"""Whether an object can be pickled as each library does it, and if not, what in it cannot, and where that is.
+"""Tests whether an object can be pickled by each library, and finds the object inside it that cannot.
 
-Runs in a process that has loaded the script, never in the doctor's own.
+Runs in a process that has loaded the script, never in the doctor's process.
 """
 
 from __future__ import annotations
@@ -19,45 +19,46 @@ from tokenmill.doctor.examining.answers import Obstacle, Part
 from tokenmill.doctor.examining.inside import paths
 from tokenmill.doctor.examining.inside.obstacles import kind_of, sort_of, type_name, vocabulary_of
 
-LARGE_SHARE = 0.6
+# A part is reported if it is at least this fraction of the pickled bytes.
+LARGE_FRACTION = 0.6
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
-    """A way of pickling: `trail` gives the objects it was at when it failed, outermost first."""
+class Pickler:
+    """A pickler. `trail` returns the objects that were being pickled at the failure, outermost first."""
 
     name: str
     dumps: Callable[[Any], bytes]
     trail: Callable[[Any], list[Any]]
 
 
-def ways(names: tuple[str, ...]) -> Iterator[Way]:
-    """Those of the named ways that are installed: pickle, dill (as multiprocess does it for datasets), cloudpickle."""
+def installed_picklers(names: tuple[str, ...]) -> Iterator[Pickler]:
+    """Yields those of the named picklers that are installed: pickle, dill (as multiprocess uses it), cloudpickle."""
     for name in names:
         try:
-            yield {"pickle": _pickle, "dill": _dill, "cloudpickle": _cloudpickle}[name]()
+            yield {"pickle": _stock_pickler, "dill": _dill_pickler, "cloudpickle": _cloud_pickler}[name]()
         except ImportError:
             continue
 
 
-def fingerprint_way() -> Way:
-    """How datasets pickles a function to hash it: with all globals that it uses."""
+def datasets_pickler() -> Pickler:
+    """Returns the pickler with which datasets hashes a function, including the globals that it uses."""
     module: Any = importlib.import_module("datasets.utils._dill")
-    return Way("datasets", module.dumps, lambda value: _trail(module.Pickler, value, recurse=True))
+    return Pickler("datasets", module.dumps, lambda value: _trail(module.Pickler, value, recurse=True))
 
 
-def obstacle(way: Way, value: Any, name: str) -> Obstacle:
-    """What keeps the object called `name` from being pickled in this way."""
-    trail = _up_to_handler(way, way.trail(value)) or [value]
+def obstacle(pickler: Pickler, value: Any, name: str) -> Obstacle:
+    """Returns what keeps the object called `name` from being pickled."""
+    trail = _up_to_handler(pickler, pickler.trail(value)) or [value]
     for culprit in reversed(trail):
         path = paths.find(value, culprit, name)
-        if path is not None and (culprit is trail[-1] or fails(way, culprit)):
+        if path is not None and (culprit is trail[-1] or fails(pickler, culprit)):
             break
     else:
-        culprit, path = value, paths.Path(name, name)
+        culprit, path = value, paths.ObjectPath(name, name)
     return Obstacle(
         path=path.expression,
-        spoken=path.spoken,
+        spoken=path.source_name,
         type=type_name(culprit),
         kind=kind_of(culprit),
         sort=sort_of(culprit),
@@ -65,109 +66,109 @@ def obstacle(way: Way, value: Any, name: str) -> Obstacle:
     )
 
 
-def _up_to_handler(way: Way, trail: list[Any]) -> list[Any]:
-    """The trail as far as a handler of logging: what is wrong is to hold that, and not its lock."""
-    for place, value in enumerate(trail):
-        if isinstance(value, logging.Handler) and fails(way, value):
-            return trail[: place + 1]
+def _up_to_handler(pickler: Pickler, trail: list[Any]) -> list[Any]:
+    """Cuts the trail at a logging handler: the mistake is to hold the handler, not its lock."""
+    for index, value in enumerate(trail):
+        if isinstance(value, logging.Handler) and fails(pickler, value):
+            return trail[: index + 1]
     return trail
 
 
-def largest(way: Way, value: Any, name: str) -> Part | None:
-    """The part that makes up most of the pickled bytes, as deep inside as one part does."""
-    total, path, found = len(way.dumps(value)), paths.Path(name, name), None
+def largest(pickler: Pickler, value: Any, name: str) -> Part | None:
+    """Returns the innermost part that makes up most of the pickled bytes, or None."""
+    total, path, part = len(pickler.dumps(value)), paths.ObjectPath(name, name), None
     while True:
-        parts = [(_size(way, step[2]), step) for step in paths.steps(value) if not isinstance(step[2], type)]
-        bytes_, step = max(parts, key=lambda part: part[0], default=(0, ("", "", None)))
-        if bytes_ < LARGE_SHARE * total or len(path.expression) > 200:
-            return found
+        parts = [(_size(pickler, step[2]), step) for step in paths.steps(value) if not isinstance(step[2], type)]
+        size, step = max(parts, key=lambda item: item[0], default=(0, ("", "", None)))
+        if size < LARGE_FRACTION * total or len(path.expression) > 200:
+            return part
         path = paths.extend(value, path, step)
-        value, found = step[2], Part(path.expression, bytes_, type_name(step[2]))
+        value, part = step[2], Part(path.expression, size, type_name(step[2]))
 
 
-def fails(way: Way, value: Any) -> bool:
-    """Whether the object by itself cannot be pickled."""
+def fails(pickler: Pickler, value: Any) -> bool:
+    """Returns whether the object by itself cannot be pickled."""
     try:
-        way.dumps(value)
-    except Exception:  # noqa: BLE001 - whatever pickling raises, it failed
+        pickler.dumps(value)
+    except Exception:  # noqa: BLE001 - pickling may raise anything
         return True
     return False
 
 
-def _size(way: Way, value: Any) -> int:
+def _size(pickler: Pickler, value: Any) -> int:
     try:
-        return len(way.dumps(value))
-    except Exception:  # noqa: BLE001 - what cannot be pickled alone is not part of what was pickled
+        return len(pickler.dumps(value))
+    except Exception:  # noqa: BLE001 - a part that cannot be pickled alone was not pickled
         return 0
 
 
-def _pickle() -> Way:
+def _stock_pickler() -> Pickler:
     forking = multiprocessing.reduction.ForkingPickler
 
-    class Stock(pickle._Pickler):  # noqa: SLF001 - only this one can be followed
+    class StockPickler(pickle._Pickler):  # noqa: SLF001 - only the Python implementation can be traced
         dispatch = _stock_dispatch()
 
         def __init__(self, file: io.BytesIO) -> None:
             super().__init__(file)
             self.dispatch_table = forking(io.BytesIO()).dispatch_table
 
-    return Way("pickle", lambda value: bytes(forking.dumps(value)), lambda value: _trail(Stock, value))
+    return Pickler("pickle", lambda value: bytes(forking.dumps(value)), lambda value: _trail(StockPickler, value))
 
 
 def _stock_dispatch() -> dict[type, Any]:
-    """How pickle saves each type, without what dill adds as soon as it is imported."""
+    """Returns how pickle saves each type, without the additions of dill."""
     stock: Any = pickle._Pickler  # noqa: SLF001
     own = {kind: save for kind, save in stock.dispatch.items() if save.__module__ == "pickle"}
     return {**own, dict: stock.save_dict, type: stock.save_type, types.FunctionType: stock.save_global}
 
 
-def _dill() -> Way:
-    importlib.import_module("dill")  # without it multiprocess falls back on pickle
+def _dill_pickler() -> Pickler:
+    importlib.import_module("dill")  # without it, multiprocess falls back to pickle
     forking: Any = importlib.import_module("multiprocess.reduction").ForkingPickler
-    return Way("dill", lambda value: bytes(forking.dumps(value)), lambda value: _trail(forking, value))
+    return Pickler("dill", lambda value: bytes(forking.dumps(value)), lambda value: _trail(forking, value))
 
 
-def _cloudpickle() -> Way:
+def _cloud_pickler() -> Pickler:
     module: Any = importlib.import_module("cloudpickle")
 
     def trail(value: Any) -> list[Any]:
-        seen: list[Any] = []
+        recorded: list[Any] = []
 
-        class Noting(module.Pickler):  # type: ignore[misc]
+        class RecordingCloudPickler(module.Pickler):  # type: ignore[misc]
             def reducer_override(self, value: Any) -> Any:
-                seen.append(value)
+                recorded.append(value)
                 return super().reducer_override(value)
 
         try:
-            Noting(io.BytesIO()).dump(value)
-        except Exception:  # noqa: BLE001 - that it fails is known; only the trail is wanted
-            return seen
+            RecordingCloudPickler(io.BytesIO()).dump(value)
+        except Exception:  # noqa: BLE001 - the failure is expected; only the trail matters
+            return recorded
         return []
 
-    return Way("cloudpickle", module.dumps, trail)
+    return Pickler("cloudpickle", module.dumps, trail)
 
 
-def _trail(pickler: Any, value: Any, **options: Any) -> list[Any]:
-    """The objects under way when a pickler that is written in Python fails."""
-    under_way: list[Any] = []
+def _trail(pickler_class: Any, value: Any, **options: Any) -> list[Any]:
+    """Returns the objects that were being pickled when a pickler written in Python failed."""
+    active: list[Any] = []
     at_failure: list[Any] = []
     failure: list[BaseException] = []
 
-    class Noting(pickler):  # type: ignore[misc]
+    class RecordingPickler(pickler_class):  # type: ignore[misc]
         def save(self, value: Any, save_persistent_id: bool = True) -> Any:
-            under_way.append(value)
+            active.append(value)
             try:
                 return super().save(value, save_persistent_id)
             except Exception as error:
                 if error not in failure:
-                    failure[:], at_failure[:] = [error], under_way
+                    failure[:], at_failure[:] = [error], active
                 raise
             finally:
-                under_way.pop()
+                active.pop()
 
-    Noting.__module__ = pickler.__module__  # dill goes by the name of the module that a pickler is from
+    RecordingPickler.__module__ = pickler_class.__module__  # dill checks the module name of the pickler
     try:
-        Noting(io.BytesIO(), **options).dump(value)
-    except Exception:  # noqa: BLE001 - that it fails is known; only the trail is wanted
+        RecordingPickler(io.BytesIO(), **options).dump(value)
+    except Exception:  # noqa: BLE001 - the failure is expected; only the trail matters
         return at_failure
     return []

@@ -1,1 +1,1 @@
-"""What the experiments mean: each module looks at one thing, and gives a line of the table and its findings."""
+"""Interprets the experiments. Each module covers one topic and returns a table row and its findings."""

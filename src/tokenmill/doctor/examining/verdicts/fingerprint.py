@@ -1,4 +1,4 @@
-"""Whether datasets will know the function again."""
+"""Judges whether datasets recognizes the function in its cache."""
 
 from __future__ import annotations
 
@@ -8,36 +8,36 @@ from tokenmill.doctor.examining.case import Case, Verdict
 
 
 def fingerprint(case: Case) -> Verdict:
-    """Whether the function has the same fingerprint in every process."""
+    """Judges whether the function has the same fingerprint in every process."""
     hashed = case.parent.all(Hashed)
-    before = next((answer for answer in hashed if not answer.after_call), None)
-    if before is None:
+    first = next((answer for answer in hashed if not answer.after_call), None)
+    if first is None:
         return Check("fingerprint", "ok", "not looked at: datasets is not used"), []
-    if before.digest is None:
-        return _same_obstacle(case) or _none(before)
-    again = case.hash_again.first(Hashed) if case.hash_again is not None else None
-    if again is not None and again.digest != before.digest:
+    if first.digest is None:
+        return _same_obstacle(case) or _unhashable(first)
+    second = case.hash_again.first(Hashed) if case.hash_again is not None else None
+    if second is not None and second.digest != first.digest:
         return _differs(case)
     after = next((answer for answer in hashed if answer.after_call), None)
-    changes = after is not None and after.digest != before.digest
+    changes = after is not None and after.digest != first.digest
     return Check("fingerprint", "ok", "the same in two processes" + "; another after a call" * changes), []
 
 
 def _same_obstacle(case: Case) -> Verdict | None:
-    """What cannot be sent cannot be hashed either; one finding is enough."""
+    """Returns a check without a finding if the function cannot be sent: the same object prevents both."""
     sent = next((answer for answer in case.parent.all(Pickled) if answer.pickler == "dill"), None)
     if sent is None or sent.raised is None:
         return None
     return Check("fingerprint", "ok", "none, as long as it cannot be sent"), []
 
 
-def _none(hashed: Hashed) -> Verdict:
+def _unhashable(hashed: Hashed) -> Verdict:
     obstacle, raised = hashed.obstacle, hashed.raised
     evidence = [f"{obstacle.path} is a {obstacle.type}"] if obstacle is not None else []
     evidence += [f"datasets cannot hash it: {raised.type}: {raised.message}"] if raised is not None else []
-    found = finding("unstable-fingerprint", "warning", *evidence, "so each run gets a random fingerprint")
-    words = f"none: {obstacle.path} cannot be hashed" if obstacle is not None else "none"
-    return Check("fingerprint", "warning", words), [found]
+    result = finding("unstable-fingerprint", "warning", *evidence, "so each run gets a random fingerprint")
+    summary = f"none: {obstacle.path} cannot be hashed" if obstacle is not None else "none"
+    return Check("fingerprint", "warning", summary), [result]
 
 
 def _differs(case: Case) -> Verdict:

@@ -1,4 +1,4 @@
-"""What to change, as code, for each sort of thing that cannot be sent."""
+"""The fixes, as code, for each sort of object that cannot be sent."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ FIXES = {
 
 
 def obstacle_fix(obstacle: Obstacle) -> tuple[str, ...] | None:
-    """The change that does away with an obstacle; None for the cause's own."""
+    """Returns the fix for an obstacle, or None for the default fix of the cause."""
     if obstacle.sort == "tokenizer":
         other = "" if obstacle.vocabulary else "  # or the name or file of your vocabulary"
         call = f'    tokenize = tokenmill.tokenize_fn("{obstacle.vocabulary or "gpt2"}"){other}'
@@ -55,7 +55,7 @@ def obstacle_fix(obstacle: Obstacle) -> tuple[str, ...] | None:
 
 
 def vocabulary_fix(message: str, tree: ast.Module) -> tuple[str, ...]:
-    """How to fetch the vocabulary that was asked for, as the address in an error or else the script tells its name."""
+    """Returns how to download the vocabulary, whose name is taken from the URL in an error or from the script."""
     address = VOCABULARY_URL.search(message)
     name = address[1] if address else _encoding(tree)
     fix = CAUSES["vocabulary-offline"].fix
@@ -63,7 +63,7 @@ def vocabulary_fix(message: str, tree: ast.Module) -> tuple[str, ...]:
 
 
 def _encoding(tree: ast.Module) -> str | None:
-    """The name in the script's call of get_encoding, if it is the same in all."""
+    """Returns the encoding that the script passes to get_encoding, or None if calls differ."""
     names = {
         call.args[0].value
         for call in calls(tree)

@@ -1,4 +1,4 @@
-"""Whether a forked child hangs, for the threads that its parent had."""
+"""Judges whether a forked child hangs because of its parent's threads."""
 
 from __future__ import annotations
 
@@ -12,38 +12,37 @@ QUICK_SECONDS = 2.0
 
 
 def forks(case: Case) -> Verdict:
-    """Whether the function hangs in a forked child."""
+    """Judges whether the function hangs in a forked child."""
     if case.ended("fork") is None:
         return Check("fork", "ok", f"not used: workers are started by {case.script.start_method}"), []
     hung = next((answer for answer in case.parent.all(Ended) if hangs(case, answer)), None)
     threads = humanize.count(case.loaded.threads, "thread")
     if hung is None:
-        words = f"{threads} at the fork" if case.loaded.threads == 1 else f"{threads} at the fork, but no child hung"
-        return Check("fork", "ok", words), []
+        summary = f"{threads} at the fork" if case.loaded.threads == 1 else f"{threads} at the fork, but no child hung"
+        return Check("fork", "ok", summary), []
     if hung.place == "odd texts":
         return Check("fork", "ok", f"{threads} at the fork; very slow on odd texts"), []
     if hung.place == "fork after call" and case.script.called_at is None:
         return Check("fork", "ok", f"{threads} at the fork (a child would hang if the parent called it first)"), []
-    found = _hang(case, hung)
-    return Check("fork", found.level, f"{humanize.count(hung.threads, 'thread')} at the fork, and the child hangs"), [
-        found
-    ]
+    hang = _hang_finding(case, hung)
+    summary = f"{humanize.count(hung.threads, 'thread')} at the fork, and the child hangs"
+    return Check("fork", hang.level, summary), [hang]
 
 
 def hangs(case: Case, ended: Ended) -> bool:
-    """Whether a child hung for the fork: a call that takes long, or gives no answer, in the parent too does not."""
+    """Returns whether a child hung because of the fork. A call that is slow in the parent too does not count."""
     if ended.outcome == "hung":
-        return not case.parent_is_silent
+        return not case.parent_timed_out
     called = case.called("parent")
     answered = ended.place == "fork" and case.called("fork") is not None
     is_quick = called is not None and called.form is not None and called.seconds < QUICK_SECONDS
     return ended.outcome == "slow" and is_quick and not answered
 
 
-def _hang(case: Case, hung: Ended) -> Finding:
+def _hang_finding(case: Case, hung: Ended) -> Finding:
     called = case.called("parent")
     evidence = [f"a forked child does not come back from {script_line(case, hung.stack)}"]
-    evidence += [f"there it waits in {place}" for place in hung.stack[:1] if case.target.path not in place]
+    evidence += [f"there it waits in {frame}" for frame in hung.stack[:1] if case.target.path not in frame]
     if hung.threads == 1 and (called is None or called.form is None):
         return finding("hang", "problem", *evidence, fix=("Look at what it waits for there.",))
     evidence.append(f"its parent had {humanize.count(hung.threads, 'thread')} at the fork")

@@ -1,4 +1,4 @@
-"""What loading the script costs and starts, in the process that starts the others and in those."""
+"""Judges what loading the script costs and starts, in the main process and in new workers."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ LARGE_BYTES = 300_000_000
 
 
 def imports(case: Case) -> Verdict:
-    """Whether new processes can import the script, and what it costs them."""
+    """Judges whether new processes can import the script, and what it costs them."""
     loaded = case.loaded if case.spawned is None else case.spawned.first(Loaded)
     if loaded is None:
         why = "the workers do not import the script" if not case.script.imports_main else "a new process did not finish"
         return Check("import", "ok", why), []
     findings = _findings(case, loaded) if case.spawned is not None else []
-    words = f"{humanize.duration(loaded.seconds)}, {'once' if case.spawned is None else 'in each process'}"
+    summary = f"{humanize.duration(loaded.seconds)}, {'once' if case.spawned is None else 'in each process'}"
     if loaded.late_line is not None:
-        words += f"; not done at {case.target.line(loaded.late_line)}"
+        summary += f"; not done at {case.target.line(loaded.late_line)}"
     elif loaded.raised is not None:
-        words += f"; stops at {case.target.line(loaded.raised.line)} ({loaded.raised.type})"
-    return Check("import", findings[0].level if findings else "ok", words), findings
+        summary += f"; stops at {case.target.line(loaded.raised.line)} ({loaded.raised.type})"
+    return Check("import", findings[0].level if findings else "ok", summary), findings
 
 
 def script_line(case: Case, stack: tuple[str, ...]) -> str:
-    """The place in the script that a stack went through, with its text."""
-    places = [place.rpartition(":")[2].rstrip(")") for place in stack if f"({case.target.path}:" in place]
-    return case.target.line(int(places[-1]) if places else None)
+    """Returns the outermost line of the script in a stack, with its text."""
+    lines = [frame.rpartition(":")[2].rstrip(")") for frame in stack if f"({case.target.path}:" in frame]
+    return case.target.line(int(lines[-1]) if lines else None)
 
 
 def _findings(case: Case, loaded: Loaded) -> list[Finding]:
@@ -41,7 +41,8 @@ def _findings(case: Case, loaded: Loaded) -> list[Finding]:
     raised = loaded.raised
     if raised is not None and not loaded.hosts and case.loaded.raised is None:
         where = case.target.line(raised.line)
-        return [finding("own-exception", "problem", f"a new process that imports the script ends: {where}", f"{raised.type}: {raised.message}")]  # fmt: skip  # noqa: E501
+        evidence = (f"a new process that imports the script ends: {where}", f"{raised.type}: {raised.message}")
+        return [finding("own-exception", "problem", *evidence)]
     if loaded.own_seconds > LONG_SECONDS or loaded.own_bytes > LARGE_BYTES:
         seconds, memory = humanize.duration(loaded.own_seconds), humanize.size(max(0, loaded.own_bytes))
         took = f"{seconds} and {memory}, imports not counted"

@@ -1,4 +1,4 @@
-"""Whether the function can be sent to its workers, and how much is sent with it."""
+"""Judges whether the function can be sent to its workers, and how much is sent with it."""
 
 from __future__ import annotations
 
@@ -18,51 +18,50 @@ LIBRARIES = {
     "dill": "dill (datasets)",
     "cloudpickle": "cloudpickle (Ray, Spark, joblib)",
 }
+# A pool sends the function with every task; datasets.map sends it once to each process, so its limit is higher.
 HEAVY_BYTES = {"pickle": 1_000_000, "cloudpickle": 1_000_000, "dill": 10_000_000}
-"""A pool sends the function with each of its many tasks; datasets.map, once to each process."""
-
 TOO_HEAVY_BYTES = {"pickle": 50_000_000, "cloudpickle": 50_000_000, "dill": 500_000_000}
 
 
 def sending(case: Case) -> Verdict:
-    """Whether each library that may have to can pickle the function."""
+    """Judges whether each relevant library can pickle the function."""
     answers = case.parent.all(Pickled)
-    words = [_words(case, answer) for answer in answers]
-    found: dict[str, Finding] = {}
+    by_path: dict[str, Finding] = {}
     for answer in answers:
         if answer.raised is not None and (level := _level(case, answer, answers)) != "ok":
-            key = f"{answer.obstacle.path if answer.obstacle else ''}"
-            if key not in found or found[key].level == "warning":
-                found[key] = _finding(answer, level)
-    findings = [*found.values(), *_arrival(case)]
-    return Check("sending", worst(findings), "; ".join(words) or "no library to try"), findings
+            path = answer.obstacle.path if answer.obstacle else ""
+            if path not in by_path or by_path[path].level == "warning":
+                by_path[path] = _finding(answer, level)
+    findings = [*by_path.values(), *_arrival(case)]
+    summary = "; ".join(_summary(case, answer) for answer in answers) or "no library to try"
+    return Check("sending", worst(findings), summary), findings
 
 
 def task_size(case: Case) -> Verdict:
-    """How many bytes go with the function."""
+    """Judges the size of the pickled function."""
     sizes = [answer for answer in case.parent.all(Pickled) if answer.size_bytes is not None]
     used = [answer for answer in sizes if not case.script.picklers or answer.pickler in case.script.picklers]
     if not used:
         return Check("task size", "ok", "unknown, for it cannot be sent"), []
     heaviest = max(used, key=lambda answer: answer.size_bytes or 0)
     size = heaviest.size_bytes or 0
-    seen = f"{humanize.size(size)} with each task ({heaviest.pickler})"
+    observed = f"{humanize.size(size)} with each task ({heaviest.pickler})"
     if size <= HEAVY_BYTES[heaviest.pickler]:
-        return Check("task size", "ok", seen), []
+        return Check("task size", "ok", observed), []
     level: Level = "problem" if size > TOO_HEAVY_BYTES[heaviest.pickler] else "warning"
     part = heaviest.largest
     inside = [f"{humanize.size(part.size_bytes)} of it are {part.path} ({part.type})"] if part else []
-    found = finding("heavy-task", level, f"{case.target.function} is {humanize.size(size)} when pickled", *inside)
-    return Check("task size", level, seen), [found]
+    heavy = finding("heavy-task", level, f"{case.target.function} is {humanize.size(size)} when pickled", *inside)
+    return Check("task size", level, observed), [heavy]
 
 
 def worst(findings: list[Finding]) -> Level:
-    """The worst level of some findings."""
-    levels = {found.level for found in findings}
+    """Returns the worst level of some findings."""
+    levels = {item.level for item in findings}
     return "problem" if "problem" in levels else "warning" if "warning" in levels else "ok"
 
 
-def _words(case: Case, answer: Pickled) -> str:
+def _summary(case: Case, answer: Pickled) -> str:
     if answer.size_bytes is not None:
         return f"{answer.pickler} {humanize.size(answer.size_bytes)}"
     unused = case.script.picklers and answer.pickler not in case.script.picklers
@@ -70,7 +69,7 @@ def _words(case: Case, answer: Pickled) -> str:
 
 
 def _level(case: Case, answer: Pickled, answers: list[Pickled]) -> Level:
-    """Only the picklers that the script uses count; where that is unclear, what another one can send is a warning."""
+    """Rates a failed pickler. Only those that the script uses count. In doubt, it is a warning if another one works."""
     used = case.script.picklers
     if used and answer.pickler not in used:
         return "ok"
@@ -84,16 +83,16 @@ def _finding(answer: Pickled, level: Level) -> Finding:
     if obstacle is None:
         return finding("captured-resource", level, message)
     where = f"{obstacle.path} is a {obstacle.type}"
-    known = [f"in the script's own words: {obstacle.spoken}"] if obstacle.spoken != obstacle.path else []
-    return finding(CAUSE_OF_KIND[obstacle.kind], level, where, *known, message, fix=obstacle_fix(obstacle))
+    name = [f"in the script's own words: {obstacle.spoken}"] if obstacle.spoken != obstacle.path else []
+    return finding(CAUSE_OF_KIND[obstacle.kind], level, where, *name, message, fix=obstacle_fix(obstacle))
 
 
 def _arrival(case: Case) -> list[Finding]:
-    """Whether a worker that was started anew got the function."""
-    arrived = case.spawned.first(Unpickled) if case.spawned else None
-    if arrived is None or arrived.raised is None or case.first_call is not None:
+    """Returns a finding if a newly started worker could not unpickle the function."""
+    unpickled = case.spawned.first(Unpickled) if case.spawned else None
+    if unpickled is None or unpickled.raised is None or case.first_call is not None:
         return []
-    raised = arrived.raised
+    raised = unpickled.raised
     evidence = f"a new process cannot find it: {raised.type}: {raised.message}"
     if raised.type == "AttributeError":
         return [finding("nameless-function", "problem", evidence)]
