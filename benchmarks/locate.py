@@ -23,6 +23,7 @@ from synthetic import make_store
 import tokenmill
 from tokenmill.exports import records
 from tokenmill.exports.formats import FORMATS, find_format
+from tokenmill.exports.job import read_frozen
 from tokenmill.exports.locator import Locator
 from tokenmill.exports.trace import ExportIndex
 from tokenmill.humanize import parse_size
@@ -107,7 +108,8 @@ def of_format(store: tokenmill.Store, name: str, words: argparse.Namespace) -> d
 def token_files(folder: object) -> list[tuple[str, int, tuple[str, ...]]]:
     """The files with tokens: the name, how many tokens, and all names that the format's reader wants."""
     found: dict[str, tuple[int, tuple[str, ...]]] = {}
-    for shard in records.read_manifest(folder).to_pylist():
+    frozen = read_frozen(folder)
+    for shard in records.read_manifest(folder, frozen.job.digest()).to_pylist():
         names = tuple(file["name"] for file in shard["files"])
         if names[0].endswith("_document.bin"):  # of Megatron, whose index belongs to no shard if a split is one file
             names = (names[0], names[0].removesuffix(".bin") + ".idx")

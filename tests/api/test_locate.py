@@ -227,8 +227,11 @@ def test_an_export_that_is_not_of_the_store_is_not_asked(crew: LocalExecutor, tm
     for name in ("llmc", "nanogpt", "megatron"):
         tokenmill.export(out, to=name, executor=crew, val="none")
     (tmp_path / "store/megatron/.tokenmill/manifest.parquet").unlink()
-    export = tmp_path / "store/llmc/.tokenmill/export.json"
-    export.write_text(export.read_text().replace('"store": "', '"store": "0'))
+    other = write_parquet(tmp_path / "b.parquet", ["One text.", "Another one."])
+    prepare(other, tmp_path / "other")
+    tokenmill.export(str(tmp_path / "other/store"), to="llmc", executor=crew, val="none")
+    shutil.rmtree(tmp_path / "store/llmc")
+    shutil.move(tmp_path / "other/store/llmc", tmp_path / "store/llmc")
     found = tokenmill.locate(out, source="a.parquet", row=1)
     assert list(found.exports or {}) == ["nanogpt"]
     assert found.unasked == {"llmc": "exported from another store", "megatron": "not complete"}

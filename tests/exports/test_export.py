@@ -8,6 +8,7 @@ import hashlib
 import os
 import random
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -372,12 +373,13 @@ def test_other_peoples_files_are_left_alone(store: tokenmill.Store, tmp_path: Pa
 
 
 def test_state_of_another_export_is_not_taken_over(store: tokenmill.Store, tmp_path: Path) -> None:
-    """If the frozen job is gone, what was done for it does not count for the next one."""
+    """If the frozen job is gone, the rest of the export is refused; its directory has to be removed first."""
     export(store.directory, to="parquet", out=str(tmp_path / "a"), shard_tokens=30_000)
     export(store.directory, to="parquet", out=str(tmp_path / "b"), shard_tokens=30_000, shuffle=5)
     (tmp_path / "a/.tokenmill/export.json").unlink()
-    for path in (tmp_path / "a").glob("*.parquet"):
-        path.unlink()
+    with pytest.raises(CorruptStore, match=r"(?s)export\.json is missing.*Remove the directory"):
+        export(store.directory, to="parquet", out=str(tmp_path / "a"), shard_tokens=30_000, shuffle=5)
+    shutil.rmtree(tmp_path / "a")
     export(store.directory, to="parquet", out=str(tmp_path / "a"), shard_tokens=30_000, shuffle=5)
     assert tree(tmp_path / "a") == tree(tmp_path / "b")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import re
@@ -157,10 +158,14 @@ def test_a_store_is_exported_from_and_to_object_storage(
     prepared(remote, *SMALL_UNITS, "--out", f"{s3.url}/run")
     expected = {name[9:]: data for name, data in local_exports[SHUFFLED].items() if name.startswith("megatron/")}
     expected.pop(".tokenmill/lock")
+    job = json.loads(expected.pop(".tokenmill/export.json"))["job"]
     for out in (f"{s3.url}/elsewhere", str(tmp_path / "elsewhere")):
         tokenmill("export", f"{s3.url}/run", "--to", "megatron", "--out", out, *SHUFFLED, "--json").result()
         found = s3.server.objects(out) if out.startswith("s3:") else local_files(tmp_path / "elsewhere")
         found.pop(".tokenmill/lock", None)
+        frozen = json.loads(found.pop(".tokenmill/export.json"))
+        assert frozen["store"] == f"{s3.url}/run"
+        assert frozen["job"] == job
         assert found == expected
     assert tokenmill("verify", f"{s3.url}/elsewhere").code == 0
     shard = next(name for name in expected if name.endswith(".bin") and not name.startswith("."))

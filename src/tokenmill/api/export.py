@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 
 from tokenmill.errors import UsageError
@@ -105,12 +106,15 @@ def export_store(  # noqa: PLR0913, PLR0917 - what, where to, how, by whom
     if folder.root == store.root:
         raise UsageError("--out is the store itself", f"Leave it out, and the files go to {store.path(job.format)}.")
     directories = {".", names.STATE, names.RECORDS, *(split_folder(job, split) for split in ("train", "val"))}
-    for each in directories:
-        folder.create(each)
+    folder.create(names.STATE)
     with folder.lock(names.LOCK):
         for each in directories:
             folder.remove_temporaries(each)
-        frozen = freeze(folder, _frozen(job, means, tokens, np.dtype(run.job.tokenizer.dtype).itemsize))
+        frozen = _frozen(job, means, tokens, np.dtype(run.job.tokenizer.dtype).itemsize)
+        is_inside = folder.root.rpartition("/")[0] == store.root
+        frozen = freeze(folder, msgspec.structs.replace(frozen, store="" if is_inside else store.root))
+        for each in directories:
+            folder.create(each)
         if not folder.exists(names.PLAN):
             notices += _lack_of_space(folder, tokens * export_token_bytes(job.dtype, job.shuffle), limits.force)
         run_count = len(sorted_runs.spans(manifest["tokens"].to_numpy(), frozen.run_tokens))

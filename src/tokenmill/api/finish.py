@@ -9,6 +9,7 @@ import msgspec
 from tokenmill.executors import progress
 from tokenmill.executors.outcomes import Pool
 from tokenmill.executors.session import check_executor, open_executor
+from tokenmill.exports.job import refuse_export
 from tokenmill.pipeline.finish import refuse_missing_parts, write_manifest
 from tokenmill.pipeline.freeze import refuse_old_format
 from tokenmill.pipeline.request import BadDocumentPolicy
@@ -47,6 +48,7 @@ def finish(  # noqa: PLR0913 - the options of the command, by their names
     check_executor(on)
     started = time.monotonic()
     folder = folder_at(directory)
+    refuse_export(folder)
     run = layout.require_run(folder)
     layout.refuse_suspect(folder, run)
     is_written = False

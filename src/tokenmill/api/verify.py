@@ -11,9 +11,10 @@ from tokenmill.executors import progress
 from tokenmill.executors.outcomes import Pool
 from tokenmill.executors.session import check_executor, open_executor
 from tokenmill.exports import PRELOAD
-from tokenmill.exports.job import MANIFEST, exports_in, read_frozen
+from tokenmill.exports.job import MANIFEST, FrozenExport, read_frozen
+from tokenmill.exports.records import read_manifest
 from tokenmill.exports.verify import byte_ranges
-from tokenmill.exports.verify_export import check_export
+from tokenmill.exports.verify_export import check_export, check_exports, compare_store
 from tokenmill.pipeline import worker_modules
 from tokenmill.pipeline.freeze import load_existing
 from tokenmill.pipeline.request import BadDocumentPolicy
@@ -22,12 +23,13 @@ from tokenmill.pipeline.verify import Verify
 from tokenmill.pipeline.verify_store import Checks, check_store
 from tokenmill.storage import Folder, folder_at
 from tokenmill.store import layout
+from tokenmill.store.listed_parts import store_digest
 from tokenmill.store.run_state import manifest_totals
 from tokenmill.tokenizers.tokenizer import REFERENCES
 
 
 class VerifyResult(msgspec.Struct, frozen=True):
-    """What was checked; that there is one at all means that it was right."""
+    """What was checked; that there is one at all means that it was right. `notices` name what was not checked."""
 
     directory: str
     units: int
@@ -36,6 +38,7 @@ class VerifyResult(msgspec.Struct, frozen=True):
     documents_compared: int
     exports: dict[str, int]
     seconds: float
+    notices: list[str] = []
 
 
 def verify(  # noqa: PLR0913 - the options of the command, by their names
@@ -50,9 +53,10 @@ def verify(  # noqa: PLR0913 - the options of the command, by their names
 ) -> VerifyResult:
     """Read every part and compare it with its checksum and the manifest; raise CorruptStore if anything is wrong.
 
-    The files of complete exports in the store's directory are compared with theirs; so are those of an export that has
-    a directory of its own, if that is what is given. With `sample`, that share of the documents is read again from the
-    sources, encoded by the reference engine and compared; with `all`, every document.
+    The files of complete exports in the store's directory are compared with theirs, and the exports with the store; so
+    is an export that has a directory of its own, if that is what is given and its store can be found. With `sample`,
+    that share of the documents is read again from the sources, encoded by the reference engine and compared; with
+    `all`, every document.
     """
     if not 0 <= sample <= 1:
         raise UsageError("--sample is a share of the documents, between 0 and 1")
@@ -61,8 +65,9 @@ def verify(  # noqa: PLR0913 - the options of the command, by their names
     folder = folder_at(directory)
     if layout.read_run(folder) is None and (export := read_frozen(folder)) is not None:
         with open_executor(on, PRELOAD, executor, reporter) as (pool, report):
-            files = _verify_export(folder, workers, pool, report)
-        return VerifyResult(folder.root, 0, 0, 0, 0, {export.job.format: files}, round(time.monotonic() - started, 3))
+            files, notices = _verify_export(folder, export, workers, pool, report)
+        seconds = round(time.monotonic() - started, 3)
+        return VerifyResult(folder.root, 0, 0, 0, 0, {export.job.format: files}, seconds, notices)
     run = layout.require_run(folder)
     manifest = layout.require_manifest(folder, run)
     frozen = load_existing(folder, run)
@@ -72,22 +77,27 @@ def verify(  # noqa: PLR0913 - the options of the command, by their names
         function = Verify(folder.root, run.job, 1.0 if all else sample, resources.limits(BadDocumentPolicy()))
         checks = Checks(pool, report, resources.workers)
         compared = check_store(folder, frozen, manifest, function, checks)
-        complete = [name for name in exports_in(folder) if folder.exists(f"{name}/{MANIFEST}")]
-        exports = {name: check_export(folder_at(folder.path(name)), checks) for name in complete}
+        exports, notices = check_exports(folder, store_digest(manifest), checks)
     checks.raise_problems(folder)
     totals = manifest_totals(manifest)
     seconds = round(time.monotonic() - started, 3)
-    return VerifyResult(folder.root, run.units, totals["documents"], totals["tokens"], compared, exports, seconds)
+    return VerifyResult(
+        folder.root, run.units, totals["documents"], totals["tokens"], compared, exports, seconds, notices
+    )
 
 
-def _verify_export(folder: Folder, workers: int | None, pool: Pool, report: progress.Reporter) -> int:
-    """Check an export outside of a store; return the number of its files."""
+def _verify_export(
+    folder: Folder, frozen: FrozenExport, workers: int | None, pool: Pool, report: progress.Reporter
+) -> tuple[int, list[str]]:
+    """Check an export outside of a store; return the number of its files, and what was not checked."""
     if not folder.exists(MANIFEST):
         raise IncompleteStore(f"the export {folder.root} is not complete", "Run the same `tokenmill export` again.")
-    checks = Checks(pool, report, _start(pool, workers, len(byte_ranges(folder))).workers)
-    files = check_export(folder, checks)
+    ranges = byte_ranges(read_manifest(folder, frozen.job.digest()))
+    checks = Checks(pool, report, _start(pool, workers, len(ranges)).workers)
+    not_compared = compare_store(folder, frozen, checks)
+    files = check_export(folder, frozen, checks)
     checks.raise_problems(folder)
-    return files
+    return files, [] if not_compared is None else [f"store not compared: {not_compared}"]
 
 
 def _start(pool: Pool, workers: int | None, items: int) -> Resources:

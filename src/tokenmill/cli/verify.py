@@ -52,4 +52,6 @@ def _lines(result: VerifyResult) -> Iterable[output.Line]:
         yield "compared", f"{compared:,} of {result.documents:,} documents equal the reference's tokens"
     for name, files in result.exports.items():
         yield "export", f"{name}: {count(files, 'file')} checked, all as they were written"
+    for notice in result.notices:
+        yield "note", notice
     yield "took", duration(result.seconds)

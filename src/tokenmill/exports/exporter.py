@@ -21,9 +21,9 @@ from tokenmill.exports.formats import find_format
 from tokenmill.exports.formats.protocol import CompletedSplit, ShardRecord, WrittenFile
 from tokenmill.exports.shards import Counts, ShardTask
 from tokenmill.exports.sort_documents import Ordering, chunks
+from tokenmill.exports.verify import ByteRange, IsAsWritten, unlisted
 from tokenmill.exports.write_shard import ExportContext, ReadRecords, WriteShard, shard_of, split_folder
 from tokenmill.storage import Folder, prefetch_map
-from tokenmill.store import layout
 
 
 class ExportedSplit(msgspec.Struct, frozen=True):
@@ -116,9 +116,7 @@ class Exporter:
             self._write(plan, missing)
         self.records = sorted([*earlier, *self.written], key=lambda each: each.shard)
         self._remark()
-        if self.folder.exists(names.MANIFEST):
-            self.others = records.read_others(records.read_manifest(self.folder))
-        if not self.folder.exists(names.MANIFEST) or not self._others_are_intact():
+        if not self._is_complete():
             self.others = []
             self.folder.discard(names.MANIFEST)
             started = time.monotonic()
@@ -126,19 +124,32 @@ class Exporter:
             self.seconds += (time.monotonic() - started) if self.written else 0.0
         self.folder.remove(names.RUNS)
 
-    def _others_are_intact(self) -> bool:
-        """Whether the files beside the shards, such as indexes, are there with their sizes."""
-        for file in self.others:
-            if not self.folder.region_exists(file.name, file.bytes, 0, file.bytes):
-                self._note(f"{file.name} is not as it was written; it is written again")
-                return False
-        return True
+    def _is_complete(self) -> bool:
+        """Whether the manifest lists these shards, and the files beside them, such as indexes, are as it says."""
+        if not self.folder.exists(names.MANIFEST):
+            return False
+        try:
+            manifest = records.read_manifest(self.folder, self.job.digest())
+            self.others = records.read_others(manifest)
+            is_listed = manifest.to_pylist() == records.manifest(self.records, self.others).to_pylist()
+        except CorruptStore:
+            is_listed = False
+        if not is_listed:
+            self._note(f"{names.MANIFEST} is not as it was written; it is written again")
+            return False
+        files: dict[int, tuple[ByteRange, ...]] = {place: (_whole(file),) for place, file in enumerate(self.others)}
+        wrong = [self.others[place].name for place in sorted(files.keys() - self._as_written(files))]
+        for name in wrong:
+            self._note(f"{name} is not as it was written; it is written again")
+        return not wrong
 
     def _plan(self, ordering: Ordering) -> pa.Table:
         if self.folder.exists(names.PLAN):
             tokens = int(self.manifest["tokens"].to_numpy().sum())
             count = len(self.manifest) if self.job.shuffle is None else self.site.frozen.bins
-            return shards.read_plan(self.folder, names.PLAN, tokens, count)
+            plan = shards.read_plan(self.folder, self.site.frozen.work_digest(), tokens, count)
+            self._refuse_others(plan, begun=True)
+            return plan
         blocks = ordering.blocks()
         found, expected = int(blocks.tokens.sum()), int(self.manifest["tokens"].to_numpy().sum())
         if found != expected:
@@ -150,23 +161,18 @@ class Exporter:
                 "Remove the directory and export again, from one machine at a time.",
             )
         plan = shards.plan(self.job, self.traits, blocks, functools.partial(ordering.resolve, blocks))
-        self._refuse_to_overwrite(plan)
-        layout.publish_table(self.folder, names.PLAN, plan)
+        self._refuse_others(plan, begun=bool(records.committed(self.folder, len(plan)).any()))
+        shards.publish_plan(self.folder, plan, self.site.frozen.work_digest())
         return plan
 
-    def _refuse_to_overwrite(self, plan: pa.Table) -> None:
-        """While there is no plan and no shard is committed, a file that has the name of one is somebody else's."""
-        if records.committed(self.folder, len(plan)).any() or self.folder.exists(names.PLAN):
-            return
-        folders = {split_folder(self.job, split) for split in ("train", "val")}
-        there = {os.path.join(folder, name) for folder in folders for name in self.folder.names(folder or ".")}
-        for task in shards.tasks(plan, np.arange(len(plan))):
-            for name in self.format.files(shard_of(self.site, task)):
-                if name in there:
-                    raise UsageError(
-                        f"{self.folder.path(name)} is there, and not from this export",
-                        "Remove it, or choose another --out.",
-                    )
+    def _refuse_others(self, plan: pa.Table, *, begun: bool) -> None:
+        """Refuse a file that is called like a shard, if it is none of the plan or this export has not begun."""
+        tasks = shards.tasks(plan, np.arange(len(plan)))
+        planned = {name for task in tasks for name in self.format.files(shard_of(self.site, task))}
+        for name in unlisted(self.folder, planned) + ([] if begun else sorted(filter(self.folder.exists, planned))):
+            raise UsageError(
+                f"{self.folder.path(name)} is there, and not from this export", "Remove it, or choose another --out."
+            )
 
     def _write(self, plan: pa.Table, numbers: Counts) -> None:
         tokens = plan["stop"].to_numpy() - plan["start"].to_numpy()
@@ -181,30 +187,59 @@ class Exporter:
     def _earlier(self, numbers: Counts) -> list[ShardRecord]:
         items = [tuple(chunk) for chunk in chunks(numbers.tolist())]
         found = self.crew.run(ReadRecords(self.folder.root), items, lambda _: "the records of shards")
-        return [record for done in found for record in done.value]
+        sound = [record for done in found for record in done.value]
+        for shard in np.setdiff1d(numbers, [record.shard for record in sound]).tolist():
+            self._note(f"the record of shard {shard} is not as it was written; the shard is written again")
+            records.discard(self.folder, shard)
+        return sound
 
     def _intact(self, plan: pa.Table, earlier: list[ShardRecord]) -> list[ShardRecord]:
-        """The shards whose files are there; what has become of others is told, and they are written again."""
+        """The shards whose files are as they were written; the records of the others are discarded, with a note."""
         places, sizes = (
             plan[name].to_numpy() * np.dtype(self.job.dtype).itemsize for name in ("position", "file_tokens")
         )
-        piece = self.job.shard_tokens is None
-
-        def is_there(record: ShardRecord) -> bool:
-            size, start = (int(sizes[record.shard]), int(places[record.shard])) if piece else (None, 0)
-            files = record.files
-            return all(self.folder.region_exists(file.name, size or file.bytes, start, file.bytes) for file in files)
-
+        files = {record.shard: tuple(map(_whole, record.files)) for record in earlier}
+        if self.job.shard_tokens is None:
+            files = {
+                record.shard: tuple(
+                    _piece(file, int(places[record.shard]), int(sizes[record.shard])) for file in record.files
+                )
+                for record in earlier
+            }
+        as_written, digest = self._as_written(files), self.job.digest()
         intact = []
-        there = prefetch_map(self.folder, is_there, earlier, PREFETCH_LOOKS)
-        digest = self.job.digest()
-        for record, found in zip(earlier, there, strict=True):
-            if record.export == digest and found:
+        for record in earlier:
+            if record.export == digest and record.shard in as_written:
                 intact.append(record)
             else:
                 self._note(f"{record.files[0].name} is not as it was written; it is written again")
                 records.discard(self.folder, record.shard)
         return intact
+
+    def _as_written(self, files: dict[int, tuple[ByteRange, ...]]) -> set[int]:
+        """The numbers of the files that are as they were written.
+
+        On a disk their checksums are compared. In an object store, and while a file is being filled, only sizes are.
+        """
+
+        def is_there(number: int) -> bool:
+            return all(
+                self.folder.region_exists(file.name, file.file_bytes, file.start, file.bytes) for file in files[number]
+            )
+
+        there = zip(files, prefetch_map(self.folder, is_there, files, PREFETCH_LOOKS), strict=True)
+        found = {number for number, is_right in there if is_right}
+        if self.folder.is_remote:
+            return found
+        items = [(number, files[number]) for number in sorted(found)]
+        items = [item for item in items if all(self.folder.exists(file.name) for file in item[1])]
+        item_bytes = np.dtype(self.job.dtype).itemsize
+        self.crew.begin("compare", sum(file.bytes for _, some in items for file in some) // item_bytes)
+        for done in self.crew.run(IsAsWritten(self.folder.root), items, lambda item: item[1][0].name):
+            self.crew.advance(sum(file.bytes for file in done.item[1]) // item_bytes)
+            if not done.value:
+                found.discard(done.item[0])
+        return found
 
     def _remark(self) -> None:
         """Say what may surprise whoever trains on the export."""
@@ -253,7 +288,7 @@ class Exporter:
             finished = CompletedSplit(folder, self.job.dtype, found, self._lengths(found), length, file)
             self.others += self.format.finish(self.folder, finished)
             self.folder.sync_directory(folder)
-        layout.publish_table(self.folder, names.MANIFEST, records.manifest(self.records, self.others))
+        records.publish_manifest(self.folder, records.manifest(self.records, self.others), self.job.digest())
 
     def _seal(self, file: str, size: int) -> None:
         """Make one file of the stretches; in an object store they have to be joined, which takes a while."""
@@ -308,6 +343,14 @@ class Exporter:
             **{split: self.folder.path(_pattern(found)) for split, found in files.items()},
             **{f"{split}_prefix": _prefixes([*map(self.folder.path, found)]) for split, found in files.items()},
         )
+
+
+def _whole(file: WrittenFile) -> ByteRange:
+    return _piece(file, 0, file.bytes)
+
+
+def _piece(file: WrittenFile, start: int, file_bytes: int) -> ByteRange:
+    return ByteRange(file.name, start, file.bytes, file.xxh3, file_bytes)
 
 
 def _pattern(files: Sequence[str]) -> str:

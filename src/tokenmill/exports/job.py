@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 
 import msgspec
@@ -23,7 +24,8 @@ RECORDS = f"{STATE}/shards"
 RUNS = f"{STATE}/runs"
 MANIFEST = f"{STATE}/manifest.parquet"
 LOCK = f"{STATE}/lock"
-FORMAT = 1
+FORMAT = 2
+"""2 since tables and records name their export and have checksums of their own."""
 
 EXPORT_BYTES = 1 << 20
 """More than any export.json has."""
@@ -89,27 +91,62 @@ class FrozenExport(msgspec.Struct, frozen=True):
     """The export as it was started: the job, and how its work is cut, which decides no byte of the result.
 
     `bins` and `run_tokens` are those of the shuffle: into how many ranges the keys are cut, and how many tokens are
-    sorted at once.
+    sorted at once. `store` is the directory of the store, or empty if the export is inside it. `checksum` covers all
+    other fields.
     """
 
     job: ExportJob
     bins: int
     run_tokens: int
+    store: str = ""
     format: int = FORMAT
+    checksum: str = ""
+
+    def work_digest(self) -> str:
+        """Identifies the job and how its work is cut: what the plan depends on."""
+        return digest_of({"export": self.job.digest(), "bins": str(self.bins), "run_tokens": str(self.run_tokens)})
+
+    def with_checksum(self) -> FrozenExport:
+        """The same with its checksum."""
+        fields = msgspec.structs.replace(self, checksum="")
+        return msgspec.structs.replace(fields, checksum=hashlib.sha256(msgspec.json.encode(fields)).hexdigest())
 
 
 def read_frozen(folder: Folder) -> FrozenExport | None:
-    """The export that a directory holds, or None if it holds none."""
+    """The export that a directory holds, or None if it holds none; CorruptStore if only the rest of one is there."""
     if not folder.exists(EXPORT):
-        return None
+        begun = is_begun(folder)
+        if not folder.exists(EXPORT):  # else another machine has published it, and then its plan, in between
+            if begun:
+                raise CorruptStore(f"{folder.path(EXPORT)} is missing", anew(folder))
+            return None
     try:
         frozen = decode(folder.read(EXPORT, EXPORT_BYTES), FrozenExport)
         if frozen.format != FORMAT:
-            raise StoreError(f"{folder.root} was exported by another version of tokenmill", _ANEW)
+            raise StoreError(f"{folder.root} was exported by another version of tokenmill", anew(folder))
         _check(frozen)
     except MalformedDataError as damage:
-        raise CorruptStore(f"{folder.path(EXPORT)} is damaged", f"reason       {damage}", _ANEW) from damage
+        raise CorruptStore(f"{folder.path(EXPORT)} is damaged", f"reason       {damage}", anew(folder)) from damage
     return frozen
+
+
+def is_begun(folder: Folder) -> bool:
+    """Whether an export has come to its plan here: shards are written after the plan."""
+    return folder.exists(PLAN) or folder.exists(MANIFEST)
+
+
+def anew(folder: Folder) -> str:
+    """The advice where an export cannot be continued."""
+    return f"Remove the directory {folder.root} and export again."
+
+
+def refuse_export(folder: Folder) -> None:
+    """Raise if the directory holds an export where a store is expected."""
+    if not folder.exists(layout.RUN) and read_frozen(folder) is not None:
+        raise StoreError(
+            f"{folder.root} is an export, not a store",
+            "If it is not complete, run the same `tokenmill export` again.",
+        )
 
 
 def _check(frozen: FrozenExport) -> None:
@@ -130,6 +167,8 @@ def _check(frozen: FrozenExport) -> None:
         share = 0.0
     if share is not None and not 0 < share < 1:
         raise MalformedDataError("its val is none")
+    if frozen.with_checksum() != frozen:
+        raise MalformedDataError("it does not have the content that its checksum was taken of")
 
 
 def exports_in(folder: Folder) -> list[str]:
@@ -142,18 +181,16 @@ def freeze(folder: Folder, export: FrozenExport) -> FrozenExport:
 
     One that never came to a plan has written no shard, and gives way.
     """
+    export = export.with_checksum()
     before = read_frozen(folder)
     if before is None and folder.is_remote:
         folder.check_conditional_create()
         if folder.publish_new(EXPORT, layout.json_bytes(export)):
             return export
         before = read_frozen(folder)  # somebody else was first
-    if before is None or (before.job != export.job and not folder.exists(PLAN) and not folder.is_remote):
-        for file in (MANIFEST, PLAN):
-            folder.discard(file)
+    if before is None or (before.job != export.job and _gives_way(folder)):
         for directory in (RUNS, RECORDS):
             folder.remove(directory)
-        folder.create(RECORDS)
         layout.publish_json(folder, EXPORT, export)
         return export
     changes = differences(before.job.identity(), export.job.identity())
@@ -164,7 +201,12 @@ def freeze(folder: Folder, export: FrozenExport) -> FrozenExport:
             *(f"{name:<16} was {was}, is now {now}" for name, was, now in changes),
             "Use the original options, another --out, or remove the directory.",
         )
+    if before.store != export.store:  # the store has moved
+        before = msgspec.structs.replace(before, store=export.store).with_checksum()
+        layout.publish_json(folder, EXPORT, before)
     return before
 
 
-_ANEW = "Remove the directory and export again."
+def _gives_way(folder: Folder) -> bool:
+    """Whether a begun export has written no shard. In an object store another machine may be about to."""
+    return not folder.is_remote and not is_begun(folder) and not folder.names(RECORDS)

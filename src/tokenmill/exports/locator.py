@@ -9,8 +9,10 @@ import msgspec
 import pyarrow.compute as pc
 
 from tokenmill.errors import JobChanged, StoreError, UsageError
-from tokenmill.exports.job import EXPORT, MANIFEST, STATE, exports_in
+from tokenmill.exports.formats import FORMATS
+from tokenmill.exports.job import EXPORT, MANIFEST, STATE, exports_in, is_begun
 from tokenmill.exports.order import SplitAndShuffle
+from tokenmill.exports.seals import damaged
 from tokenmill.exports.trace import ExportIndex, ShardLocation, in_store, no_tokens
 from tokenmill.pipeline.messages import MEASURES
 from tokenmill.storage import Folder, absolute, folder_at, resolved
@@ -81,7 +83,7 @@ def _above(path: str) -> tuple[Folder, str | None] | None:
         folder = folder_at(path)
         if level == 0 and folder.exists(layout.RUN):
             return folder, None
-        if folder.exists(EXPORT):
+        if folder.exists(EXPORT) or is_begun(folder):
             return folder, name or None
         path, _, last = path.rpartition("/")
         name = f"{last}/{name}" if name else last
@@ -131,11 +133,17 @@ class Locator:
         folder = folder_at(self._store.directory)
         digest = store_digest(self._store.manifest)
         exports, unasked = {}, {}
-        for name in exports_in(folder):
-            if not folder.exists(f"{name}/{MANIFEST}"):
-                unasked[name] = "not complete"
+        for name in FORMATS:
+            inside = folder_at(folder.path(name))
+            if not inside.exists(MANIFEST):
+                if inside.exists(EXPORT):
+                    unasked[name] = "not complete"
                 continue
-            export = ExportIndex(folder_at(folder.path(name)))
+            try:
+                export = ExportIndex(inside)
+            except StoreError as error:
+                unasked[name] = error.headline
+                continue
             if export.job.store == digest:
                 exports[name] = export
             else:
@@ -162,7 +170,7 @@ class Locator:
                 reason = (
                     f"row {origin.row} of source {origin.source}, which a record names, is not like that in the store"
                 )
-                raise layout.damaged(export.folder, MANIFEST, reason)
+                raise damaged(export.folder, MANIFEST, reason)
             stored = in_store(export.job, origin, length)
             yield self._located(document, (origin.token, origin.stop - origin.start), stored.start, stored.stop)
 

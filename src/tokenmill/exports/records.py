@@ -7,28 +7,29 @@ and the counts and checksums in the schema's metadata.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+import xxhash
 
-from tokenmill.errors import CorruptStore
+from tokenmill.errors import CorruptStore, StoreError
 from tokenmill.exports.documents import DocumentTable
 from tokenmill.exports.formats.protocol import ShardRecord, WrittenFile
 from tokenmill.exports.job import MANIFEST, RECORDS
+from tokenmill.exports.seals import EXPORT_AGAIN, WRITE_AGAIN, damaged, publish_sealed, read_sealed
 from tokenmill.storage import Folder
 from tokenmill.storage.untrusted.malformed import MalformedDataError, decode
 from tokenmill.storage.untrusted.tables import read_batch, read_schema
-from tokenmill.store import layout
 from tokenmill.store.layout import numbered_files
 
 _KEY = b"tokenmill.shard"
+_CHECKSUM = b"tokenmill.shard.xxh3"
 _OTHERS = b"tokenmill.others"
+_SEAL = b"tokenmill.manifest"
 _MAX_BYTES = 1 << 62
-_ANEW = "Remove the export's directory and export again."
 
 SCHEMA = pa.schema(
     [
@@ -48,6 +49,7 @@ MANIFEST_SCHEMA = pa.schema(
         ("begun", pa.int64()),
         ("cut", pa.int64()),
         ("tokens", pa.int64()),
+        ("documents_xxh3", pa.string()),
         ("files", pa.list_(pa.struct([("name", pa.string()), ("bytes", pa.int64()), ("xxh3", pa.string())]))),
     ]
 )
@@ -60,15 +62,20 @@ def manifest(records: Sequence[ShardRecord], others: Sequence[WrittenFile]) -> p
     return table.replace_schema_metadata({_OTHERS: msgspec.json.encode(others)})
 
 
-def read_manifest(folder: Folder) -> pa.Table:
-    """The manifest of a complete export."""
-    table = layout.read_table(folder, MANIFEST, schema=MANIFEST_SCHEMA)
+def publish_manifest(folder: Folder, table: pa.Table, export: str) -> None:
+    """Publish the manifest of the export with this digest: from now on it is complete."""
+    publish_sealed(folder, MANIFEST, table, _SEAL, export)
+
+
+def read_manifest(folder: Folder, export: str) -> pa.Table:
+    """The manifest of a complete export, which must be the export with this digest."""
+    table = read_sealed(folder, MANIFEST, MANIFEST_SCHEMA, _SEAL, export)
     files = table["files"].combine_chunks().flatten()
     sizes = pc.struct_field(files, "bytes")
     if any(pc.struct_field(files, name).null_count for name in ("name", "bytes", "xxh3")) or files.null_count:
-        raise layout.damaged(folder, MANIFEST, "it names a file that is none")
+        raise damaged(folder, MANIFEST, "it names a file that is none")
     if len(files) and (pc.min(sizes).as_py() < 0 or pc.sum(sizes.cast(pa.float64())).as_py() > _MAX_BYTES):
-        raise layout.damaged(folder, MANIFEST, "it names a file with a size that is none")
+        raise damaged(folder, MANIFEST, "it names a file with a size that is none")
     return table
 
 
@@ -77,9 +84,9 @@ def read_others(manifest: pa.Table) -> list[WrittenFile]:
     try:
         others = decode((manifest.schema.metadata or {}).get(_OTHERS, b""), list[WrittenFile])
     except MalformedDataError as damage:
-        raise CorruptStore("the manifest of an export is damaged", f"reason       {damage}", _ANEW) from damage
+        raise CorruptStore("the manifest of an export is damaged", f"reason       {damage}", WRITE_AGAIN) from damage
     if any(not 0 <= file.bytes <= _MAX_BYTES for file in others):
-        raise CorruptStore("the manifest of an export is damaged", "reason       a file has no size", _ANEW)
+        raise CorruptStore("the manifest of an export is damaged", "reason       a file has no size", WRITE_AGAIN)
     return others
 
 
@@ -95,7 +102,8 @@ def committed(folder: Folder, shards: int) -> npt.NDArray[np.bool_]:
 
 def publish(folder: Folder, record: ShardRecord, origins: DocumentTable) -> None:
     """Commit a shard whose files are published."""
-    schema = SCHEMA.with_metadata({_KEY: msgspec.json.encode(record)})
+    data = msgspec.json.encode(record)
+    schema = SCHEMA.with_metadata({_KEY: data, _CHECKSUM: xxhash.xxh3_128_hexdigest(data)})
     columns = [pa.array(column) for column in (origins.lengths, origins.source, origins.row)]
     with folder.publish(_name(record.shard), durable=False) as file, pa.ipc.new_file(file, schema) as writer:
         writer.write_batch(pa.record_batch(columns, schema=schema))
@@ -109,11 +117,28 @@ def discard(folder: Folder, shard: int) -> None:
 def read(folder: Folder, shard: int) -> ShardRecord:
     """The counts and checksums of a shard."""
     try:
-        metadata: dict[bytes, Any] = read_schema(folder.buffer(_name(shard))).metadata or {}
-        record = decode(metadata.get(_KEY, b""), ShardRecord)
-        _check(shard, record)
+        return _record(shard, read_schema(_buffer(folder, shard)))
     except MalformedDataError as damage:
-        raise _corrupt(folder, shard, str(damage)) from damage
+        raise corrupt(folder, shard, str(damage)) from damage
+
+
+def _buffer(folder: Folder, shard: int) -> pa.Buffer:
+    try:
+        return folder.buffer(_name(shard))
+    except StoreError as error:
+        if folder.exists(_name(shard)):
+            raise
+        headline = f"the record of shard {shard} is gone"
+        raise CorruptStore(headline, f"export       {folder.root}", EXPORT_AGAIN) from error
+
+
+def _record(shard: int, schema: pa.Schema) -> ShardRecord:
+    metadata: dict[bytes, bytes] = schema.metadata or {}
+    data = metadata.get(_KEY, b"")
+    if metadata.get(_CHECKSUM, b"").decode(errors="replace") != xxhash.xxh3_128_hexdigest(data):
+        raise MalformedDataError("its counts are not those that its checksum was taken of")
+    record = decode(data, ShardRecord)
+    _check(shard, record)
     return record
 
 
@@ -129,13 +154,24 @@ def _check(shard: int, record: ShardRecord) -> None:
 def read_origins(folder: Folder, shard: int) -> DocumentTable:
     """The documents of a shard, or pieces of them: how long each is, and where it is from."""
     try:
-        _, batch = read_batch(folder.buffer(_name(shard)), SCHEMA)
+        schema, batch = read_batch(_buffer(folder, shard), SCHEMA)
+        record = _record(shard, schema)
     except MalformedDataError as damage:
-        raise _corrupt(folder, shard, str(damage)) from damage
-    lengths = np.asarray(batch.column("length").to_numpy())
-    if bool((lengths < 0).any()):
-        raise _corrupt(folder, shard, "a document has less than no tokens")
-    return DocumentTable(lengths, *(np.asarray(batch.column(name).to_numpy()) for name in ("source", "row")))
+        raise corrupt(folder, shard, str(damage)) from damage
+    origins = DocumentTable(*(np.asarray(batch.column(name).to_numpy()) for name in SCHEMA.names))
+    if documents_xxh3(origins) != record.documents_xxh3:
+        raise corrupt(folder, shard, "its documents are not those that its checksum was taken of")
+    if bool((origins.lengths < 0).any()):
+        raise corrupt(folder, shard, "a document has less than no tokens")
+    return origins
+
+
+def documents_xxh3(origins: DocumentTable) -> str:
+    """The checksum (XXH3, 128 bits) of the documents of a record."""
+    digest = xxhash.xxh3_128()
+    for column in (origins.lengths, origins.source, origins.row):
+        digest.update(np.ascontiguousarray(column, column.dtype.newbyteorder("<")).view(np.uint8).data)
+    return digest.hexdigest()
 
 
 def read_lengths(folder: Folder, shard: int) -> npt.NDArray[np.int64]:
@@ -147,7 +183,8 @@ def _name(shard: int) -> str:
     return f"{RECORDS}/{shard:08d}.arrow"
 
 
-def _corrupt(folder: Folder, shard: int, reason: str) -> CorruptStore:
+def corrupt(folder: Folder, shard: int, reason: str) -> CorruptStore:
+    """The error for a record that does not hold what it should."""
     return CorruptStore(
         f"the record of shard {shard} is damaged",
         f"file         {folder.path(_name(shard))}",

@@ -17,16 +17,17 @@ import pyarrow as pa
 
 from tokenmill.errors import CorruptStore, UsageError
 from tokenmill.exports.formats.protocol import FormatSpec, Split
-from tokenmill.exports.job import FIRST_SHARD, ExportJob
+from tokenmill.exports.job import FIRST_SHARD, PLAN, ExportJob
+from tokenmill.exports.seals import WRITE_AGAIN, damaged, publish_sealed, read_sealed
 from tokenmill.storage import Folder
 from tokenmill.storage.untrusted.malformed import MalformedDataError, decode
-from tokenmill.store import layout
 
 PIECE_TOKENS = 64_000_000
 """How many tokens of a file that is one for its split a worker writes at a time."""
 
 TRAIN, VAL = 0, 1
 _LEFT_OUT = b"tokenmill.left_out"
+_SEAL = b"tokenmill.plan"
 
 Counts = npt.NDArray[np.int64]
 
@@ -118,9 +119,14 @@ def plan(job: ExportJob, traits: FormatSpec, blocks: Blocks, resolve: ToEdges) -
     return shards.replace_schema_metadata({_LEFT_OUT: msgspec.json.encode(dropped)})
 
 
-def read_plan(folder: Folder, name: str, tokens: int, blocks: int) -> pa.Table:
+def publish_plan(folder: Folder, plan: pa.Table, work: str) -> None:
+    """Publish the plan of an export whose work is cut in this way."""
+    publish_sealed(folder, PLAN, plan, _SEAL, work)
+
+
+def read_plan(folder: Folder, work: str, tokens: int, blocks: int) -> pa.Table:
     """The shards of a frozen plan, which are stretches of so many tokens in so many blocks."""
-    plan = layout.read_table(folder, name, schema=SCHEMA)
+    plan = read_sealed(folder, PLAN, SCHEMA, _SEAL, work)
     column = {field.name: plan[field.name].to_numpy() for field in SCHEMA}
     sound = (
         np.array_equal(column["shard"], np.arange(len(plan)))
@@ -134,7 +140,7 @@ def read_plan(folder: Folder, name: str, tokens: int, blocks: int) -> pa.Table:
         and bool((column["position"] <= tokens).all() and (column["file_tokens"] <= tokens).all())
     )
     if not sound:
-        raise layout.damaged(folder, name, "its shards are not stretches of the store")
+        raise damaged(folder, PLAN, "its shards are not stretches of the store")
     return plan
 
 
@@ -143,7 +149,7 @@ def skipped_tokens(shards: pa.Table) -> dict[str, int]:
     try:
         return decode((shards.schema.metadata or {}).get(_LEFT_OUT, b""), dict[str, int])
     except MalformedDataError as damage:
-        raise CorruptStore("the plan of an export is damaged", f"reason       {damage}") from damage
+        raise CorruptStore("the plan of an export is damaged", f"reason       {damage}", WRITE_AGAIN) from damage
 
 
 def tasks(shards: pa.Table, wanted: Counts) -> Iterator[ShardTask]:

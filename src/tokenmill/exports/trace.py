@@ -20,9 +20,9 @@ from tokenmill.exports import records
 from tokenmill.exports.documents import DocumentTable
 from tokenmill.exports.job import EXPORT, MANIFEST, ExportJob, read_frozen
 from tokenmill.exports.order import SplitAndShuffle
+from tokenmill.exports.seals import damaged
 from tokenmill.exports.shards import TRAIN, VAL, Counts
 from tokenmill.storage import Folder
-from tokenmill.store import layout
 
 NAMED_FILES = 10
 
@@ -59,17 +59,18 @@ class ExportIndex:
             raise IncompleteStore(f"the export {folder.root} is not complete", "Run the same `tokenmill export` again.")
         self.folder = folder
         self.job: ExportJob = frozen.job
-        self._manifest = records.read_manifest(folder)
+        self._manifest = records.read_manifest(folder, self.job.digest())
         columns = ("shard", "start", "documents", "tokens", "cut")
         numbers, self._starts, self._documents, self._tokens, self._cuts = (
             self._manifest[column].to_numpy() for column in columns
         )
         if not np.array_equal(numbers, np.arange(len(numbers))):
-            raise layout.damaged(folder, MANIFEST, "its shards are not counted from 0 on")
+            raise damaged(folder, MANIFEST, "its shards are not counted from 0 on")
 
     def origins(self, name: str, start: int, stop: int) -> Iterator[TokenOrigin]:
         """What tokens [start, stop) of a file are, document by document."""
         shards = self._shards_of(name)
+        self._check_size(shards)
         ends = np.cumsum(self._tokens[shards])
         if not 0 <= start < stop <= int(ends[-1]):
             raise no_tokens(self.folder.path(name), start, stop, int(ends[-1]))
@@ -113,10 +114,10 @@ class ExportIndex:
             yield TokenOrigin(token, int(origins.source[place]), int(origins.row[place]), *stretch)
 
     def _read(self, shard: int) -> DocumentTable:
-        """The documents of a shard, as many as the manifest counts."""
+        """The documents of a shard, which are those that the manifest has the checksum of."""
         origins = records.read_origins(self.folder, shard)
-        if len(origins.row) != self._documents[shard] or int(origins.lengths.sum()) != self._tokens[shard]:
-            raise layout.damaged(self.folder, MANIFEST, f"the record of shard {shard} counts other tokens")
+        if records.documents_xxh3(origins) != self._manifest["documents_xxh3"][shard].as_py():
+            raise records.corrupt(self.folder, shard, "it is not the record that the manifest describes")
         return origins
 
     def _spots_in(self, shard: int, origins: DocumentTable, source: int, row: int) -> list[ShardLocation]:
@@ -152,6 +153,13 @@ class ExportIndex:
             if pc.sum(sizes.filter(pc.equal(paths, path))).as_py() == size:
                 return str(path)
         return None
+
+    def _check_size(self, shards: Counts) -> None:
+        """Refuse a file that has another size than the manifest says. One that was moved away can be asked about."""
+        files = [files[0] for files in self._manifest["files"].take(pa.array(shards)).to_pylist()]
+        name, size = files[0]["name"], sum(file["bytes"] for file in files)
+        if self.folder.exists(name) and self.folder.size(name) != size:
+            raise damaged(self.folder, name, f"it has {self.folder.size(name):,} bytes, not {size:,}")
 
     def _shards_of(self, name: str) -> Counts:
         """The shards that a file holds: one, or all of a split if that is one file."""

@@ -1,19 +1,103 @@
-"""Check all files of an export in workers."""
+"""Check the files and records of an export in workers, and compare the export with its store."""
 
 from __future__ import annotations
 
+from tokenmill.errors import CorruptStore, StorageError, StoreError
 from tokenmill.executors import progress
-from tokenmill.exports.verify import CheckByteRange, byte_ranges
+from tokenmill.exports import records
+from tokenmill.exports.formats import FORMATS
+from tokenmill.exports.job import EXPORT, MANIFEST, FrozenExport, anew, is_begun, read_frozen
+from tokenmill.exports.sort_documents import chunks
+from tokenmill.exports.verify import CheckByteRange, CheckRecords, byte_ranges, unlisted
 from tokenmill.pipeline.verify_store import Checks
-from tokenmill.storage import Folder
+from tokenmill.storage import Folder, folder_at
+from tokenmill.store import layout
+from tokenmill.store.listed_parts import store_digest
 
 
-def check_export(export: Folder, checks: Checks) -> int:
-    """Compare each file with its checksums; return the number of files."""
-    ranges = byte_ranges(export)
+def check_exports(folder: Folder, store: str, checks: Checks) -> tuple[dict[str, int], list[str]]:
+    """Check each complete export in the directory of the store with this digest.
+
+    Returns the number of files of each export, and notices that name exports that were not checked.
+    """
+    exports, notices = {}, []
+    for name in FORMATS:
+        export = folder_at(folder.path(name))
+        try:
+            frozen = _complete_export(export)
+        except CorruptStore as error:
+            checks.problems.append(str(error))
+            continue
+        except StoreError as error:
+            notices.append(f"export {name} not checked: {error.headline}")
+            continue
+        if frozen is None:
+            continue
+        if frozen.job.store != store:
+            checks.problems.append(str(_other_store(folder, export)))
+        exports[name] = check_export(export, frozen, checks)
+    return exports, notices
+
+
+def _complete_export(folder: Folder) -> FrozenExport | None:
+    """The export of a directory, if it is complete."""
+    if not folder.exists(EXPORT) and not is_begun(folder):
+        return None
+    return read_frozen(folder) if folder.exists(MANIFEST) else None
+
+
+def compare_store(export: Folder, frozen: FrozenExport, checks: Checks) -> str | None:
+    """Compare an export with the store that it was made from. Returns the reason if the store cannot be read."""
+    parent = export.root.rpartition("/")[0]
+    try:
+        directory = parent if parent and folder_at(parent).exists(layout.RUN) else frozen.store
+        if not directory:
+            return "it is not known where it is"
+        store = folder_at(directory)
+        run = layout.read_run(store)
+        if run is None:
+            return f"there is none in {directory}"
+        manifest = layout.require_manifest(store, run)
+    except CorruptStore as error:
+        checks.problems.append(str(error))
+        return None
+    except (StoreError, StorageError) as error:
+        return error.headline
+    if store_digest(manifest) != frozen.job.store:
+        checks.problems.append(str(_other_store(store, export)))
+    return None
+
+
+def _other_store(store: Folder, export: Folder) -> CorruptStore:
+    advice = anew(export)
+    return CorruptStore(
+        "the export was made from other parts than the store has now",
+        f"store        {store.root}",
+        f"export       {export.root}",
+        f"If the store was made again: {advice[0].lower()}{advice[1:]}",
+        "If it was moved: run the same `tokenmill export` from where it is now.",
+    )
+
+
+def check_export(export: Folder, frozen: FrozenExport, checks: Checks) -> int:
+    """Compare the records and each file with their checksums; return the number of files."""
+    try:
+        manifest = records.read_manifest(export, frozen.job.digest())
+        ranges = byte_ranges(manifest)
+    except CorruptStore as error:
+        checks.problems.append(str(error))
+        return 0
+    rows = [tuple(chunk) for chunk in chunks(manifest.to_pylist())]
+    for _ in checks.run(CheckRecords(export.root, frozen.job.digest()), rows, lambda _: "the records of shards"):
+        pass
     checks.report.begin(f"verify {export.root}", sum(item.bytes for item in ranges), 0, checks.workers)
     step = progress.Step()
     for done in checks.run(CheckByteRange(export.root), ranges, lambda item: item.name):
         step = progress.Step(step.text_bytes + done.value, step.tokens, step.units + 1)
         checks.report.advance(done.value, step)
-    return len({item.name for item in ranges})
+    listed = {item.name for item in ranges}
+    for name in unlisted(export, listed):
+        lines = f"file         {export.path(name)}", "Remove the file, or move it to another directory."
+        stray = CorruptStore("a file is called like those of the export, but is not one of them", *lines)
+        checks.problems.append(str(stray))
+    return len(listed)

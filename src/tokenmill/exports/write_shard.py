@@ -180,6 +180,7 @@ class WriteShard:
             tokens=task.tokens,
             files=files,
             export=job.digest(),
+            documents_xxh3=records.documents_xxh3(origins),
         )
         records.publish(folder, record, origins)
         return record
@@ -269,6 +270,15 @@ class ReadRecords:
     out: str
 
     def __call__(self, shards: tuple[int, ...]) -> list[ShardRecord]:
-        """The records, in the order asked for."""
+        """The records that are as they were written, in the order asked for."""
         folder = folder_at(self.out)
-        return list(prefetch_map(folder, functools.partial(records.read, folder), shards))
+        found = prefetch_map(folder, functools.partial(_read_sound, folder), shards)
+        return [record for record in found if record is not None]
+
+
+def _read_sound(folder: Folder, shard: int) -> ShardRecord | None:
+    try:
+        records.read_origins(folder, shard)
+        return records.read(folder, shard)
+    except CorruptStore:
+        return None

@@ -23,7 +23,7 @@ from tokenmill.executors.local import LocalExecutor
 from tokenmill.exports import PRELOAD, job, records, shards, sorted_runs, verify
 from tokenmill.exports.formats import FORMATS
 from tokenmill.exports.formats.protocol import ShardRecord
-from tokenmill.storage import folder_at
+from tokenmill.storage import Folder, folder_at
 from tokenmill.store import heartbeats, layout, part, quarantine
 from tokenmill.tokenizers.gigatoken_support import unsupported
 from tokenmill.tokenizers.resolve import resolve
@@ -147,9 +147,15 @@ def _read_export_job(base: Path) -> None:
         raise WrongResultError(f"{frozen.job.streams} streams")
 
 
+def _frozen(folder: Folder) -> job.FrozenExport:
+    frozen = job.read_frozen(folder)
+    assert frozen is not None
+    return frozen
+
+
 def _read_export_plan(base: Path) -> None:
     folder = folder_at(str(base / "store/nanogpt"))
-    plan = shards.read_plan(folder, job.PLAN, tokens=1000, blocks=4)
+    plan = shards.read_plan(folder, _frozen(folder).work_digest(), tokens=1000, blocks=4)
     for task in shards.tasks(plan, np.arange(len(plan))):
         if task.split not in ("train", "val") or not 0 <= task.tokens <= 1000 or not 0 <= task.file_tokens <= 1000:
             raise WrongResultError(f"{task}")
@@ -167,7 +173,7 @@ def _read_record(base: Path) -> None:
 
 def _read_export_manifest(base: Path) -> None:
     folder = folder_at(str(base / "store/nanogpt"))
-    for stretch in verify.byte_ranges(folder):
+    for stretch in verify.byte_ranges(records.read_manifest(folder, _frozen(folder).job.digest())):
         verify.CheckByteRange(folder.root)(stretch)
 
 

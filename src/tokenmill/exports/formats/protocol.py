@@ -115,6 +115,7 @@ class ShardRecord(msgspec.Struct, frozen=True):
     """What is known of a committed shard. `start` is its first token in the stream of documents it is cut from.
 
     Of its `documents` all but one are `begun` in it if the first began in the shard before, with `cut` tokens.
+    `documents_xxh3` is the checksum of where they are from, `export` the digest of the export.
     """
 
     shard: int
@@ -127,6 +128,7 @@ class ShardRecord(msgspec.Struct, frozen=True):
     begun: int = 0
     cut: int = 0
     export: str = ""
+    documents_xxh3: str = ""
 
 
 @dataclass(frozen=True, slots=True)

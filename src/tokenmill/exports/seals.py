@@ -1,0 +1,59 @@
+"""Tables of an export that name the export they are of, and have a checksum of their rows."""
+
+from __future__ import annotations
+
+import hashlib
+
+import msgspec
+import pyarrow as pa
+
+from tokenmill.errors import CorruptStore
+from tokenmill.exports.job import anew
+from tokenmill.storage import Folder
+from tokenmill.storage.untrusted.malformed import MalformedDataError, decode
+from tokenmill.storage.untrusted.tables import read_parquet
+from tokenmill.store import layout
+
+EXPORT_AGAIN = "Run the same `tokenmill export` again: it writes what is missing."
+WRITE_AGAIN = "Remove the file, then run the same `tokenmill export` again: it writes what is missing."
+_PREFIX = b"tokenmill."
+
+
+class Seal(msgspec.Struct, frozen=True):
+    """The digest of the export that a table is of, and the SHA-256 of its rows and of its other metadata."""
+
+    export: str
+    sha256: str
+
+
+def publish_sealed(folder: Folder, name: str, table: pa.Table, key: bytes, export: str) -> None:
+    """Publish a table with a seal under this key of its metadata."""
+    seal = msgspec.json.encode(Seal(export, _checksum(table, key)))
+    layout.publish_table(folder, name, table.replace_schema_metadata({**(table.schema.metadata or {}), key: seal}))
+
+
+def read_sealed(folder: Folder, name: str, schema: pa.Schema, key: bytes, export: str) -> pa.Table:
+    """Read a table; CorruptStore if it is of another export or not as it was written."""
+    try:
+        table = read_parquet(folder.buffer(name), schema)
+        seal = decode((table.schema.metadata or {}).get(key, b""), Seal)
+    except MalformedDataError as damage:
+        raise damaged(folder, name, str(damage)) from damage
+    if seal.sha256 != _checksum(table, key):
+        raise damaged(folder, name, "its rows are not those that its checksum was taken of")
+    if seal.export != export:
+        raise CorruptStore(f"{folder.path(name)} is of another export", anew(folder))
+    return table
+
+
+def damaged(folder: Folder, name: str, reason: str) -> CorruptStore:
+    """The error for a table that does not hold what it should."""
+    return CorruptStore(f"{folder.path(name)} is damaged", f"reason       {reason}", WRITE_AGAIN)
+
+
+def _checksum(table: pa.Table, key: bytes) -> str:
+    """The SHA-256 of the rows and of our own metadata, without the seal."""
+    metadata = table.schema.metadata or {}
+    ours = [[name, metadata[name]] for name in sorted(metadata) if name.startswith(_PREFIX)]
+    others = [entry for entry in ours if entry[0] != key]
+    return hashlib.sha256(msgspec.json.encode([table.to_pylist(), others])).hexdigest()
