@@ -103,13 +103,13 @@ def unit_documents(task: UnitTask, options: ReadOptions) -> Iterator[tuple[Sourc
     for place, file in enumerate(task.files):
         Position("read", file.index).mark()
         _prefetch_files(task, place + 1, options)
-        piece = task.piece
-        if piece is None:
+        file_slice = task.file_slice
+        if file_slice is None:
             slices = split_file(file, options, WHOLE_FILE_BYTES)
             if not len(slices.start):
                 continue
-            piece = slices.whole()
-        for documents in read_documents(file, piece, options):
+            file_slice = slices.whole()
+        for documents in read_documents(file, file_slice, options):
             yield file, documents
             if len(documents.rows):
                 rows = documents.rows
@@ -119,7 +119,7 @@ def unit_documents(task: UnitTask, options: ReadOptions) -> Iterator[tuple[Sourc
 def _prefetch_files(task: UnitTask, first: int, options: ReadOptions) -> None:
     """Begin to fetch the files of a unit that come next: there may be thousands of small ones."""
     for file in task.files[first : first + PREFETCH_FILES]:
-        prefetch(file, task.piece, options)
+        prefetch(file, task.file_slice, options)
 
 
 class _ExistenceCheck:

@@ -51,27 +51,27 @@ def split_file(file: SourceFile, options: ReadOptions, unit_bytes: int) -> Slice
         raise _unreadable(file, None, error) from error
 
 
-def read_documents(file: SourceFile, piece: Slice, options: ReadOptions) -> Iterator[Documents]:
+def read_documents(file: SourceFile, file_slice: Slice, options: ReadOptions) -> Iterator[Documents]:
     """The documents of one slice, of a file that is, before and after, what it was when the run was planned."""
     storage.check_unchanged(file.info)
     try:
-        yield from KINDS[file.kind].read(file, piece, options)
+        yield from KINDS[file.kind].read(file, file_slice, options)
     except UNREADABLE as error:
         storage.check_unchanged(file.info)
-        raise _unreadable(file, piece, error) from error
+        raise _unreadable(file, file_slice, error) from error
     storage.check_unchanged(file.info)
 
 
-def prefetch(file: SourceFile, piece: Slice | None, options: ReadOptions) -> None:
+def prefetch(file: SourceFile, file_slice: Slice | None, options: ReadOptions) -> None:
     """Begin to fetch what reading a slice, or all of a file, will take, if it is behind a network."""
     if storage.scheme(file.path):
-        storage.prefetch(file.info, KINDS[file.kind].byte_ranges(file, piece, options))
+        storage.prefetch(file.info, KINDS[file.kind].byte_ranges(file, file_slice, options))
 
 
-def _unreadable(file: SourceFile, piece: Slice | None, error: Exception) -> Exception:
+def _unreadable(file: SourceFile, file_slice: Slice | None, error: Exception) -> Exception:
     if isinstance(error, MemoryError) and not _is_absurd(file, error):  # says nothing about the source
         return error
-    where = [f"slice        {piece.start} to {piece.stop}"] if piece else []
+    where = [f"slice        {file_slice.start} to {file_slice.stop}"] if file_slice else []
     return SourceError(
         f"a source of kind {file.kind} cannot be read",
         f"file         {file.path}",

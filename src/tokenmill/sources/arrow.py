@@ -37,15 +37,15 @@ def split(file: SourceFile, options: ReadOptions, unit_bytes: int) -> Slices:
     return Slices(edges[:-1], edges[1:], sums(layout.text_bytes, edges), sums(layout.rows, edges))
 
 
-def byte_ranges(file: SourceFile, piece: Slice | None, options: ReadOptions) -> list[Span]:  # noqa: ARG001 - the protocol's signature
+def byte_ranges(file: SourceFile, file_slice: Slice | None, options: ReadOptions) -> list[Span]:  # noqa: ARG001 - the protocol's signature
     """Nothing that is known before the file's headers have been walked over."""
     return []
 
 
-def read(file: SourceFile, piece: Slice, options: ReadOptions) -> Iterator[Documents]:
+def read(file: SourceFile, file_slice: Slice, options: ReadOptions) -> Iterator[Documents]:
     """The rows of the record batches of the slice."""
     layout = _layout(file, options.column)
-    start, stop = piece.start, piece.stop
+    start, stop = file_slice.start, file_slice.stop
     first = int(layout.rows[:start].sum())
     rows = range(first, first + int(layout.rows[start:stop].sum()))
     yield from number_rows(file, _columns(file, layout, start, stop), rows, options)

@@ -134,11 +134,11 @@ class SourceKind(Protocol):
         """Cut a file into slices of about `unit_bytes` of text without reading its documents."""
         ...
 
-    def byte_ranges(self, file: SourceFile, piece: Slice | None, options: ReadOptions) -> list[Span]:
+    def byte_ranges(self, file: SourceFile, file_slice: Slice | None, options: ReadOptions) -> list[Span]:
         """The bytes of a file that reading a slice, or all of it, takes; as far as they are known before."""
         ...
 
-    def read(self, file: SourceFile, piece: Slice, options: ReadOptions) -> Iterator[Documents]:
+    def read(self, file: SourceFile, file_slice: Slice, options: ReadOptions) -> Iterator[Documents]:
         """The documents of one slice, in file order."""
         ...
 

@@ -39,15 +39,15 @@ def split(file: SourceFile, options: ReadOptions, unit_bytes: int) -> Slices:  #
     return split_bytes(file, unit_bytes)
 
 
-def byte_ranges(file: SourceFile, piece: Slice | None, options: ReadOptions) -> list[Span]:  # noqa: ARG001 - the protocol
+def byte_ranges(file: SourceFile, file_slice: Slice | None, options: ReadOptions) -> list[Span]:  # noqa: ARG001 - the protocol
     """The range itself, and some of the line that goes on after it."""
-    return reach_of(file, piece, SEPARATOR)
+    return reach_of(file, file_slice, SEPARATOR)
 
 
-def read(file: SourceFile, piece: Slice, options: ReadOptions) -> Iterator[Documents]:
+def read(file: SourceFile, file_slice: Slice, options: ReadOptions) -> Iterator[Documents]:
     """The documents of the lines that start in the bytes of the slice."""
-    blocks = read_pieces(file, piece, SEPARATOR, options)
-    search = ColumnSearch(options.column, is_over=piece.start > 0)
+    blocks = read_pieces(file, file_slice, SEPARATOR, options)
+    search = ColumnSearch(options.column, is_over=file_slice.start > 0)
     documents_of = functools.partial(_documents, file, options, search)
     for documents in map(documents_of, blocks):  # a name for the block would keep its memory
         if len(documents.rows) or documents.bad:

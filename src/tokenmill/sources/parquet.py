@@ -62,20 +62,20 @@ def split(file: SourceFile, options: ReadOptions, unit_bytes: int) -> Slices:
     )
 
 
-def byte_ranges(file: SourceFile, piece: Slice | None, options: ReadOptions) -> list[Span]:
+def byte_ranges(file: SourceFile, file_slice: Slice | None, options: ReadOptions) -> list[Span]:
     """The column's pages, where the plan has kept where they are; else what is read first, the end of the file."""
-    if piece is None or piece.detail is None:
+    if file_slice is None or file_slice.detail is None:
         return _tail(file)
-    footer = _kept(file, piece, options.column)
+    footer = _kept(file, file_slice, options.column)
     return _joined(spans(footer.metadata, footer.leaf, file.size))
 
 
-def read(file: SourceFile, piece: Slice, options: ReadOptions) -> Iterator[Documents]:
+def read(file: SourceFile, file_slice: Slice, options: ReadOptions) -> Iterator[Documents]:
     """The rows of the row groups of the slice."""
-    if piece.detail is not None:
-        footer, groups = _kept(file, piece, options.column), range(piece.stop - piece.start)
+    if file_slice.detail is not None:
+        footer, groups = _kept(file, file_slice, options.column), range(file_slice.stop - file_slice.start)
     else:
-        footer, groups = _footer(file, options.column), range(piece.start, piece.stop)
+        footer, groups = _footer(file, options.column), range(file_slice.start, file_slice.stop)
     first = footer.first + int(footer.rows[: groups.start].sum())
     rows = range(first, first + int(footer.rows[groups.start : groups.stop].sum()))
     yield from number_rows(file, _columns(file, footer, groups, options), rows, options)
@@ -120,9 +120,9 @@ def _detail(footer: _Footer, groups: range, first: int) -> bytes | None:
     return None if kept is None else first.to_bytes(8, "little") + kept
 
 
-def _kept(file: SourceFile, piece: Slice, column: str) -> _Footer:
+def _kept(file: SourceFile, file_slice: Slice, column: str) -> _Footer:
     """What the plan has kept of a file's footer."""
-    detail, groups = piece.detail or b"", piece.stop - piece.start
+    detail, groups = file_slice.detail or b"", file_slice.stop - file_slice.start
     first = int.from_bytes(detail[:8], "little")
     if not 0 <= groups <= file.size // MIN_GROUP_BYTES or first > MAX_FIRST:
         raise EOFError(f"the plan has {groups:,} row groups of a file of {file.size:,} bytes, from row {first:,} on")

@@ -22,17 +22,17 @@ def split(file: SourceFile, options: ReadOptions, unit_bytes: int) -> Slices:
     return split_bytes(file, unit_bytes) if options.separator else one_slice(file)
 
 
-def byte_ranges(file: SourceFile, piece: Slice | None, options: ReadOptions) -> list[Span]:
+def byte_ranges(file: SourceFile, file_slice: Slice | None, options: ReadOptions) -> list[Span]:
     """The range itself, and some of the document that goes on after it; all of a file that is one document."""
-    return reach_of(file, piece, options.separator.encode()) if options.separator else [(0, file.size)]
+    return reach_of(file, file_slice, options.separator.encode()) if options.separator else [(0, file.size)]
 
 
-def read(file: SourceFile, piece: Slice, options: ReadOptions) -> Iterator[Documents]:
+def read(file: SourceFile, file_slice: Slice, options: ReadOptions) -> Iterator[Documents]:
     """The documents that start in the bytes of the slice."""
     if not options.separator:
         yield _whole(file, options)
         return
-    blocks = read_pieces(file, piece, options.separator.encode(), options)
+    blocks = read_pieces(file, file_slice, options.separator.encode(), options)
     documents_of = functools.partial(_documents, file, options)
     for documents in map(documents_of, blocks):  # a name for the block would keep its memory
         if len(documents.rows) or documents.bad:

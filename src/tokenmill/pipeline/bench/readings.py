@@ -43,14 +43,14 @@ class Reading:
 
     def share(self, packing: Mapping[str, float]) -> float:
         """How much of the unit was read; `packing` has the bytes that a compressed file has for each of its text."""
-        stop, piece = self.timing.stop, self.task.piece
+        stop, file_slice = self.timing.stop, self.task.file_slice
         if stop is None:
             return 1.0
         if self.task.rows is not None:
             return _between(self.timing.rows, self.task.rows)
         file = self.task.files[stop.file]
-        if piece is not None and not codec_of(file.path):
-            return _between(stop.byte - piece.start, piece.stop - piece.start)
+        if file_slice is not None and not codec_of(file.path):
+            return _between(stop.byte - file_slice.start, file_slice.stop - file_slice.start)
         before = sum(each.size for each in self.task.files[: stop.file])
         taken = min(stop.byte * packing.get(file.path, 1.0), file.size)
         return _between(before + taken, sum(each.size for each in self.task.files))
