@@ -39,13 +39,10 @@ class ColumnSearch:
             try:
                 record = json.loads(line.decode("utf-8", "replace"), parse_int=float)
             except (ValueError, RecursionError):
-                record = {
-                    self._column: None
-                }  # pyarrow may accept the line, and its keys are unknown: assume the column
+                record = {self._column: None}  # pyarrow may accept the line, so assume that it has the column
             self.is_found |= self._column in record
-            self._keys.update(
-                dict.fromkeys(list(record)[:MAX_LISTED_KEYS]) if len(self._keys) < MAX_LISTED_KEYS else {}
-            )
+            if len(self._keys) < MAX_LISTED_KEYS:
+                self._keys.update(dict.fromkeys(list(record)[:MAX_LISTED_KEYS]))
             self._lines += 1
             if self.is_found:
                 return
