@@ -18,7 +18,7 @@ from tokenmill.store import layout
 from tokenmill.store.job import Job
 from tokenmill.store.listed_parts import ListedParts
 from tokenmill.store.part import PartContent, PartSummary
-from tokenmill.tokenizers.token_bytes import piece_lookup
+from tokenmill.tokenizers.token_bytes import token_bytes_lookup
 
 TOKENS_PER_BATCH = 1 << 18
 """Few enough to stay in the processor's cache while they are counted."""
@@ -178,7 +178,7 @@ def pieces_of(directory: str, job: Job) -> TokenTexts:
     key = (directory, job.digest())
     if key not in _pieces:
         _pieces.clear()
-        lookup = piece_lookup(job.tokenizer, layout.read_vocabulary(folder_at(directory), job.tokenizer))
+        lookup = token_bytes_lookup(job.tokenizer, layout.read_vocabulary(folder_at(directory), job.tokenizer))
         sizes = np.array([len(lookup(token)) for token in range(job.tokenizer.vocabulary_size)], np.int64)
         _pieces[key] = TokenTexts(sizes, sum(int(sizes[token]) for token in (job.begin, job.end) if token is not None))
     return _pieces[key]

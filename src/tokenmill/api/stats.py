@@ -31,7 +31,7 @@ from tokenmill.pipeline.resources import Resources, plan_resources
 from tokenmill.storage import folder_at
 from tokenmill.store import layout
 from tokenmill.store.listed_parts import ListedParts
-from tokenmill.tokenizers.token_bytes import piece_lookup
+from tokenmill.tokenizers.token_bytes import token_bytes_lookup
 
 if TYPE_CHECKING:
     from tokenmill.executors import progress
@@ -171,7 +171,7 @@ class _Census:
         """All that was found out."""
         total, text_bytes = self.tally.token_count, self.tally.text_bytes
         spec = self.run.job.tokenizer
-        lookup = piece_lookup(spec, layout.read_vocabulary(self.folder, spec))
+        lookup = token_bytes_lookup(spec, layout.read_vocabulary(self.folder, spec))
         return Statistics(
             directory=self.folder.root,
             documents=self.tally.document_count,

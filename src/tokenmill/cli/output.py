@@ -19,7 +19,7 @@ from tokenmill.store import layout
 from tokenmill.store.part import NULL
 from tokenmill.store.quarantine import TOGETHER
 from tokenmill.system import terminal
-from tokenmill.tokenizers.token_bytes import piece_lookup
+from tokenmill.tokenizers.token_bytes import token_bytes_lookup
 
 if TYPE_CHECKING:
     from tokenmill.api.finish import FinishResult
@@ -270,7 +270,7 @@ def document(store: Store, position: int, as_json: bool) -> None:
     except IndexError:
         raise UsageError(f"there is no document {position}", f"The store holds {len(store):,}, from 0.") from None
     spec = store.job.tokenizer
-    lookup = piece_lookup(spec, folder_at(store.directory).read(f"{layout.TOKENIZER}/{spec.file}"))
+    lookup = token_bytes_lookup(spec, folder_at(store.directory).read(f"{layout.TOKENIZER}/{spec.file}"))
     tokens = found.tokens.tolist()
     if as_json:
         text = b"".join(map(lookup, tokens)).decode(errors="replace")

@@ -19,7 +19,7 @@ from tokenmill.sources.documents import Documents, ReadOptions, SourceFile
 from tokenmill.storage import Folder, folder_at, io_threads
 from tokenmill.store import layout
 from tokenmill.store.job import Job
-from tokenmill.tokenizers.audit import MismatchAt
+from tokenmill.tokenizers.audit import AuditMismatchError
 from tokenmill.tokenizers.engines.protocol import CannotEncode, Encoded
 from tokenmill.tokenizers.framing import framed
 from tokenmill.tokenizers.tokenizer import REFERENCES, Tokenizer
@@ -162,7 +162,7 @@ def document_tokens(
         Position("encode", file.index, int(rows[0]), int(rows[-1])).mark(seconds)
     try:
         encoded = tokenizer.encode(present.text)
-    except MismatchAt as mismatch:
+    except AuditMismatchError as mismatch:
         headline, row = mismatch.headline, rows[mismatch.position]
         raise EngineMismatch(f"{headline} (file {file.path}, row {row})") from None
     except CannotEncode as failure:
@@ -181,7 +181,7 @@ def loaded_tokenizer(directory: str, job: Job, engine: str, reference_version: s
         Position("load").mark()
         check_reference(job, reference_version)
         _loaded.clear()
-        _loaded[key] = Tokenizer(job.tokenizer, vocabulary_content(directory, job), engine).ready()
+        _loaded[key] = Tokenizer(job.tokenizer, vocabulary_content(directory, job), engine).load()
     return _loaded[key]
 
 
