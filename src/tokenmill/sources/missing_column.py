@@ -20,7 +20,7 @@ WHITE_SPACE = b" \t\r\n"  # as defined by JSON
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
-class NoColumn(SourceError):
+class NoColumn(SourceError):  # noqa: N818 - the name is written to logs
     """A source has no column of the given name; the message lists its columns."""
 
 
