@@ -287,14 +287,14 @@ def _drops_apart(files: list[str], options: argparse.Namespace, memory: str | No
 def count_drops(files: list[str], tokenizer: str, workers: int, memory: str | None, store: str) -> int:
     """How often the engine's cache is dropped when one worker does its share of the units, every `workers`-th one."""
     drops = 0
-    forget = GigatokenEngine.forget
+    clear_cache = GigatokenEngine.clear_cache
 
     def counted(engine: GigatokenEngine) -> None:
         nonlocal drops
         drops += 1
-        forget(engine)
+        clear_cache(engine)
 
-    GigatokenEngine.forget = counted  # type: ignore[method-assign]
+    GigatokenEngine.clear_cache = counted  # type: ignore[method-assign]
     frozen = freeze_run(files, tokenizer, store)
     means = plan_resources(workers, memory, most_workers=frozen.run.units)
     tokenize = Tokenize(store, frozen.run.job, frozen.run.engine, means.worker_bytes)

@@ -18,10 +18,10 @@ import numpy as np
 import pyarrow as pa
 
 from tokenmill.tokenizers import document_hash
-from tokenmill.tokenizers.audit import AUDIT_SHARE, FIRST_AUDIT_BYTES, Audit, MismatchAt
+from tokenmill.tokenizers.audit import AUDIT_FRACTION, FIRST_AUDIT_BYTES, Audit, AuditMismatchError
 from tokenmill.tokenizers.engines.protocol import Encoded
 from tokenmill.tokenizers.resolve import resolve
-from tokenmill.tokenizers.token_lengths import Spelling
+from tokenmill.tokenizers.token_lengths import TokenLengths
 from tokenmill.tokenizers.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -85,14 +85,14 @@ def units_until_noticed(tokenizer: Tokenizer, bug: PlantedBug, text: pa.LargeStr
         bug.unit = unit
         try:
             tokenizer.encode(text)
-        except MismatchAt:
+        except AuditMismatchError:
             return unit + 1
     return math.inf
 
 
 def expected_units(size: int, share: float) -> tuple[float, float]:
     """The median and the mean, if every audited byte is as likely as any other to be in a wrong document."""
-    rate = share * AUDIT_SHARE * UNIT_BYTES / size
+    rate = share * AUDIT_FRACTION * UNIT_BYTES / size
     first = rate + share * FIRST_AUDIT_BYTES / size
     median = 1 + max(0, math.ceil((math.log(2) - first) / rate))
     return median, 1 + math.exp(-first) / -math.expm1(-rate)
@@ -108,7 +108,7 @@ def main() -> None:
     parser.add_argument("--max-units", type=int, default=2000, help="give up a trial after so many")
     arguments = parser.parse_args()
     vocabulary = resolve(arguments.tokenizer)
-    lengths = Spelling(vocabulary.spec, vocabulary.content).lengths
+    lengths = TokenLengths(vocabulary.spec, vocabulary.content).lengths
     tokenizer = Tokenizer(vocabulary.spec, vocabulary.content, "gigatoken")
     fast = tokenizer._fast  # noqa: SLF001
     if fast is None:

@@ -5,7 +5,7 @@
 >>> store = tokenmill.open("data/tokens")  # doctest: +SKIP
 >>> store[0]  # doctest: +SKIP
 
-Nothing heavy is imported before it is used.
+Heavy modules are imported on first use.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from tokenmill.tokenizers.tokenize_fn import tokenize_fn
 
 __version__ = "0.1.0"
+# The module of each public name, imported on first use.
 _MODULES = {
     "Store": "tokenmill.store.reader",
     "bench": "tokenmill.api.bench",
@@ -49,7 +50,6 @@ _MODULES = {
     "tokenize_fn": "tokenmill.tokenizers.tokenize_fn",
     "verify": "tokenmill.api.verify",
 }
-"""The module of each public name, imported on first use."""
 
 __all__ = [
     "Store",

@@ -9,7 +9,7 @@ import msgspec
 
 
 def canonical(record: Any) -> bytes:
-    """A record as JSON, the same bytes wherever it is written."""
+    """A record as canonical JSON: equal records give equal bytes."""
     return msgspec.json.encode(record, order="sorted")
 
 
@@ -19,5 +19,5 @@ def digest_of(record: Any) -> str:
 
 
 def differences(before: dict[str, str], now: dict[str, str]) -> list[tuple[str, str, str]]:
-    """What differs between two identities of one kind: (name, before, now)."""
+    """The entries that differ, as (name, before, now). Both records have the same names."""
     return [(name, before[name], now[name]) for name in before if before[name] != now[name]]

@@ -1,25 +1,25 @@
 """The error tree, and the exit code that each error gives a command.
 
-TokenmillError                something tokenmill can explain; everything it raises on purpose: exit code 1
+TokenmillError                base class of all errors that tokenmill raises on purpose: exit code 1
 ├── UsageError                the call itself is wrong: exit code 2
 ├── SourceError               a source cannot be found or read
-│   └── BadDocument           one document of a source cannot be used (file and row are known)
+│   └── BadDocument           one document of a source cannot be used; the message names its file and row
 ├── TokenizerError            a tokenizer cannot be found, read or used
-│   └── EngineMismatch        the fast engine disagreed with the reference on a document
+│   └── EngineMismatch        the fast engine and the reference gave different tokens for a document
 ├── StoreError                a store cannot be written or read
 │   ├── JobChanged            the directory belongs to another job
-│   ├── IncompleteStore       some units have not been committed yet
-│   └── CorruptStore          bytes are not what their checksum says: exit code 3
-├── StorageError              an object store or the Hub does not answer, or does not let us in: exit code 75
-├── LimitReached              the system grants too few files, processes or too little memory
-├── MemoryShortage            a document needs more memory than the budget has: exit code 75
-└── RunFailed                 units failed or the run was given up: the exit code of its failures
+│   ├── IncompleteStore       some units are not committed yet
+│   └── CorruptStore          a file does not match its checksum: exit code 3
+├── StorageError              an object store or the Hub does not answer or denies access: exit code 75
+├── LimitReached              a system limit on files, processes or memory is too low
+├── MemoryShortage            a document needs more memory than the budget: exit code 75
+└── RunFailed                 units failed or the run was aborted: the exit code of its failures
 
-An error that was raised from a system error that passes (a full disk, a broken connection) has exit code 75. The place
-that raises an error may state another exit code than its class has.
+An error caused by a transient system error (a full disk, a broken connection) has exit code 75. The code that raises an
+error may set another exit code than that of its class.
 
-A message is a first sentence that says what is wrong, then indented lines: where, what was expected, what was
-found, what to do.
+A message is a headline that says what is wrong, then indented lines: where, what was expected, what was found, what to
+do.
 """
 
 from __future__ import annotations
@@ -28,17 +28,16 @@ import errno
 from collections.abc import Iterable
 
 DONE = 0
+# The same command will fail again: bad data, a changed job, a refused login.
 FAILED = 1
-"""The same command will fail again: bad data, a changed job, a refused login."""
-
 USAGE = 2
 CORRUPT = 3
+# The same command can succeed later: network, full disk, expired credentials. EX_TEMPFAIL of sysexits.h.
 TRY_AGAIN = 75
-"""The same command can succeed later: network, full disk, expired credentials. EX_TEMPFAIL of sysexits.h."""
-
+# A signal interrupted the command.
 INTERRUPTED = 130
-"""The exit code of a command that was interrupted by a signal."""
 
+# Errors of disks, networks and machines that may work again later.
 TRANSIENT_ERRNOS = frozenset(
     {
         errno.ENOSPC,
@@ -57,11 +56,10 @@ TRANSIENT_ERRNOS = frozenset(
         errno.EREMOTEIO if hasattr(errno, "EREMOTEIO") else errno.EIO,
     }
 )
-"""What the system says of disks, networks and machines that may work again later."""
 
 
 def is_transient(error: BaseException | None) -> bool:
-    """Whether what the system could not do may work later."""
+    """Whether the same operation may succeed later."""
     if isinstance(error, OSError):
         return isinstance(error, ConnectionError | TimeoutError) or error.errno in TRANSIENT_ERRNOS
     return isinstance(error, MemoryError)
@@ -91,11 +89,11 @@ def exit_code_of(error: BaseException) -> int:
 
 
 def combined_exit_code(codes: Iterable[int]) -> int:
-    """The exit code of several failures: 75 if all of them may pass; else that of the others, if they agree."""
-    lasting = set(codes) - {TRY_AGAIN}
-    if not lasting:
+    """The exit code of several failures: 75 if all are transient; otherwise that of the others if it is the same."""
+    permanent = set(codes) - {TRY_AGAIN}
+    if not permanent:
         return TRY_AGAIN
-    return lasting.pop() if len(lasting) == 1 else FAILED
+    return permanent.pop() if len(permanent) == 1 else FAILED
 
 
 _classes: dict[str, type[TokenmillError]] = {}
@@ -139,7 +137,7 @@ class TokenmillError(Exception):
 
 
 class UsageError(TokenmillError):
-    """The call is wrong; nothing was done."""
+    """The call is wrong. Nothing was done."""
 
     _exit_code = USAGE
 
@@ -189,23 +187,23 @@ class CorruptStore(StoreError):
 
 
 class StorageError(TokenmillError):
-    """A place behind a network does not answer, or does not let us in. What is committed stays."""
+    """An object store or the Hub does not answer or denies access. Committed parts stay."""
 
     may_succeed_elsewhere = True
     _exit_code = TRY_AGAIN
 
 
 class LimitReached(TokenmillError):
-    """The system grants this process or its user too few files, processes or too little memory."""
+    """A system limit on files, processes or memory is too low for this process or its user."""
 
     may_succeed_elsewhere = True
 
 
 class MemoryShortage(TokenmillError):
-    """The memory budget is smaller than what a document of the job may take."""
+    """The memory budget is smaller than the memory that a document of the job may need."""
 
     _exit_code = TRY_AGAIN
 
 
 class RunFailed(TokenmillError):
-    """The run ended with units that could not be done."""
+    """The run ended with failed units."""

@@ -1,4 +1,4 @@
-"""Counts, sizes, times and signals as people write them."""
+"""Format counts, sizes, durations and signals for users, and parse sizes."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import textwrap
 
 from tokenmill.errors import UsageError
 
+# The column at which values begin in lines that have a label.
 LABEL_COLUMNS = 13
-"""Where values begin in lines that have a label."""
 
 
 def count(value: int, what: str) -> str:
-    """Some things: 1 file, 2 files, 1,000 units."""
+    """A count with its noun: 1 file, 2 files, 1,000 units."""
     return f"{value:,} {what}{'s' * (value != 1)}"
 
 
@@ -46,14 +46,14 @@ def duration(seconds: float) -> str:
 
 
 def escape_control_characters(text: str) -> str:
-    """Text that somebody else chose, so that it cannot do anything to a terminal."""
+    """Escape control characters of untrusted text, so that a terminal does not interpret them."""
     if text.isprintable():
         return text
     return "".join(character if character.isprintable() else repr(character)[1:-1] for character in text)
 
 
 def wrap(line: str, columns: int) -> str:
-    """A line broken between words so that it fits; what follows a label stays beside it."""
+    """Wrap a line between words. Text that follows a label is indented to the label's width."""
     label = line[:LABEL_COLUMNS] if "  " in line[:LABEL_COLUMNS] else ""
     width = max(columns - len(label), LABEL_COLUMNS)
     lines = textwrap.wrap(line[len(label) :], width, break_long_words=False, break_on_hyphens=False)
@@ -61,7 +61,7 @@ def wrap(line: str, columns: int) -> str:
 
 
 def signal_name(value: int) -> str:
-    """A signal: SIGKILL, or its number if it has no name."""
+    """The name of a signal, such as SIGKILL, or its number if it has no name."""
     try:
         return signal.Signals(value).name
     except ValueError:
@@ -69,7 +69,7 @@ def signal_name(value: int) -> str:
 
 
 def _three(value: float) -> str:
-    """Three digits, never in powers of ten."""
+    """Three significant digits, without exponent."""
     decimals = 2 if abs(value) < 9.995 else 1 if abs(value) < 99.95 else 0
     return f"{value:.{decimals}f}"
 

@@ -29,7 +29,7 @@ from tokenmill.exports.locator import LocatedDocument, Locator
 from tokenmill.exports.trace import ExportIndex
 from tokenmill.storage import folder_at
 from tokenmill.tokenizers.spec import TokenizerSpec
-from tokenmill.tokenizers.token_bytes import piece_lookup
+from tokenmill.tokenizers.token_bytes import token_bytes_lookup
 
 POSITIONS = 30
 LONG = "a long document, which goes on through several shards " * 120
@@ -265,7 +265,7 @@ def test_pieces_are_spelled_as_their_vocabulary_has_them(
     steps = {"decoder": None, "pre_tokenizer": {"type": decoder} if decoder else None}
     content = json.dumps({"model": model, **steps}).encode()
     spec = TokenizerSpec("x", "huggingface", "x.json", hashlib.sha256(content).hexdigest(), 4, {})
-    lookup = piece_lookup(spec, content)
+    lookup = token_bytes_lookup(spec, content)
     assert b"".join(map(lookup, range(4))).decode() == expected
 
 

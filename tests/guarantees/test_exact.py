@@ -20,7 +20,7 @@ from tests.support.corpora import DATA, SMALL_JSON, SMALL_TIKTOKEN, write_parque
 from tests.support.documents import DOCUMENTS
 from tokenmill.errors import TokenmillError, UsageError
 from tokenmill.tokenizers import tokenizer as tokenizer_module
-from tokenmill.tokenizers.audit import MismatchAt
+from tokenmill.tokenizers.audit import AuditMismatchError
 from tokenmill.tokenizers.engines.protocol import Encoded
 from tokenmill.tokenizers.engines.tiktoken import parse_ranks
 from tokenmill.tokenizers.resolve import SCHEMES, resolve
@@ -181,7 +181,7 @@ def test_a_failed_audit_names_the_document_and_falls_back(monkeypatch: pytest.Mo
     text = pa.array(["alpha beta"], pa.large_string())
     wrong = Encoded(np.array([1, 2, 3], np.uint32), np.array([0, 3]))
     monkeypatch.setattr(tokenizer._fast, "encode", lambda _: wrong)
-    with pytest.raises(MismatchAt) as caught:
+    with pytest.raises(AuditMismatchError) as caught:
         tokenizer.encode(text)
     assert caught.value.position == 0
     tokenizer.use_reference("because")
@@ -232,8 +232,8 @@ def test_real_corpora_equal_the_reference(test_data: Path, name: str) -> None:
 def test_the_word_cache_is_emptied_when_it_is_large_and_not_again_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """The cache goes when the process has grown by its limit or beyond its share, and then only after new growth."""
     tokenizer = small_tokenizer("gpt2")
-    forgotten = []
-    monkeypatch.setattr(tokenizer._fast, "clear_cache", lambda: forgotten.append(resident // megabyte))
+    emptied = []
+    monkeypatch.setattr(tokenizer._fast, "clear_cache", lambda: emptied.append(resident // megabyte))
     megabyte, resident = 1 << 20, 0
     monkeypatch.setattr(tokenizer_module.machine, "private_bytes", lambda: resident)
     share = 700 * megabyte
@@ -241,12 +241,12 @@ def test_the_word_cache_is_emptied_when_it_is_large_and_not_again_at_once(monkey
     for size in sizes:
         resident = size * megabyte
         tokenizer.trim(share)
-    assert forgotten == [530, 590]
+    assert emptied == [530, 590]
     share = 450 * megabyte
     tokenizer._emptied_bytes = 0
     resident = 460 * megabyte
     tokenizer.trim(share)
-    assert forgotten[2:] == [460]
+    assert emptied[2:] == [460]
 
 
 def test_a_vocabulary_that_is_none_is_refused(tmp_path: Path) -> None:

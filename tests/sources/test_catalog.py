@@ -59,7 +59,7 @@ def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An empty directory to work in, and no datasets of the user's."""
     (tmp_path / "cwd").mkdir()
     monkeypatch.chdir(tmp_path / "cwd")
-    monkeypatch.delenv(catalog.VARIABLE, raising=False)
+    monkeypatch.delenv(catalog.CATALOG_VARIABLE, raising=False)
 
 
 @pytest.fixture
@@ -68,7 +68,7 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
     def write(text: str) -> Path:
         (tmp_path / "own.toml").write_text(text)
-        monkeypatch.setenv(catalog.VARIABLE, str(tmp_path / "own.toml"))
+        monkeypatch.setenv(catalog.CATALOG_VARIABLE, str(tmp_path / "own.toml"))
         return tmp_path / "own.toml"
 
     return write
@@ -237,10 +237,10 @@ def test_a_wrong_entry_is_named_with_its_file_and_key(own, text: str, said: tupl
 
 def test_a_file_of_the_user_that_is_not_there_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """The message names the variable; a run that names only files does not look at it."""
-    monkeypatch.setenv(catalog.VARIABLE, "nowhere.toml")
+    monkeypatch.setenv(catalog.CATALOG_VARIABLE, "nowhere.toml")
     with pytest.raises(UsageError, match="cannot be read") as raised:
         resolve_sources("mine")
-    assert catalog.VARIABLE in str(raised.value)
+    assert catalog.CATALOG_VARIABLE in str(raised.value)
     assert resolve_sources("a.parquet").sources == ["a.parquet"]
 
 

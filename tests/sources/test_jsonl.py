@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from tests.support.source_files import read_all, source, texts
 from tokenmill.errors import BadDocument, SourceError
 from tokenmill.sources.documents import ReadOptions
-from tokenmill.sources.missing_column import look_ahead
+from tokenmill.sources.missing_column import check_first_lines
 
 SMALL = ReadOptions(batch_bytes=16)  # blocks of a line or two
 
@@ -170,14 +170,14 @@ def test_a_column_that_the_first_lines_lack_is_seen_before_a_file_is_read(write,
     compress = {"l": bytes, "z": gzip.compress, "t": zstandard.ZstdCompressor().compress}[name[-1]]
     lines = b"\xef\xbb\xbf" + b'{"id": 1, "body": "x"}\n\nno object\n' + b'{"id": 2, "url": "yyyyy"}\n' * 40_000
     file = source(write(compress(lines), name))
-    has_it, error = look_ahead(file, "text")
+    has_it, error = check_first_lines(file, "text")
     assert not has_it
     told = rf"(?s)'text'.*file +{file.path}\n.*the first \d+,\d{{3}} lines\n.*columns +id, body, url\n"
     assert re.search(told, str(error))
-    assert look_ahead(file, "body") == (True, None)
+    assert check_first_lines(file, "body") == (True, None)
     short = source(write(compress(b'{"id": 1}'), name))
-    assert "looked at" not in str(look_ahead(short, "text")[1])
+    assert "looked at" not in str(check_first_lines(short, "text")[1])
     later = source(write(compress(b'{"id": 1}\n' * 9 + b'{"text": null}\n' + lines), name))
-    assert look_ahead(later, "text") == (True, None)
+    assert check_first_lines(later, "text") == (True, None)
     for nothing in (b"", b"\n \n", b"null\n[]\n", b'{"body": "' + random.Random(0).randbytes(400_000).hex().encode()):
-        assert look_ahead(source(write(compress(nothing), name)), "text") == (False, None)
+        assert check_first_lines(source(write(compress(nothing), name)), "text") == (False, None)

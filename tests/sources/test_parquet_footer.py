@@ -51,15 +51,15 @@ def write(path: Path, column: pa.Array, **options: object) -> SourceFile:
     return source(str(path))
 
 
-def read(file: SourceFile, piece: Slice) -> list[tuple[int, str | None]]:
+def read(file: SourceFile, file_slice: Slice) -> list[tuple[int, str | None]]:
     """The rows and texts of a slice."""
     rows = []
-    for documents in sources.read_documents(file, piece, ReadOptions()):
+    for documents in sources.read_documents(file, file_slice, ReadOptions()):
         rows += zip(documents.rows.tolist(), documents.text.to_pylist(), strict=True)
     return rows
 
 
-def pieces(file: SourceFile, unit_bytes: int) -> list[Slice]:
+def slices(file: SourceFile, unit_bytes: int) -> list[Slice]:
     """The slices of a file as the plan keeps them."""
     slices = sources.split_file(file, ReadOptions(), unit_bytes)
     assert slices.details is not None
@@ -74,19 +74,19 @@ def test_every_codec_and_page_is_read_alike(tmp_path: Path, options: dict[str, o
     if options["compression"] == "lz4":  # there are three codecs of that name
         assert sources.split_file(file, ReadOptions(), 2000).details is None
         return
-    found = pieces(file, 2000)
+    found = slices(file, 2000)
     assert len(found) > 2
-    for piece in found:
-        assert read(file, piece) == read(file, Slice(piece.start, piece.stop))
-    assert [row for piece in found for row, _ in read(file, piece)] == list(range(200))
+    for file_slice in found:
+        assert read(file, file_slice) == read(file, Slice(file_slice.start, file_slice.stop))
+    assert [row for file_slice in found for row, _ in read(file, file_slice)] == list(range(200))
 
 
 @pytest.mark.parametrize("kind", ARRAYS)
 def test_every_type_of_text_is_read_alike(tmp_path: Path, kind: str) -> None:
     """The types that text can have, nulls and empty documents included."""
     file = write(tmp_path / "corpus.parquet", ARRAYS[kind])
-    for piece in pieces(file, 1):
-        assert read(file, piece) == read(file, Slice(piece.start, piece.stop))
+    for file_slice in slices(file, 1):
+        assert read(file, file_slice) == read(file, Slice(file_slice.start, file_slice.stop))
 
 
 def test_a_column_without_nulls_by_contract(tmp_path: Path) -> None:
@@ -95,7 +95,7 @@ def test_a_column_without_nulls_by_contract(tmp_path: Path) -> None:
     path = tmp_path / "corpus.parquet"
     pq.write_table(pa.table([TEXTS], schema=schema), path, row_group_size=50)
     file = source(str(path))
-    assert [text for piece in pieces(file, 1) for _, text in read(file, piece)] == TEXTS
+    assert [text for file_slice in slices(file, 1) for _, text in read(file, file_slice)] == TEXTS
 
 
 def test_a_rare_column_is_left_to_the_files_own_footer(tmp_path: Path) -> None:
@@ -110,8 +110,8 @@ def test_reading_stays_within_reach(tmp_path: Path) -> None:
     """What `reach` tells is all that a slice takes: nothing of the file's footer, little of its other columns."""
     path = write_parquet(tmp_path / "corpus.parquet", TEXTS, row_group_size=40)
     file, data = source(path), Path(path).read_bytes()
-    for piece in pieces(file, 2000):
-        spans = parquet.byte_ranges(file, piece, ReadOptions())
+    for file_slice in slices(file, 2000):
+        spans = parquet.byte_ranges(file, file_slice, ReadOptions())
         asked: list[tuple[int, int]] = []
 
         def fetch(start: int, stop: int, asked: list[tuple[int, int]] = asked) -> pa.Buffer:
@@ -119,7 +119,7 @@ def test_reading_stays_within_reach(tmp_path: Path) -> None:
             return pa.py_buffer(data[start:stop])
 
         info = FileInfo("s3://nowhere/corpus.parquet", file.size, "version")
-        footer = parquet._kept(file, piece, "text")
+        footer = parquet._footer_from_plan(file, file_slice, "text")
         stream = pa.PythonFile(RangeFile(info, fetch, spans), mode="r")
         reader = pq.ParquetFile(stream, metadata=footer.metadata, pre_buffer=False, buffer_size=parquet.BUFFER_BYTES)
         assert reader.read(columns=["text"]).num_rows == footer.rows.sum()
@@ -130,7 +130,7 @@ def test_reading_stays_within_reach(tmp_path: Path) -> None:
 def test_a_slice_of_another_plan_is_refused(tmp_path: Path) -> None:
     """A footer that does not have the row groups of its slice is told, not read."""
     file = write(tmp_path / "corpus.parquet", ARRAYS["string"])
-    first = pieces(file, 1)[0]
+    first = slices(file, 1)[0]
     with pytest.raises(sources.SourceError, match="cannot be read"):
         read(file, Slice(first.start, first.stop + 1, first.detail))
 
@@ -148,7 +148,7 @@ def test_the_plan_of_many_files_alike_can_be_read(tmp_path: Path) -> None:
 def test_what_is_kept_is_a_few_bytes_for_each_row_group(tmp_path: Path) -> None:
     """A plan of a million units of a dozen row groups is held in memory: what they have in common is kept once."""
     file = write(tmp_path / "corpus.parquet", pa.array(TEXTS * 60, pa.string()))
-    sizes = [len(piece.detail or b"") for piece in pieces(file, 1 << 40)]
+    sizes = [len(file_slice.detail or b"") for file_slice in slices(file, 1 << 40)]
     assert sum(sizes) < 400 * 20
 
 
@@ -182,7 +182,7 @@ def test_what_is_kept_is_believed_as_far_as_it_is_sound(tmp_path: Path) -> None:
     """The damages above are damages of something that is read otherwise."""
     file = write(tmp_path / "corpus.parquet", ARRAYS["string"])
     assert parquet_footer.read_footer(msgspec.msgpack.encode(GOOD), 1).row_group(0).num_rows == 30
-    piece = pieces(file, 1)[0]
-    kept = msgspec.msgpack.decode((piece.detail or b"")[8:], type=parquet_footer.PackedFooter)
+    file_slice = slices(file, 1)[0]
+    kept = msgspec.msgpack.decode((file_slice.detail or b"")[8:], type=parquet_footer.PackedFooter)
     assert kept.name == "text"
-    assert read(file, piece) == list(enumerate(TEXTS[:30]))
+    assert read(file, file_slice) == list(enumerate(TEXTS[:30]))

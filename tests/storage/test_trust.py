@@ -121,7 +121,7 @@ def shelves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path
 
 def keep(vocabulary: Vocabulary, shelves: tuple[Path, Path]) -> Path:
     """Put a vocabulary on the shelf; the file that holds it."""
-    vocabulary_cache.keep(vocabulary)
+    vocabulary_cache.save(vocabulary)
     return kept_file(vocabulary, shelves)
 
 
@@ -151,7 +151,7 @@ def test_no_directory_at_all_is_an_error(shelves: tuple[Path, Path]) -> None:
         directory.mkdir(parents=True)
         os.chown(directory, ANOTHER_USER, ANOTHER_USER)
     with pytest.raises(TokenizerError, match="no place to keep a vocabulary"):
-        vocabulary_cache.keep(resolve(SMALL_TIKTOKEN))
+        vocabulary_cache.save(resolve(SMALL_TIKTOKEN))
     assert [list(directory.iterdir()) for directory in shelves] == [[], []]
 
 

@@ -18,7 +18,7 @@ from tests.support.corpora import DATA, SMALL_JSON
 from tokenmill.errors import EngineMismatch
 from tokenmill.tokenizers import audit
 from tokenmill.tokenizers import tokenizer as tokenizer_module
-from tokenmill.tokenizers.audit import MismatchAt
+from tokenmill.tokenizers.audit import AuditMismatchError
 from tokenmill.tokenizers.engines.gigatoken import GigatokenEngine
 from tokenmill.tokenizers.engines.protocol import Encoded, text_buffers
 from tokenmill.tokenizers.gigatoken_support import JSON_SPLITS, unsupported
@@ -111,7 +111,7 @@ class Wrong:
 @contextmanager
 def everything_is_audited(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     with monkeypatch.context() as patch:
-        patch.setattr(audit, "AUDIT_SHARE", 1e9)
+        patch.setattr(audit, "AUDIT_FRACTION", 1e9)
         yield
 
 
@@ -139,7 +139,7 @@ def test_a_wrong_token_anywhere_in_a_long_document_is_found(
     documents = pa.array(["short", text], pa.large_string())
     for token in (0, 1, 4_321, 40_000, -1) if name != "prefix-space" else (0, 500):
         monkeypatch.setattr(tokenizer, "_fast", Wrong(GigatokenEngine(tokenizer.spec, tokenizer._content), 1, token))
-        with everything_is_audited(monkeypatch), pytest.raises(MismatchAt) as caught:
+        with everything_is_audited(monkeypatch), pytest.raises(AuditMismatchError) as caught:
             tokenizer.encode(documents)
         assert caught.value.position == 1
 
@@ -198,7 +198,7 @@ def test_a_mismatch_is_kept_and_a_failed_probe_is_none(monkeypatch: pytest.Monke
     def named() -> Encoded:
         try:
             return tokenizer.encode(text)
-        except MismatchAt as mismatch:
+        except AuditMismatchError as mismatch:
             raise EngineMismatch(f"{mismatch.headline} (file a.txt, row 3)") from None
 
     result = tokenizer.retry_with_reference(named)

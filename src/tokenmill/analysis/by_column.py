@@ -123,13 +123,13 @@ class CountValues:
         """Read one file of the unit, and prefetch the next ones."""
         options = ReadOptions(self.column, None, self.batch_bytes, "quarantine")
         for file in task.files[index + 1 : index + 1 + PREFETCH_FILES]:
-            prefetch(file, task.piece, options)
+            prefetch(file, task.file_slice, options)
         rows = 0
         for file, documents in unit_documents(msgspec.structs.replace(task, files=(task.files[index],)), options):
             join.add(file, documents)
             rows += len(documents.rows)
         # Past the start of a JSON Lines file, a missing column raises no error, so rows do not prove the column there.
-        is_checked = task.piece is None or task.piece.start == 0 or task.files[index].kind != "jsonl"
+        is_checked = task.file_slice is None or task.file_slice.start == 0 or task.files[index].kind != "jsonl"
         join.counts.column_exists |= is_checked and rows > 0
 
     def _without_text_details(self, task: UnitTask) -> UnitTask:
@@ -137,9 +137,9 @@ class CountValues:
         text = next((file for file in task.files if file.kind == "text"), None)
         if text is not None:
             raise UsageError("text files have no columns", f"file         {text.path}", "Leave out --by.")
-        if task.piece is None:
+        if task.file_slice is None:
             return task
-        return msgspec.structs.replace(task, piece=Slice(task.piece.start, task.piece.stop))
+        return msgspec.structs.replace(task, file_slice=Slice(task.file_slice.start, task.file_slice.stop))
 
 
 class _RowJoin:

@@ -35,7 +35,7 @@ from tokenmill.humanize import size
 from tokenmill.pipeline.plan import tasks
 from tokenmill.store import layout
 from tokenmill.store.listed_parts import ListedParts
-from tokenmill.tokenizers.token_bytes import piece_lookup
+from tokenmill.tokenizers.token_bytes import token_bytes_lookup
 
 if TYPE_CHECKING:
     from tokenmill.pipeline.resources import Resources
@@ -142,7 +142,7 @@ class StoreCounter:
         """The statistics of what was counted. Needs no workers."""
         totals, spec = self._totals, self.run.job.tokenizer
         tokens, text_bytes, byte_exact = totals.token_count, totals.text_bytes, totals.byte_exact
-        lookup = piece_lookup(spec, layout.read_vocabulary(self.folder, spec))
+        lookup = token_bytes_lookup(spec, layout.read_vocabulary(self.folder, spec))
         return Statistics(
             directory=self.folder.root,
             documents=totals.document_count,

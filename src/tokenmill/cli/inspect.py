@@ -72,14 +72,14 @@ def _show_store(store: Store, as_json: bool) -> None:
 def _show_document(store: Store, position: int, as_json: bool) -> None:
     from tokenmill.storage import folder_at  # noqa: PLC0415 - heavy
     from tokenmill.store.layout import TOKENIZER  # noqa: PLC0415
-    from tokenmill.tokenizers.token_bytes import piece_lookup  # noqa: PLC0415
+    from tokenmill.tokenizers.token_bytes import token_bytes_lookup  # noqa: PLC0415
 
     try:
         document = store.document(position)
     except IndexError:
         raise UsageError(f"there is no document {position}", f"The store holds {len(store):,}, from 0.") from None
     spec = store.job.tokenizer
-    token_bytes = piece_lookup(spec, folder_at(store.directory).read(f"{TOKENIZER}/{spec.file}"))
+    token_bytes = token_bytes_lookup(spec, folder_at(store.directory).read(f"{TOKENIZER}/{spec.file}"))
     tokens = document.tokens.tolist()
     if as_json:
         text = b"".join(map(token_bytes, tokens)).decode(errors="replace")

@@ -20,7 +20,7 @@ from tokenmill.store import layout
 from tokenmill.store.listed_parts import store_digest
 from tokenmill.store.part import TokenArray
 from tokenmill.store.reader import Store
-from tokenmill.tokenizers.token_bytes import piece_lookup
+from tokenmill.tokenizers.token_bytes import token_bytes_lookup
 
 NAMED_SOURCES = 5
 BY_BYTE = (
@@ -126,7 +126,7 @@ class Locator:
 
     def __init__(self, store: Store, context: int) -> None:
         self._store, self._context = store, context
-        self._token_bytes: Callable[[int], bytes] = piece_lookup(store.job.tokenizer, store.vocabulary())
+        self._token_bytes: Callable[[int], bytes] = token_bytes_lookup(store.job.tokenizer, store.vocabulary())
 
     def exports(self) -> tuple[dict[str, ExportIndex], dict[str, str]]:
         """The exports in the store's directory that can be searched, and why the others cannot."""

@@ -119,7 +119,7 @@ class Isolate:
             )
 
     def _reference(self) -> Tokenizer:
-        return Tokenizer(self.job.tokenizer, vocabulary_content(self.directory, self.job), REFERENCE).ready()
+        return Tokenizer(self.job.tokenizer, vocabulary_content(self.directory, self.job), REFERENCE).load()
 
     def _encode(self, patient: IsolatedUnit, tokenizer: Tokenizer) -> PartBuilder:
         builder = PartBuilder(self.job, patient.task, self.limits.with_text)

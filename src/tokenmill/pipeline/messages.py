@@ -74,9 +74,9 @@ def span(task: UnitTask) -> str:
     first = task.files[0]
     if len(task.files) > 1:
         return f"{first.path} and {len(task.files) - 1} more files"
-    if task.piece is None:
+    if task.file_slice is None:
         return first.path
-    return f"{first.path}, {MEASURES.get(first.kind, 'bytes')} {task.piece.start:,} to {task.piece.stop:,}"
+    return f"{first.path}, {MEASURES.get(first.kind, 'bytes')} {task.file_slice.start:,} to {task.file_slice.stop:,}"
 
 
 def unit_span(failure: Failed[UnitTask] | Died[UnitTask]) -> str:

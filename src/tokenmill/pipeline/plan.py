@@ -29,7 +29,7 @@ MAX_SOURCES_IN_UNIT = 4096
 
 
 class UnitTask(msgspec.Struct, frozen=True):
-    """One unit as it is sent to a worker: a slice (`piece`) of one file, or several whole files.
+    """One unit as it is sent to a worker: a slice (`file_slice`) of one file, or several whole files.
 
     `slice` is the digest of what the unit is made from (see `SliceDigests`).
     """
@@ -37,7 +37,7 @@ class UnitTask(msgspec.Struct, frozen=True):
     unit: int
     files: tuple[SourceFile, ...]
     text_bytes: int
-    piece: Slice | None = None
+    file_slice: Slice | None = None
     rows: int | None = None
     slice: str = ""
 
@@ -178,7 +178,7 @@ def tasks(plan: pa.Table, sources: pa.Table, units: Iterable[int]) -> Iterator[U
             unit=int(unit),
             files=files,
             text_bytes=int(text_bytes[unit]),
-            piece=Slice(int(start[unit]), int(stop[unit]), details[unit].as_py()) if is_slice[unit] else None,
+            file_slice=Slice(int(start[unit]), int(stop[unit]), details[unit].as_py()) if is_slice[unit] else None,
             rows=int(rows[unit]) if is_counted[unit] else None,
             slice="" if slices is None else slices[unit],
         )

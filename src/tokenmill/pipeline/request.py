@@ -18,7 +18,7 @@ from tokenmill.sources.named_datasets import ResolvedSources
 from tokenmill.storage import scheme
 from tokenmill.store.job import Job
 from tokenmill.tokenizers.resolve import Vocabulary, boundary_token, end_token, resolve
-from tokenmill.tokenizers.tokenizer import Choice, choose_engine
+from tokenmill.tokenizers.tokenizer import EngineChoice, choose_engine
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -104,7 +104,7 @@ class PrepareRequest:
     job: Job
     vocabulary: Vocabulary
     discovery: Discovery
-    choice: Choice
+    choice: EngineChoice
     named: ResolvedSources
     unit_bytes_given: bool = False
 

@@ -20,7 +20,7 @@ from tokenmill.executors.fan_out import run_all
 from tokenmill.executors.outcomes import Died, Failed, RetryPolicy
 from tokenmill.pipeline import plan
 from tokenmill.sources import NATIVE_KINDS, file_at, files_between, split_file
-from tokenmill.sources.missing_column import NoColumn, found_elsewhere, look_ahead
+from tokenmill.sources.missing_column import NoColumn, check_first_lines, with_other_source
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -68,7 +68,7 @@ def plan_units(  # noqa: PLR0913 - what is cut, how, by whom, and who looks at i
         lacking = error
     if lacking is not None:
         having = having or splitting.first(sources)
-        raise lacking if having is None else found_elsewhere(lacking, having)
+        raise lacking if having is None else with_other_source(lacking, having)
     ordered = [pieces[index] for index in range(len(sources))]
     check(sources, ordered)
     return plan.build_plan(ordered, unit_bytes, limit_units)
@@ -145,7 +145,7 @@ def _look(sources: pa.Table, column: str) -> tuple[SourceFile | None, NoColumn |
     chosen = places[np.unique(np.linspace(0, len(places) - 1, min(MAX_LOOKED_AT, len(places))).astype(int))]
     files = [file_at(sources, place) for place in chosen.tolist()]
     with ThreadPoolExecutor(8) as pool:  # waiting, more than work
-        found = list(pool.map(look_ahead, files, itertools.repeat(column)))
+        found = list(pool.map(check_first_lines, files, itertools.repeat(column)))
     having = next((file for file, (has_it, _) in zip(files, found, strict=True) if has_it), None)
     return having, next((error for _, error in found if error is not None), None)
 

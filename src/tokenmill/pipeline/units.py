@@ -19,7 +19,7 @@ from tokenmill.sources.documents import Documents, ReadOptions, SourceFile
 from tokenmill.storage import Folder, folder_at, io_threads
 from tokenmill.store import layout
 from tokenmill.store.job import Job
-from tokenmill.tokenizers.audit import MismatchAt
+from tokenmill.tokenizers.audit import AuditMismatchError
 from tokenmill.tokenizers.engines.protocol import CannotEncode, Encoded
 from tokenmill.tokenizers.framing import framed
 from tokenmill.tokenizers.tokenizer import REFERENCES, Tokenizer
@@ -103,13 +103,13 @@ def unit_documents(task: UnitTask, options: ReadOptions) -> Iterator[tuple[Sourc
     for place, file in enumerate(task.files):
         Position("read", file.index).mark()
         _prefetch_files(task, place + 1, options)
-        piece = task.piece
-        if piece is None:
+        file_slice = task.file_slice
+        if file_slice is None:
             slices = split_file(file, options, WHOLE_FILE_BYTES)
             if not len(slices.start):
                 continue
-            piece = slices.whole()
-        for documents in read_documents(file, piece, options):
+            file_slice = slices.whole()
+        for documents in read_documents(file, file_slice, options):
             yield file, documents
             if len(documents.rows):
                 rows = documents.rows
@@ -119,7 +119,7 @@ def unit_documents(task: UnitTask, options: ReadOptions) -> Iterator[tuple[Sourc
 def _prefetch_files(task: UnitTask, first: int, options: ReadOptions) -> None:
     """Begin to fetch the files of a unit that come next: there may be thousands of small ones."""
     for file in task.files[first : first + PREFETCH_FILES]:
-        prefetch(file, task.piece, options)
+        prefetch(file, task.file_slice, options)
 
 
 class _ExistenceCheck:
@@ -162,7 +162,7 @@ def document_tokens(
         Position("encode", file.index, int(rows[0]), int(rows[-1])).mark(seconds)
     try:
         encoded = tokenizer.encode(present.text)
-    except MismatchAt as mismatch:
+    except AuditMismatchError as mismatch:
         headline, row = mismatch.headline, rows[mismatch.position]
         raise EngineMismatch(f"{headline} (file {file.path}, row {row})") from None
     except CannotEncode as failure:
@@ -181,7 +181,7 @@ def loaded_tokenizer(directory: str, job: Job, engine: str, reference_version: s
         Position("load").mark()
         check_reference(job, reference_version)
         _loaded.clear()
-        _loaded[key] = Tokenizer(job.tokenizer, vocabulary_content(directory, job), engine).ready()
+        _loaded[key] = Tokenizer(job.tokenizer, vocabulary_content(directory, job), engine).load()
     return _loaded[key]
 
 

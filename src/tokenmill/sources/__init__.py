@@ -1,4 +1,4 @@
-"""Where documents come from: files are found by path, directory or glob; a module per kind cuts and reads them."""
+"""Find source files by path, directory or glob, split them into slices, and read documents. One module per kind."""
 
 from __future__ import annotations
 
@@ -34,44 +34,43 @@ __all__ = [
 ]
 
 KINDS: Final[dict[str, SourceKind]] = {"parquet": parquet, "arrow": arrow, "jsonl": jsonl, "text": text}
+# Kinds that native code parses: a damaged file may crash the process that splits it.
 NATIVE_KINDS = ("parquet", "arrow")
-"""Those that native code takes apart: a damaged file may kill the process that splits it."""
-# What pyarrow and the system raise for a file that is damaged, cut off or out of reach.
+# What pyarrow and the system raise for a file that is damaged, truncated or unreachable.
 UNREADABLE = (MalformedDataError, pa.ArrowException, OSError, EOFError, UnicodeDecodeError)
-
+# Upper bound for memory size / file size, compression included. A larger allocation comes from a damaged size field.
 MAX_EXPANSION = 10_000
-"""How many times its size a file may take in memory, compressed as it may be."""
 
 
 def split_file(file: SourceFile, options: ReadOptions, unit_bytes: int) -> Slices:
-    """Cut a file into slices of about `unit_bytes` of text."""
+    """Split a file into slices of about `unit_bytes` of text."""
     try:
         return KINDS[file.kind].split(file, options, unit_bytes)
     except UNREADABLE as error:
         raise _unreadable(file, None, error) from error
 
 
-def read_documents(file: SourceFile, piece: Slice, options: ReadOptions) -> Iterator[Documents]:
-    """The documents of one slice, of a file that is, before and after, what it was when the run was planned."""
+def read_documents(file: SourceFile, file_slice: Slice, options: ReadOptions) -> Iterator[Documents]:
+    """The documents of one slice. Checks before and after that the file has not changed since planning."""
     storage.check_unchanged(file.info)
     try:
-        yield from KINDS[file.kind].read(file, piece, options)
+        yield from KINDS[file.kind].read(file, file_slice, options)
     except UNREADABLE as error:
         storage.check_unchanged(file.info)
-        raise _unreadable(file, piece, error) from error
+        raise _unreadable(file, file_slice, error) from error
     storage.check_unchanged(file.info)
 
 
-def prefetch(file: SourceFile, piece: Slice | None, options: ReadOptions) -> None:
-    """Begin to fetch what reading a slice, or all of a file, will take, if it is behind a network."""
+def prefetch(file: SourceFile, file_slice: Slice | None, options: ReadOptions) -> None:
+    """Start to fetch the bytes that reading a slice, or the whole file, needs, if the file is remote."""
     if storage.scheme(file.path):
-        storage.prefetch(file.info, KINDS[file.kind].byte_ranges(file, piece, options))
+        storage.prefetch(file.info, KINDS[file.kind].byte_ranges(file, file_slice, options))
 
 
-def _unreadable(file: SourceFile, piece: Slice | None, error: Exception) -> Exception:
-    if isinstance(error, MemoryError) and not _is_absurd(file, error):  # says nothing about the source
+def _unreadable(file: SourceFile, file_slice: Slice | None, error: Exception) -> Exception:
+    if isinstance(error, MemoryError) and not _is_absurd(file, error):  # a lack of memory is not the source's fault
         return error
-    where = [f"slice        {piece.start} to {piece.stop}"] if piece else []
+    where = [f"slice        {file_slice.start} to {file_slice.stop}"] if file_slice else []
     return SourceError(
         f"a source of kind {file.kind} cannot be read",
         f"file         {file.path}",
@@ -82,6 +81,6 @@ def _unreadable(file: SourceFile, piece: Slice | None, error: Exception) -> Exce
 
 
 def _is_absurd(file: SourceFile, error: MemoryError) -> bool:
-    """Whether more memory was asked for than such a file can need: a damaged size."""
-    asked = max((int(number) for number in re.findall("[0-9]+", str(error))), default=0)
-    return asked > MAX_EXPANSION * max(file.size, 1 << 20)
+    """Whether the failed allocation is larger than such a file can need, which means that a size field is damaged."""
+    requested = max((int(number) for number in re.findall("[0-9]+", str(error))), default=0)
+    return requested > MAX_EXPANSION * max(file.size, 1 << 20)

@@ -1,8 +1,8 @@
-"""Arrow IPC, file and stream: a slice is a run of record batches, a row is its number in the file.
+"""Arrow IPC files and streams: a slice is a range of record batches, a row is the row number in the file.
 
-A file is a stream between two magic words, and the header of each message tells its length, so both are read alike: a
-walk over the headers finds the batches, and a slice is the stream with the other batches left out. One record batch is
-the least that can be read at a time.
+An IPC file is a stream between two magic strings, and each message header holds the message length. So files and
+streams are read alike: walking the headers finds the batches, and a slice is read as a stream without the other
+batches. A record batch is the smallest unit of reading.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ class _Layout:
 
 
 def split(file: SourceFile, options: ReadOptions, unit_bytes: int) -> Slices:
-    """Runs of record batches that hold about `unit_bytes` of text."""
+    """Ranges of record batches that hold about `unit_bytes` of text each."""
     layout = _layout(file, options.column)
     edges = pack(layout.text_bytes, unit_bytes)
     return Slices(edges[:-1], edges[1:], sums(layout.text_bytes, edges), sums(layout.rows, edges))
 
 
-def byte_ranges(file: SourceFile, piece: Slice | None, options: ReadOptions) -> list[Span]:  # noqa: ARG001 - the protocol's signature
-    """Nothing that is known before the file's headers have been walked over."""
+def byte_ranges(file: SourceFile, file_slice: Slice | None, options: ReadOptions) -> list[Span]:  # noqa: ARG001 - the protocol's signature
+    """Empty: byte ranges are unknown until the message headers have been read."""
     return []
 
 
-def read(file: SourceFile, piece: Slice, options: ReadOptions) -> Iterator[Documents]:
+def read(file: SourceFile, file_slice: Slice, options: ReadOptions) -> Iterator[Documents]:
     """The rows of the record batches of the slice."""
     layout = _layout(file, options.column)
-    start, stop = piece.start, piece.stop
+    start, stop = file_slice.start, file_slice.stop
     first = int(layout.rows[:start].sum())
     rows = range(first, first + int(layout.rows[start:stop].sum()))
     yield from number_rows(file, _columns(file, layout, start, stop), rows, options)
@@ -62,7 +62,7 @@ def _columns(file: SourceFile, layout: _Layout, start: int, stop: int) -> Iterat
 
 
 def _needed(messages: list[Message], start: int, stop: int) -> Iterator[Message]:
-    """The messages of some record batches: the schema, every dictionary before the last batch, the batches."""
+    """The messages needed to read batches [start, stop): the schema, all dictionaries before `stop`, the batches."""
     index = 0
     for message in messages:
         if index >= stop:
@@ -73,12 +73,12 @@ def _needed(messages: list[Message], start: int, stop: int) -> Iterator[Message]
         index += is_batch
 
 
-# Units of one file follow each other: keep the last walks.
+# Consecutive units often read the same file: keep the last two layouts.
 @functools.lru_cache(maxsize=2)
 def _layout(file: SourceFile, column: str) -> _Layout:
     with storage.open_input(file.info) as stream:
         messages = _messages(file, stream)
-        if [place for place, message in enumerate(messages) if message.kind == SCHEMA] != [0]:
+        if [index for index, message in enumerate(messages) if message.kind == SCHEMA] != [0]:
             raise SourceError("a source is neither an Arrow file nor an Arrow stream", f"file         {file.path}")
         with pa.ipc.open_stream(Excerpt(stream, messages[:1])) as reader:
             schema = reader.schema
@@ -89,7 +89,7 @@ def _layout(file: SourceFile, column: str) -> _Layout:
 
 
 def _messages(file: SourceFile, stream: pa.NativeFile) -> list[Message]:
-    """A stream ends with its end mark, without which its writer was stopped; a file ends with its footer."""
+    """The messages of a file or stream. A stream must have its end mark and a file its footer."""
     if stream.read(len(MAGIC)) != MAGIC:
         return list(walk(stream, 0, file.size, needs_end=True))
     stream.seek(max(file.size - 10, 0))
@@ -99,7 +99,7 @@ def _messages(file: SourceFile, stream: pa.NativeFile) -> list[Message]:
     footer = file.size - 10 - int.from_bytes(ending[:4], "little")
     messages = list(walk(stream, 8, footer, needs_end=False))
     check_footer(stream, footer, file.size - 10, _batches(messages))
-    pa.ipc.open_file(stream)  # looks closer at the footer than we do
+    pa.ipc.open_file(stream)  # validates more of the footer than check_footer does
     return messages
 
 
@@ -108,7 +108,7 @@ def _batches(messages: list[Message]) -> list[Message]:
 
 
 def _text_bytes(schema: pa.Schema, column: int, batches: list[Message]) -> Int64Array:
-    """The size of the column's data in each batch: that of its third buffer, or of the whole batch if it has none."""
+    """The bytes of the column in each batch: the size of its data buffer, or of the batch if the column has none."""
     kinds = [field.type for field in schema]
     before = sum(len(pa.nulls(0, kind).buffers()) for kind in kinds[:column] if kind != pa.null())
     is_plain = any(kinds[column] == kind for kind in (pa.string(), pa.large_string(), pa.binary(), pa.large_binary()))

@@ -1,7 +1,7 @@
-"""The messages of an Arrow IPC stream, found by their headers, without their bodies being read.
+"""Find the messages of an Arrow IPC stream by their headers, without reading their bodies.
 
-A message is a length, a flatbuffers table (format/Message.fbs in apache/arrow) and a body. pyarrow reads messages only
-whole and one after the other; the few numbers needed to skip a body are taken from the table here.
+A message is a length, a flatbuffers table (format/Message.fbs in apache/arrow) and a body. pyarrow only reads whole
+messages in sequence. This module reads from the table the few numbers that are needed to skip a body.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from tokenmill.sources.documents import Int64Array
 from tokenmill.storage.untrusted.flatbuffers import Table
 
 SCHEMA, DICTIONARY, RECORD_BATCH = 1, 2, 3
-VERSIONS = (3, 4)  # of the metadata: V4 and V5; what came before was no release
-MAX_PADDING = 64
+VERSIONS = (3, 4)  # metadata versions V4 and V5; earlier ones were never released
+MAX_PADDING = 64  # bytes that may follow the end mark
 CONTINUATION = 0xFFFFFFFF
 MAX_HEADER_BYTES = 1 << 28
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One message in the bytes [start, stop); rows and buffer sizes are those of a record batch."""
+    """One message in the bytes [start, stop). Only a record batch has rows and buffer sizes."""
 
     kind: int
     start: int
@@ -36,11 +36,11 @@ class Message:
 
 
 def walk(stream: pa.NativeFile, position: int, stop: int, *, needs_end: bool) -> Iterator[Message]:
-    """The messages from a position on, up to the end mark, or to `stop` where no end mark is needed.
+    """The messages from a position on, up to the end mark, or to `stop` if no end mark is needed.
 
-    Nothing but padding may follow the end mark: it would be lost without a word.
+    Raises EOFError if more than padding follows the end mark, because those bytes would be silently ignored.
     """
-    is_old = False  # written before Arrow 0.15, without continuation marks
+    is_old = False  # Arrow before 0.15 wrote no continuation marks
     first = position
     while position < stop or needs_end:
         stream.seek(position)
@@ -83,17 +83,17 @@ def _message(stream: pa.NativeFile, start: int, position: int, length: int, stop
 
 
 def check_footer(stream: pa.NativeFile, start: int, stop: int, batches: list[Message]) -> None:
-    """The footer of a file in the bytes [start, stop) lists its record batches: all of them, and no others."""
+    """Raise EOFError unless the footer in the bytes [start, stop) lists exactly these record batches."""
     stream.seek(start)
-    blocks = Table(stream.read(stop - start)).tuples(3, 3)  # where it begins, the length of its header, of its body
+    blocks = Table(stream.read(stop - start)).tuples(3, 3)  # (offset, header length, body length)
     expected = [(batch.start, batch.stop - batch.start) for batch in batches]
-    headers = blocks[:, 1] & 0x7FFFFFFF  # 32 bits, then padding
+    headers = blocks[:, 1] & 0x7FFFFFFF  # the field has 32 bits and is followed by padding
     if list(zip(blocks[:, 0].tolist(), (headers + blocks[:, 2]).tolist(), strict=True)) != expected:
         raise EOFError(f"its footer lists other record batches ({len(blocks)}) than it has ({len(batches)})")
 
 
 class Excerpt(io.RawIOBase):
-    """Some messages of a stream as a stream of its own."""
+    """A stream that consists of some messages of another stream."""
 
     def __init__(self, stream: pa.NativeFile, messages: Iterable[Message]) -> None:
         super().__init__()
@@ -102,22 +102,22 @@ class Excerpt(io.RawIOBase):
         self._position = self._stop = 0
 
     def readable(self) -> bool:
-        """It can be read, and that is all."""
+        """Always True; writing and seeking are not supported."""
         return True
 
     def read(self, size: int = -1) -> bytes:
-        """The next bytes, fewer only at the end."""
-        found = []
+        """The next `size` bytes; fewer only at the end."""
+        chunks = []
         while size and self._advance():
-            left = self._stop - self._position
+            remaining = self._stop - self._position
             self._stream.seek(self._position)
-            data = self._stream.read(left if size < 0 else min(left, size))
+            data = self._stream.read(remaining if size < 0 else min(remaining, size))
             if not data:
                 raise EOFError("the file ends too early")
             self._position += len(data)
             size -= len(data) if size > 0 else 0
-            found.append(data)
-        return b"".join(found)
+            chunks.append(data)
+        return b"".join(chunks)
 
     def _advance(self) -> bool:
         while self._position == self._stop:

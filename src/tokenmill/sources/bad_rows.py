@@ -1,4 +1,4 @@
-"""Which rows can be documents, and what is told of those that cannot, whether the run fails of them or goes on."""
+"""Separate rows that can be documents from bad rows, and describe the bad rows for the quarantine or as an error."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ NOT_AN_OBJECT = "not a JSON object"
 NOT_TEXT = "not text"
 TOO_LONG = "too long"
 
+# How much of a bad row is kept.
 RAW_BYTES = 64 << 10
-"""How much of a bad row is kept."""
 
 _HEADLINES = {
     NOT_UTF8: "a document is not valid UTF-8",
@@ -26,8 +26,8 @@ _HEADLINES = {
     NOT_TEXT: "the value of a document is neither text nor null",
     TOO_LONG: "a document is too long",
 }
+# Reasons for which a reader excludes a row. Rows with any other reason were excluded during encoding.
 READER_REASONS = frozenset(_HEADLINES)
-"""Why the reader of a source leaves out a row; any other reason was found while the row was encoded."""
 
 _ADVICE = {
     NOT_UTF8: "Repair or remove the document; tokenmill never guesses what the bytes were.",
@@ -38,12 +38,12 @@ _ADVICE = {
 
 
 def bad_row(row: int, reason: str, detail: str, raw: bytes | bytearray) -> BadRow:
-    """A bad row of which all bytes are at hand."""
+    """A bad row whose bytes are all in memory."""
     return BadRow(row, reason, detail, hashlib.sha256(raw).hexdigest(), bytes(raw[:RAW_BYTES]))
 
 
 class LongRow:
-    """A row that is too long to be held: its bytes are hashed as they pass, and only its start is kept."""
+    """A row that is too long for memory: hashes its bytes as they are read, and keeps only its start."""
 
     def __init__(self, row: int) -> None:
         self.row = row
@@ -55,29 +55,29 @@ class LongRow:
         """Move bytes from the front of `data` to this row."""
         if count <= 0:
             return
-        with memoryview(data) as view, view[:count] as passing:
-            self._hash.update(passing)
+        with memoryview(data) as view, view[:count] as moved:
+            self._hash.update(moved)
             if len(self._raw) < RAW_BYTES:
-                self._raw += bytes(passing[: RAW_BYTES - len(self._raw)])
+                self._raw += bytes(moved[: RAW_BYTES - len(self._raw)])
         self.size += count
         del data[:count]
 
-    def told(self) -> BadRow:
-        """What is told of it, when all of it has passed."""
+    def as_bad_row(self) -> BadRow:
+        """The bad row, once all of its bytes have been taken."""
         return BadRow(self.row, TOO_LONG, f"{self.size:,} bytes", self._hash.hexdigest(), self._raw)
 
 
 def split_valid(
     file: SourceFile,
-    found: Documents,
+    unchecked: Documents,
     options: ReadOptions,
     raw: Callable[[int], bytes | bytearray] | None = None,
 ) -> Documents:
-    """Documents whose bytes are known to be UTF-8, and the bad rows: those known before and those found here.
+    """Documents that are valid UTF-8, and the bad rows: those of `unchecked` and those that are not valid UTF-8.
 
-    `raw` gives the bytes of the row at a position, if they are other than those of its text.
+    `raw` returns the bytes of the row at an index, if they differ from the bytes of its text.
     """
-    documents = Documents(found.text, found.rows, _raise_or_keep(file, found.bad, options))
+    documents = Documents(unchecked.text, unchecked.rows, _raise_or_keep(file, unchecked.bad, options))
     try:
         documents.text.validate(full=True)
     except pa.ArrowInvalid:
@@ -86,25 +86,25 @@ def split_valid(
 
 
 def without_long(file: SourceFile, documents: Documents, options: ReadOptions) -> Documents:
-    """Documents of which none is longer than the options allow; whether they are UTF-8 may be unknown yet."""
+    """The documents without those longer than `options.document_bytes`, which become bad rows. Does not check UTF-8."""
     limit = options.document_bytes
-    if limit is None or documents.text.nbytes <= limit:  # all of them together are not that long
+    if limit is None or documents.text.nbytes <= limit:  # even the whole batch is not too long
         return documents
     binary = documents.text.cast(pa.large_binary())
     is_long = pc.binary_length(binary).fill_null(0).to_numpy(zero_copy_only=False) > limit
     if not is_long.any():
         return documents
     _check_structure(file, documents, binary)
-    found = []
-    for position in np.flatnonzero(is_long).tolist():
-        long = LongRow(int(documents.rows[position]))
-        long.take(bytearray(binary[position].as_buffer()), len(binary[position].as_buffer()))
-        found.append(long.told())
-    return _without_rows(file, documents, is_long, found, options)
+    bad = []
+    for index in np.flatnonzero(is_long).tolist():
+        long = LongRow(int(documents.rows[index]))
+        long.take(bytearray(binary[index].as_buffer()), len(binary[index].as_buffer()))
+        bad.append(long.as_bad_row())
+    return _without_rows(file, documents, is_long, bad, options)
 
 
 def _raise_or_keep(file: SourceFile, bad: Iterable[BadRow], options: ReadOptions) -> tuple[BadRow, ...]:
-    """The bad rows in order; an error that names the first if there may be none."""
+    """The bad rows in order. Raises BadDocument for the first one if `on_bad` is "fail"."""
     ordered = tuple(sorted(bad, key=lambda row: row.row))
     if ordered and options.on_bad == "fail":
         raise bad_document(file, ordered[0])
@@ -112,12 +112,12 @@ def _raise_or_keep(file: SourceFile, bad: Iterable[BadRow], options: ReadOptions
 
 
 def bad_document(file: SourceFile, bad: BadRow) -> BadDocument:
-    """The error that a bad row is, if a run may have none."""
-    place = "byte" if file.kind == "jsonl" else "row"
+    """The error to raise for a bad row."""
+    measure = "byte" if file.kind == "jsonl" else "row"
     return BadDocument(
         _HEADLINES[bad.reason],
         f"file         {file.path}",
-        f"{place:<12} {bad.row}",
+        f"{measure:<12} {bad.row}",
         f"reason       {bad.detail}",
         _ADVICE[bad.reason],
     )
@@ -129,37 +129,37 @@ def _without_invalid(
     binary = documents.text.cast(pa.large_binary())
     _check_structure(file, documents, binary)
     is_bad = np.zeros(len(binary), dtype=bool)
-    found = []
-    for position, value, detail in _invalid(binary):
-        is_bad[position] = True
-        found.append(bad_row(int(documents.rows[position]), NOT_UTF8, detail, raw(position) if raw else value))
-    kept = _without_rows(file, documents, is_bad, found, options)
-    _check_structure(file, documents, kept.text)
-    return kept
+    bad = []
+    for index, value, detail in _find_invalid(binary):
+        is_bad[index] = True
+        bad.append(bad_row(int(documents.rows[index]), NOT_UTF8, detail, raw(index) if raw else value))
+    valid = _without_rows(file, documents, is_bad, bad, options)
+    _check_structure(file, documents, valid.text)
+    return valid
 
 
-def _invalid(binary: pa.LargeBinaryArray) -> Iterator[tuple[int, bytes, str]]:
-    for position, value in enumerate(binary):
+def _find_invalid(binary: pa.LargeBinaryArray) -> Iterator[tuple[int, bytes, str]]:
+    for index, value in enumerate(binary):
         data = value.as_py() or b""
         try:
             data.decode()
         except UnicodeDecodeError as error:
-            yield position, data, f"byte {error.start} of the document: {error.reason}"
+            yield index, data, f"byte {error.start} of the document: {error.reason}"
 
 
 def _without_rows(
     file: SourceFile,
     documents: Documents,
     is_bad: np.typing.NDArray[np.bool_],
-    found: list[BadRow],
+    new_bad: list[BadRow],
     options: ReadOptions,
 ) -> Documents:
-    bad = _raise_or_keep(file, (*documents.bad, *found), options)
+    bad = _raise_or_keep(file, (*documents.bad, *new_bad), options)
     return Documents(documents.text.filter(pa.array(~is_bad)), documents.rows[~is_bad], bad)
 
 
 def _check_structure(file: SourceFile, documents: Documents, array: pa.Array) -> None:
-    """Offsets that point anywhere must not be followed."""
+    """Raise SourceError if the offsets of an array point outside of its data."""
     try:
         array.validate(full=True)
     except pa.ArrowInvalid as error:

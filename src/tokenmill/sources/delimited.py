@@ -1,8 +1,8 @@
-"""Bytes cut at a separator: lines of JSON Lines, documents of text.
+"""Split bytes at a separator: lines of JSON Lines, documents of text.
 
-Pieces are those of `data.split(separator)`: matches are taken from left to right and do not overlap. A piece starts at
-byte 0 or right after a match, and whoever reads from the start of a piece finds the same matches from there on. So a
-file can be read in byte ranges: a range owns the pieces that start in it.
+Segments are those of `data.split(separator)`: matches are taken from left to right and do not overlap. A segment starts
+at byte 0 or right after a match. Matching from the start of any segment finds the same later matches. So a file can be
+read in byte ranges: a range owns the segments that start in it.
 """
 
 from __future__ import annotations
@@ -21,15 +21,17 @@ from tokenmill.sources.bad_rows import LongRow
 from tokenmill.sources.documents import BadRow, Int64Array, ReadOptions, Slice, Slices, SourceFile, Span
 
 CODECS = {".gz": "gzip", ".zst": "zstd"}
+# Assumed ratio of text to compressed file size, for planning.
 EXPECTED_COMPRESSION = 4
+# Chunk size when searching for the start of a segment.
 SCAN_BYTES = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Some whole pieces: piece i is data[start[i]:stop[i]], without its separator; `offset` is where data begins.
+    """Whole segments: segment i is data[start[i]:stop[i]], without its separator. `offset` is the file offset of data.
 
-    `bad` is a piece that is too long; such a block holds nothing else.
+    `bad` is a segment that is too long; such a block holds nothing else.
     """
 
     offset: int
@@ -56,19 +58,19 @@ def one_slice(file: SourceFile) -> Slices:
 
 
 def codec_of(path: str) -> str | None:
-    """The compression that the file's ending tells."""
-    return next((codec for ending, codec in CODECS.items() if path.lower().endswith(ending)), None)
+    """The compression codec for the file's extension."""
+    return next((codec for extension, codec in CODECS.items() if path.lower().endswith(extension)), None)
 
 
-def reach_of(file: SourceFile, piece: Slice | None, separator: bytes) -> list[Span]:
-    """The bytes that reading the pieces of a slice takes, unless the last one goes on for long."""
-    if piece is None or codec_of(file.path):
+def slice_byte_ranges(file: SourceFile, file_slice: Slice | None, separator: bytes) -> list[Span]:
+    """The bytes that reading the segments of a slice needs, unless the last segment ends far after the slice."""
+    if file_slice is None or codec_of(file.path):
         return [(0, file.size)]
-    return [(max(piece.start - 2 * len(separator), 0), min(piece.stop + SCAN_BYTES, file.size))]
+    return [(max(file_slice.start - 2 * len(separator), 0), min(file_slice.stop + SCAN_BYTES, file.size))]
 
 
 def open_stream(file: SourceFile, expected: list[Span]) -> pa.NativeFile:
-    """The file's content, decompressed; a stream that breaks off or is damaged raises OSError when it is read."""
+    """The decompressed content. Reading raises OSError if the compressed stream is truncated or damaged."""
     codec = codec_of(file.path)
     if codec and file.size == 0:
         raise SourceError(
@@ -78,52 +80,52 @@ def open_stream(file: SourceFile, expected: list[Span]) -> pa.NativeFile:
     return pa.CompressedInputStream(stream, codec) if codec else stream
 
 
-def read_pieces(file: SourceFile, piece: Slice, separator: bytes, options: ReadOptions) -> Iterator[Block]:
-    """The pieces that start in the slice, in blocks of about `batch_bytes`, or of one longer piece."""
-    start, stop = piece.start, piece.stop
-    with open_stream(file, reach_of(file, piece, separator)) as stream:
+def read_segments(file: SourceFile, file_slice: Slice, separator: bytes, options: ReadOptions) -> Iterator[Block]:
+    """The segments that start in the slice, in blocks of about `batch_bytes`, or of one longer segment."""
+    start, stop = file_slice.start, file_slice.stop
+    with open_stream(file, slice_byte_ranges(file, file_slice, separator)) as stream:
         if codec_of(file.path):
             yield from _blocks(stream, 0, None, separator, options)
             return
-        first = _piece_start(stream, start, min(stop, file.size), separator)
-        if first >= stop:  # a piece that goes on through all of the range is the business of another one
+        first = _segment_start(stream, start, min(stop, file.size), separator)
+        if first >= stop:  # no segment starts in this range
             return
-        end = _piece_start(stream, stop, file.size, separator)
+        end = _segment_start(stream, stop, file.size, separator)
         stream.seek(first)
         yield from _blocks(stream, first, end, separator, options)
 
 
 def read_whole(stream: pa.NativeFile, options: ReadOptions) -> tuple[bytearray, tuple[BadRow, ...]]:
-    """All that a stream holds, or the row that it is if that is too much."""
+    """The content of a stream, or one bad row if it is longer than `options.document_bytes`."""
     held = bytearray()
     for data in iter(lambda: stream.read(options.batch_bytes), b""):
         held += data
         if options.document_bytes is not None and len(held) > options.document_bytes:
-            return bytearray(), (_pass_by(stream, held, options),)
+            return bytearray(), (_skip_rest(stream, held, options),)
     return held, ()
 
 
-def _pass_by(stream: pa.NativeFile, held: bytearray, options: ReadOptions) -> BadRow:
+def _skip_rest(stream: pa.NativeFile, held: bytearray, options: ReadOptions) -> BadRow:
     long = LongRow(0)
     long.take(held, len(held))
     for data in iter(lambda: stream.read(options.batch_bytes), b""):
         long.take(bytearray(data), len(data))
-    return long.told()
+    return long.as_bad_row()
 
 
 def _blocks(
     stream: pa.NativeFile, offset: int, stop: int | None, separator: bytes, options: ReadOptions
 ) -> Iterator[Block]:
-    held = [bytearray()]  # popped when it is handed over, so that nothing here keeps what may be one huge document
+    held = [bytearray()]  # popped when yielded, so that no reference here keeps a huge document alive
     limit = None if stop is None else stop - offset
-    most = math.inf if options.document_bytes is None else options.document_bytes
+    max_bytes = math.inf if options.document_bytes is None else options.document_bytes
     scan = _scan(stream, limit, separator, options.batch_bytes)
-    for data, found in scan:
-        ends = found + len(held[0])
+    for data, match_ends in scan:
+        ends = match_ends + len(held[0])
         held[0] += data
-        if not len(ends) and len(held[0]) - len(separator) >= most:
-            long, ends = _skip(scan, held[0], separator, offset)
-            yield _long_block(long.told())
+        if not len(ends) and len(held[0]) - len(separator) >= max_bytes:
+            long, ends = _skip_long(scan, held[0], separator, offset)
+            yield _long_block(long.as_bad_row())
             offset += long.size + len(separator)
         if not len(ends):
             continue
@@ -131,41 +133,41 @@ def _blocks(
         rest = held[0][cut:]
         del held[0][cut:]
         starts, stops = np.append(0, ends[:-1]), ends - len(separator)
-        if (stops - starts > most).any():
-            yield from _apart(Block(offset, held.pop(), starts, stops), int(most))
+        if (stops - starts > max_bytes).any():
+            yield from _split_out_long(Block(offset, held.pop(), starts, stops), int(max_bytes))
         else:
             yield Block(offset, held.pop(), starts, stops)
         held.append(rest)
         offset += cut
-    if len(held[0]) > most:
-        yield from _apart(Block(offset, held[0], np.array([0]), np.array([len(held[0])])), int(most))
+    if len(held[0]) > max_bytes:
+        yield from _split_out_long(Block(offset, held[0], np.array([0]), np.array([len(held[0])])), int(max_bytes))
     elif held[0]:
         stops = np.array([len(held[0])])
         yield Block(offset, held.pop(), np.array([0]), stops)
 
 
-def _skip(
+def _skip_long(
     scan: Iterator[tuple[bytes, Int64Array]], held: bytearray, separator: bytes, row: int
 ) -> tuple[LongRow, Int64Array]:
-    """Go on to the end of a piece too long to be held; `held` keeps what follows it, with the ends of its matches."""
+    """Skip to the end of a segment that is too long; `held` keeps what follows. Returns the match ends in `held`."""
     long = LongRow(row)
-    reach = len(separator) - 1  # bytes that may belong to a separator which goes on in the next chunk
-    long.take(held, len(held) - reach)
-    for data, found in scan:
-        ends = found + len(held)
+    overlap = len(separator) - 1  # these bytes may be the start of a separator that continues in the next chunk
+    long.take(held, len(held) - overlap)
+    for data, match_ends in scan:
+        ends = match_ends + len(held)
         held += data
         if len(ends):
             long.take(held, int(ends[0]) - len(separator))
             del held[: len(separator)]
             return long, ends[1:] - ends[0]
-        long.take(held, len(held) - reach)
+        long.take(held, len(held) - overlap)
     long.take(held, len(held))
     return long, np.empty(0, dtype=np.int64)
 
 
-def _apart(block: Block, most_bytes: int) -> Iterator[Block]:
-    """The pieces of a block with those that are too long taken out of it."""
-    too_long = np.flatnonzero(block.stop - block.start > most_bytes).tolist()
+def _split_out_long(block: Block, max_bytes: int) -> Iterator[Block]:
+    """Split a block so that each segment that is too long becomes a block of its own."""
+    too_long = np.flatnonzero(block.stop - block.start > max_bytes).tolist()
     first = 0
     for index in [*too_long, len(block.start)]:
         if index > first:
@@ -175,31 +177,31 @@ def _apart(block: Block, most_bytes: int) -> Iterator[Block]:
             yield Block(block.offset + begin, block.data[begin:end], start, stop)
         if index < len(block.start):
             long = LongRow(block.offset + int(block.start[index]))
-            piece = block.data[block.start[index] : block.stop[index]]
-            long.take(piece, len(piece))
-            yield _long_block(long.told())
+            segment = block.data[block.start[index] : block.stop[index]]
+            long.take(segment, len(segment))
+            yield _long_block(long.as_bad_row())
         first = index + 1
 
 
 def _long_block(bad: BadRow) -> Block:
-    nothing = np.empty(0, dtype=np.int64)
-    return Block(bad.row, bytearray(), nothing, nothing, (bad,))
+    empty = np.empty(0, dtype=np.int64)
+    return Block(bad.row, bytearray(), empty, empty, (bad,))
 
 
 def _scan(
     stream: pa.NativeFile, limit: int | None, separator: bytes, chunk_bytes: int
 ) -> Iterator[tuple[bytes, Int64Array]]:
-    """What is read, chunk by chunk, with the ends of the matches, counted from the chunk's start."""
-    tail = b""  # what a match that goes on in the next chunk may begin with
+    """Read chunk by chunk. Yields each chunk with the ends of its matches, relative to the chunk's start."""
+    tail = b""  # the end of the last chunk, in which a match may begin that ends in the next chunk
     while limit is None or limit > 0:
         data = stream.read(chunk_bytes if limit is None else min(chunk_bytes, limit))
         if not data:
             break
-        seen = tail + data if tail else data
-        ends = _match_ends(seen, separator)
+        window = tail + data if tail else data
+        ends = _match_ends(window, separator)
         unmatched = int(ends[-1]) if len(ends) else 0
         ends -= len(tail)
-        tail = seen[max(unmatched, len(seen) - len(separator) + 1) :]
+        tail = window[max(unmatched, len(window) - len(separator) + 1) :]
         yield data, ends
         limit = None if limit is None else limit - len(data)
     if limit:
@@ -213,11 +215,11 @@ def _match_ends(data: bytes, separator: bytes) -> Int64Array:
     return np.fromiter((match.end() for match in matches), dtype=np.int64)
 
 
-def _piece_start(stream: pa.NativeFile, position: int, limit: int, separator: bytes) -> int:
-    """Where the first piece that starts at or after a position starts; `limit` if there is none before it."""
+def _segment_start(stream: pa.NativeFile, position: int, limit: int, separator: bytes) -> int:
+    """The start of the first segment that starts at or after `position`; `limit` if none starts before `limit`."""
     if position <= 0 or position >= limit:
         return min(max(position, 0), limit)
-    scanned = _free_position(stream, separator, position - len(separator))
+    scanned = _unspanned_position(stream, separator, position - len(separator))
     stream.seek(scanned)
     for data, ends in _scan(stream, limit - scanned, separator, SCAN_BYTES):
         later = ends[ends + scanned >= position]
@@ -227,18 +229,18 @@ def _piece_start(stream: pa.NativeFile, position: int, limit: int, separator: by
     return limit
 
 
-def _free_position(stream: pa.NativeFile, separator: bytes, position: int) -> int:
-    r"""The nearest place at or before a position that surely lies in no match.
+def _unspanned_position(stream: pa.NativeFile, separator: bytes, position: int) -> int:
+    r"""The nearest position, at or before the given one, that no occurrence of the separator spans.
 
-    In `a\n\n\nb` the second and third line end look like a separator too, but the match before has used up the second.
-    A place that no occurrence spans, taken or not, is free of such doubt: from there on matching gives what it would
-    give from byte 0. Going back from one occurrence to the one that it overlaps reaches such a place.
+    With the separator `\n\n`, the second and third line end of `a\n\n\nb` are an occurrence but not a match, because
+    the match before uses the second one. From a position that no occurrence spans, matching finds the same matches as
+    from byte 0. Going back from an occurrence to the one that it overlaps reaches such a position.
     """
-    reach = len(separator) - 1
-    while position > 0 and reach:
-        window_start = max(position - reach, 0)
+    overlap = len(separator) - 1
+    while position > 0 and overlap:
+        window_start = max(position - overlap, 0)
         stream.seek(window_start)
-        spanning = stream.read(position - window_start + reach).find(separator)
+        spanning = stream.read(position - window_start + overlap).find(separator)
         if spanning < 0:
             break
         position = window_start + spanning

@@ -1,4 +1,4 @@
-"""Which files a run reads: found by path, directory or glob, told apart by their ending, in a natural, stable order."""
+"""Find the files a run reads by path, directory or glob, in a natural, stable order. The extension decides the kind."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tokenmill.sources.documents import SourceFile
 from tokenmill.sources.ignored import Ignored, IgnoredBuilder
 from tokenmill.sources.store_guard import StoreGuard
 
-ENDINGS = {
+EXTENSIONS = {
     ".parquet": "parquet",
     ".arrow": "arrow",
     ".feather": "arrow",
@@ -27,31 +27,32 @@ ENDINGS = {
     ".json.zst": "jsonl",
     **{f".txt{codec}": "text" for codec in ("", ".gz", ".zst")},
 }
-# Next to data, a .json is often about it (datasets saves state.json): only who names one means JSON Lines.
-NAMED_ENDINGS = {".json": "jsonl"}
+# A .json in a directory is often metadata (datasets saves state.json): it is read only if it is named explicitly.
+EXPLICIT_EXTENSIONS = {".json": "jsonl"}
 
+# How much of a file's start goes into its identity.
 IDENTITY_BYTES = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class Discovery:
-    """The sources, one row each (path, kind, size, fingerprint), and what was met beside them and is not read."""
+    """The sources, one row each (path, kind, size, fingerprint), and what was found but is not read."""
 
     table: pa.Table
     ignored: Ignored
 
 
 def kind_of(path: str) -> str | None:
-    """The kind of source that a file's ending tells, in upper or lower case."""
+    """The kind of source for a file's extension, which may be in upper or lower case."""
     parts = os.path.basename(path).lower().rsplit(".", 2)[1:]
-    return ENDINGS.get(f".{'.'.join(parts)}") or ENDINGS.get(f".{parts[-1]}") if parts else None
+    return EXTENSIONS.get(f".{'.'.join(parts)}") or EXTENSIONS.get(f".{parts[-1]}") if parts else None
 
 
 def discover(patterns: Sequence[str], kind: str | None = None, out: str | None = None) -> Discovery:
-    """The sources that paths, directories and globs name: arguments as given, natural order inside each.
+    """The sources that paths, directories and globs name: in the order of the arguments, natural order inside each.
 
-    They are of the kind that their ending tells, and each file is taken once, whatever paths and links lead to it. If a
-    `kind` is given, every path is taken as it is. Token stores are not searched, nor is `out`, the store of the run.
+    The extension decides the kind, and a file is read once even if several paths or links lead to it. If `kind` is
+    given, it applies to every file, and no path is removed. Token stores and `out`, the store of the run, are skipped.
     """
     search = _SourceSearch(StoreGuard(out), kind)
     for pattern in patterns:
@@ -63,7 +64,7 @@ def discover(patterns: Sequence[str], kind: str | None = None, out: str | None =
 
 
 class _SourceSearch:
-    """The files that were found so far, and what is left of the next argument when those are known."""
+    """Collects the sources of all arguments; a file that an earlier argument named is not taken again."""
 
     def __init__(self, guard: StoreGuard, kind: str | None) -> None:
         self.files: list[storage.FileInfo] = []
@@ -71,30 +72,27 @@ class _SourceSearch:
         self.ignored = IgnoredBuilder()
         self._guard = guard
         self._kind = kind
-        self._first: dict[storage.Identity, str] = {}
+        self._first_paths: dict[storage.Identity, str] = {}
 
     def add(self, pattern: str) -> None:
-        """Take the sources that a path, directory or glob names; raise SourceError if there are none."""
+        """Add the sources that a path, directory or glob names. Raises SourceError if there are none."""
         listing = storage.find(pattern, self._guard)
         self._guard.refuse_store(listing)
-        self._note(listing)
-        stores = len(self.ignored.stores)
-        found = self._of_known_kind(listing)
-        if not found and len(self.ignored.stores) == stores:
-            raise _nothing_found(f"no source in {pattern}", self.ignored.build([]))
-        kept = found if self._kind else self._once(found)
-        self.files += [file for file, _ in kept]
-        self.kinds += [kind for _, kind in kept]
-
-    def _note(self, listing: storage.Listing) -> None:
         self.ignored.special += listing.special
         self.ignored.stores += listing.skipped
         self.ignored.repeated += listing.linked
         self.ignored.hidden += listing.hidden
+        stores = len(self.ignored.stores)
+        sources = self._of_known_kind(listing)
+        if not sources and len(self.ignored.stores) == stores:
+            raise _nothing_found(f"no source in {pattern}", self.ignored.build([]))
+        added = sources if self._kind else self._without_repeated(sources)
+        self.files += [file for file, _ in added]
+        self.kinds += [kind for _, kind in added]
 
     def _of_known_kind(self, listing: storage.Listing) -> list[tuple[storage.FileInfo, str]]:
         """The files of a listing that are sources, in natural order, each with its kind."""
-        found = []
+        sources = []
         for file in sorted(listing.files, key=lambda file: natural_key(file.path)):
             if listing.is_named and self._guard.is_written_by_run(file.path):
                 self.ignored.stores.append(file.path)
@@ -103,42 +101,42 @@ class _SourceSearch:
             if kind is None:
                 self.ignored.files.append(file.path)
             else:
-                found.append((file, kind))
-        return found
+                sources.append((file, kind))
+        return sources
 
-    def _once(self, found: list[tuple[storage.FileInfo, str]]) -> list[tuple[storage.FileInfo, str]]:
-        """Those that no argument before has named; of several paths to a file the first that is no link."""
+    def _without_repeated(self, sources: list[tuple[storage.FileInfo, str]]) -> list[tuple[storage.FileInfo, str]]:
+        """The files that no earlier argument named. Of several paths to a file, the first that is not a link counts."""
         paths: dict[storage.Identity, str] = {}
-        for file, _ in sorted(found, key=lambda pair: pair[0].is_link):
+        for file, _ in sorted(sources, key=lambda pair: pair[0].is_link):
             paths.setdefault(_identity_key(file), file.path)
-        kept = []
-        for file, kind in found:
+        unique = []
+        for file, kind in sources:
             key = _identity_key(file)
-            first = self._first.get(key, paths[key])
-            if key not in self._first and first == file.path:
-                kept.append((file, kind))
+            first = self._first_paths.get(key, paths[key])
+            if key not in self._first_paths and first == file.path:
+                unique.append((file, kind))
             else:
                 self.ignored.repeated.append((file.path, first))
-        self._first.update(paths | self._first)
-        return kept
+        self._first_paths.update(paths | self._first_paths)
+        return unique
 
 
 def _identity_key(file: storage.FileInfo) -> storage.Identity:
     return file.path if file.identity is None else file.identity
 
 
-def with_identities(table: pa.Table, told: Callable[[int], None] = lambda _: None) -> pa.Table:
-    """The table with one more column: a number for each file that is the same wherever the file lies.
+def with_identities(table: pa.Table, on_progress: Callable[[int], None] = lambda _: None) -> pa.Table:
+    """The table with one more column, `identity`: a hash of the size and the first bytes of each file.
 
-    It is a hash of the size and the first bytes, and decides which documents are held out for validation: the same ones
-    when sources are added, moved or named in another way. How many are known is `told` as they come.
+    The identity does not depend on the path. It decides which documents are held out for validation, so these stay the
+    same when sources are added, moved or renamed. `on_progress` receives the number of files done.
     """
-    with ThreadPoolExecutor(8) as pool:  # waiting, more than work
+    with ThreadPoolExecutor(8) as pool:  # threads suffice, because this mostly waits for reads
         columns = (table[name].to_pylist() for name in ("path", "size", "fingerprint"))
         identities = []
         for identity in pool.map(_identity, *columns):
             identities.append(identity)
-            told(len(identities))
+            on_progress(len(identities))
     return table.append_column("identity", pa.array(identities, pa.uint64()))
 
 
@@ -149,19 +147,19 @@ def _identity(path: str, size: int, fingerprint: str) -> int:
 
 
 def file_at(table: pa.Table, index: int) -> SourceFile:
-    """One row of the table of sources."""
+    """One row of the sources table."""
     return files_between(table, index, index + 1)[0]
 
 
 def files_between(table: pa.Table, start: int, stop: int) -> list[SourceFile]:
-    """Rows [start, stop) of the table of sources."""
+    """Rows [start, stop) of the sources table."""
     rows = table.slice(start, stop - start)
     columns = [rows.column(name).to_pylist() for name in ("path", "kind", "size", "fingerprint")]
-    return [SourceFile(start + place, *values) for place, values in enumerate(zip(*columns, strict=True))]
+    return [SourceFile(index, *values) for index, values in enumerate(zip(*columns, strict=True), start)]
 
 
 def natural_key(path: str) -> tuple[str, str]:
-    """Numbers count as numbers: a longer one comes after a shorter one. The path itself decides between equals."""
+    """A sort key that compares digits in a path as numbers. The path itself breaks ties."""
     return re.sub("[0-9]+", _sortable_number, path), path
 
 
@@ -171,19 +169,19 @@ def _sortable_number(match: re.Match[str]) -> str:
 
 
 def _kind_of_named(path: str) -> str:
-    kind = kind_of(path) or NAMED_ENDINGS.get(os.path.splitext(path.lower())[1])
+    kind = kind_of(path) or EXPLICIT_EXTENSIONS.get(os.path.splitext(path.lower())[1])
     if kind is None:
         raise SourceError(
             "the ending of a file does not tell its kind",
             f"file         {path}",
-            f"known        {' '.join([*ENDINGS, *NAMED_ENDINGS])}",
+            f"known        {' '.join([*EXTENSIONS, *EXPLICIT_EXTENSIONS])}",
             "Rename or convert the file, or leave it out.",
         )
     return kind
 
 
 def _nothing_found(headline: str, ignored: Ignored) -> SourceError:
-    details = [f"known        {' '.join(ENDINGS)}", *(f"note         {note}" for note in ignored.notes())]
+    details = [f"known        {' '.join(EXTENSIONS)}", *(f"note         {note}" for note in ignored.notes())]
     return SourceError(headline, *details, "Name files, directories or globs that hold text.")
 
 

@@ -1,4 +1,4 @@
-"""The records that travel between sources and the rest: a file, its slices, its documents."""
+"""The records that sources exchange with other packages: a file, its slices, its documents."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ RowArray = npt.NDArray[np.uint64]
 
 
 class SourceFile(msgspec.Struct, frozen=True):
-    """One input file: its place in the run's list of sources, its kind, and what it looked like at planning."""
+    """One input file: its index in the run's list of sources, its kind, and its size and fingerprint at planning."""
 
     index: int
     path: str
@@ -31,14 +31,14 @@ class SourceFile(msgspec.Struct, frozen=True):
 
     @property
     def info(self) -> storage.FileInfo:
-        """The file as storage knows it."""
+        """The file as the record that `storage` takes."""
         return storage.FileInfo(self.path, self.size, self.fingerprint)
 
 
 class Slice(msgspec.Struct, frozen=True):
-    """Some of a file: [start, stop) in its kind's own measure.
+    """A range [start, stop) of a file, in the measure of its kind (see `Slices`).
 
-    `detail` is what the kind found out about the slice when the file was cut, and needs to read it, if anything.
+    `detail` is data that the kind stored when it split the file and needs to read the slice, or None.
     """
 
     start: int
@@ -47,23 +47,23 @@ class Slice(msgspec.Struct, frozen=True):
 
 
 class ReadOptions(msgspec.Struct, frozen=True):
-    """Where the text is in a source, and how much of it is handed over at once."""
+    """Where the text is in a source, how large batches are, and how bad rows are handled."""
 
     column: str = "text"
     separator: str | None = None
     batch_bytes: int = 4 << 20
+    # On a row that cannot be a document, "fail" raises BadDocument and "quarantine" reports it in `Documents.bad`.
     on_bad: str = "fail"
-    """What becomes of a row that cannot be a document: "fail" raises BadDocument, "quarantine" tells it in `bad`."""
+    # A longer document is a bad row. In a stream it is skipped without being held in memory.
     document_bytes: int | None = None
-    """A longer document is a bad row, too; one of a stream is passed over without being held."""
 
 
 @dataclass(frozen=True, slots=True)
 class Slices:
-    """How a file is cut, in file order: slice i is [start[i], stop[i]) in the kind's own measure.
+    """The slices of a file, in file order: slice i is [start[i], stop[i]).
 
-    That measure is row groups for Parquet, record batches for Arrow and bytes elsewhere. `text_bytes` is what the
-    slice holds, as near as can be told without reading it; `rows` is known only where the file says it.
+    The measure is row groups for Parquet, record batches for Arrow and bytes otherwise. `text_bytes` estimates the
+    text of each slice without reading it. `rows` is None if the file does not declare its rows.
     """
 
     start: Int64Array
@@ -73,15 +73,15 @@ class Slices:
     details: list[bytes] | None = None
 
     def whole(self) -> Slice:
-        """All of them as one."""
+        """All slices as one."""
         return Slice(int(self.start[0]), int(self.stop[-1]))
 
 
 class BadRow(msgspec.Struct, frozen=True):
     """A row that cannot be a document, and why.
 
-    `reason` is one of a few phrases that people count by, `detail` its particulars. `raw` is the line, or the value of
-    the column, cut after 64 KiB; `sha256` is that of all of it.
+    `reason` is one of a few fixed phrases, so that bad rows can be counted by it; `detail` describes this row. `raw` is
+    the line or the column's value, truncated to 64 KiB; `sha256` is the hash of all of it.
     """
 
     row: int
@@ -93,11 +93,11 @@ class BadRow(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Documents:
-    """Some documents of one file: valid UTF-8 or null, with the row each has in the file.
+    """A batch of documents of one file: valid UTF-8 or null, each with its row in the file.
 
-    A row is the row's number in Parquet and Arrow. In JSON Lines and text it is the byte at which the document starts
-    (in the decompressed stream), which finds the document without counting lines. `bad` are those rows of the same
-    stretch that are not among `rows`; there may be nothing else.
+    In Parquet and Arrow, a row is the row number. In JSON Lines and text, it is the byte offset of the document in the
+    decompressed stream, which locates the document without counting lines. `bad` holds the bad rows of the same range,
+    which are not in `rows`. A batch may consist of bad rows only.
     """
 
     text: pa.LargeStringArray
@@ -105,44 +105,44 @@ class Documents:
     bad: tuple[BadRow, ...] = ()
 
     def null_mask(self) -> npt.NDArray[np.bool_]:
-        """Which of them are null."""
+        """True for each document that is null."""
         mask: npt.NDArray[np.bool_] = self.text.is_null().to_numpy(zero_copy_only=False)
         return mask
 
     def without_nulls(self) -> Documents:
-        """Those that are there."""
+        """The documents that are not null."""
         if not self.text.null_count:
             return self
         return Documents(self.text.drop_null(), self.rows[~self.null_mask()], self.bad)
 
     def text_bytes(self) -> int:
-        """The size of the text."""
+        """The total size of the text."""
         total: int | None = pc.sum(pc.binary_length(self.text)).as_py()
         return total or 0
 
-    def slice_bytes(self, most_bytes: int) -> Documents:
-        """The first documents, as many as fit; at least one if there is one."""
+    def slice_bytes(self, max_bytes: int) -> Documents:
+        """The first documents that fit into `max_bytes`; at least one if there is one."""
         ends = np.cumsum(pc.binary_length(self.text).to_numpy(zero_copy_only=False))
-        count = max(1, int(np.searchsorted(ends, most_bytes, side="right")))
+        count = max(1, int(np.searchsorted(ends, max_bytes, side="right")))
         return Documents(self.text.slice(0, count), self.rows[:count], self.bad)
 
 
 class SourceKind(Protocol):
-    """What a module of this package offers."""
+    """The interface of the modules `parquet`, `arrow`, `jsonl` and `text`."""
 
     def split(self, file: SourceFile, options: ReadOptions, unit_bytes: int) -> Slices:
-        """Cut a file into slices of about `unit_bytes` of text without reading its documents."""
+        """Split a file into slices of about `unit_bytes` of text without reading its documents."""
         ...
 
-    def byte_ranges(self, file: SourceFile, piece: Slice | None, options: ReadOptions) -> list[Span]:
-        """The bytes of a file that reading a slice, or all of it, takes; as far as they are known before."""
+    def byte_ranges(self, file: SourceFile, file_slice: Slice | None, options: ReadOptions) -> list[Span]:
+        """The bytes that reading a slice, or the whole file, needs, as far as they are known before reading."""
         ...
 
-    def read(self, file: SourceFile, piece: Slice, options: ReadOptions) -> Iterator[Documents]:
+    def read(self, file: SourceFile, file_slice: Slice, options: ReadOptions) -> Iterator[Documents]:
         """The documents of one slice, in file order."""
         ...
 
 
 def as_text(array: pa.Array) -> pa.LargeStringArray:
-    """An array as large strings. Bytes that are no UTF-8 pass: `validity.checked` finds them and names their row."""
+    """An array as large strings. Does not validate UTF-8: `bad_rows.split_valid` does, and reports the row."""
     return array.cast(options=pc.CastOptions(target_type=pa.large_string(), allow_invalid_utf8=True))

@@ -1,4 +1,4 @@
-"""What is met in source directories and globs and is not read: counted and named, in results, logs and notes."""
+"""Record what source directories and globs contain that is not read, for results, logs and notes."""
 
 from __future__ import annotations
 
@@ -11,29 +11,24 @@ import msgspec
 
 from tokenmill.humanize import count
 
-MAX_ENDINGS = 20
-"""How many endings are counted one by one: those that most files have."""
-
-MAX_ENDING_LENGTH = 16
-"""What follows the last dot of a name is an ending if it is not longer."""
-
+# The most frequent extensions are counted one by one, the others together.
+MAX_EXTENSIONS = 20
+# A longer suffix of a file name does not count as an extension.
+MAX_EXTENSION_LENGTH = 16
+# How many paths of a kind a result lists. Counts include all paths.
 MAX_LISTED = 1000
-"""How many paths of a kind a result names. The counts are of all."""
-
-NAMED = 3
-"""How many paths a note names."""
-
-NO_ENDING = "none"
-OTHER_ENDINGS = "others"
+PATHS_PER_NOTE = 3
+NO_EXTENSION = "none"
+OTHER_EXTENSIONS = "others"
 
 
 class Ignored(msgspec.Struct, frozen=True):
-    """What was met and is not read.
+    """What was found but is not read.
 
-    `files` have endings that are not known, and `endings` counts them by ending. `special` are pipes, sockets, devices,
-    links to nothing, and directories that match a glob. `stores` are directories of token stores, or files of the run's
-    own store. `repeated` are further paths to a file or directory that is read once. Of paths, the first are named;
-    `counts` has how many there are. `hidden` counts names that begin with a dot.
+    `files` counts files with unknown extensions, and `endings` counts them by extension. `special` lists pipes,
+    sockets, devices, broken links, and directories that match a glob. `stores` lists directories of token stores and
+    files of the run's own store. `repeated` lists further paths to a file or directory that is read once. These lists
+    are truncated; `counts` has the full numbers. `hidden` counts names that begin with a dot.
     """
 
     files: int = 0
@@ -49,26 +44,26 @@ class Ignored(msgspec.Struct, frozen=True):
         return bool(self.files or self.counts)
 
     def notes(self) -> list[str]:
-        """One sentence for each kind of thing that is not read. Hidden files are never meant, and have none."""
-        found = []
+        """One sentence for each kind of thing that is not read, hidden files excepted."""
+        notes = []
         if self.files:
-            found.append(f"not read: {self.files_note()}")
+            notes.append(f"not read: {self.files_note()}")
         if self.special:
-            found.append(f"not read, because not a regular file: {self._some('special', self.special)}")
+            notes.append(f"not read, because not a regular file: {self._first_paths('special', self.special)}")
         if self.stores:
-            found.append(f"not read, because it is a token store: {self._some('stores', self.stores)}")
+            notes.append(f"not read, because it is a token store: {self._first_paths('stores', self.stores)}")
         if self.repeated:
-            found.append(f"read once: {self._some('repeated', self.repeated)}")
-        return found
+            notes.append(f"read once: {self._first_paths('repeated', self.repeated)}")
+        return notes
 
     def files_note(self) -> str:
-        """The files with other endings in one line."""
+        """The files with unknown extensions in one line."""
         endings = ", ".join(f"{number:,} {ending}" for ending, number in self.endings.items())
         return f"{count(self.files, 'file')} with other endings ({endings}), such as {self.example}"
 
-    def _some(self, kind: str, paths: Sequence[str]) -> str:
-        more = self.counts[kind] - len(paths[:NAMED])
-        return ", ".join(paths[:NAMED]) + (f" and {more:,} more" if more else "")
+    def _first_paths(self, kind: str, paths: Sequence[str]) -> str:
+        more = self.counts[kind] - len(paths[:PATHS_PER_NOTE])
+        return ", ".join(paths[:PATHS_PER_NOTE]) + (f" and {more:,} more" if more else "")
 
 
 @dataclass
@@ -82,16 +77,16 @@ class IgnoredBuilder:
     hidden: int = 0
 
     def build(self, read: Sequence[str]) -> Ignored:
-        """The record, without the paths that another argument has named and that are read."""
-        taken = set(read) if self.files else set[str]()
-        left = [path for path in dict.fromkeys(self.files) if path not in taken]
+        """The record. `read` lists the paths that are read: another argument may name a file explicitly."""
+        read_paths = set(read) if self.files else set[str]()
+        unread = [path for path in dict.fromkeys(self.files) if path not in read_paths]
         special = [f"{readable(path)} ({what})" for path, what in sorted(set(self.special))]
-        repeated = [_same(path, first) for path, first in self.repeated]
+        repeated = [_same_file(path, first) for path, first in self.repeated]
         lists = {"special": special, "stores": sorted(set(map(readable, self.stores))), "repeated": repeated}
         return Ignored(
-            files=len(left),
-            example=readable(left[0]) if left else "",
-            endings=_by_ending(left),
+            files=len(unread),
+            example=readable(unread[0]) if unread else "",
+            endings=_count_extensions(unread),
             hidden=self.hidden,
             counts={name: len(paths) for name, paths in lists.items() if paths},
             **{name: paths[:MAX_LISTED] for name, paths in lists.items()},
@@ -99,23 +94,23 @@ class IgnoredBuilder:
 
 
 def readable(path: str) -> str:
-    """A path that can be printed and encoded; bytes of it that are not UTF-8 are escaped."""
+    """A path that can be printed and encoded: bytes that are not UTF-8 are escaped."""
     return path.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
-def _same(path: str, first: str) -> str:
+def _same_file(path: str, first: str) -> str:
     if path == first:
         return f"{readable(path)} (given twice)"
     return f"{readable(path)} (the same as {readable(first)})"
 
 
-def _by_ending(paths: Sequence[str]) -> dict[str, int]:
-    counted = Counter(map(_ending, paths))
-    common = dict(sorted(counted.items(), key=lambda item: (-item[1], item[0]))[:MAX_ENDINGS])
+def _count_extensions(paths: Sequence[str]) -> dict[str, int]:
+    counts = Counter(map(_extension, paths))
+    common = dict(sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:MAX_EXTENSIONS])
     others = len(paths) - sum(common.values())
-    return {**common, OTHER_ENDINGS: others} if others else common
+    return {**common, OTHER_EXTENSIONS: others} if others else common
 
 
-def _ending(path: str) -> str:
-    ending = readable(os.path.splitext(path)[1].lower())
-    return ending if 1 < len(ending) <= MAX_ENDING_LENGTH else NO_ENDING
+def _extension(path: str) -> str:
+    extension = readable(os.path.splitext(path)[1].lower())
+    return extension if 1 < len(extension) <= MAX_EXTENSION_LENGTH else NO_EXTENSION

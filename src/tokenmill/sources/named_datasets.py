@@ -1,7 +1,7 @@
-"""Sources that are datasets by name: turned into addresses, and compared with what the catalogue knows of them.
+"""Resolve dataset names to addresses, and compare the files at these addresses with the catalog.
 
-A run whose files do not hold what is known is refused when it is planned, before hours of work; the rows are counted
-once more when every unit is done, before the store is called complete.
+Planning refuses a run whose files or rows differ from the catalog, before hours of work. The rows are compared once
+more when all units are done, before the store is marked complete.
 """
 
 from __future__ import annotations
@@ -26,42 +26,45 @@ if TYPE_CHECKING:
     from tokenmill.sources.catalog import Catalog, DatasetSelection
     from tokenmill.sources.documents import Slices
 
-COLUMN = "text"
-PLAIN = re.compile(r"[\w-]+(/[\w.-]+)?")
-"""What may be a dataset: its name, or by mistake its repository."""
-PAGE = re.compile(r"https?://[^/]+/datasets/([^/]+/[^/]+)/(?:resolve|blob|raw|tree)/([^/]+)/?([^?]*)(\?.*)?")
-"""How the Hub's own pages call a file or a folder."""
+DEFAULT_COLUMN = "text"
+# The name of a dataset or, given by mistake, of its repository.
+DATASET_OR_REPOSITORY = re.compile(r"[\w-]+(/[\w.-]+)?")
+# The URL of a file or a folder on the Hub's web pages.
+HUB_PAGE = re.compile(r"https?://[^/]+/datasets/([^/]+/[^/]+)/(?:resolve|blob|raw|tree)/([^/]+)/?([^?]*)(\?.*)?")
 
 
 @dataclass(frozen=True, slots=True)
 class ResolvedSources:
-    """The sources of a call as paths and addresses, the column of their text, and the datasets among them."""
+    """The sources of a call as paths and addresses, their text column, and the datasets among them.
+
+    `limited` means that the run reads only some units.
+    """
 
     sources: list[str]
-    column: str = COLUMN
+    column: str = DEFAULT_COLUMN
     datasets: tuple[DatasetSelection, ...] = ()
     limited: bool = False
     notes: list[str] = field(default_factory=list)
 
-    def check_plan(self, sources: pa.Table, pieces: Sequence[Slices]) -> None:
-        """Compare files and rows with what is known; raise SourceError, or note it if only some units are wanted."""
+    def check_plan(self, sources: pa.Table, slices: Sequence[Slices]) -> None:
+        """Compare files and rows with the catalog. Raises SourceError, or adds a note if the run is limited."""
         for dataset in self.datasets:
-            found = _found(sources["path"].to_pylist(), pieces, dataset.address)
-            if dataset.files in (None, found[0]) and (found[1] is None or dataset.rows in (None, found[1])):
+            files, rows = _count_matching(sources["path"].to_pylist(), slices, dataset.address)
+            if dataset.files in (None, files) and (rows is None or dataset.rows in (None, rows)):
                 continue
             if not self.limited:
-                raise _other_files(dataset, found)
-            self.notes.append(_note(dataset, found))
+                raise _mismatch_error(dataset, files, rows)
+            self.notes.append(_mismatch_note(dataset, files, rows))
 
     def expected_rows(self) -> int | None:
-        """How many rows a complete run has: where datasets are all that is read, and that is known of each."""
+        """The rows of a complete run; None unless all sources are datasets with a known number of rows."""
         rows = [dataset.rows for dataset in self.datasets]
         if self.limited or not rows or len(rows) != len(self.sources) or None in rows:
             return None
-        return sum(each or 0 for each in rows)
+        return sum(number or 0 for number in rows)
 
     def check_end(self, rows: int) -> None:
-        """Compare the rows of all parts, skipped ones included, with what is known; raise RunFailed."""
+        """Raise RunFailed if the rows of all parts, skipped rows included, are not the expected number."""
         expected = self.expected_rows()
         if expected not in (None, rows):
             raise RunFailed(
@@ -79,50 +82,50 @@ def resolve_sources(
     *,
     limited: bool = False,
 ) -> ResolvedSources:
-    """The sources of a call, in which names of datasets have become the addresses of their files.
+    """Replace the names of datasets by the addresses of their files.
 
-    Where a path has the name of a dataset, the path is meant, and a note says so.
+    A path that has the name of a dataset is read as a path, and a note says so.
     """
-    words = [os.fspath(sources)] if isinstance(sources, str | os.PathLike) else [os.fspath(word) for word in sources]
-    found: list[str] = []
+    given = [os.fspath(sources)] if isinstance(sources, str | os.PathLike) else [os.fspath(item) for item in sources]
+    resolved: list[str] = []
     datasets: list[DatasetSelection] = []
     notes: list[str] = []
     version = None if version is None else str(version)
-    for word in words:
-        _refuse_addresses(word)
-        known = catalog.load() if PLAIN.fullmatch(word) else catalog.Catalog({})
-        if os.path.exists(word):
-            notes += [f"{word} is a path here; the dataset of that name is not read"] * (word in known.entries)
-            found.append(word)
-        elif word in known.entries:
-            datasets.append(known.choose(word, version))
-            found.append(datasets[-1].address)
+    for source in given:
+        _refuse_unknown_scheme(source)
+        known = catalog.load() if DATASET_OR_REPOSITORY.fullmatch(source) else catalog.Catalog({})
+        if os.path.exists(source):
+            notes += [f"{source} is a path here; the dataset of that name is not read"] * (source in known.entries)
+            resolved.append(source)
+        elif source in known.entries:
+            datasets.append(known.choose(source, version))
+            resolved.append(datasets[-1].address)
         else:
-            _refuse_mistyped(known, word)
-            found.append(word)
+            _refuse_mistyped(known, source)
+            resolved.append(source)
     if version is not None and not datasets:
-        raise _version_of_nothing(version, notes)
-    return ResolvedSources(found, column or _column(datasets), tuple(datasets), limited, notes)
+        raise _unused_version_error(version, notes)
+    return ResolvedSources(resolved, column or _common_column(datasets), tuple(datasets), limited, notes)
 
 
-def _found(paths: Sequence[str], pieces: Sequence[Slices], address: str) -> tuple[int, int | None]:
-    """How many of the files a dataset's address means, and how many rows these hold, if they tell it."""
-    wanted = parse(address)
-    rows = [piece.rows for path, piece in zip(paths, pieces, strict=True) if _is_meant(path, wanted)]
-    known = [int(each.sum()) for each in rows if each is not None]
-    return len(rows), sum(known) if len(known) == len(rows) else None
+def _count_matching(paths: Sequence[str], slices: Sequence[Slices], address: str) -> tuple[int, int | None]:
+    """The number of files at a dataset's address, and of their rows, or None if a file does not declare its rows."""
+    parsed = parse(address)
+    rows = [file.rows for path, file in zip(paths, slices, strict=True) if _is_at_address(path, parsed)]
+    declared = [int(counts.sum()) for counts in rows if counts is not None]
+    return len(rows), sum(declared) if len(declared) == len(rows) else None
 
 
-def _is_meant(path: str, wanted: HubAddress) -> bool:
-    """Whether a file is one of those at an address, in which a branch has become a commit since."""
+def _is_at_address(path: str, address: HubAddress) -> bool:
+    """Whether a file is at an address. The file's path has a commit where the address may have a branch."""
     if scheme(path) != HUB:
         return False
     file = parse(path)
-    same = file.repository == wanted.repository and (file.revision == wanted.revision or not wanted.is_pinned)
-    return same and matches(file.path, wanted.path)
+    same = file.repository == address.repository and (file.revision == address.revision or not address.is_pinned)
+    return same and matches(file.path, address.path)
 
 
-def _column(datasets: list[DatasetSelection]) -> str:
+def _common_column(datasets: list[DatasetSelection]) -> str:
     columns = {dataset.column for dataset in datasets}
     if len(columns) > 1:
         raise UsageError(
@@ -130,34 +133,34 @@ def _column(datasets: list[DatasetSelection]) -> str:
             *(f"{dataset.name:<12} {dataset.column}" for dataset in datasets),
             "Prepare them one by one, or say --column.",
         )
-    return columns.pop() if columns else COLUMN
+    return columns.pop() if columns else DEFAULT_COLUMN
 
 
-def _refuse_addresses(word: str) -> None:
-    """Refuse what is no address that can be read from, before anything is looked at."""
-    check(word)
-    kind = scheme(word)
+def _refuse_unknown_scheme(source: str) -> None:
+    """Raise UsageError for an address that cannot be read, before any source is accessed."""
+    check(source)
+    kind = scheme(source)
     if kind in ("", HUB, *OBJECT_STORES):
         return
-    page = PAGE.fullmatch(word)
+    page = HUB_PAGE.fullmatch(source)
     advice = "Download it first, and name the file."
-    if page and "@" not in word:
+    if page and "@" not in source:
         advice = f"Write hf://datasets/{page[1]}@{page[2]}/{page[3]}"
-    known = " ".join(f"{name}://" for name in (*OBJECT_STORES, HUB))
-    raise UsageError(f"{kind}:// is not known", f"given        {shown(word)}", f"known        {known}", advice)
+    schemes = " ".join(f"{name}://" for name in (*OBJECT_STORES, HUB))
+    raise UsageError(f"{kind}:// is not known", f"given        {shown(source)}", f"known        {schemes}", advice)
 
 
-def _refuse_mistyped(known: Catalog, word: str) -> None:
-    near = known.nearest(word)
-    if near is not None:
+def _refuse_mistyped(known: Catalog, source: str) -> None:
+    nearest = known.nearest(source)
+    if nearest is not None:
         raise SourceError(
-            f"no such file or directory: {word}",
-            f"looked for   {os.path.abspath(word)}",
-            f"Did you mean the dataset {near}? Its versions: {catalog.listed(known.entries[near])}",
+            f"no such file or directory: {source}",
+            f"looked for   {os.path.abspath(source)}",
+            f"Did you mean the dataset {nearest}? Its versions: {catalog.versions_text(known.entries[nearest])}",
         )
 
 
-def _version_of_nothing(version: str, notes: list[str]) -> UsageError:
+def _unused_version_error(version: str, notes: list[str]) -> UsageError:
     return UsageError(
         f"--version {version} goes with the name of a dataset",
         *notes,
@@ -165,21 +168,21 @@ def _version_of_nothing(version: str, notes: list[str]) -> UsageError:
     )
 
 
-def _other_files(dataset: DatasetSelection, found: tuple[int, int | None]) -> SourceError:
+def _mismatch_error(dataset: DatasetSelection, files: int, rows: int | None) -> SourceError:
     return SourceError(
         f"the files of {dataset.title} do not hold what is known of it",
-        f"found        {_amount(*found)}",
+        f"found        {_amount(files, rows)}",
         f"expected     {_amount(dataset.files, dataset.rows)}",
         f"at           {dataset.address}",
         "A mirror may not be complete (HF_ENDPOINT). To take the files as they are, give that address as the SOURCE.",
     )
 
 
-def _note(dataset: DatasetSelection, found: tuple[int, int | None]) -> str:
-    if dataset.files not in (None, found[0]):
-        return f"{dataset.title} has {count(found[0], 'file')} here; {dataset.files:,} are expected"
-    return f"the files of {dataset.title} hold {count(found[1] or 0, 'row')}; {dataset.rows:,} are expected"
+def _mismatch_note(dataset: DatasetSelection, files: int, rows: int | None) -> str:
+    if dataset.files not in (None, files):
+        return f"{dataset.title} has {count(files, 'file')} here; {dataset.files:,} are expected"
+    return f"the files of {dataset.title} hold {count(rows or 0, 'row')}; {dataset.rows:,} are expected"
 
 
 def _amount(files: int | None, rows: int | None) -> str:
-    return " with ".join(count(each, what) for each, what in ((files, "file"), (rows, "row")) if each is not None)
+    return " with ".join(count(value, what) for value, what in ((files, "file"), (rows, "row")) if value is not None)

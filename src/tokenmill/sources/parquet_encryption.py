@@ -1,4 +1,4 @@
-"""Encrypted Parquet: found out before pyarrow is asked for a column that it cannot decrypt, which ends the process."""
+"""Refuse encrypted Parquet before pyarrow reads a column that it cannot decrypt, because that crashes the process."""
 
 from __future__ import annotations
 
@@ -10,14 +10,12 @@ import pyarrow.parquet as pq
 from tokenmill.errors import SourceError
 from tokenmill.sources.documents import SourceFile
 
+# The last bytes of a file whose footer is encrypted. All other Parquet files end with PAR1.
 ENCRYPTED_MAGIC = b"PARE"
-"""The last bytes of a file whose footer is encrypted. All others end with PAR1."""
-
+# The signature after the plain footer of a file with encrypted columns: a nonce of 12 bytes and a tag of 16 bytes.
 SIGNATURE_BYTES = 28
-"""A plain footer of a file with encrypted columns is followed by a signature: a nonce of 12 bytes, a tag of 16."""
-
+# The end of a file: the length of the footer and the magic.
 TRAILER_BYTES = 8
-"""The length of the footer and the magic, at the end of a file."""
 
 
 def refuse_encrypted_footer(file: SourceFile, stream: pa.NativeFile) -> None:
@@ -27,11 +25,11 @@ def refuse_encrypted_footer(file: SourceFile, stream: pa.NativeFile) -> None:
 
 
 def refuse_encrypted_column(file: SourceFile, stream: pa.NativeFile, metadata: pq.FileMetaData, column: str) -> None:
-    """Raise SourceError if a column is encrypted; other columns of the file may be."""
+    """Raise SourceError if this column is encrypted. Other columns of the file may be encrypted."""
     footer_bytes = int.from_bytes(_trailer(stream)[:4], "little")
     if footer_bytes != metadata.serialized_size + SIGNATURE_BYTES or not metadata.num_row_groups:
         return
-    try:  # a reader raises, where the metadata of the column would end the process
+    try:  # a reader raises here; reading the column's metadata would crash the process
         next(
             pq.ParquetFile(stream, pre_buffer=False).iter_batches(batch_size=1, row_groups=[0], columns=[column]), None
         )

@@ -1,7 +1,7 @@
-"""Text: one document per file, or the pieces between the occurrences of a separator. A row is a document's first byte.
+"""Text: one document per file, or the segments between separators. A row is the byte offset of a document.
 
-The text is taken as it is: a byte order mark stays, line ends stay. Empty pieces (two separators in a row, or one at
-the end of the file) are not documents; an empty file without separator is one empty document.
+The text is not changed: byte order marks and line ends stay. Empty segments (two separators in a row, or one at the end
+of the file) are not documents. Without separator, an empty file is one empty document.
 """
 
 from __future__ import annotations
@@ -13,28 +13,36 @@ import numpy as np
 import pyarrow as pa
 
 from tokenmill.sources.bad_rows import split_valid
-from tokenmill.sources.delimited import Block, one_slice, open_stream, reach_of, read_pieces, read_whole, split_bytes
+from tokenmill.sources.delimited import (
+    Block,
+    one_slice,
+    open_stream,
+    read_segments,
+    read_whole,
+    slice_byte_ranges,
+    split_bytes,
+)
 from tokenmill.sources.documents import Documents, ReadOptions, Slice, Slices, SourceFile, Span
 
 
 def split(file: SourceFile, options: ReadOptions, unit_bytes: int) -> Slices:
-    """Byte ranges, which own the documents that start in them; one for the file if it is one document."""
+    """Byte ranges. A range owns the documents that start in it; a file that is one document is one range."""
     return split_bytes(file, unit_bytes) if options.separator else one_slice(file)
 
 
-def byte_ranges(file: SourceFile, piece: Slice | None, options: ReadOptions) -> list[Span]:
-    """The range itself, and some of the document that goes on after it; all of a file that is one document."""
-    return reach_of(file, piece, options.separator.encode()) if options.separator else [(0, file.size)]
+def byte_ranges(file: SourceFile, file_slice: Slice | None, options: ReadOptions) -> list[Span]:
+    """The range itself, and some bytes after it for the end of its last document, or all of a one-document file."""
+    return slice_byte_ranges(file, file_slice, options.separator.encode()) if options.separator else [(0, file.size)]
 
 
-def read(file: SourceFile, piece: Slice, options: ReadOptions) -> Iterator[Documents]:
+def read(file: SourceFile, file_slice: Slice, options: ReadOptions) -> Iterator[Documents]:
     """The documents that start in the bytes of the slice."""
     if not options.separator:
         yield _whole(file, options)
         return
-    blocks = read_pieces(file, piece, options.separator.encode(), options)
+    blocks = read_segments(file, file_slice, options.separator.encode(), options)
     documents_of = functools.partial(_documents, file, options)
-    for documents in map(documents_of, blocks):  # a name for the block would keep its memory
+    for documents in map(documents_of, blocks):  # a loop variable for the block would keep its memory
         if len(documents.rows) or documents.bad:
             yield documents
 
@@ -48,7 +56,7 @@ def _whole(file: SourceFile, options: ReadOptions) -> Documents:
 
 
 def _documents(file: SourceFile, options: ReadOptions, block: Block) -> Documents:
-    """The pieces that are not empty. Pieces and separators take turns as strings, and the separators are dropped."""
+    """The segments that are not empty. Builds an array of segments and separators, and filters the separators out."""
     bounds = np.stack([block.start, block.stop], axis=1).ravel()
     wanted = np.zeros(len(bounds), dtype=bool)
     wanted[::2] = block.stop > block.start

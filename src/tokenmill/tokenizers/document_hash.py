@@ -1,7 +1,7 @@
-"""Keyed hashes of documents: 64 bits that look random, the same on every machine, computed on whole columns.
+"""Keyed hashes of documents: 64 pseudorandom bits, the same on every machine, computed on whole columns.
 
-What they decide (a sample, a split, an order) depends on the document and the key alone, so it does not matter who
-asks, in which order, or how the corpus was cut.
+A sample, a split or an order that uses them depends on the document and the key only. It does not depend on the
+process, on the order of processing, or on how the corpus was split.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _STRIDE = np.uint64(0x9E3779B97F4A7C15)
 
 
 def mix(values: Keys) -> Keys:
-    """Steele, Lea and Flood's finaliser (SplitMix64): a permutation of the 64-bit numbers that scatters neighbours."""
+    """The finalizer of SplitMix64 (Steele, Lea, Flood): a permutation of the 64-bit numbers that scatters neighbors."""
     mixed = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return mixed ^ (mixed >> np.uint64(31))
@@ -28,6 +28,6 @@ def document_keys(key: int, source: npt.NDArray[np.unsignedinteger], row: npt.ND
     return mix(mix(base + row * _STRIDE) + base)
 
 
-def in_sample(keys: Keys, share: float) -> npt.NDArray[np.bool_]:
-    """Which documents fall into a share of them."""
-    return (keys >> np.uint64(11)).astype(np.float64) * 2.0**-53 < share
+def in_sample(keys: Keys, fraction: float) -> npt.NDArray[np.bool_]:
+    """Whether each document is in a sample of this fraction of all documents."""
+    return (keys >> np.uint64(11)).astype(np.float64) * 2.0**-53 < fraction

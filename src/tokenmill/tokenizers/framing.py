@@ -1,4 +1,4 @@
-"""Begin and end tokens around each document, put there by memory copies and checked on every document."""
+"""Put begin and end tokens around each document by memory copies, and check them on every document."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tokenmill.tokenizers.engines.protocol import Encoded, Tokens
 
 
 def framed(encoded: Encoded, begin: int | None, end: int | None) -> Encoded:
-    """Put begin and end tokens around each document, and check that they are there on every one."""
+    """Put begin and end tokens around each document. Checks the result on every document."""
     if begin is None and end is None:
         return encoded
     offsets = encoded.offsets + np.arange(len(encoded.offsets)) * ((begin is not None) + (end is not None))

@@ -1,10 +1,10 @@
-"""Which models of a tokenizer.json give the same tokens in gigatoken as in `tokenizers`.
+"""Decide whether the model of a tokenizer.json gives the same tokens in gigatoken as in `tokenizers`.
 
-Both merge the pair of the lowest rank first, the leftmost of equal ones. For `tokenizers` the rank is the pair's place
-in the list; of a pair that is listed twice it takes the last place, gigatoken the first. If the merged tokens' ids rise
-along the list, gigatoken takes that id for the rank. Pairs that make the same token then have one rank. That changes
-nothing if each pair's own ids are lower than the merged one's: merges then happen in the order of ids, and only one of
-the pairs that make a token can ever be there. Otherwise gigatoken takes the place in the list as well.
+Both merge the pair of the lowest rank first, the leftmost of equal ones. In `tokenizers`, the rank is the pair's index
+in the list; for a pair that is listed twice, it uses the last index and gigatoken the first. If the ids of the merged
+tokens rise along the list, gigatoken uses that id as the rank, so pairs that make the same token have the same rank.
+This changes nothing if both ids of each pair are lower than the merged id: then merges happen in the order of ids, and
+only one of the pairs that make a token can occur. Otherwise gigatoken uses the index in the list as well.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any
 from tokenmill.tokenizers.token_bytes import BYTE_CHARACTERS, TEXT_CHARACTERS
 
 _NOTHING: tuple[Any, ...] = (None, "")
+# The options of a model, and the values with which both engines were compared.
 ALLOWED: dict[str, tuple[Any, ...]] = {
     "type": (None, "BPE"),
     "dropout": (None,),
@@ -25,11 +26,10 @@ ALLOWED: dict[str, tuple[Any, ...]] = {
     "byte_fallback": (None, False),
     "ignore_merges": (None, False, True),
 }
-"""The options of a model, and the values with which both engines were compared."""
 
 
 def unsupported_model(model: dict[str, Any]) -> str | None:
-    """Why gigatoken must not be used for this model, or None if it may."""
+    """The reason why gigatoken must not be used for this model, or None if it may be used."""
     if model.get("type", "BPE") != "BPE" or "merges" not in model:
         return f"its model is {model.get('type')}, not BPE"
     for option, value in model.items():

@@ -1,7 +1,7 @@
-"""Which vocabularies gigatoken is known to encode exactly as the reference does.
+"""Decide whether gigatoken encodes a vocabulary exactly as the reference does.
 
-gigatoken loads many a tokenizer.json that it then encodes in its own way, without a warning. So a file has to be of a
-kind that was compared, code point by code point, by scripts/derive_unicode_gap.py; any other goes to the reference.
+gigatoken loads many tokenizer.json files that it then encodes differently, without a warning. So a file must be of a
+kind that scripts/derive_unicode_gap.py compared code point by code point. All others are encoded by the reference.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from tokenmill.tokenizers.gigatoken_merges import unsupported_model
 if TYPE_CHECKING:
     from tokenmill.tokenizers.resolve import Vocabulary
 
+# gigatoken's name for the split pattern of each scheme.
 TIKTOKEN_SCHEMES = {
     "gpt2": "gpt2",
     "r50k_base": "gpt2",
@@ -24,12 +25,12 @@ TIKTOKEN_SCHEMES = {
     "cl100k_base": "gpt4",
     "o200k_base": "o200k",
 }
-"""What gigatoken calls the split pattern of each scheme."""
 
 _CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
 _PREFIX = r"[^\r\n\p{L}\p{N}]?"
 _SPACE = r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+# The split regexes of tokenizer.json files that were compared.
 JSON_SPLITS = {
     "llama3": rf"{_CONTRACTIONS}|{_PREFIX}\p{{L}}+|\p{{N}}{{1,3}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*{_SPACE}",
     "qwen2": rf"{_CONTRACTIONS}|{_PREFIX}\p{{L}}+|\p{{N}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*{_SPACE}",
@@ -42,24 +43,23 @@ JSON_SPLITS = {
         rf"{_PREFIX}{_UPPER}*{_LOWER}+|{_PREFIX}{_UPPER}+{_LOWER}*|\p{{N}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*{_SPACE}"
     ),
 }
-"""The split regexes of tokenizer.json files that were compared."""
 
 _STEPS = ("normalizer", "pre_tokenizer", "post_processor", "decoder", "model")
 _FILE_KEYS = ("version", "truncation", "padding", "added_tokens", *_STEPS)
 _ADDED_TOKEN_KEYS = ("id", "content", "single_word", "lstrip", "rstrip", "normalized", "special")
-_MADE_BY_NFC = frozenset(";`K")  # of U+037E, U+1FEF and U+212A
+_MADE_BY_NFC = frozenset(";`K")  # NFC maps U+037E, U+1FEF and U+212A to these
 
 
 def unsupported(vocabulary: Vocabulary) -> str | None:
-    """Why gigatoken must not be used for this vocabulary, or None if it may.
+    """The reason why gigatoken must not be used for this vocabulary, or None if it may be used.
 
-    Every key and value that is allowed is listed here. Anything else is a reason, also where it may be harmless.
+    This is an allowlist of keys and values: anything else is a reason, even if it may be harmless.
     """
     if vocabulary.spec.kind == "tiktoken":
         return _unsupported_ranks(vocabulary)
     try:
         return _unsupported_json(json.loads(vocabulary.content, object_pairs_hook=_without_repeats))
-    except _Repeated as repeated:
+    except _RepeatedKeyError as repeated:
         return f"its file has the key {str(repeated)!r} twice"
     except (KeyError, IndexError, TypeError, ValueError, AttributeError):
         return "its file is not of the form that was compared"
@@ -76,15 +76,15 @@ def _unsupported_json(content: dict[str, Any]) -> str | None:
     )
 
 
-class _Repeated(Exception):
-    """A JSON object has a key twice; parsers differ in which value they take."""
+class _RepeatedKeyError(Exception):
+    """A JSON object has a key twice; parsers differ in which value they use."""
 
 
 def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     record = dict(pairs)
     if len(record) != len(pairs):
         names = [name for name, _ in pairs]
-        raise _Repeated(next(name for name in names if names.count(name) > 1))
+        raise _RepeatedKeyError(next(name for name in names if names.count(name) > 1))
     return record
 
 
@@ -144,18 +144,18 @@ def _unsupported_split(split: dict[str, Any]) -> str | None:
 
 
 def _unsupported_template(step: dict[str, Any] | None) -> str | None:
-    """What comes after the model changes the tokens only if it is a template that has the text not exactly once."""
-    for each in _steps(step, "processors"):
-        if each.get("type") not in ("ByteLevel", "TemplateProcessing", "RobertaProcessing", "BertProcessing"):
-            return f"its post-processor is {each.get('type')}"
-        pieces = each.get("single", [{"Sequence": {"id": "A"}}])
-        if not isinstance(pieces, list) or sum("Sequence" in piece for piece in pieces) != 1:
+    """A post-processor changes the text's tokens only if it is a template that does not contain the text once."""
+    for processor in _steps(step, "processors"):
+        if processor.get("type") not in ("ByteLevel", "TemplateProcessing", "RobertaProcessing", "BertProcessing"):
+            return f"its post-processor is {processor.get('type')}"
+        items = processor.get("single", [{"Sequence": {"id": "A"}}])
+        if not isinstance(items, list) or sum("Sequence" in item for item in items) != 1:
             return "its template does not have the text once"
     return None
 
 
 def _unsupported_added_tokens(content: dict[str, Any]) -> str | None:
-    """Special tokens are taken out before gigatoken sees them; the others must be matched alike by both engines."""
+    """Special tokens are removed before gigatoken loads the file. Both engines must match the others alike."""
     tokens = content.get("added_tokens") or []
     texts = [token["content"] for token in tokens]
     if "" in texts or len(set(texts)) != len(texts):
@@ -179,13 +179,13 @@ def _unsupported_plain_token(content: dict[str, Any], token: dict[str, Any], spe
         return f"its added token {text!r} has {options[0]}"
     if content.get("normalizer") and not _is_kept_by_nfc(token):
         return f"its added token {text!r} may be matched after normalising"
-    if adds_space and (text == " " or text.strip(" ")):  # a space that is added may make it
+    if adds_space and (text == " " or text.strip(" ")):  # the added space may complete the token
         return f"its added token {text!r} may be matched after a space is added"
     return f"its added token {text!r} may overlap a special token" if special & set(text) else None
 
 
 def _is_kept_by_nfc(token: dict[str, Any]) -> bool:
-    """Whether normalising neither makes nor breaks the token's text: spaces; or, matched before it, most of ASCII."""
+    """Whether NFC neither creates nor breaks the token's text: spaces, or most of ASCII if matched before NFC."""
     text = token["content"]
     if not text.strip(" "):
         return True
@@ -193,7 +193,7 @@ def _is_kept_by_nfc(token: dict[str, Any]) -> bool:
 
 
 def _assigned_ids(vocabulary: dict[str, int], tokens: list[dict[str, Any]]) -> list[int]:
-    """The ids that `tokenizers` gives to added tokens, whatever the file says: the model's own, or the next free."""
+    """The ids that `tokenizers` assigns to added tokens, whatever the file says: the model's id, or the next free."""
     ids: list[int] = []
     for token in tokens:
         free = max(len(vocabulary), max(ids, default=-1) + 1)

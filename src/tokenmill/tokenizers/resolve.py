@@ -1,4 +1,4 @@
-"""From the name a user gives to a vocabulary and its spec. This is the only step that may touch the network."""
+"""Resolve a tokenizer name to a vocabulary and its spec. Only this step may use the network."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from tokenmill.tokenizers.tokenizer_json import read_tokenizer_json
 
 MAX_BYTES = 1 << 30
 SHOWN_FILES = 5
+# The name of a model on the Hub.
 REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
-"""What a model on the Hub is called."""
 
 END_OF_TEXT_SPELLINGS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|im_end|>")
 
 
 @dataclass(frozen=True, slots=True)
 class Scheme:
-    """A split pattern of OpenAI's, with the hash and the end token of the vocabulary published for it."""
+    """A split pattern of OpenAI, with the hash and the end token of the vocabulary published for it."""
 
     pattern: str
     sha256: str
@@ -59,14 +59,14 @@ SCHEMES = {
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """A resolved tokenizer: its spec, and the content of the file that the spec names by hash."""
+    """A resolved tokenizer: its spec, and the content of its vocabulary file."""
 
     spec: TokenizerSpec
     content: bytes
 
 
 def resolve(name: str) -> Vocabulary:
-    """Find the tokenizer a user means: an encoding's name, a `.tiktoken` file, a tokenizer.json or its directory."""
+    """Resolve the name of an encoding, a `.tiktoken` file, a tokenizer.json or the directory of one."""
     path, scheme = _path_and_scheme(name)
     if path.endswith(".tiktoken"):
         return _from_tiktoken_file(path, scheme)
@@ -78,7 +78,7 @@ def resolve(name: str) -> Vocabulary:
 
 
 def absolute_name(name: str) -> str:
-    """The same tokenizer by a name that means it in every working directory."""
+    """The name with an absolute path, so that it is valid in every working directory."""
     path, scheme = _path_and_scheme(name)
     if not os.path.exists(path):
         return name
@@ -106,7 +106,7 @@ def _from_encoding(name: str) -> Vocabulary:
 
 
 def _advice(name: str, names: list[str]) -> list[str]:
-    """How to say what was meant: the file of a repository on the Hub, a name that is spelt otherwise, or a path."""
+    """Advice for an unknown name: how to download a file from the Hub, a similar name, or a path."""
     if REPOSITORY.fullmatch(name):
         return [
             "It is no path here, and names of the Hub are not taken. Get the file, and give its path:",
@@ -116,7 +116,7 @@ def _advice(name: str, names: list[str]) -> list[str]:
     close = difflib.get_close_matches(name.lower(), names, 1)
     return [
         f"known names  {', '.join(names)}",
-        *(f"Did you mean {each}?" for each in close),
+        *(f"Did you mean {match}?" for match in close),
         "Or give a path: a .tiktoken file, a tokenizer.json, or a directory that holds one.",
     ]
 
@@ -132,7 +132,7 @@ def _definition(name: str) -> dict[str, Any]:
     for attempt in attempts:
         try:
             definition: dict[str, Any] = constructors[attempt]()
-        except Exception as error:  # noqa: BLE001 - whatever the network stack raises; told below
+        except Exception as error:  # noqa: BLE001 - whatever the network stack raises; reported below
             failures.append(error)
         else:
             return definition
@@ -145,7 +145,7 @@ def _definition(name: str) -> dict[str, Any]:
 
 
 def _is_unreached(error: Exception) -> bool:
-    """Whether no server answered: requests raises an OSError, with the answer if there was one."""
+    """Whether no server answered. requests raises an OSError that holds the response if there was one."""
     return isinstance(error, OSError) and getattr(error, "response", None) is None
 
 
@@ -220,7 +220,7 @@ def _from_json_file(path: str) -> Vocabulary:
 
 
 def _size(origin: str, smallest: int, largest: int) -> int:
-    """The largest id plus one, if ids are what a token can be in a store."""
+    """The largest id plus one. Raises TokenizerError if an id does not fit into 32 bits."""
     if not 0 <= smallest <= largest < 1 << 32:
         raise TokenizerError(f"{origin} is not a usable vocabulary", f"found        ids from {smallest} to {largest}")
     return largest + 1
@@ -232,7 +232,7 @@ def _display_name(path: str) -> str:
 
 
 def _end_of_text(path: str, added: dict[str, int]) -> int | None:
-    """The end token: what the tokenizer_config.json beside it says, or the one known spelling that it has."""
+    """The end token: from the tokenizer_config.json next to the file, or the only known spelling in the vocabulary."""
     config = os.path.join(os.path.dirname(path), "tokenizer_config.json")
     if os.path.basename(path) == "tokenizer.json" and os.path.exists(config):
         try:
@@ -260,7 +260,7 @@ def _read(path: str) -> bytes:
 
 
 def end_token(spec: TokenizerSpec, value: str | int | None) -> int | None:
-    """The id behind `--eot`, or the tokenizer's own if unset; one that has none does not go without saying."""
+    """The id of `--eot`, or the tokenizer's end token if unset. Raises UsageError if there is neither."""
     if value is None and spec.end_of_text is None:
         known = ", ".join(f"{spelling} {token}" for spelling, token in list(spec.special_tokens.items())[:6])
         raise UsageError(
@@ -272,7 +272,7 @@ def end_token(spec: TokenizerSpec, value: str | int | None) -> int | None:
 
 
 def boundary_token(spec: TokenizerSpec, option: str, value: str | int | None, default: int | None) -> int | None:
-    """The id behind `--eot` or `--bos`: an id, a special token's spelling, `none`, or the default if unset."""
+    """The id of `--eot` or `--bos`, given as an id, a special token's spelling or `none`; the default if unset."""
     if value is None:
         return default
     if value == "none":

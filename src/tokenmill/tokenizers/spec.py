@@ -1,4 +1,4 @@
-"""A tokenizer as data: the record that a job and an engine share."""
+"""The record that describes a tokenizer, shared by jobs and engines."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import msgspec
 
 
 class TokenizerSpec(msgspec.Struct, frozen=True):
-    """A tokenizer as data: a vocabulary file by its hash, and what the file itself does not say.
+    """A vocabulary file by its hash, and what the file itself does not contain.
 
-    `file` is a name inside the run's `tokenizer/` folder. `pattern` is the split regex of a `.tiktoken` vocabulary, and
-    `scheme` the name of that regex if it is a known one; a `tokenizer.json` carries its own. `vocabulary_size` is the
+    `file` is a name in the run's `tokenizer/` folder. `pattern` is the split regex of a `.tiktoken` vocabulary, and
+    `scheme` the name of that regex if it is known; a `tokenizer.json` contains its own. `vocabulary_size` is the
     largest id plus one, added tokens included.
     """
 

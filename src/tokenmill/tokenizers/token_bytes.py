@@ -1,4 +1,4 @@
-"""From an id to the bytes it stands for, to show tokens to people."""
+"""Look up the bytes of a token id, to show tokens to users."""
 
 from __future__ import annotations
 
@@ -18,51 +18,51 @@ from tokenmill.tokenizers.tokenizer_json import TokenizerJson, read_tokenizer_js
 if TYPE_CHECKING:
     from tokenmill.tokenizers.spec import TokenizerSpec
 
-Find = Callable[[int], bytes | None]
-_BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
-"""How vocabularies without bytes in them write those that they fall back to."""
+Lookup = Callable[[int], bytes | None]
+# How vocabularies that are not byte-level write single bytes (byte fallback).
+_BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
-def piece_lookup(spec: TokenizerSpec, content: bytes) -> Callable[[int], bytes]:
-    """A function that gives the bytes of a token of this vocabulary; unknown ids give their number in brackets."""
+def token_bytes_lookup(spec: TokenizerSpec, content: bytes) -> Callable[[int], bytes]:
+    """A function that returns the bytes of a token id; for an unknown id, its number in angle brackets."""
     if hashlib.sha256(content).hexdigest() != spec.sha256:
         raise CorruptStore(f"the vocabulary {spec.file} is damaged", f"expected     sha256 {spec.sha256}")
     try:
-        find = _tiktoken_pieces(content) if spec.kind == "tiktoken" else _huggingface_pieces(content)
+        find = _tiktoken_lookup(content) if spec.kind == "tiktoken" else _huggingface_lookup(content)
     except MalformedDataError as damage:
         raise CorruptStore(f"the vocabulary {spec.file} is no tokenizer.json", f"found        {damage}") from damage
     special = {token: spelling.encode() for spelling, token in spec.special_tokens.items()}
 
-    def piece(token: int) -> bytes:
+    def lookup(token: int) -> bytes:
         if token in special:
             return special[token]
         try:
-            found = find(token)
-        except ValueError:  # whoever made the hash made a file that is no vocabulary
-            found = None
-        return b"<%d>" % token if found is None else found
+            token_bytes = find(token)
+        except ValueError:  # the file matches its hash but is not a vocabulary
+            token_bytes = None
+        return b"<%d>" % token if token_bytes is None else token_bytes
 
-    return piece
+    return lookup
 
 
-def _tiktoken_pieces(content: bytes) -> Find:
-    """Only the lines of tokens that are asked for are taken apart: a vocabulary has hundreds of thousands."""
+def _tiktoken_lookup(content: bytes) -> Lookup:
+    """Decodes only the lines of the requested tokens, because a vocabulary has hundreds of thousands."""
     lines = content.splitlines()
 
     @functools.cache
-    def elsewhere() -> dict[int, bytes]:
+    def by_rank() -> dict[int, bytes]:
         return {int(rank): token for token, rank in (line.split() for line in lines if line)}
 
     def find(token: int) -> bytes | None:
-        written, _, rank = lines[token].partition(b" ") if token < len(lines) else (b"", b"", b"")
-        if rank != b"%d" % token:  # the file is in another order, or there are gaps
-            written = elsewhere().get(token, b"")
-        return base64.b64decode(written) if written else None
+        encoded, _, rank = lines[token].partition(b" ") if token < len(lines) else (b"", b"", b"")
+        if rank != b"%d" % token:  # the lines are not sorted by rank, or ranks have gaps
+            encoded = by_rank().get(token, b"")
+        return base64.b64decode(encoded) if encoded else None
 
     return find
 
 
-def _huggingface_pieces(content: bytes) -> Find:
+def _huggingface_lookup(content: bytes) -> Lookup:
     parsed = read_tokenizer_json(content)
     vocabulary = parsed.model.vocab
     if isinstance(vocabulary, dict):
@@ -70,7 +70,7 @@ def _huggingface_pieces(content: bytes) -> Find:
     else:
         tokens = {number: token for number, (token, _) in enumerate(vocabulary)}
     added = {token.id: token.content.encode() for token in parsed.added_tokens or []}
-    to_bytes = _spelling(parsed)
+    to_bytes = _decoder(parsed)
 
     def find(token: int) -> bytes | None:
         if token in added:
@@ -80,20 +80,20 @@ def _huggingface_pieces(content: bytes) -> Find:
     return find
 
 
-def _spelling(parsed: TokenizerJson) -> Callable[[str], bytes]:
-    """How the tokens of a vocabulary are written."""
+def _decoder(parsed: TokenizerJson) -> Callable[[str], bytes]:
+    """The function that turns a token of this vocabulary into bytes."""
     if b"ByteLevel" in msgspec.json.encode([parsed.decoder, parsed.pre_tokenizer]):
         return _byte_level_bytes
     return _word_bytes if parsed.model.type in ("WordPiece", "WordLevel") else _plain_bytes
 
 
 def _plain_bytes(token: str) -> bytes:
-    byte = _BYTE.fullmatch(token)
+    byte = _BYTE_TOKEN.fullmatch(token)
     return bytes([int(byte[1], 16)]) if byte else token.replace("\u2581", " ").encode()
 
 
 def _word_bytes(token: str) -> bytes:
-    """Words stand apart, and what goes on with one is marked."""
+    """A token begins a word, which follows a space, unless `##` marks it as a continuation."""
     return token[2:].encode() if token.startswith("##") else f" {token}".encode()
 
 
@@ -102,15 +102,14 @@ def _byte_level_bytes(token: str) -> bytes:
 
 
 def _byte_characters() -> dict[str, int]:
-    """How byte-level vocabularies write bytes: printable Latin-1 as itself, the rest from U+0100 on."""
+    """The byte of each character in byte-level vocabularies: printable Latin-1 as itself, others from U+0100 on."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in printable]
-    return {chr(byte): byte for byte in printable} | {chr(256 + place): byte for place, byte in enumerate(others)}
+    return {chr(byte): byte for byte in printable} | {chr(256 + index): byte for index, byte in enumerate(others)}
 
 
 _BYTES = _byte_characters()
+# The characters with which byte-level vocabularies write bytes.
 BYTE_CHARACTERS = frozenset(_BYTES)
-"""The characters that byte-level vocabularies write bytes with."""
-
+# The characters of the bytes that occur in UTF-8.
 TEXT_CHARACTERS = frozenset(char for char, byte in _BYTES.items() if byte not in (0xC0, 0xC1, *range(0xF5, 0x100)))
-"""Those of bytes that UTF-8 has."""

@@ -1,4 +1,4 @@
-"""How many bytes of text each token stands for: which tokens of a long document belong to a piece of its text."""
+"""The number of text bytes of each token, to locate the tokens of a slice among the tokens of its document."""
 
 from __future__ import annotations
 
@@ -17,13 +17,12 @@ if TYPE_CHECKING:
 IntArray = npt.NDArray[np.int64]
 
 TOKENS_PER_CHUNK = 1 << 16
-"""How many tokens are measured at a time."""
-
+# An added token with this text may cross a cut of the audit.
 _MAY_CROSS = re.compile("[A-Za-z] ")
 
 
-class Spelling:
-    """The lengths of the tokens of a vocabulary that the fast engine supports. They are read on first use."""
+class TokenLengths:
+    """The token lengths of a vocabulary that the fast engine supports. Computed on first use."""
 
     def __init__(self, spec: TokenizerSpec, content: bytes) -> None:
         self._size = spec.vocabulary_size
@@ -32,12 +31,12 @@ class Spelling:
 
     @cached_property
     def _json(self) -> dict[str, Any]:
-        """What matters of a tokenizer.json: of the vocabulary itself, only the lengths."""
+        """The needed facts of a tokenizer.json. The vocabulary itself is not kept, only its lengths."""
         content = json.loads(self._content)
         vocabulary = content["model"]["vocab"]
         plain = [token for token in content.get("added_tokens") or [] if not token.get("special")]
         texts = [token["content"] for token in plain]
-        lengths = {number: len(token) for token, number in vocabulary.items()}  # a character for each byte
+        lengths = {number: len(token) for token, number in vocabulary.items()}  # one character per byte
         return {
             "lengths": lengths | {token["id"]: len(token["content"].encode()) for token in plain},
             "crosses": any(_MAY_CROSS.search(text) for text in texts),
@@ -48,23 +47,23 @@ class Spelling:
 
     @cached_property
     def lengths(self) -> npt.NDArray[np.uint16]:
-        """The number of bytes of each token; zero for ids that no text gives."""
+        """The number of bytes of each token; zero for ids that no text produces."""
         lengths = np.zeros(self._size, np.uint16)
         if self._is_tiktoken:
-            found = _base64_lengths(np.frombuffer(self._content, np.uint8))
-            lengths[: len(found)] = found  # line n has rank n: the gate of the fast engine sees to that
+            by_rank = _base64_lengths(np.frombuffer(self._content, np.uint8))
+            lengths[: len(by_rank)] = by_rank  # line n has rank n: gigatoken_support.unsupported checks that
             return lengths
-        numbers = self._json["lengths"]
-        lengths[list(numbers)] = list(numbers.values())
+        by_id = self._json["lengths"]
+        lengths[list(by_id)] = list(by_id.values())
         return lengths
 
     @property
     def can_cut(self) -> bool:
-        """Whether no token crosses a cut before a space that follows an ASCII letter."""
+        """Whether no added token can cross a cut before a space that follows an ASCII letter."""
         return self._is_tiktoken or not self._json["crosses"]
 
     def is_exact(self, before: npt.NDArray[np.uint8]) -> bool:
-        """Whether the tokens of a text that begins so have exactly its bytes."""
+        """Whether the lengths of the tokens of a text that begins with `before` add up to its bytes."""
         if self._is_tiktoken:
             return True
         if self._json["inexact"]:
@@ -72,25 +71,25 @@ class Spelling:
         return not self._json["normalizes"] or bool((before < 0x80).all())
 
     def token_indices(self, tokens: Tokens, starts: IntArray) -> IntArray:
-        """For each of some bytes of a document, sorted: the index of the token that begins there, -1 if none does."""
-        found = np.full(len(starts), -1, np.int64)
-        seen = 0
+        """For each byte position of a document, sorted: the index of the token that begins there, or -1."""
+        indices = np.full(len(starts), -1, np.int64)
+        position = 0
         for first in range(0, len(tokens), TOKENS_PER_CHUNK):
             lengths = self.lengths[tokens[first : first + TOKENS_PER_CHUNK]]
-            stop = seen + int(lengths.sum(dtype=np.int64))
-            low, high = np.searchsorted(starts, [seen, stop])
+            stop = position + int(lengths.sum(dtype=np.int64))
+            low, high = np.searchsorted(starts, [position, stop])
             if low < high:
-                begins = seen + np.cumsum(lengths, dtype=np.int64) - lengths
-                places = np.searchsorted(begins, starts[low:high]).clip(max=len(begins) - 1)
-                found[low:high] = np.where(begins[places] == starts[low:high], first + places, -1)
+                begins = position + np.cumsum(lengths, dtype=np.int64) - lengths
+                nearest = np.searchsorted(begins, starts[low:high]).clip(max=len(begins) - 1)
+                indices[low:high] = np.where(begins[nearest] == starts[low:high], first + nearest, -1)
             if high == len(starts):
                 break
-            seen = stop
-        return found
+            position = stop
+        return indices
 
 
 def _base64_lengths(data: npt.NDArray[np.uint8]) -> IntArray:
-    """How many bytes the first field of each line stands for."""
+    """The decoded length of the base64 field of each line."""
     ends = np.flatnonzero(data == ord(" "))
     starts = np.concatenate([[0], np.flatnonzero(data == ord("\n"))[:-1] + 1])
     padding = (data[ends - 1] == ord("=")).astype(np.int64) + (data[ends - 2] == ord("="))

@@ -1,7 +1,7 @@
-"""A tokenizer as a function that can be sent anywhere: to the workers of `datasets.map`, a Pool, Ray, Spark, torch.
+"""A tokenizer as a function that can be pickled: for `datasets.map`, a Pool, Ray, Spark or torch workers.
 
-What travels is a name and a hash. Each process builds the encoder on first use and keeps it. A forked child goes on
-with its parent's: a fork waits until no thread is in the middle of an encoding, or of the imports before the first one.
+The pickle holds a name and a hash. Each process builds the encoder on first use and keeps it. A forked child uses its
+parent's encoder: a fork waits until no thread is encoding or importing the modules for its first encoding.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from tokenmill.tokenizers.tokenizer import Tokenizer, choose_engine
 
 
 class TokenizeFn:
-    """Tokenizes a row, a batch, a string, a list of strings or an Arrow table: `ids`, framed as declared, and `len`.
+    """Tokenizes a row, a batch, a string, a list of strings or an Arrow table: `ids`, with boundary tokens, and `len`.
 
-    `tokenize_fn` makes it. Two are equal to pickle, and to the fingerprint of `datasets`, if they give the same tokens.
+    Created by `tokenize_fn`. Two that produce the same tokens have the same pickle and the same `datasets` fingerprint.
     """
 
     __slots__ = ("_begin", "_column", "_digest", "_end", "_engine", "_name")
@@ -54,11 +54,11 @@ class TokenizeFn:
         return f"<tokenmill.tokenize_fn {self._name}, end token {self._end}, sha256 {self._digest[:16]}...>"
 
     def __call__(self, rows: Any) -> Any:
-        """`{"ids": ..., "len": ...}` of one text or of many, or the same as a table if a table was given."""
+        """`{"ids": ..., "len": ...}` of one text or of many. Returns a table for a table, and a frame for a frame."""
         if isinstance(rows, pa.Table | pa.RecordBatch):
             return self._table(rows.column(self._column))
-        if hasattr(rows, "columns"):  # a frame of pandas or polars, which datasets wants back as what it gave
-            return _like(rows, self._table(rows[self._column]))
+        if hasattr(rows, "columns"):  # a pandas or polars frame; datasets expects the same type back
+            return _as_frame(rows, self._table(rows[self._column]))
         texts = rows[self._column] if isinstance(rows, Mapping) else rows
         if isinstance(texts, str | bytes) or texts is None:
             tokens = self._encode([texts]).tokens
@@ -71,7 +71,7 @@ class TokenizeFn:
         return pa.table(token_columns(self._encode(texts)))
 
     def _encode(self, texts: Any) -> Encoded:
-        with _in_use:
+        with _lock:
             text = self._as_text(texts)
             if text.null_count:
                 row = np.flatnonzero(text.is_null())[0]
@@ -105,11 +105,11 @@ def tokenize_fn(
 ) -> TokenizeFn:
     """A function for `datasets.map`, batched or not, with any `num_proc` and any start method.
 
-    `tokenizer`, `column`, `engine`, `eot` and `bos` mean what they mean to `tokenmill prepare`.
+    `tokenizer`, `column`, `engine`, `eot` and `bos` have the same meaning as in `tokenmill prepare`.
     """
     vocabulary = resolve(tokenizer)
-    choose_engine(vocabulary, engine)  # to refuse here what could not work there
-    vocabulary_cache.keep(vocabulary)
+    choose_engine(vocabulary, engine)  # raises here what would otherwise fail in a worker
+    vocabulary_cache.save(vocabulary)
     spec = vocabulary.spec
     begin, end = boundary_token(spec, "--bos", bos, None), end_token(spec, eot)
     return TokenizeFn(
@@ -118,11 +118,11 @@ def tokenize_fn(
 
 
 def token_columns(encoded: Encoded, is_null: npt.NDArray[np.bool_] | None = None) -> dict[str, pa.Array]:
-    """The columns that `datasets` gets: `ids`, a list of each row's tokens, and `len`; both null where text is."""
+    """The columns for `datasets`: `ids`, a list of each row's tokens, and `len`. Both are null where the text is."""
     lengths = np.diff(encoded.offsets)
     if is_null is not None:
-        there, lengths = lengths, np.zeros(len(is_null), np.int64)
-        lengths[~is_null] = there
+        present, lengths = lengths, np.zeros(len(is_null), np.int64)
+        lengths[~is_null] = present
     offsets = np.concatenate([[0], np.cumsum(lengths)])
     if offsets[-1] > np.iinfo(np.int32).max:
         raise UsageError("a batch has more than 2,147,483,647 tokens", "Make it smaller: batch_size=100.")
@@ -131,8 +131,8 @@ def token_columns(encoded: Encoded, is_null: npt.NDArray[np.bool_] | None = None
     return {"ids": ids, "len": pa.array(lengths, mask=is_null)}
 
 
-def _like(frame: Any, table: pa.Table) -> Any:
-    """A table as a frame of the library that another frame is of."""
+def _as_frame(frame: Any, table: pa.Table) -> Any:
+    """A table as a frame of the same library as `frame`."""
     library = type(frame).__module__.partition(".")[0]
     return sys.modules[library].from_arrow(table) if library == "polars" else table.to_pandas()
 
@@ -144,11 +144,11 @@ def _as_arrow(texts: Any) -> pa.LargeStringArray:
         if not is_text(texts.type):
             raise pa.ArrowTypeError(f"its type is {texts.type}")
         text = texts.cast(pa.large_string())
-        text.validate(full=True)  # an array of strings may hold any bytes
+        text.validate(full=True)  # a string array may contain invalid UTF-8
         return text
     try:
         return pa.array(texts, pa.large_string())
-    except UnicodeEncodeError:  # lone surrogates: as tiktoken does
+    except UnicodeEncodeError:  # lone surrogates are replaced, as in tiktoken
         return pa.array([_without_surrogates(text) for text in texts], pa.large_string())
 
 
@@ -156,8 +156,8 @@ def _without_surrogates(text: str | None) -> str | None:
     return None if text is None else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
-# One encoder for all functions of a process that name the same tokenizer, used by one thread at a time.
-_in_use = threading.RLock()
+# All functions of a process share one encoder per tokenizer; one thread uses it at a time.
+_lock = threading.RLock()
 _loaded: dict[tuple[str, str], Tokenizer] = {}
 
 
@@ -174,5 +174,5 @@ def _cache_bytes() -> int:
     return machine.default_memory_budget() // machine.cores()
 
 
-# What a thread holds at a fork is held for ever in the child: this, and the locks of modules that are being imported.
-os.register_at_fork(before=_in_use.acquire, after_in_parent=_in_use.release, after_in_child=_in_use.release)
+# A lock that another thread holds during a fork stays locked in the child: this one, and those of running imports.
+os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)

@@ -1,7 +1,8 @@
-"""A tokenizer ready to work: the fast engine where it can be trusted, the reference wherever it cannot.
+"""A loaded tokenizer: the fast engine encodes most documents, the reference engine the others.
 
-The fast engine is probed when it is loaded and audited on a sample of real documents while it runs. The reference
-encodes the documents with a character on which the engines' Unicode versions disagree, and those it may fail on.
+The fast engine is probed when it is loaded, and audited on a sample of the documents while it runs. The reference
+encodes documents that contain a character on which the engines' Unicode versions disagree, and documents on which the
+reference may fail.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import pyarrow as pa
 
 from tokenmill.errors import EngineMismatch, TokenizerError, UsageError
 from tokenmill.system import machine
-from tokenmill.tokenizers.audit import Audit, Batch, MismatchAt
+from tokenmill.tokenizers.audit import Audit, AuditMismatchError, Batch
 from tokenmill.tokenizers.engines.gigatoken import EngineFailed, GigatokenEngine
 from tokenmill.tokenizers.engines.huggingface import HuggingFaceEngine
 from tokenmill.tokenizers.engines.protocol import Encoded, Engine, Tokens, text_buffers
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
     from tokenmill.tokenizers.spec import TokenizerSpec
 
-__all__ = ["ENGINES", "REFERENCES", "Choice", "MismatchAt", "Tokenizer", "choose_engine"]
+__all__ = ["ENGINES", "REFERENCES", "AuditMismatchError", "EngineChoice", "Tokenizer", "choose_engine"]
 
 Result = TypeVar("Result")
 ENGINES = ("auto", "gigatoken", "tiktoken", "tokenizers")
@@ -40,13 +41,12 @@ REFERENCES: dict[str, type[TiktokenEngine | HuggingFaceEngine]] = {
 }
 REFERENCE_NAMES = tuple(engine.name for engine in REFERENCES.values())
 
+# How much a process may grow before the fast engine's word cache is emptied. About 80 MB of it are buffers. The rest
+# holds 3.5 million words; the words of 190 MB of text in 25 languages take 170 MB.
 CACHE_BYTES = 320 << 20
-"""How much a process may grow before the fast engine's word cache is emptied. Some 80 MB of it are buffers; the rest
-holds three and a half million words, and the words of 190 MB of text in 25 languages take 170 MB."""
-
+# How much the process must have grown since the cache was last emptied before it is emptied again.
 MIN_GROWTH_BYTES = 32 << 20
-"""How much it must have grown since the cache was last emptied."""
-
+# Texts that reveal an engine that splits or merges differently.
 PROBE = (
     "",
     " ",
@@ -59,44 +59,42 @@ PROBE = (
     "٣٤٥ १२३ Ⅷ ½ x² \U0001d7d8\U0001d7d9 \U0001d573\U0001d58a\U0001d591 \U000e0100\U0010ffff\ue000\ufffd\x00\x7f\x85",
     "a" * 300 + "." * 300 + "1" * 300 + " " * 300 + "\n" * 300 + "é" * 300,
 )
-"""Texts on which an engine that splits or merges differently shows it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
-    """An engine, and why it is not the fast one, where it could have been expected to be."""
+class EngineChoice:
+    """An engine, and the reason if the user could expect the fast engine but gets the reference."""
 
     engine: str
     reason: str | None = None
 
 
-def choose_engine(vocabulary: Vocabulary, wanted: str) -> Choice:
-    """The engine a run starts with, decided without loading one."""
+def choose_engine(vocabulary: Vocabulary, wanted: str) -> EngineChoice:
+    """The engine a run starts with. Does not load an engine."""
     spec = vocabulary.spec
     reference = REFERENCES[spec.kind].name
     if wanted not in ENGINES:
         raise UsageError(f"there is no engine called {wanted!r}", f"engines      {', '.join(ENGINES)}")
     if wanted == reference:
-        return Choice(reference)
+        return EngineChoice(reference)
     if wanted in REFERENCE_NAMES:
         raise UsageError(f"{wanted} cannot read {spec.name}", f"Use --engine {reference}, or auto.")
     installed = importlib.util.find_spec("gigatoken") is not None
     reason = unsupported(vocabulary) if installed else "it is not installed"
     if reason is None:
-        return Choice("gigatoken")
+        return EngineChoice("gigatoken")
     if wanted == "gigatoken":
         raise UsageError(f"gigatoken cannot encode {spec.name}: {reason}", f"Use --engine {reference}, or auto.")
-    return Choice(reference, f"not with gigatoken, which is faster: {reason}")
+    return EngineChoice(reference, f"not with gigatoken, which is faster: {reason}")
 
 
 class Tokenizer:
-    """Encodes documents exactly as the reference would, as fast as it can."""
+    """Encodes documents exactly as the reference does, with the fast engine where possible."""
 
     def __init__(self, spec: TokenizerSpec, content: bytes, engine: str) -> None:
         self.spec = spec
         self.notices: list[str] = []
-        self.mismatch: str | None = None
-        """What was found when an audit failed in this process: the fast engine gave wrong tokens, and was given up."""
+        self.mismatch: str | None = None  # the message of an audit that failed in this process
         self._content = content
         self._reference: Engine | None = None
         self._fast: GigatokenEngine | None = None
@@ -109,12 +107,12 @@ class Tokenizer:
 
     @property
     def engine(self) -> str:
-        """The name of the engine at work."""
+        """The name of the engine in use."""
         return (self._fast or self.reference).name
 
     @property
     def reference(self) -> Engine:
-        """The engine whose answer is the right one by definition, built on first use."""
+        """The engine that defines the correct tokens, built on first use."""
         if self._reference is None:
             self._reference = REFERENCES[self.spec.kind](self.spec, self._content)
         return self._reference
@@ -124,7 +122,7 @@ class Tokenizer:
         if self._fast is None:
             return self.reference.encode(text)
         data, offsets = text_buffers(text)
-        apart = self._apart(data, offsets)
+        by_reference = self._for_reference(data, offsets)
         try:
             encoded = self._fast.encode(text)
         except EngineFailed as failure:
@@ -132,23 +130,23 @@ class Tokenizer:
             return self.reference.encode(text)
         except TokenizerError as error:  # an id that the vocabulary does not have
             raise EngineMismatch(error.headline) from error
-        if len(apart):
-            encoded = self._replace(encoded, apart, text)
-        self._audit.check(Batch(encoded, data, offsets, apart), self._fast, self.reference)
+        if len(by_reference):
+            encoded = self._replace(encoded, by_reference, text)
+        self._audit.check(Batch(encoded, data, offsets, by_reference), self._fast, self.reference)
         return encoded
 
-    def ready(self) -> Tokenizer:
-        """The tokenizer itself, with its engine loaded: else that would count as the first document's time."""
+    def load(self) -> Tokenizer:
+        """Load the engine now, so that loading does not count as the first document's time. Returns self."""
         _ = self.engine
         return self
 
     def use_reference(self, reason: str) -> None:
-        """Give up the fast engine for good."""
+        """Stop using the fast engine in this process."""
         self.notices.append(f"{reason}; going on with {REFERENCES[self.spec.kind].name}, which is slower")
         self._fast = None
 
     def retry_with_reference(self, encode: Callable[[], Result]) -> Result:
-        """What `encode` gives; if an audit fails in it, the fast engine is given up and it is called once more."""
+        """Call `encode`. If an audit fails in it, stop using the fast engine and call it once more."""
         try:
             return encode()
         except EngineMismatch as mismatch:
@@ -157,23 +155,23 @@ class Tokenizer:
             return encode()
 
     def take_notices(self) -> tuple[str, ...]:
-        """What the user should know, each notice once."""
+        """The notices for the user since the last call."""
         notices = tuple(self.notices)
         self.notices.clear()
         return notices
 
-    def trim(self, most_bytes: int) -> None:
-        """Empty the fast engine's word cache if it has grown large, or if the process holds more than it may.
+    def trim(self, max_bytes: int) -> None:
+        """Empty the fast engine's word cache if it has grown large, or if the process holds more than `max_bytes`.
 
-        A cache that is dropped has to be built again, which halves the speed for a while; so it is not dropped again
-        before the process has grown since, whatever else makes the process large.
+        Rebuilding the cache halves the speed for a while. So it is not emptied again before the process has grown,
+        whatever else makes the process large.
         """
         if self._fast is None:
             return
         held = machine.private_bytes()
         self._first_bytes = self._first_bytes or held
-        large = held > min(self._first_bytes + CACHE_BYTES, most_bytes)
-        if large and held > self._emptied_bytes + MIN_GROWTH_BYTES:
+        is_large = held > min(self._first_bytes + CACHE_BYTES, max_bytes)
+        if is_large and held > self._emptied_bytes + MIN_GROWTH_BYTES:
             self._fast.clear_cache()
             pa.default_memory_pool().release_unused()
             machine.give_back_memory()
@@ -192,31 +190,30 @@ class Tokenizer:
             self.use_reference(f"gigatoken failed its probe ({error.headline})")
             return
         reference = self.reference.encode(probe)
-        for position, text in enumerate(PROBE):
-            if not np.array_equal(fast.document(position), reference.document(position)):
+        for index, text in enumerate(PROBE):
+            if not np.array_equal(fast.document(index), reference.document(index)):
                 self.use_reference(f"gigatoken failed its probe on {text[:40]!r}")
                 return
 
-    def _apart(self, data: ByteArray, offsets: IntArray) -> IntArray:
-        """The documents that go to the reference with every engine, sorted: it may see or refuse them differently."""
+    def _for_reference(self, data: ByteArray, offsets: IntArray) -> IntArray:
+        """The sorted indices of the documents that the reference encodes even if the fast engine is in use."""
         gap = documents_with_gap(data, offsets, self._gap)
         long = documents_with_long_white_space(data, offsets)
         return np.union1d(gap, long).astype(np.int64) if long else gap
 
-    def _replace(self, encoded: Encoded, apart: np.ndarray, text: pa.LargeStringArray) -> Encoded:
-        """The same tokens, with the documents in `apart` encoded by the reference."""
-        corrected = self.reference.encode(text.take(pa.array(apart)))
+    def _replace(self, encoded: Encoded, indices: np.ndarray, text: pa.LargeStringArray) -> Encoded:
+        """Replace the tokens of some documents by those of the reference."""
+        corrected = self.reference.encode(text.take(pa.array(indices)))
         lengths = np.diff(encoded.offsets)
-        lengths[apart] = np.diff(corrected.offsets)
+        lengths[indices] = np.diff(corrected.offsets)
         offsets = np.concatenate([[0], np.cumsum(lengths)])
-        pieces = list(_interleave(encoded, apart, corrected))
-        return Encoded(np.concatenate(pieces), offsets)
+        return Encoded(np.concatenate(list(_interleave(encoded, indices, corrected))), offsets)
 
 
-def _interleave(encoded: Encoded, apart: np.ndarray, corrected: Encoded) -> Iterator[Tokens]:
+def _interleave(encoded: Encoded, indices: np.ndarray, corrected: Encoded) -> Iterator[Tokens]:
     start = 0
-    for number, position in enumerate(apart):
-        yield encoded.tokens[encoded.offsets[start] : encoded.offsets[position]]
+    for number, index in enumerate(indices):
+        yield encoded.tokens[encoded.offsets[start] : encoded.offsets[index]]
         yield corrected.document(number)
-        start = position + 1
+        start = index + 1
     yield encoded.tokens[encoded.offsets[start] : encoded.offsets[-1]]

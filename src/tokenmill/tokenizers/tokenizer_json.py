@@ -1,4 +1,4 @@
-"""A tokenizer.json as far as tokenmill looks into it: whoever reads on finds the types that are checked here."""
+"""The parts of a tokenizer.json that tokenmill reads, with checked types."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class ModelEntry(msgspec.Struct):
 
 
 class TokenizerJson(msgspec.Struct):
-    """The parts that decide which ids there are, and whether the fast engine knows the rest."""
+    """The parts that define the ids, and those that decide whether the fast engine supports the tokenizer."""
 
     model: ModelEntry
     added_tokens: list[AddedTokenEntry] | None = None
@@ -50,9 +50,9 @@ class TokenizerJson(msgspec.Struct):
 
 
 def read_tokenizer_json(content: bytes) -> TokenizerJson:
-    """Read one, or raise Damage."""
+    """Parse a tokenizer.json. Raises MalformedDataError."""
     try:
-        content.decode()  # also where nobody looks now
+        content.decode()  # msgspec does not check the UTF-8 of the parts that it skips
     except UnicodeDecodeError as error:
         raise MalformedDataError(str(error)) from error
     parsed = decode(content, TokenizerJson)

@@ -1,7 +1,7 @@
-"""Vocabularies kept on this machine by their hash, for processes that know a tokenizer by name and hash only.
+"""A cache of vocabularies on this machine, by hash, for processes that have only a tokenizer's name and hash.
 
-A function that was sent to another process names its tokenizer; the process finds here what the sender found, byte for
-byte, without the network. On another machine it resolves the name itself, and refuses what has another hash.
+A pickled function holds the name and hash of its tokenizer. On the same machine, the process that unpickles it finds
+the same bytes here, without the network. On another machine, it resolves the name and refuses a different hash.
 """
 
 from __future__ import annotations
@@ -21,29 +21,29 @@ from tokenmill.tokenizers.spec import TokenizerSpec
 
 
 def vocabulary_digest(vocabulary: Vocabulary) -> str:
-    """The hash that stands for a tokenizer: of its spec, which names the vocabulary by hash."""
+    """The hash of a tokenizer: of its spec, which contains the hash of the vocabulary file."""
     return digest_of(vocabulary.spec)
 
 
-def keep(vocabulary: Vocabulary) -> None:
-    """Put a tokenizer on the shelf."""
-    for folder in _shelves():
+def save(vocabulary: Vocabulary) -> None:
+    """Save a tokenizer in the cache."""
+    for folder in _cache_folders():
         try:
-            _put(folder, vocabulary)
+            _save_in(folder, vocabulary)
         except StoreError:
             continue
         return
     raise TokenizerError(
         "there is no place to keep a vocabulary in",
-        f"tried        {', '.join(folder.root for folder in _shelves())}",
+        f"tried        {', '.join(folder.root for folder in _cache_folders())}",
         "Set XDG_CACHE_HOME or TMPDIR to a directory that can be written to.",
     )
 
 
 def find(name: str, digest: str) -> Vocabulary:
     """The tokenizer of this name and hash."""
-    for folder in _shelves():
-        vocabulary = _look(folder, digest)
+    for folder in _cache_folders():
+        vocabulary = _load_from(folder, digest)
         if vocabulary is not None:
             return vocabulary
     vocabulary = resolve(name)
@@ -54,12 +54,12 @@ def find(name: str, digest: str) -> Vocabulary:
             f"found        sha256 {vocabulary_digest(vocabulary)}",
             "Give every machine the same file, or make the function where it runs.",
         )
-    keep(vocabulary)
+    save(vocabulary)
     return vocabulary
 
 
-def _shelves() -> list[Folder]:
-    """Where vocabularies are kept; the second place is for machines whose home cannot be written to."""
+def _cache_folders() -> list[Folder]:
+    """The cache folders, in order. The second is for machines whose home directory is not writable."""
     home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     return [
         folder_at(os.path.join(home, "tokenmill", "tokenizers")),
@@ -67,9 +67,9 @@ def _shelves() -> list[Folder]:
     ]
 
 
-def _put(folder: Folder, vocabulary: Vocabulary) -> None:
+def _save_in(folder: Folder, vocabulary: Vocabulary) -> None:
     digest = vocabulary_digest(vocabulary)
-    if _look(folder, digest) is not None:
+    if _load_from(folder, digest) is not None:
         return
     make_private(folder.root)
     for name, content in (
@@ -81,8 +81,8 @@ def _put(folder: Folder, vocabulary: Vocabulary) -> None:
             file.write(content)
 
 
-def _look(folder: Folder, digest: str) -> Vocabulary | None:
-    """What is on the shelf, if it is whole, and no other user can change it after it was compared with its hash."""
+def _load_from(folder: Folder, digest: str) -> Vocabulary | None:
+    """A cached tokenizer, if it matches its hash and no other user can change it after this check."""
     try:
         if not is_private(folder.root) or not is_private_file(folder.path(f"{digest}.json")):
             return None

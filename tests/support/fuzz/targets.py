@@ -27,7 +27,7 @@ from tokenmill.storage import Folder, folder_at
 from tokenmill.store import heartbeats, layout, part, quarantine
 from tokenmill.tokenizers.gigatoken_support import unsupported
 from tokenmill.tokenizers.resolve import resolve
-from tokenmill.tokenizers.token_bytes import piece_lookup
+from tokenmill.tokenizers.token_bytes import token_bytes_lookup
 
 PACKAGE = str(Path(tokenmill.__file__).parent)
 END = 1199
@@ -209,7 +209,7 @@ def _read_tokenizer_json(base: Path) -> None:
 
 
 def _look_up(spec: object, content: bytes) -> None:
-    lookup = piece_lookup(spec, content)
+    lookup = token_bytes_lookup(spec, content)
     for token in (0, 1, 255, END, 65535, (1 << 32) - 1):
         if not isinstance(lookup(token), bytes):
             raise WrongResultError(f"token {token} is {lookup(token)!r}")

@@ -42,7 +42,7 @@ class Reading:
 
     def fraction(self, ratios: Mapping[str, float]) -> float:
         """The fraction of the unit that was read. `ratios` has the compression ratio of each compressed file."""
-        stop, span = self.timing.stop, self.task.piece
+        stop, span = self.timing.stop, self.task.file_slice
         if stop is None:
             return 1.0
         if self.task.rows is not None:

@@ -1,4 +1,4 @@
-"""gigatoken: the fast engine, for the vocabularies it supports. It is trusted but checked, by `tokenizer.Tokenizer`."""
+"""gigatoken: the fast engine, for the vocabularies it supports. `tokenizer.Tokenizer` checks its tokens."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
     from tokenmill.tokenizers.spec import TokenizerSpec
 
-FEW = 32
-"""So many documents are encoded one by one: that takes less time than to make a batch of them, and no awkward array,
-whose library takes half a second to load. Rows that come one by one never need it."""
+# Up to this many documents are encoded one by one, which is faster than building a batch. It also avoids the import of
+# awkward, which takes half a second and is never needed for single rows.
+MAX_SINGLE_DOCUMENTS = 32
 
 
 class GigatokenEngine:
-    """Encodes with `gigatoken` on the calling thread. Its word cache grows without bound: call `forget` to empty it."""
+    """Encodes with `gigatoken` on the calling thread. Its word cache grows without bound; `clear_cache` empties it."""
 
     name = "gigatoken"
 
@@ -34,7 +34,7 @@ class GigatokenEngine:
         self._tokenizer = self._build()
 
     def encode(self, text: pa.LargeStringArray) -> Encoded:
-        """The tokens of each document; never touches gigatoken's thread pool."""
+        """The tokens of each document. Does not use gigatoken's thread pool."""
         try:
             return self._encode(text)
         except BaseException as error:
@@ -44,7 +44,7 @@ class GigatokenEngine:
 
     def _encode(self, text: pa.LargeStringArray) -> Encoded:
         data, offsets = text_buffers(text)
-        if len(text) <= FEW:
+        if len(text) <= MAX_SINGLE_DOCUMENTS:
             whole = data.tobytes()
             documents = [self._tokenizer.encode(whole[start:stop]) for start, stop in itertools.pairwise(offsets)]
             return Encoded.join(self._spec, [narrowed(self._spec, tokens) for tokens in documents])
@@ -66,7 +66,7 @@ class GigatokenEngine:
     def _build(self) -> Any:
         try:
             return self._load()
-        except BaseException as error:  # the library raises what its parser meets, and panics
+        except BaseException as error:  # the library raises many types, and its Rust code may panic
             if not is_refusal(error):
                 raise
             raise TokenizerError(f"gigatoken does not support {self._spec.name}", str(error)[:200]) from error
@@ -77,14 +77,14 @@ class GigatokenEngine:
         if self._spec.kind != "tiktoken":
             return gigatoken.Tokenizer.from_json(_without_special_tokens(self._content))
         scheme = TIKTOKEN_SCHEMES[self._spec.scheme or ""]
-        # The library takes a path only. This file can be read by this user only, and holds the bytes that were checked.
+        # The library accepts only a path. The file is readable by this user only, and holds the checked bytes.
         with tempfile.NamedTemporaryFile(prefix="tokenmill-", suffix=".tiktoken") as file:
             file.write(self._content)
             file.flush()
             return gigatoken.Tokenizer.from_tiktoken(file.name, pretokenizer=scheme, special_tokens={})
 
 
-class EngineFailed(TokenizerError):
+class EngineFailed(TokenizerError):  # noqa: N818 - the name is written to logs if an audit raises it
     """The fast engine raised an error or panicked while it encoded."""
 
 

@@ -21,7 +21,7 @@ PARALLELISM = "TOKENIZERS_PARALLELISM"
 
 
 class HuggingFaceEngine:
-    """Encodes with `tokenizers`: no special tokens added, none recognised in text, nothing cut or padded."""
+    """Encodes with `tokenizers`: no special tokens added or recognized, no truncation, no padding."""
 
     name = "tokenizers"
 
@@ -31,7 +31,7 @@ class HuggingFaceEngine:
 
         try:
             self._tokenizer = tokenizers.Tokenizer.from_str(content.decode())
-        except BaseException as error:  # the library raises bare Exception, and panics
+        except BaseException as error:  # the library raises bare Exception, and its Rust code may panic
             if not is_refusal(error):
                 raise
             raise TokenizerError(f"{spec.name} is not a tokenizer.json", str(error)) from error
@@ -57,7 +57,7 @@ class HuggingFaceEngine:
         return [narrowed(self._spec, np.array(encoding.ids, np.uint32)) for encoding in encodings]
 
     def _name_failure(self, texts: list[str]) -> None:
-        """Encode documents one by one, to raise the error that names the first on which the library fails."""
+        """Encode documents one by one, and raise CannotEncode for the first on which the library fails."""
         for position, text in enumerate(texts):
             try:
                 self._encode([text])
@@ -69,9 +69,9 @@ class HuggingFaceEngine:
 
 @contextlib.contextmanager
 def _one_thread() -> Iterator[None]:
-    """Keep the library's thread pool out of it: it would compete with other workers, and hang in a forked child.
+    """Disable the library's thread pool, which would compete with other workers and hang in a forked child.
 
-    The setting is the user's again afterwards: the process may be theirs.
+    Restores the setting afterwards, because the process may be the user's.
     """
     before = os.environ.get(PARALLELISM)
     os.environ[PARALLELISM] = "false"

@@ -1,4 +1,4 @@
-"""What an engine is: Arrow strings in, flat tokens and offsets out."""
+"""The interface of an engine: Arrow strings in, flat tokens and offsets out."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ Offsets = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """The tokens of several documents, one after the other: document i is tokens[offsets[i]:offsets[i + 1]].
+    """The concatenated tokens of several documents: document i is tokens[offsets[i]:offsets[i + 1]].
 
-    They are of the vocabulary's type, uint16 or uint32.
+    Their type is that of the vocabulary, uint16 or uint32.
     """
 
     tokens: Tokens
@@ -32,30 +32,30 @@ class Encoded:
 
     @classmethod
     def join(cls, spec: TokenizerSpec, documents: list[Tokens]) -> Encoded:
-        """Put the tokens of single documents together."""
+        """Concatenate the tokens of single documents."""
         offsets = np.zeros(len(documents) + 1, np.int64)
         np.cumsum([len(tokens) for tokens in documents], out=offsets[1:])
         return cls(np.concatenate(documents) if documents else np.empty(0, spec.dtype), offsets)
 
 
 def narrowed(spec: TokenizerSpec, tokens: Tokens) -> Tokens:
-    """Tokens in the type that holds every id of the vocabulary; an id that is not in it is an error."""
+    """Convert tokens to the type of the vocabulary. Raises TokenizerError for an id outside of the vocabulary."""
     if len(tokens) and int(tokens.max()) >= spec.vocabulary_size:
         raise TokenizerError(f"the engine gave the id {tokens.max()}, which {spec.name} does not have")
     return tokens.astype(spec.dtype, copy=False)
 
 
-class CannotEncode(TokenizerError):
-    """The reference has no tokens for a document; `position` is the document's place in the batch.
+class CannotEncode(TokenizerError):  # noqa: N818 - the name is written to logs and to the quarantine file
+    """The reference fails on a document; `position` is the document's index in the batch.
 
-    The reference decides what the tokens are, so such a document has none with any engine.
+    The reference defines the tokens, so such a document has no tokens with any engine.
     """
 
     position = 0
 
     @classmethod
     def at(cls, position: int, engine: str, error: BaseException) -> CannotEncode:
-        """The error for what a library raised on one document."""
+        """The error for an exception that a library raised on one document."""
         reason = str(error).partition("\n")[0][:200] or type(error).__name__
         failure = cls(f"{engine} cannot encode the document ({reason})")
         failure.position = position
@@ -63,7 +63,7 @@ class CannotEncode(TokenizerError):
 
 
 def is_refusal(error: BaseException) -> bool:
-    """Whether a library failed on what it was given: an exception, but for memory, or a panic of its Rust code.
+    """Whether a library failed on its input: any exception except MemoryError, or a panic of its Rust code.
 
     pyo3 raises a panic as `PanicException`, which is not an `Exception` and cannot be imported.
     """
@@ -72,7 +72,7 @@ def is_refusal(error: BaseException) -> bool:
 
 
 class Engine(Protocol):
-    """Encodes documents as text, whatever special tokens they spell."""
+    """Encodes documents as plain text: the spelling of a special token is not recognized."""
 
     name: str
 
@@ -82,7 +82,7 @@ class Engine(Protocol):
 
 
 def text_buffers(text: pa.LargeStringArray) -> tuple[npt.NDArray[np.uint8], Offsets]:
-    """The bytes of a string array and the offsets of its documents in them, which begin at 0."""
+    """The bytes of a string array, and the offsets of its documents, which start at 0."""
     _, offsets, data = text.buffers()
     if len(text) == 0 or data is None:
         return np.empty(0, np.uint8), np.zeros(len(text) + 1, np.int64)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class TiktokenEngine:
-    """Encodes with `tiktoken`, special tokens left out so that their spelling stays text."""
+    """Encodes with `tiktoken`, without special tokens, so that their spelling is encoded as text."""
 
     name = "tiktoken"
 
@@ -50,7 +50,7 @@ class TiktokenEngine:
 
 
 def parse_ranks(data: bytes, origin: str) -> dict[bytes, int]:
-    """The ranks of a `.tiktoken` file: lines of a base64 token and its rank, each token and each rank once."""
+    """The ranks of a `.tiktoken` file. Each line is a token in base64 and its rank; both must be unique."""
     ranks: dict[bytes, int] = {}
     for number, line in enumerate(data.splitlines(), 1):
         if not line:
@@ -79,6 +79,6 @@ def _token_and_rank(line: bytes, number: int, origin: str) -> tuple[bytes, int]:
 
 
 def format_ranks(ranks: dict[bytes, int]) -> bytes:
-    """The canonical `.tiktoken` file of some ranks; for OpenAI's encodings, the very bytes OpenAI publishes."""
+    """The canonical `.tiktoken` file of these ranks; for OpenAI's encodings, the bytes that OpenAI publishes."""
     ordered = sorted(ranks.items(), key=lambda item: item[1])
     return b"".join(base64.b64encode(token) + b" %d\n" % rank for token, rank in ordered)
