@@ -12,14 +12,14 @@ from tokenmill.errors import BadDocument, RunFailed, SourceError, StoreError, To
 from tokenmill.executors.fan_out import MAX_FAILURES, ignore, run_all
 from tokenmill.executors.outcomes import Cause, Died, Done, ExitReport, Failed, RetryPolicy, Worker, error_record
 from tokenmill.sources.missing_column import NoColumn
-from tokenmill.tokenizers.audit import MismatchAt
+from tokenmill.tokenizers.audit import AuditMismatchError
 
 WORKER = Worker(7, 0)
-ALL_ERRORS = (*vars(errors).values(), NoColumn, MismatchAt)
+ALL_ERRORS = (*vars(errors).values(), NoColumn, AuditMismatchError)
 CLASSES = [kind for kind in ALL_ERRORS if isinstance(kind, type) and issubclass(kind, TokenmillError)]
 
 
-@pytest.mark.parametrize("kind", [kind for kind in CLASSES if kind is not MismatchAt])
+@pytest.mark.parametrize("kind", [kind for kind in CLASSES if kind is not AuditMismatchError])
 def test_an_error_is_raised_again_as_it_was(kind: type[TokenmillError]) -> None:
     """Class, message, exit code and lines are the same on the other side."""
     error = kind("a headline", "first line", "  an indented line", exit_code=7)
@@ -31,8 +31,8 @@ def test_an_error_is_raised_again_as_it_was(kind: type[TokenmillError]) -> None:
 
 def test_an_error_with_parameters_of_its_own_is_raised_again() -> None:
     """The constructor of a subclass is not called with lines of text."""
-    error = MismatchAt(3)
-    assert type(Failed.of("item", error, WORKER).error()) is MismatchAt
+    error = AuditMismatchError(3)
+    assert type(Failed.of("item", error, WORKER).error()) is AuditMismatchError
     assert str(Failed.of("item", error, WORKER).error()) == str(error)
 
 
