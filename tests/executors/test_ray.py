@@ -128,7 +128,7 @@ def test_quick_items_share_calls(make: Any, monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_a_node_with_another_version_says_so(cluster: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """If no node can work, that ends the run, with the reason."""
-    monkeypatch.setattr("tokenmill.executors.ray.node_actor.own_version", lambda: "0.0.1")
+    monkeypatch.setattr("tokenmill.executors.ray.executor.own_version", lambda: "0.0.1")
     with RayExecutor().start(1) as executor, pytest.raises(RunFailed, match=r"it has tokenmill .* tokenmill 0\.0\.1"):
         list(executor.run(double, range(3)))
 
