@@ -39,7 +39,7 @@ class Hook(importlib.abc.MetaPathFinder):
         def exec_module(module):
             load(module)
             sys.path.insert(0, {tests!r})
-            from tests.support from tests.support import poison
+            from tests.support import poison
             sys.path.remove({tests!r})
             poison.infect(module)
 
