@@ -12,7 +12,6 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from tokenmill.api.plan import write_vocabulary
 from tokenmill.errors import UsageError
 from tokenmill.executors import progress
 from tokenmill.executors.local import LocalExecutor
@@ -25,9 +24,10 @@ from tokenmill.pipeline.bench.result import SMALL_BYTES, BenchResult, MeasuredCe
 from tokenmill.pipeline.bench.sample import BenchSample, Draw, take_sample
 from tokenmill.pipeline.bench.scratch import PREFIX, scratch
 from tokenmill.pipeline.bench.timing import ready
-from tokenmill.pipeline.driver import PREFETCH_UNITS
 from tokenmill.pipeline.request import BadDocumentPolicy, PrepareOptions, PrepareRequest, find_sources, make_request
 from tokenmill.pipeline.resources import plan_resources
+from tokenmill.pipeline.retry_policy import PREFETCH_UNITS
+from tokenmill.pipeline.sample import write_vocabulary
 from tokenmill.sources.named_datasets import resolve_sources
 from tokenmill.storage import scheme
 from tokenmill.system import machine
@@ -76,7 +76,7 @@ def bench(  # noqa: PLR0913 - the options of the command, by their names
         default = (request.choice.engine, _default_workers(request if sources else None))
         counts = wanted or _usual_counts(default[1])
         means = plan_resources(max(counts), None, max(counts))
-        pool.start(means.workers, means.worker_bytes, means.crew_bytes)
+        pool.start(means.workers, means.worker_bytes, means.total_worker_bytes)
         sample = take_sample(request, pool, report.pending)
         by = _measurer(folder, request, means, pool, Draw(sample, most_bytes), report)
         turns = by.measure(_engines(request), _fitting(counts, means.workers), _enough(sample, seconds))

@@ -6,37 +6,15 @@ brings along.
 
 from __future__ import annotations
 
-import glob
-import os
-import tempfile
-import time
-from typing import TYPE_CHECKING
-
 import msgspec
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from tokenmill.errors import TokenizerError
-from tokenmill.pipeline import plan as planning
-from tokenmill.pipeline.sample import ROW_BYTES
-from tokenmill.pipeline.units import WorkerLimits, loaded_tokenizer, unit_tokens
-from tokenmill.sources import catalog, discover, file_at, split_file
-from tokenmill.sources.documents import ReadOptions
-from tokenmill.storage import folder_at
-from tokenmill.store import layout
-from tokenmill.store.job import Job
+from tokenmill.pipeline.sample import ROW_BYTES, bytes_per_second
+from tokenmill.sources import catalog
 from tokenmill.system import machine
-from tokenmill.tokenizers.resolve import SCHEMES, Vocabulary, resolve
+from tokenmill.tokenizers.resolve import SCHEMES, resolve
 from tokenmill.tokenizers.tokenizer import choose_engine
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-MEASURED_SECONDS = 1.0
-MEASURED_BYTES = 32 << 20
-MIN_BYTES = 1 << 20
-"""Less text than this tells nothing."""
 
 TOKEN_TEXT_BYTES = 4.6
 """What a token of the catalogue's, which GPT-2 made, stands for in FineWeb's text."""
@@ -92,7 +70,7 @@ def datasets(name: str | None = None, *, tokenizer: str = "gpt2") -> DatasetList
     else:
         token_bytes = np.dtype(vocabulary.spec.dtype).itemsize
         engine = choose_engine(vocabulary, "auto").engine
-        speed = _bytes_per_second(vocabulary, engine)
+        speed = bytes_per_second(vocabulary, engine)
         notices += [] if speed else ["no time is told, since this Python has too little text to measure it on"]
     cores = machine.cores()
     rate = speed * cores if speed else None
@@ -117,46 +95,3 @@ def _known_token_bytes(tokenizer: str) -> int | None:
     """The size of a token where the name alone tells it."""
     scheme = SCHEMES.get(tokenizer)
     return None if scheme is None else 2 if scheme.end_of_text < 1 << 16 else 4
-
-
-def _bytes_per_second(vocabulary: Vocabulary, engine: str) -> float | None:
-    """How much text one core gets through: what a worker does with a unit, but for writing it."""
-    with tempfile.TemporaryDirectory() as directory:
-        path = os.path.join(directory, "text.parquet")
-        pq.write_table(pa.table({"text": pa.array(_texts(), pa.string())}), path, row_group_size=100)
-        folder = folder_at(directory)
-        folder.create(layout.TOKENIZER)
-        with folder.publish(f"{layout.TOKENIZER}/{vocabulary.spec.file}") as file:
-            file.write(vocabulary.content)
-        return _measured(path, directory, Job(vocabulary.spec, "text", None, None, None, 1 << 20), engine)
-
-
-def _measured(path: str, directory: str, job: Job, engine: str) -> float | None:
-    sources = discover([path]).table
-    plan = planning.build_plan([split_file(file_at(sources, 0), ReadOptions(), job.unit_bytes)], job.unit_bytes, None)
-    tokenizer = loaded_tokenizer(directory, job, engine)
-    limits = WorkerLimits(machine.default_memory_budget())
-    done_bytes, seconds = 0, 0.0
-    for task in planning.tasks(plan, sources, range(len(plan))):
-        started = time.monotonic()
-        done = sum(documents.text_bytes() for _, documents, _ in unit_tokens(task, job, tokenizer, limits))
-        if task.unit == 0:  # which finds an engine that has just been loaded
-            continue
-        done_bytes += done
-        seconds += time.monotonic() - started
-        if seconds > MEASURED_SECONDS:
-            break
-    return done_bytes / seconds if done_bytes >= MIN_BYTES or seconds > MEASURED_SECONDS else None
-
-
-def _texts() -> Iterator[str]:
-    """Text that every Python has: its own library, each file once, in a stable order."""
-    held = 0
-    library = os.path.dirname(os.__file__)
-    for path in sorted(glob.glob(os.path.join(library, "*.py")) + glob.glob(os.path.join(library, "*", "*.py"))):
-        if held > MEASURED_BYTES:
-            return
-        with open(path, encoding="utf-8", errors="replace") as file:
-            text = file.read()
-        held += len(text)
-        yield text

@@ -226,7 +226,7 @@ class _Mapping:
         """Write the rows of every unit that has none yet; the audit that the fast engine failed, if it did."""
         mismatch = None
         means = plan_resources(self.num_proc, self.memory, most_workers=frozen.run.units)
-        self.pool.start(means.workers, means.worker_bytes, means.crew_bytes)
+        self.pool.start(means.workers, means.worker_bytes, means.total_worker_bytes)
         there = _written(folder, frozen.run)
         sizes = frozen.plan["text_bytes"].to_numpy()
         self.report.begin("tokenize", int(sizes.sum()), int(sizes[there].sum()), means.workers)

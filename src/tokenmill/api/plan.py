@@ -10,34 +10,22 @@ import numpy as np
 
 from tokenmill.executors import progress
 from tokenmill.executors.local import LocalExecutor
-from tokenmill.executors.outcomes import RetryPolicy
-from tokenmill.pipeline import plan as planning
 from tokenmill.pipeline import worker_modules
 from tokenmill.pipeline.freeze import plan_step
-from tokenmill.pipeline.request import PrepareOptions, PrepareRequest, find_sources, make_request
-from tokenmill.pipeline.resources import Resources, plan_resources
-from tokenmill.pipeline.sample import ROW_BYTES, Measure, Sample, successes
+from tokenmill.pipeline.request import PrepareOptions, find_sources, make_request
+from tokenmill.pipeline.resources import plan_resources
+from tokenmill.pipeline.sample import ROW_BYTES, Measure, measure_units, write_vocabulary
 from tokenmill.pipeline.split_sources import plan_units
 from tokenmill.sources import Ignored
 from tokenmill.sources.named_datasets import resolve_sources
 from tokenmill.storage import folder_at
-from tokenmill.store import layout
 from tokenmill.system import machine
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import pyarrow as pa
-
-    from tokenmill.executors.outcomes import Executor
-    from tokenmill.storage import Folder
-    from tokenmill.tokenizers.resolve import Vocabulary
-
-SAMPLED_UNITS = 8
 START_SECONDS = 1.5
 MAX_WORKERS = 4
-ONE_BY_ONE = RetryPolicy(workers=1)
-"""The sample is encoded by one worker, so that its time is that of one core."""
 
 
 class PlanResult(msgspec.Struct, frozen=True):
@@ -101,7 +89,10 @@ def plan(  # noqa: PLR0913 - the options of the command, by their names
             told=plan_step(discovery.table, "planned", report.pending),
         )
         means = plan_resources(workers, memory, most_workers=len(units))
-        sample = _measure(request, units, means, pool)
+        with tempfile.TemporaryDirectory() as directory:
+            write_vocabulary(folder_at(directory), request.vocabulary)
+            measure = Measure(directory, request.job, request.choice.engine, means.limits())
+            sample = measure_units(pool, measure, units, discovery.table, np.arange(len(units)))
     text_bytes = int(units["text_bytes"].to_numpy().sum())
     sampled_bytes = max(sample.text_bytes, 1)
     rows = None if units["rows"].null_count else int(units["rows"].to_numpy().sum())
@@ -129,24 +120,3 @@ def plan(  # noqa: PLR0913 - the options of the command, by their names
         ignored=discovery.ignored,
         notices=named.notes,
     )
-
-
-def _measure(request: PrepareRequest, units: pa.Table, means: Resources, executor: Executor) -> Sample:
-    """Encode a little text from units spread over the corpus, bad rows left out."""
-    chosen = np.unique(np.linspace(0, len(units) - 1, min(SAMPLED_UNITS, len(units))).astype(int))
-    tasks = planning.tasks(units, request.discovery.table, chosen)
-    options = msgspec.structs.replace(means.limits().read_options(request.job), on_bad="quarantine")
-    with tempfile.TemporaryDirectory() as directory:
-        write_vocabulary(folder_at(directory), request.vocabulary)
-        measure = Measure(directory, request.job, request.choice.engine, options)
-        sample = Sample()
-        for done in successes(executor.run(measure, tasks, ONE_BY_ONE)):
-            sample = sample.plus(done.value)
-    return sample
-
-
-def write_vocabulary(folder: Folder, vocabulary: Vocabulary) -> None:
-    """Put a vocabulary where workers look for it, in a folder that has nothing else of a run."""
-    folder.create(layout.TOKENIZER)
-    with folder.publish(f"{layout.TOKENIZER}/{vocabulary.spec.file}") as file:
-        file.write(vocabulary.content)

@@ -49,9 +49,19 @@ class FrozenRun:
     notes: tuple[str, ...] = ()
 
     @property
+    def reference_engine(self) -> str:
+        """The engine, and the library, that defines the tokens."""
+        return REFERENCES[self.run.job.tokenizer.kind].name
+
+    @property
     def reference_version(self) -> str:
-        """The version of the library that defines the tokens."""
-        return self.run.versions.get(REFERENCES[self.run.job.tokenizer.kind].name, "")
+        """The version of that library when the run was started."""
+        return self.run.versions.get(self.reference_engine, "")
+
+    @property
+    def planned_bytes(self) -> int:
+        """The text of all units, as planned."""
+        return int(self.plan["text_bytes"].to_numpy().sum())
 
 
 def freeze(

@@ -60,10 +60,10 @@ class IsolatedUnit(msgspec.Struct, frozen=True):
 
     task: UnitTask
     suspect: RowId | None = None
-    apart: tuple[RowId, ...] = ()
-    left_out: tuple[ExcludedRow, ...] = ()
-    stumbles: int = 0
-    hungers: int = 0
+    cleared_rows: tuple[RowId, ...] = ()
+    excluded: tuple[ExcludedRow, ...] = ()
+    unexplained_deaths: int = 0
+    memory_deaths: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,17 +77,17 @@ class Isolate:
     reference_version: str = ""
     recheck: bool = False
 
-    def __call__(self, patient: IsolatedUnit) -> Committed | None:
+    def __call__(self, unit: IsolatedUnit) -> Committed | None:
         """Publish the unit without the rows that are left out; or return, alive, after the suspect was encoded."""
         Position("begin").mark()
-        if patient.suspect is not None:
-            self._try_alone(patient.task, patient.suspect)
+        if unit.suspect is not None:
+            self._try_alone(unit.task, unit.suspect)
             return None
         folder = folder_at(self.directory)
-        if all(folder.exists(name) for name in done_names(patient.task.unit, recheck=self.recheck)):
-            return found(folder, patient.task.unit, self.engine)
+        if all(folder.exists(name) for name in done_names(unit.task.unit, recheck=self.recheck)):
+            return found(folder, unit.task.unit, self.engine)
         tokenizer = loaded_tokenizer(self.directory, self.job, self.engine, self.reference_version)
-        builder = tokenizer.retry_with_reference(lambda: self._encode(patient, tokenizer))
+        builder = tokenizer.retry_with_reference(lambda: self._encode(unit, tokenizer))
         Position("write").mark()
         return Commit(folder, builder, self.recheck).by(tokenizer)()
 
@@ -108,7 +108,7 @@ class Isolate:
         Only a document that takes more than that is to blame for a lack of memory; so the rows that a store leaves out
         do not depend on the machine.
         """
-        needed, available = needed_bytes(self.job, document.text_bytes()), self.limits.alone_bytes
+        needed, available = needed_bytes(self.job, document.text_bytes()), self.limits.single_worker_bytes
         if available is not None and needed > available:
             raise MemoryShortage(
                 f"a document of {size(document.text_bytes())} needs {size(needed)} of memory, and a worker may hold "
@@ -121,18 +121,18 @@ class Isolate:
     def _reference(self) -> Tokenizer:
         return Tokenizer(self.job.tokenizer, vocabulary_content(self.directory, self.job), REFERENCE).ready()
 
-    def _encode(self, patient: IsolatedUnit, tokenizer: Tokenizer) -> PartBuilder:
-        builder = PartBuilder(self.job, patient.task, self.limits.with_text)
-        left_out = {verdict.where: verdict for verdict in patient.left_out}
-        reference = self._reference() if patient.apart else tokenizer
-        for file, documents in unit_documents(patient.task, self.limits.read_options(self.job, sparing=True)):
+    def _encode(self, unit: IsolatedUnit, tokenizer: Tokenizer) -> PartBuilder:
+        builder = PartBuilder(self.job, unit.task, self.limits.with_text)
+        left_out = {verdict.where: verdict for verdict in unit.excluded}
+        reference = self._reference() if unit.cleared_rows else tokenizer
+        for file, documents in unit_documents(unit.task, self.limits.read_options(self.job, sparing=True)):
             builder.leave_out(file, documents)
             for document in _one_by_one(documents.without_nulls()):
                 where = RowId(file.index, int(document.rows[0]))
                 if where in left_out:
                     builder.leave_out_bad(file, _bad_row(document, left_out[where]))
                     continue
-                engine = reference if where in patient.apart else tokenizer
+                engine = reference if where in unit.cleared_rows else tokenizer
                 builder.add(file, document, document_tokens(file, document, self.job, engine, self.limits))
             builder.fold()
             tokenizer.trim(self.limits.worker_bytes)

@@ -28,12 +28,16 @@ class ManifestBuilder:
     """Collects one row for each part, in columns, so that a million of them stay small."""
 
     def __init__(self, folder: Folder, run: layout.Run, plan: pa.Table, sources: pa.Table) -> None:
-        self.rows = self.quarantined = 0
-        self.collected = np.zeros(run.units, np.bool_)
         self._folder = folder
         self._run = run
         self._digest = run.job.digest()
         self._slices = planning.SliceDigests(plan, sources)
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget every part."""
+        self.rows = self.quarantined = 0
+        self._collected = np.zeros(self._run.units, np.bool_)
         self._tables: list[pa.Table] = []
         self._loose: list[tuple[int | str, ...]] = []
         self._reasons: dict[int, Counter[str]] = {}
@@ -43,15 +47,19 @@ class ManifestBuilder:
         """How many rows are skipped, for each reason."""
         return sum(self._reasons.values(), Counter())
 
+    def missing(self) -> npt.NDArray[np.int64]:
+        """The units whose parts are not collected."""
+        return np.flatnonzero(~self._collected)
+
     def add(self, summary: PartSummary) -> None:
         """Take the summary of one part."""
         unit = summary.unit
-        if self.collected[unit]:
+        if self._collected[unit]:
             return
         if (summary.job, summary.slice) != (self._digest, self._slices[unit]):
             path = self._folder.path(part_name(unit))
             raise CorruptStore(f"part {unit} belongs to another run", f"file         {path}")
-        self.collected[unit] = True
+        self._collected[unit] = True
         reasons: Counter[str] = Counter()
         for skipped in summary.skipped:
             reasons[skipped.reason] += skipped.rows
@@ -90,7 +98,7 @@ class ManifestBuilder:
         is_gone = np.isin(table["unit"].to_numpy(), units)
         self._count(*(-int(table[name].to_numpy()[is_gone].sum()) for name in COUNTS))
         self._tables = [table.filter(pa.array(~is_gone))]
-        self.collected[units] = False
+        self._collected[units] = False
         for unit in units:
             self._reasons.pop(unit, None)
 
@@ -101,7 +109,7 @@ class ManifestBuilder:
         bad = quarantine.reasons(self._folder) if self.quarantined else Counter()
         nulls = Counter({NULL: skipped - self.quarantined} if skipped > self.quarantined else {})
         self._reasons = {0: bad + nulls}
-        self.collected[:] = True
+        self._collected[:] = True
 
     def publish(self, sizes: npt.NDArray[np.int64]) -> pa.Table:
         """Write the manifest, with the sizes of the parts' files: from now on the store is complete."""

@@ -17,8 +17,8 @@ from tokenmill.executors.messages import (
 from tokenmill.executors.outcomes import Died, Failed, Worker
 from tokenmill.humanize import count
 from tokenmill.pipeline.position import STAGES, position_in
+from tokenmill.pipeline.retry_policy import FailureClass, classify
 from tokenmill.sources.bad_rows import NOT_TEXT
-from tokenmill.sources.missing_column import NoColumn
 from tokenmill.store import quarantine
 
 if TYPE_CHECKING:
@@ -86,7 +86,9 @@ def unit_span(failure: Failed[UnitTask] | Died[UnitTask]) -> str:
 
 def run_failed(failures: Sequence[Failed[UnitTask] | Died[UnitTask]], left: int, units: int, log: str) -> RunFailed:
     """The error that ends a run whose units could not all be done."""
-    columns_only = all(isinstance(failure, Failed) and failure.kind == NoColumn.__name__ for failure in failures)
+    columns_only = all(
+        isinstance(failure, Failed) and classify(failure) is FailureClass.NO_COLUMN for failure in failures
+    )
     return RunFailed(
         f"{out_of(left, units, 'unit')} not done",
         *_reasons(failures, lambda task: f"unit {task.unit}", unit_span, f": see {log}"),

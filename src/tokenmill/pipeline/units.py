@@ -72,11 +72,11 @@ class Encoder(Protocol):
 class WorkerLimits(msgspec.Struct, frozen=True):
     """What a worker may use, and what becomes of rows that cannot be documents.
 
-    `alone_bytes` is what a worker may hold while no other one works.
+    `single_worker_bytes` is what a worker may hold while no other one works.
     """
 
     worker_bytes: int
-    alone_bytes: int | None = None
+    single_worker_bytes: int | None = None
     document_seconds: float = DEFAULT_SECONDS
     on_bad: str = "fail"
     with_text: bool = False
