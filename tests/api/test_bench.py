@@ -153,16 +153,16 @@ def test_units_are_drawn_from_all_over_and_numbered_anew(tmp_path: Path) -> None
     taken = sample.BenchSample(sources, units)
     draw = sample.Draw(taken)
     tasks = [draw.next() for _ in range(2 * len(units))]
-    starts = [task.piece.start for task in tasks if task.piece]
+    starts = [task.file_slice.start for task in tasks if task.file_slice]
     assert len(set(starts[: len(units)])) == len(units)
     assert starts[: len(units)] == starts[len(units) :]
     assert max(starts[:10]) - min(starts[:10]) > 50_000
     assert [task.unit for task in tasks] == list(range(len(tasks)))
     little = sample.Draw(taken, most_bytes=2500)
     drawn = [little.next() for _ in range(20)]
-    assert len({task.piece for task in drawn}) == 2, "no more than was said"
-    assert [units["start"][little.place(task)].as_py() for task in drawn] == [task.piece.start for task in drawn]
-    assert len({sample.Draw(taken, most_bytes=1).next().piece for _ in range(20)}) == 1, "but one in any case"
+    assert len({task.file_slice for task in drawn}) == 2, "no more than was said"
+    assert [units["start"][little.place(task)].as_py() for task in drawn] == [task.file_slice.start for task in drawn]
+    assert len({sample.Draw(taken, most_bytes=1).next().file_slice for _ in range(20)}) == 1, "but one in any case"
 
 
 def test_bench_tells_all_in_json(tmp_path: Path, documents: list[str]) -> None:

@@ -126,8 +126,8 @@ class CountValues:
         """Read one file of the unit, while those to come are fetched."""
         options = ReadOptions(self.column, None, self.batch_bytes, "quarantine")
         for ahead in task.files[place + 1 : place + 1 + PREFETCH_FILES]:
-            prefetch(ahead, task.piece, options)
-        is_told = task.piece is None or task.piece.start == 0 or task.files[place].kind != "jsonl"
+            prefetch(ahead, task.file_slice, options)
+        is_told = task.file_slice is None or task.file_slice.start == 0 or task.files[place].kind != "jsonl"
         rows = 0
         for file, documents in unit_documents(msgspec.structs.replace(task, files=(task.files[place],)), options):
             joined.take(file, documents)
@@ -139,9 +139,9 @@ class CountValues:
         text = next((file for file in task.files if file.kind == "text"), None)
         if text is not None:
             raise UsageError("text files have no columns", f"file         {text.path}", "Leave out --by.")
-        if task.piece is None:
+        if task.file_slice is None:
             return task
-        return msgspec.structs.replace(task, piece=Slice(task.piece.start, task.piece.stop))
+        return msgspec.structs.replace(task, file_slice=Slice(task.file_slice.start, task.file_slice.stop))
 
 
 class _Join:

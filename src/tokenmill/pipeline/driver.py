@@ -198,7 +198,7 @@ class Driver:
         if self._committed[task.unit]:
             return
         self._committed.commit(task)
-        if committed.found:
+        if committed.by_other_driver:
             self._schedule.note_other_driver()
         self._manifest.add(committed.summary)
         if committed.engine != engine:

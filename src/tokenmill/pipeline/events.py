@@ -90,7 +90,7 @@ class RunEvents:
     def committed(self, task: UnitTask, committed: Committed, done: Done[Any, Any]) -> None:
         """A unit has its part. A part that another driver made counts as progress, not as work of this call."""
         summary, worker = committed.summary, done.worker
-        if committed.found:
+        if committed.by_other_driver:
             self.report.advance(task.text_bytes, self.step)
             return
         self.log(

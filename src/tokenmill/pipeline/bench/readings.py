@@ -43,7 +43,7 @@ class Reading:
 
     def share(self, packing: Mapping[str, float]) -> float:
         """How much of the unit was read; `packing` has the bytes that a compressed file has for each of its text."""
-        stop, piece = self.timing.stop, self.task.piece
+        stop, piece = self.timing.stop, self.task.file_slice
         if stop is None:
             return 1.0
         if self.task.rows is not None:
