@@ -122,7 +122,7 @@ class _Mapping:
         if tokens is None:
             raise CorruptStore(f"the tokens in {place.folder.root} cannot be read", "Delete the directory.")
         if place.file_rows is not None:
-            tokens = hf_datasets.taken(tokens, place.extents, place.file_rows)
+            tokens = hf_datasets.take_ranges(tokens, place.extents, place.file_rows)
         origin = place.folder.root
         mapped = hf_datasets.with_tokens(dataset, column, tokens, origin, in_order=place.file_rows is None)
         self._refuse_nulls(mapped)
@@ -169,7 +169,7 @@ class _Mapping:
             )
 
     def _place(self, dataset: Dataset) -> CacheLocation:
-        extents = hf_datasets.extents_of(dataset, self.words.column)
+        extents = hf_datasets.row_ranges(dataset, self.words.column)
         if extents:
             file_rows = self._file_rows(list(dict.fromkeys(extent.path for extent in extents)))
             folder = self._folder([(path, *_marks(path)) for path in file_rows])

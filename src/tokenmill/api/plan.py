@@ -86,7 +86,7 @@ def plan(  # noqa: PLR0913 - the options of the command, by their names
             limit_units,
             pool,
             check=named.check_plan,
-            told=plan_step(discovery.table, "planned", report.pending),
+            on_progress=plan_step(discovery.table, "planned", report.pending),
         )
         means = plan_resources(workers, memory, most_workers=len(units))
         with tempfile.TemporaryDirectory() as directory:

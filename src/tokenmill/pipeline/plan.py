@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from tokenmill.errors import TokenmillError
@@ -160,6 +161,11 @@ class SliceDigests:
         first, count = int(self._first[unit]), int(self._count[unit])
         span = struct.pack("<QQqq", first, count, int(self._start[unit]), int(self._stop[unit]))
         return hashlib.sha256(span + self._sources[first : first + count].tobytes()).hexdigest()[:32]
+
+
+def spread(length: int, most: int) -> npt.NDArray[np.int64]:
+    """At most `most` indices, evenly spread over `length` of them."""
+    return np.unique(np.linspace(0, length - 1, min(most, length)).astype(np.int64))
 
 
 def tasks(plan: pa.Table, sources: pa.Table, units: Iterable[int]) -> Iterator[UnitTask]:

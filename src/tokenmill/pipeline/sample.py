@@ -116,11 +116,6 @@ class Measure:
         return None if first is None else first.slice_bytes(SAMPLE_BYTES)
 
 
-def spread(length: int, most: int) -> npt.NDArray[np.int64]:
-    """At most `most` indices, evenly spread over `length` of them."""
-    return np.unique(np.linspace(0, length - 1, min(most, length)).astype(np.int64))
-
-
 def measure_units(  # noqa: PLR0913 - the worker function, and the units to spread it over
     executor: Executor,
     measure: Measure,
@@ -131,7 +126,7 @@ def measure_units(  # noqa: PLR0913 - the worker function, and the units to spre
     skip_failures: bool = False,
 ) -> Sample:
     """Encode a little text from units that are spread over `units`. Raises for a unit that fails, or skips it."""
-    tasks = planning.tasks(plan, sources, units[spread(len(units), SAMPLED_UNITS)])
+    tasks = planning.tasks(plan, sources, units[planning.spread(len(units), SAMPLED_UNITS)])
     outcomes = executor.run(measure, tasks, _ONE_ATTEMPT if skip_failures else _ONE_WORKER)
     samples = (outcome for outcome in outcomes if isinstance(outcome, Done)) if skip_failures else successes(outcomes)
     return functools.reduce(Sample.plus, (done.value for done in samples), Sample())
