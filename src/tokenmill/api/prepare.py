@@ -153,7 +153,7 @@ def prepare(  # noqa: PLR0913 - the options of the command, by their names
         named.notes.extend(discovery.ignored.notes())
         request = make_request(options, discovery, named=named)
         most_workers = request.source_bytes // plan.SMALLEST_UNIT_BYTES + 1
-        resources = plan_resources(workers, memory, most_workers, room=pool.room, job=request.job)
+        resources = plan_resources(options.workers, options.memory, most_workers, room=pool.room, job=request.job)
         exports = [make_export_request(name, export_options, request.job.tokenizer) for name in formats]
         export_bytes = [export_token_bytes(export.dtype, shuffle) for export in exports]
         folder = folder_at(out)

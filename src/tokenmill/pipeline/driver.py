@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -44,107 +44,92 @@ if TYPE_CHECKING:
     from tokenmill.store.job import Job
 
 
+@dataclass
 class Driver:
-    """The loop over units. `engine` encodes until an audit fails."""
+    """The loop over units. `chosen_engine` encodes until an audit fails. `seconds` is the time that `run` has taken."""
 
-    def __init__(  # noqa: PLR0913, PLR0917 - the run, and one object for each duty
-        self,
-        context: RunContext,
-        engine: str,
-        manifest: ManifestBuilder,
-        committed: CommittedUnits,
-        schedule: Schedule,
-        isolation: Isolation,
-        inventory: PartInventory,
-        bad_rows: BadRowBudget,
-    ) -> None:
-        self._context = context
-        self._engine = engine
-        self._manifest = manifest
-        self._committed = committed
-        self._schedule = schedule
-        self._isolation = isolation
-        self._inventory = inventory
-        self._bad_rows = bad_rows
-        self._failures: list[Failed[UnitTask] | Died[UnitTask]] = []
-        self._seconds = 0.0
+    context: RunContext
+    chosen_engine: str
+    manifest: ManifestBuilder
+    committed: CommittedUnits
+    schedule: Schedule
+    isolation: Isolation
+    inventory: PartInventory
+    bad_rows: BadRowBudget
+    seconds: float = field(default=0.0, init=False)
+    _failures: list[Failed[UnitTask] | Died[UnitTask]] = field(default_factory=list, init=False)
 
     @property
     def engine(self) -> str:
         """The engine that encodes now."""
-        return self._context.frozen.reference_engine if self._inventory.recheck else self._engine
-
-    @property
-    def seconds(self) -> float:
-        """The time that `run` has taken so far."""
-        return self._seconds
+        return self.context.frozen.reference_engine if self.inventory.recheck else self.chosen_engine
 
     def run(self, executor: Executor) -> None:
         """Commit every unit that has no part; raise RunFailed if some units could not be done."""
-        if not len(self._committed.missing()):
+        if not len(self.committed.missing()):
             return
         started = time.monotonic()
         try:
             self._run_missing(executor)
-            while not self._failures and self._inventory.check_audit() and len(self._committed.missing()):
+            while not self._failures and self.inventory.check_audit() and len(self.committed.missing()):
                 self._run_missing(executor)
         finally:
-            self._context.events.flush()
-            self._seconds += time.monotonic() - started
-        if self._failures and self._context.is_shared:
-            self._committed.list_parts()  # another driver may have done what failed here
-        missing = len(self._committed.missing())
+            self.context.events.flush()
+            self.seconds += time.monotonic() - started
+        if self._failures and self.context.is_shared:
+            self.committed.list_parts()  # another driver may have done what failed here
+        missing = len(self.committed.missing())
         if self._failures and missing:
-            units = self._context.frozen.run.units
-            raise run_failed(self._failures, missing, units, self._context.events.log_path)
+            units = self.context.frozen.run.units
+            raise run_failed(self._failures, missing, units, self.context.events.log_path)
         if missing:
-            raise self._bad_rows.exceeded_so_far()
+            raise self.bad_rows.exceeded_so_far()
 
     def _run_missing(self, executor: Executor) -> None:
         self._begin("tokenize")
         while len(self._pending_units()) and not self._should_abort():
             self._dispatch(executor, self.engine)
-            while len(self._isolation) and not self._should_abort():
+            while len(self.isolation) and not self._should_abort():
                 self._isolate(executor, self.engine)
-            if not self._failures and self._inventory.check_audit():
+            if not self._failures and self.inventory.check_audit():
                 self._begin("recheck")
 
     def _begin(self, title: str) -> None:
-        _, done_bytes = self._committed.progress()
-        self._context.report.begin(title, self._context.frozen.planned_bytes, done_bytes, self._context.workers)
+        _, done_bytes = self.committed.progress()
+        self.context.report.begin(title, self.context.frozen.planned_bytes, done_bytes, self.context.workers)
 
     def _dispatch(self, executor: Executor, engine: str) -> None:
         """Tokenize the pending units until they are done, too many are in trouble, or the engine changes."""
 
         def should_stop() -> bool:
-            is_full = self._isolation.is_full(self._context.events.step.units)
+            is_full = self.isolation.is_full(self.context.events.step.units)
             return self.engine != engine or is_full or self._should_abort()
 
-        is_remote = self._context.folder.is_remote or self._context.has_remote_sources
-        policy = tokenize_policy(is_remote=is_remote, should_stop=self._schedule.is_done_elsewhere)
+        is_remote = self.context.folder.is_remote or self.context.has_remote_sources
+        policy = tokenize_policy(is_remote=is_remote, should_stop=self.schedule.is_done_elsewhere)
         function: Callable[[UnitTask], Any] = Tokenize(*self._function_arguments(engine))
-        for outcome in executor.run(function, self._schedule.tasks(self._pending_units(), should_stop), policy):
+        for outcome in executor.run(function, self.schedule.tasks(self._pending_units(), should_stop), policy):
             task = outcome.item
             if not isinstance(outcome, Died) or outcome.final:
-                self._committed.stop(task.unit)
+                self.committed.stop(task.unit)
             if isinstance(outcome, Done):
                 self._take(task, outcome.value, outcome, engine)
                 continue
             self._record_trouble(task, outcome, "its documents will be tried one by one")
             if may_be_a_document(outcome):
-                self._isolation.add(task)
+                self.isolation.add(task)
 
     def _isolate(self, executor: Executor, engine: str) -> None:
         """Give each unit that waits for isolation one more attempt."""
-        policy = self._isolation.policy()
+        policy = self.isolation.policy()
         function = Isolate(*self._function_arguments(engine))
-        units = itertools.takewhile(lambda _: not self._should_abort(), self._isolation.waiting())
+        units = itertools.takewhile(lambda _: not self._should_abort(), self.isolation.waiting())
         for outcome in executor.run(function, units, policy):
             unit = outcome.item
             if isinstance(outcome, Done) and outcome.value is not None:
                 self._take(unit.task, outcome.value, outcome, engine)
             elif isinstance(outcome, Done):
-                self._isolation.update(after_probe(unit))
+                self.isolation.update(after_probe(unit))
             else:
                 self._record_trouble(unit.task, outcome, "the document is being isolated")
                 # A unit that ran out of memory beside others is tried again as the only one.
@@ -153,20 +138,20 @@ class Driver:
 
     def _function_arguments(self, engine: str) -> tuple[str, Job, str, WorkerLimits, str, bool]:
         """The arguments that Tokenize and Isolate share."""
-        context, frozen = self._context, self._context.frozen
-        recheck = self._inventory.recheck
+        context, frozen = self.context, self.context.frozen
+        recheck = self.inventory.recheck
         return context.folder.root, frozen.run.job, engine, context.limits, frozen.reference_version, recheck
 
     def _record_trouble(self, task: UnitTask, trouble: Failed[Any] | Died[Any], next_step: str) -> None:
         """Report a failure or a death. The unit fails if it is not tried again and no document may be the reason."""
-        self._isolation.note_memory(trouble)
+        self.isolation.note_memory(trouble)
         has_failed = not may_be_a_document(trouble) and (isinstance(trouble, Failed) or trouble.final)
         if isinstance(trouble, Failed):
-            self._context.events.failed(task, trouble, next_step)
+            self.context.events.failed(task, trouble, next_step)
         elif trouble.final:
-            self._context.events.died(task, trouble, "given up" if has_failed else next_step)
+            self.context.events.died(task, trouble, "given up" if has_failed else next_step)
         else:
-            self._context.events.died(task, trouble, "tried again")
+            self.context.events.died(task, trouble, "tried again")
         if has_failed:
             self._fail(task, trouble)
 
@@ -177,15 +162,15 @@ class Driver:
             self._fail(unit.task, trouble)
             return
         has_excluded = len(after.excluded) > len(unit.excluded)
-        if has_excluded and self._context.limits.on_bad == "fail":
+        if has_excluded and self.context.limits.on_bad == "fail":
             self._fail(unit.task, bad_document(unit.task, after.excluded[-1], trouble.worker))
             return
-        self._isolation.update(after)
+        self.isolation.update(after)
         if has_excluded:
-            self._context.events.excluded(unit.task, after.excluded[-1])
+            self.context.events.excluded(unit.task, after.excluded[-1])
 
     def _fail(self, task: UnitTask, trouble: Failed[Any] | Died[Any]) -> None:
-        self._isolation.remove([task.unit])
+        self.isolation.remove([task.unit])
         self._failures.append(replace(trouble, item=task))
 
     def _take(self, task: UnitTask, committed: Committed, done: Done[Any, Any], engine: str) -> None:
@@ -194,23 +179,23 @@ class Driver:
         The engine changes when a worker that was given `engine` used another one. Units that other workers made with
         `engine` at that time do not change it back.
         """
-        self._isolation.remove([task.unit])
-        if self._committed[task.unit]:
+        self.isolation.remove([task.unit])
+        if self.committed[task.unit]:
             return
-        self._committed.commit(task)
+        self.committed.commit(task)
         if committed.by_other_driver:
-            self._schedule.note_other_driver()
-        self._manifest.add(committed.summary)
+            self.schedule.note_other_driver()
+        self.manifest.add(committed.summary)
         if committed.engine != engine:
-            self._engine = committed.engine
-        self._context.events.committed(task, committed, done)
+            self.chosen_engine = committed.engine
+        self.context.events.committed(task, committed, done)
 
     def _pending_units(self) -> npt.NDArray[np.int64]:
         """The units that have no part, have not failed and do not wait for isolation."""
         failed = [failure.item.unit for failure in self._failures]
-        isolated = [unit.task.unit for unit in self._isolation.waiting()]
-        return np.setdiff1d(self._committed.missing(), [*failed, *isolated])
+        isolated = [unit.task.unit for unit in self.isolation.waiting()]
+        return np.setdiff1d(self.committed.missing(), [*failed, *isolated])
 
     def _should_abort(self) -> bool:
-        units_done = self._context.events.step.units
-        return too_many_failures(self._failures, units_done) or self._bad_rows.is_hopeless()
+        units_done = self.context.events.step.units
+        return too_many_failures(self._failures, units_done) or self.bad_rows.is_hopeless()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -119,26 +120,26 @@ class CommittedUnits:
         return done & layout.rechecked_units(folder, units) if self._recheck else done
 
 
+@dataclass
 class Schedule:
     """The order in which units are started.
 
     Where other drivers may work on the same store, each driver starts somewhere else and skips what others committed.
     """
 
-    def __init__(self, context: RunContext, committed: CommittedUnits) -> None:
-        self._context = context
-        self._committed = committed
-        self._all_dispatched = False
-        self._saw_other_driver = False
+    context: RunContext
+    committed: CommittedUnits
+    _all_dispatched: bool = field(default=False, init=False)
+    _saw_other_driver: bool = field(default=False, init=False)
 
     def tasks(self, units: npt.NDArray[np.int64], should_stop: Callable[[], bool]) -> Iterator[UnitTask]:
         """The tasks of some units in the order in which to start them, until `should_stop` returns True."""
         self._all_dispatched = False
-        frozen = self._context.frozen
+        frozen = self.context.frozen
         for task in plan.tasks(frozen.plan, frozen.sources, self._order(units)):
             if should_stop():
                 return
-            self._committed.start(task.unit)
+            self.committed.start(task.unit)
             yield task
         self._all_dispatched = True
 
@@ -148,29 +149,29 @@ class Schedule:
 
     def is_done_elsewhere(self) -> bool:
         """Whether other drivers have committed all that is still in flight here, so that waiting is useless."""
-        if not self._context.is_shared or not self._all_dispatched:
+        if not self.context.is_shared or not self._all_dispatched:
             return False
-        self._committed.list_if_due(SHARED_LISTING_SECONDS, with_in_flight=True)
-        return not len(self._committed.missing())
+        self.committed.list_if_due(SHARED_LISTING_SECONDS, with_in_flight=True)
+        return not len(self.committed.missing())
 
     def _order(self, units: npt.NDArray[np.int64]) -> Iterable[int]:
-        if not self._context.is_shared:
-            return units.tolist()
-        if self._context.rank_share is None:
+        if not self.context.is_shared:
+            return map(int, units)
+        if self.context.rank_share is None:
             return self._from_random_unit(units)
-        return self._own_first(units, self._context.rank_share.stripes(self._context.frozen.run.units)[units])
+        return self._own_first(units, self.context.rank_share.stripes(self.context.frozen.run.units)[units])
 
     def _own_first(self, units: npt.NDArray[np.int64], is_own: npt.NDArray[np.bool_]) -> Iterator[int]:
         """The units of this rank, then those of other ranks in random order: a slow rank does not delay the end."""
         yield from self._without_committed(units[is_own], OWN_LISTING_SECONDS)
-        self._committed.list_parts()
-        others = units[~is_own & ~self._committed.mask()[units]]
+        self.committed.list_parts()
+        others = units[~is_own & ~self.committed.mask()[units]]
         yield from self._without_committed(np.random.default_rng().permutation(others), SHARED_LISTING_SECONDS)
 
     def _without_committed(self, units: npt.NDArray[np.int64], interval: float) -> Iterator[int]:
         for unit in units.tolist():
-            self._committed.list_if_due(interval)
-            if not self._committed[unit]:
+            self.committed.list_if_due(interval)
+            if not self.committed[unit]:
                 yield unit
 
     def _from_random_unit(self, units: npt.NDArray[np.int64]) -> Iterator[int]:
@@ -181,12 +182,12 @@ class Schedule:
         """
         self._saw_other_driver = True
         while len(units):
-            self._committed.list_if_due(SHARED_LISTING_SECONDS if self._saw_other_driver else LISTING_SECONDS)
+            self.committed.list_if_due(SHARED_LISTING_SECONDS if self._saw_other_driver else LISTING_SECONDS)
             if self._saw_other_driver:
-                units = units[~self._committed.mask()[units]]
+                units = units[~self.committed.mask()[units]]
                 units = np.roll(units, -secrets.randbelow(max(len(units), 1)))
                 self._saw_other_driver = False
                 continue
             unit, units = int(units[0]), units[1:]
-            if not self._committed[unit]:
+            if not self.committed[unit]:
                 yield unit
