@@ -30,7 +30,9 @@ from tokenmill.executors.local import LocalExecutor
 from tokenmill.executors.outcomes import DEFAULT_POLICY, Done, RetryPolicy, Worker
 from tokenmill.executors.progress import Silent
 from tokenmill.pipeline import plan as planning
-from tokenmill.pipeline.driver import Driver
+from tokenmill.pipeline.complete import RunCompletion
+from tokenmill.pipeline.context import RunContext
+from tokenmill.pipeline.events import RunEvents, RunLog
 from tokenmill.pipeline.freeze import freeze
 from tokenmill.pipeline.plan import default_unit_bytes
 from tokenmill.pipeline.request import PrepareOptions, make_request
@@ -379,20 +381,19 @@ def test_a_run_gives_up_an_engine_that_fails_an_audit(
         return Encoded(encoded.tokens ^ (len(calls) > 4), encoded.offsets)  # the first call is the probe
 
     monkeypatch.setattr(GigatokenEngine, "encode", wrong_from_the_fourth_batch)
-    request = make_request(PrepareOptions(corpus, SMALL_TIKTOKEN, eot=END, unit_bytes=500), discover(corpus))
+    options = PrepareOptions(corpus, SMALL_TIKTOKEN, eot=END, unit_bytes=500)
+    request = make_request(options, discover(corpus))
     folder = folder_at(str(tmp_path / "out"))
     folder.create()
-    means = Resources(1, 1 << 40, 1 << 40, 1 << 40, 1 << 40, 1)
-    mill = Driver(folder, freeze(folder, request, InlineExecutor()), "gigatoken", means, means.limits(), 0.0, Silent())
-    mill.run(InlineExecutor())
-    assert mill.collect(InlineExecutor())
-    mill.manifest.publish(mill.sizes)
+    frozen = freeze(folder, request, InlineExecutor())
+    limits = Resources(1, 1 << 40, 1 << 40, 1 << 40, 1 << 40, 1).limits()
+    events = RunEvents(RunLog(folder), Silent(), 1)
+    run = RunCompletion(RunContext(folder, frozen, limits, 1, Silent(), events), "gigatoken", options)
+    assert run.attempt(InlineExecutor()) is not None
     assert part_bytes(tmp_path / "out") == part_bytes(tmp_path / "right")
     assert len(calls) == 5
-    assert mill.engine == "tiktoken"
-    assert re.search(
-        r"different tokens for one document \(file .*parquet, row \d+\).*tiktoken", mill.chronicle.notices[0]
-    )
+    assert run.engine == "tiktoken"
+    assert re.search(r"different tokens for one document \(file .*parquet, row \d+\).*tiktoken", events.notices[0])
 
 
 def test_empty_sources_take_nothing_from_their_neighbours(tmp_path: Path) -> None:

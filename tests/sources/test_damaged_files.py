@@ -173,7 +173,7 @@ def test_the_share_of_bad_rows_is_that_of_the_rows_read(tmp_path: Path, max_bad:
 )
 def test_the_limit_that_is_advised_is_larger_than_the_share(bad: int, rows: int, advice: str) -> None:
     """It is the next round figure."""
-    assert BadRowCounts(Counter({"not valid UTF-8": bad}), rows, "text").enough() == advice
+    assert BadRowCounts(Counter({"not valid UTF-8": bad}), rows, "text").sufficient_limit() == advice
 
 
 @pytest.mark.parametrize("command", ["plan", "prepare"])

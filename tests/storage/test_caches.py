@@ -120,10 +120,10 @@ def test_a_part_of_an_earlier_store_does_not_count(s3: Bucket) -> None:
     """That a unit has a part is looked at again before its unit is left alone: the store may be another one by now."""
     folder = folder_at(f"{s3.url}/run")
     folder.publish_new(part_name(0), b"part")
-    units._existence.begin(folder.root, part_name(0))
-    units._existence._answers[folder.root, part_name(0)].result()
+    units.existence.begin(folder.root, part_name(0))
+    units.existence._answers[folder.root, part_name(0)].result()
     folder.discard(part_name(0))
-    assert not units._existence.exists(folder, part_name(0))
+    assert not units.existence.exists(folder, part_name(0))
 
 
 def test_an_export_takes_the_sources_of_its_own_store(tmp_path: Path, documents: list[str]) -> None:

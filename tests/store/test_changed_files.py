@@ -491,18 +491,18 @@ def test_a_part_that_vanishes_while_the_run_goes_on(
     tmp_path: Path, source: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The manifest is written only when every part is there."""
-    from tokenmill.pipeline.driver import Driver
+    from tokenmill.pipeline.inventory import PartInventory
 
-    collect = Driver.collect
+    collect = PartInventory.collect
     calls = []
 
-    def delete_first(self: Driver, executor: object) -> bool:
+    def delete_first(self: PartInventory, executor: object) -> bool:
         if not calls:
             (tmp_path / "out/parts/00000004.arrow").unlink()
         calls.append(1)
         return collect(self, executor)
 
-    monkeypatch.setattr(Driver, "collect", delete_first)
+    monkeypatch.setattr(PartInventory, "collect", delete_first)
     prepare(source, tmp_path / "out")
     assert len(calls) == 2
     assert len(part_bytes(tmp_path / "out")) == 8

@@ -44,7 +44,7 @@ def finish(  # noqa: PLR0913 - the options of the command, by their names
     executor: Pool | None = None,
 ) -> FinishResult:
     """Write the manifest if every unit has its part; raise IncompleteStore if not. A complete store stays as it is."""
-    max_bad_fraction = BadDocumentPolicy(max_bad=max_bad).share()
+    max_bad_fraction = BadDocumentPolicy.parse(max_bad=max_bad).max_bad
     check_executor(on)
     started = time.monotonic()
     folder = folder_at(directory)

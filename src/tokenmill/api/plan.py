@@ -85,7 +85,7 @@ def plan(  # noqa: PLR0913 - the options of the command, by their names
             limit_units,
             pool,
             check=named.check_plan,
-            told=plan_step(discovery.table, "planned", report.pending),
+            on_progress=plan_step(discovery.table, "planned", report.pending),
         )
         resources = plan_resources(workers, memory, most_workers=len(units))
         sample = measure_sample(request, units, resources.limits(), pool)

@@ -1,11 +1,12 @@
-"""Keep the parts that were made from what the sources hold now, when a run is frozen again.
+"""Opens the run of a store, and keeps the parts that were made from what the sources hold now.
 
-A part names its slice by content, so it is recognised wherever the plan puts that slice. What was made from anything
-else is removed, and its unit is done again.
+A part names its slice by content, so it is recognized under whatever unit the plan puts that slice. Any other part is
+removed, and its unit is done again.
 """
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -17,26 +18,78 @@ from tokenmill.executors.fan_out import FanOut, run_all
 from tokenmill.executors.outcomes import DEFAULT_POLICY
 from tokenmill.pipeline import plan
 from tokenmill.pipeline.check_parts import ANY_SLICE, CheckParts, InvalidPart
-from tokenmill.pipeline.freeze import publish_again
+from tokenmill.pipeline.freeze import freeze, publish_again
+from tokenmill.pipeline.run_once import PLANNING, run_once
 from tokenmill.pipeline.source_changes import USE_THE_ORIGINAL
 from tokenmill.pipeline.verify import CompareText
 from tokenmill.store import layout
 from tokenmill.store.part import open_part, part_name, write_part
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     import pyarrow as pa
 
     from tokenmill.executors.outcomes import Executor
     from tokenmill.executors.progress import Reporter
     from tokenmill.pipeline.freeze import FrozenRun
+    from tokenmill.pipeline.ranks import RankShare
+    from tokenmill.pipeline.request import PrepareRequest
     from tokenmill.pipeline.units import WorkerLimits
     from tokenmill.storage import Folder
     from tokenmill.store.job import Job
     from tokenmill.store.part import PartSummary
 
+# How many parts a worker checks at a time, by their headers.
 PARTS_PER_ITEM = 1000
+
+
+@contextmanager
+def hold_store(folder: Folder, rank_share: RankShare | None) -> Iterator[None]:
+    """Hold the lock of the store, alone or with other ranks, and remove temporary files that no process uses.
+
+    A directory that was created here and stayed empty, because nothing could be planned, is removed again.
+    """
+    is_new = folder.create()
+    if rank_share is None:
+        with folder.lock(layout.LOCK):
+            layout.remove_temporaries(folder)
+            try:
+                yield
+            finally:
+                if is_new:
+                    folder.remove_if_empty(layout.LOCK)
+        return
+    with folder.shared_lock(layout.LOCK):
+        yield
+    layout.remove_stale_temporaries(folder)
+
+
+def open_run(  # noqa: PLR0913, PLR0917 - the store, the request, and what plans and checks it
+    folder: Folder,
+    request: PrepareRequest,
+    limits: WorkerLimits,
+    executor: Executor,
+    report: Reporter,
+    rank_share: RankShare | None,
+    moved: Sequence[str] = (),
+) -> FrozenRun:
+    """The run of this request, frozen and published. Of several ranks one plans it, and the others wait for that."""
+    if rank_share is None:
+        frozen = freeze(folder, request, executor, report.pending, moved)
+        return adopt(folder, frozen, limits, executor, report)
+    message = "plan         another rank is at it"
+    with run_once(folder, PLANNING, lambda: folder.exists(layout.RUN), lambda: report.pending(message)):
+        frozen = freeze(folder, request, executor, report.pending)
+    if (
+        frozen.files or frozen.unproved.any()
+    ):  # the other ranks would work on the store while this one compares its parts
+        raise JobChanged(
+            "the parts of this store have to be compared with their sources first",
+            *(f"reason       {note}" for note in frozen.notes),
+            "Run the same command once without --rank.",
+        )
+    return frozen
 
 
 def adopt(folder: Folder, frozen: FrozenRun, limits: WorkerLimits, executor: Executor, report: Reporter) -> FrozenRun:
@@ -48,31 +101,37 @@ def adopt(folder: Folder, frozen: FrozenRun, limits: WorkerLimits, executor: Exe
         layout.withdraw_manifest(folder)
     was_complete = run is not None and folder.exists(layout.MANIFEST)
     manifest = _own_manifest(folder) if was_complete else None
+    fan_out = FanOut(executor, report, 1)
     slices = plan.SliceDigests(frozen.plan, frozen.sources)
-    homes = {slices[unit]: unit for unit in range(frozen.run.units)}
-    crew = FanOut(executor, report, 1)
+    unit_of = {slices[unit]: unit for unit in range(frozen.run.units)}
     present = ((unit, ANY_SLICE) for unit in layout.numbered_parts(folder))
-    parts = list(check_parts(crew, folder, frozen.run.job, present))
-    settled = {part.unit for part in parts if not isinstance(part, InvalidPart) and homes.get(part.slice) == part.unit}
+    parts = list(check_parts(fan_out, folder, frozen.run.job, present))
+    kept = {part.unit for part in parts if not isinstance(part, InvalidPart) and unit_of.get(part.slice) == part.unit}
     moves: dict[int, int] = {}
     dropped: list[int] = []
     for part in parts:
-        home = None if isinstance(part, InvalidPart) else homes.get(part.slice)
-        if part.unit in settled or (isinstance(part, InvalidPart) and part.unit >= frozen.run.units):
-            continue  # the latter is no file of ours
-        if isinstance(part, InvalidPart) or home is None or home in settled or part.quarantined_rows:
+        target = None if isinstance(part, InvalidPart) else unit_of.get(part.slice)
+        if part.unit in kept or (isinstance(part, InvalidPart) and part.unit >= frozen.run.units):
+            continue  # an invalid file beyond the plan is not a part of this run
+        if isinstance(part, InvalidPart) or target is None or target in kept or part.quarantined_rows:
             dropped.append(part.unit)
         else:
-            moves[part.unit] = home
+            moves[part.unit] = target
     remove_parts(folder, dropped)
     _move(folder, moves)
-    outdated = _with_other_text(folder, frozen, limits, crew)
-    if outdated and was_complete:
-        raise _changed_under_complete(folder, frozen, outdated)
+    outdated = _with_other_text(folder, frozen, limits, fan_out)
+    if outdated and was_complete:  # the store may be in use
+        task = next(plan.tasks(frozen.plan, frozen.sources, outdated[:1]))
+        raise JobChanged(
+            "the sources changed since this store was completed",
+            f"store        {folder.root}",
+            f"changed      {task.files[0].path}",
+            USE_THE_ORIGINAL,
+        )
     remove_parts(folder, outdated)
     if frozen.files:
         publish_again(folder, frozen)
-    if manifest is not None and folder.exists(layout.MANIFEST):  # it lists the same parts, and names the run of before
+    if manifest is not None and folder.exists(layout.MANIFEST):  # it lists the same parts, but names the earlier run
         layout.publish_manifest(folder, frozen.run, manifest)
     return replace(frozen, files={}, unproved=np.zeros(0, np.bool_))
 
@@ -85,38 +144,18 @@ def _own_manifest(folder: Folder) -> pa.Table | None:
         return None
 
 
-def _changed_under_complete(folder: Folder, frozen: FrozenRun, units: list[int]) -> JobChanged:
-    """The error for sources of a complete store that hold other text now: the store may be in use."""
-    task = next(plan.tasks(frozen.plan, frozen.sources, units[:1]))
-    return JobChanged(
-        "the sources changed since this store was completed",
-        f"store        {folder.root}",
-        f"changed      {task.files[0].path}",
-        USE_THE_ORIGINAL,
-    )
-
-
-def refuse_for_ranks(frozen: FrozenRun) -> None:
-    """Refuse to compare parts with sources in one of several ranks: the others would work on the store meanwhile."""
-    if frozen.files or frozen.unproved.any():
-        raise JobChanged(
-            "the parts of this store have to be compared with their sources first",
-            *(f"reason       {note}" for note in frozen.notes),
-            "Run the same command once without --rank.",
-        )
-
-
 def check_parts(
-    crew: FanOut, folder: Folder, job: Job, parts: Iterable[tuple[int, str]], *, content_too: bool = False
+    fan_out: FanOut, folder: Folder, job: Job, parts: Iterable[tuple[int, str]], *, content_too: bool = False
 ) -> Iterator[PartSummary | InvalidPart]:
-    """What each part states about itself, or what is wrong with it; in no order."""
+    """The summary of each part, or what is wrong with it; in no order."""
     check = CheckParts(folder.root, job, content_too)
-    for done in crew.run(check, _batched(parts, 1 if content_too else PARTS_PER_ITEM), lambda _: "parts of the store"):
+    batches = _batched(parts, 1 if content_too else PARTS_PER_ITEM)
+    for done in fan_out.run(check, batches, lambda _: "parts of the store"):
         yield from done.value
 
 
 def remove_parts(folder: Folder, units: Iterable[int]) -> None:
-    """Remove the parts of some units. The manifest goes first: without it the store is incomplete."""
+    """Remove the parts of some units. The manifest is removed first: without it the store counts as incomplete."""
     for number, unit in enumerate(units):
         if not number:
             layout.withdraw_manifest(folder)
@@ -136,19 +175,19 @@ def _batched(parts: Iterable[tuple[int, str]], size: int) -> Iterator[tuple[tupl
 
 
 def _move(folder: Folder, moves: dict[int, int]) -> None:
-    """Give parts the numbers of their units in the new plan. The order keeps each number free when it is needed."""
+    """Rename parts to their units in the new plan. The order makes sure that each new name is free."""
     if moves:
         layout.withdraw_manifest(folder)
-    upwards = sorted((unit for unit, home in moves.items() if home > unit), reverse=True)
-    downwards = sorted(unit for unit, home in moves.items() if home < unit)
+    upwards = sorted((unit for unit, target in moves.items() if target > unit), reverse=True)
+    downwards = sorted(unit for unit, target in moves.items() if target < unit)
     for unit in (*upwards, *downwards):
         summary, content = open_part(folder, unit)
-        folder.discard(layout.rechecked_name(moves[unit]))  # it was the mark of another part
+        folder.discard(layout.rechecked_name(moves[unit]))  # the mark belonged to another part
         write_part(folder, msgspec.structs.replace(summary, unit=moves[unit]), content)
         remove_parts(folder, [unit])
 
 
-def _with_other_text(folder: Folder, frozen: FrozenRun, limits: WorkerLimits, crew: FanOut) -> list[int]:
+def _with_other_text(folder: Folder, frozen: FrozenRun, limits: WorkerLimits, fan_out: FanOut) -> list[int]:
     """The units whose parts were not made from the text that their sources hold now."""
     first, number = (frozen.plan[name].to_numpy().astype(np.int64) for name in ("source", "sources"))
     unproved = np.concatenate([np.zeros(1, np.int64), np.cumsum(frozen.unproved)])
@@ -157,15 +196,15 @@ def _with_other_text(folder: Folder, frozen: FrozenRun, limits: WorkerLimits, cr
     tasks = plan.tasks(frozen.plan, frozen.sources, units)
     equal = set()
     if len(units):
-        crew.begin("compare", int(frozen.plan["text_bytes"].to_numpy()[units].sum()))
+        fan_out.begin("compare", int(frozen.plan["text_bytes"].to_numpy()[units].sum()))
     for done in run_all(
-        crew.executor,
+        fan_out.executor,
         CompareText(folder.root, frozen.run.job, limits),
         tasks,
         policy=DEFAULT_POLICY,
-        on_failure=lambda failure: crew.count(failure.item.text_bytes, failure.item.text_bytes, 0),
+        on_failure=lambda failure: fan_out.count(failure.item.text_bytes, failure.item.text_bytes, 0),
     ):
         if done.value:
             equal.add(done.item.unit)
-        crew.count(done.item.text_bytes, done.item.text_bytes, 0)
+        fan_out.count(done.item.text_bytes, done.item.text_bytes, 0)
     return [unit for unit in units.tolist() if unit not in equal]

@@ -1,4 +1,4 @@
-"""Read the summaries of parts and find those that do not belong to their unit. Runs in a worker."""
+"""Reads the summaries of parts and finds those that do not belong to their unit. Runs in a worker."""
 
 from __future__ import annotations
 
@@ -12,16 +12,15 @@ from tokenmill.storage import Folder, folder_at, prefetch_map
 from tokenmill.store.job import Job
 from tokenmill.store.part import PartSummary, check_part, is_cut_off, read_summary
 
+# How many headers of parts are fetched ahead from a remote store.
 PREFETCH_HEADERS = 32
-"""How many headers of parts are."""
 
-
+# Stands for a digest in the items of CheckParts, if the slice of a part is not known.
 ANY_SLICE = ""
-"""Given to CheckParts in place of a digest, for a part whose slice is not known before."""
 
 
 class InvalidPart(msgspec.Struct, frozen=True):
-    """A part that is damaged, or that was made from something else than its unit."""
+    """A part that is damaged, or made from another slice or job than its unit."""
 
     unit: int
     reason: str
@@ -31,7 +30,7 @@ class InvalidPart(msgspec.Struct, frozen=True):
 class CheckParts:
     """The function that reads the summaries of parts, and finds those that do not belong to their unit.
 
-    It takes units with the digests of their slices. With `content_too` each part is read whole and hashed.
+    Its items are units with the digests of their slices. With `content_too` each part is read whole and hashed.
     """
 
     directory: str
@@ -39,7 +38,7 @@ class CheckParts:
     content_too: bool = False
 
     def __call__(self, parts: tuple[tuple[int, str], ...]) -> list[PartSummary | InvalidPart]:
-        """A summary, or what is wrong, for each part in the order asked for."""
+        """For each part, in order, its summary or what is wrong with it."""
         folder = folder_at(self.directory)
         return list(prefetch_map(folder, partial(self._check, folder, self.job.digest()), parts, PREFETCH_HEADERS))
 

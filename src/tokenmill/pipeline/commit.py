@@ -1,4 +1,4 @@
-"""Publish the part of a unit, and report it. Runs in a worker."""
+"""Publishes the part of a unit, and reports it. Runs in a worker."""
 
 from __future__ import annotations
 
@@ -13,26 +13,27 @@ from tokenmill.store import layout
 from tokenmill.store.part import PartSummary, check_content, open_part, part_name, read_summary
 from tokenmill.tokenizers.tokenizer import Tokenizer
 
+# How often a recheck replaces a part that a driver without the recheck keeps publishing first.
 REPLACE_ATTEMPTS = 5
-"""How often a part is published again that another driver, which does not know of the recheck, published first."""
 
 
 class Committed(msgspec.Struct, frozen=True):
-    """What a worker reports about a committed unit. `found` is set if another driver's part was there already.
+    """What a worker reports about a committed unit.
 
-    `mismatch` is set if the fast engine has failed an audit in this worker.
+    `by_other_driver` is set if another driver has published the part. `mismatch` is set if the fast engine has failed
+    an audit in this worker.
     """
 
     summary: PartSummary
     engine: str
     notices: tuple[str, ...] = ()
-    found: bool = False
+    by_other_driver: bool = False
     mismatch: bool = False
 
 
-def found(folder: Folder, unit: int, engine: str) -> Committed:
-    """Report a part that is there already."""
-    return Committed(read_summary(folder, unit), engine, found=True)
+def report_existing(folder: Folder, unit: int, engine: str) -> Committed:
+    """Report a part that another driver has published."""
+    return Committed(read_summary(folder, unit), engine, by_other_driver=True)
 
 
 def done_names(unit: int, *, recheck: bool) -> list[str]:
@@ -42,9 +43,9 @@ def done_names(unit: int, *, recheck: bool) -> list[str]:
 
 @dataclass(slots=True)
 class Commit:
-    """The function that publishes a part and reports it, or reports the one that another machine published first.
+    """The function that publishes a part and reports it, or reports the one that another driver published first.
 
-    With `recheck` a part that is there is replaced unless it is equal, and the unit is marked as rechecked.
+    With `recheck` an existing part is replaced unless it is equal, and the unit is marked as rechecked.
     """
 
     folder: Folder
@@ -55,7 +56,7 @@ class Commit:
     mismatch: bool = False
 
     def by(self, tokenizer: Tokenizer) -> Commit:
-        """The same, for what this tokenizer encoded. A failed audit is recorded before anything is published."""
+        """Report this tokenizer's engine and notices. A failed audit is recorded before anything is published."""
         self.engine, self.notices = tokenizer.engine, tokenizer.take_notices()
         if tokenizer.mismatch is not None:
             mismatch = layout.MismatchRecord("gigatoken", tokenizer.mismatch)
@@ -68,18 +69,18 @@ class Commit:
         part, unit = self.builder.finish(), self.builder.task.unit
         if self.recheck:
             self._replace(part)
-            self.folder.sync_directory(layout.PARTS)  # the mark below must not outlive the part in a loss of power
+            self.folder.sync_directory(layout.PARTS)  # the mark below must not outlive the part in a power cut
             self.folder.create(layout.RECHECKED)
             self.folder.publish_new(layout.rechecked_name(unit), b"")
         else:
             try:
                 part.publish(self.folder)
             except AlreadyPublishedError:
-                return found(self.folder, unit, self.engine)
+                return report_existing(self.folder, unit, self.engine)
         return Committed(part.summary, self.engine, self.notices, mismatch=self.mismatch)
 
     def _replace(self, part: BuiltPart) -> None:
-        """Have exactly this part in the store, whatever was there."""
+        """Publish this part in place of any other part of its unit."""
         name = part_name(part.summary.unit)
         for _ in range(REPLACE_ATTEMPTS):
             if self.folder.exists(name):
@@ -96,7 +97,7 @@ class Commit:
 
 
 def is_equal(folder: Folder, expected: PartSummary) -> bool:
-    """Whether the part of a unit is there, undamaged, and equal to the one with this summary."""
+    """Whether the store has an undamaged part that is equal to the one with this summary."""
     try:
         summary, content = open_part(folder, expected.unit)
         check_content(folder, summary, content)

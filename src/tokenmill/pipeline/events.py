@@ -1,4 +1,4 @@
-"""What happens in a run, told three times: to whoever watches, in the run's log, and in figures for the end."""
+"""Records run events: shows them to the user, appends them to the run log, and keeps totals for the result."""
 
 from __future__ import annotations
 
@@ -20,53 +20,77 @@ if TYPE_CHECKING:
     from tokenmill.pipeline.plan import UnitTask
     from tokenmill.storage import Folder
 
-
+# Log lines of units are written together at most this often: there may be thousands in a second.
 LOG_SECONDS = 0.1
-MAX_SAID = 100
-"""How many troubles are told to whoever watches; the log has all of them."""
+
+# How many deaths, failures and excluded rows are shown to the user; the log has all of them.
+MAX_SHOWN = 100
+
+
+@dataclass
+class RunLog:
+    """Appends lines to the log of this driver."""
+
+    folder: Folder
+    rank: int | None = None
+    _lines: list[bytes] = field(default_factory=list)
+    _written_at: float = 0.0
+
+    @property
+    def path(self) -> str:
+        """The path of the log."""
+        return event_log.path(self.folder, self.rank)
+
+    def add(self, event: str, **fields: object) -> None:
+        """Append a line; one about a unit may wait for the next line."""
+        self._lines.append(event_log.line(event, **fields))
+        if event != "unit" or time.monotonic() - self._written_at > LOG_SECONDS:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write the lines that wait."""
+        self._written_at = time.monotonic()
+        if self._lines:
+            lines, self._lines = self._lines, []
+            event_log.append(self.folder, lines, self.rank)
 
 
 @dataclass
 class RunEvents:
-    """Told of everything that becomes of units. `workers` are at work; `crew` tells of them where they change."""
+    """Receives one call per unit outcome.
 
-    folder: Folder
+    `workers_text` returns the worker count as text, for clusters where it changes.
+    """
+
+    run_log: RunLog
     report: Reporter
     workers: int
-    rank: int | None = None
+    workers_text: Callable[[], str] = str
     step: Step = field(default_factory=Step)
     notices: list[str] = field(default_factory=list)
     peak_worker_bytes: int = 0
     retries: int = 0
     failures: int = 0
-    crew: Callable[[], str] = str
-    _lines: list[bytes] = field(default_factory=list)
-    _logged: float = 0.0
-    _said: int = 0
-    _loss: str = ""
+    _shown: int = 0
+    _lost_node: str = ""
 
     @property
     def log_path(self) -> str:
-        """Where all of it is."""
-        return event_log.path(self.folder, self.rank)
+        """The path of the log."""
+        return self.run_log.path
 
     def log(self, event: str, **fields: object) -> None:
-        """Add a line to the run's log; those of units wait for a moment, as there may be thousands of them."""
-        self._lines.append(event_log.line(event, **fields))
-        if event != "unit" or time.monotonic() - self._logged > LOG_SECONDS:
-            self.flush()
+        """Append a line to the log."""
+        self.run_log.add(event, **fields)
 
     def flush(self) -> None:
-        """Write the lines that wait."""
-        self._logged = time.monotonic()
-        if self._lines:
-            lines, self._lines = self._lines, []
-            event_log.append(self.folder, lines, self.rank)
+        """Write the log lines that wait."""
+        self.run_log.flush()
 
     def committed(self, task: UnitTask, committed: Committed, done: Done[Any, Any]) -> None:
-        """A unit has its part. One that was found is not this call's work."""
+        """A unit has its part. A part that another driver made counts as progress, not as work of this call."""
         summary, worker = committed.summary, done.worker
-        if committed.found:
+        if committed.by_other_driver:
             self.report.advance(task.text_bytes, self.step)
             return
         self.log(
@@ -87,22 +111,23 @@ class RunEvents:
             units=before.units + 1,
             deaths=before.deaths,
             bad=before.bad + summary.quarantined_rows,
-            workers_text=self.crew(),
+            workers_text=self.workers_text(),
         )
         self.report.advance(task.text_bytes, self.step)
         for notice in committed.notices:
             self.warn(notice)
 
-    def failed(self, task: UnitTask, failure: Failed[Any], then: str) -> None:
-        """A unit ended in an error. One that explains itself is told at the end."""
+    def failed(self, task: UnitTask, failure: Failed[Any], next_step: str) -> None:
+        """A unit raised an error. An explained error is shown when the run ends."""
         self.failures += 1
         self.log("failure", unit=task.unit, kind=failure.kind, message=failure.message, traceback=failure.traceback)
         if not failure.explained:
-            what = f"{failure.kind} ({failure.message.partition(chr(10))[0]})"
-            self._say(f"unit {task.unit} ({span(task)}) raised {what}{describe_position(task, failure)}; {then}")
+            error = f"{failure.kind} ({failure.message.partition(chr(10))[0]})"
+            where = describe_position(task, failure)
+            self._show(f"unit {task.unit} ({span(task)}) raised {error}{where}; {next_step}")
 
-    def died(self, task: UnitTask, death: Died[Any], then: str) -> None:
-        """A unit cost its worker's life."""
+    def died(self, task: UnitTask, death: Died[Any], next_step: str) -> None:
+        """The worker of a unit died."""
         self.log(
             "death",
             unit=task.unit,
@@ -119,38 +144,38 @@ class RunEvents:
         )
         self.peak_worker_bytes = max(self.peak_worker_bytes, death.worker.peak_bytes)
         self.retries += not death.final
-        self.step = replace(self.step, deaths=self.step.deaths + 1, workers_text=self.crew())
+        self.step = replace(self.step, deaths=self.step.deaths + 1, workers_text=self.workers_text())
         self.report.advance(0, self.step)
-        self._say_death(task, death, then)
+        self._show_death(task, death, next_step)
         if death.end.cause is Cause.MEMORY and death.workers < self.workers:
             self.workers = death.workers
             self.warn(fewer_workers(self.workers))
 
-    def _say_death(self, task: UnitTask, death: Died[Any], then: str) -> None:
-        """Who died, and how; of a node that was lost, once for all that it had."""
+    def _show_death(self, task: UnitTask, death: Died[Any], next_step: str) -> None:
+        """Show how a worker died. A lost node is shown once for all of its workers."""
         if death.end.cause is not Cause.NODE_LOST or death.final:
-            self._say(f"{describe_unit_death(task, death)}; {then}")
+            self._show(f"{describe_unit_death(task, death)}; {next_step}")
             return
         loss = f"node {death.worker.node}: what it had is given to others: {death.end.detail}"
-        if loss != self._loss:
-            self._loss = loss
-            self._say(loss)
+        if loss != self._lost_node:
+            self._lost_node = loss
+            self._show(loss)
 
-    def left_out(self, task: UnitTask, verdict: ExcludedRow) -> None:
-        """A document goes into quarantine."""
-        file, row = task.file(verdict.where.source), verdict.where.row
-        self.log("quarantine", unit=task.unit, file=file.path, row=row, reason=verdict.reason)
-        self._say(f"in quarantine: {row_name(file, row)} of {file.path}, which {verdict.reason}")
+    def excluded(self, task: UnitTask, excluded: ExcludedRow) -> None:
+        """A row goes into quarantine."""
+        file, row = task.file(excluded.where.source), excluded.where.row
+        self.log("quarantine", unit=task.unit, file=file.path, row=row, reason=excluded.reason)
+        self._show(f"in quarantine: {row_name(file, row)} of {file.path}, which {excluded.reason}")
 
-    def _say(self, trouble: str) -> None:
-        self._said += 1
-        if self._said <= MAX_SAID:
-            self.report.say(trouble)
-        elif self._said == MAX_SAID + 1:
+    def _show(self, message: str) -> None:
+        self._shown += 1
+        if self._shown <= MAX_SHOWN:
+            self.report.say(message)
+        elif self._shown == MAX_SHOWN + 1:
             self.report.say(f"and so on: {self.log_path} has the rest")
 
     def warn(self, notice: str) -> None:
-        """Show a notice, log it, and keep it for the result; once."""
+        """Show a notice, log it and keep it for the result. A repeated notice is ignored."""
         if notice not in self.notices:
             self.notices.append(notice)
             self.log("notice", message=notice)
@@ -158,5 +183,5 @@ class RunEvents:
 
 
 def _node(worker: Worker) -> dict[str, str]:
-    """Where a worker is, if that is not here."""
+    """The log field for a worker on another node."""
     return {"node": worker.node} if worker.node else {}

@@ -1,8 +1,8 @@
-"""Freeze a run in its directory, or continue the one that the directory holds.
+"""Freezes a run in its directory, or continues the one that the directory holds.
 
-A part is used again only if it was made from what the sources hold now. Where that is not certain, because `run.json`
-is gone or a source has another path or modification time, `adopt` compares the parts with their sources first, and
-publishes the run after that.
+A part is used again only if it was made from what the sources hold now. If that is not certain, because `run.json` is
+missing or a source has another path or modification time, `adopt` compares the parts with their sources, and publishes
+the run after that.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class FrozenRun:
-    """A run whose job, sources and plan are on disk, or will be when `adopt` has been called.
+    """A run whose job, sources and plan are on disk, or will be after `adopt`.
 
-    `files` are those that are not published yet. `unproved` sources may hold other text than parts were made from.
+    `files` are not published yet. `unproved` sources may hold other text than the parts were made from.
     """
 
     run: layout.Run
@@ -49,9 +49,19 @@ class FrozenRun:
     notes: tuple[str, ...] = ()
 
     @property
+    def reference_engine(self) -> str:
+        """The engine, and the library, that defines the tokens."""
+        return REFERENCES[self.run.job.tokenizer.kind].name
+
+    @property
     def reference_version(self) -> str:
-        """The version of the library that defines the tokens."""
-        return self.run.versions.get(REFERENCES[self.run.job.tokenizer.kind].name, "")
+        """The version of that library when the run was started."""
+        return self.run.versions.get(self.reference_engine, "")
+
+    @property
+    def planned_bytes(self) -> int:
+        """The text of all units, as planned."""
+        return int(self.plan["text_bytes"].to_numpy().sum())
 
 
 def freeze(
@@ -61,9 +71,9 @@ def freeze(
     pending: Callable[[str], None] = lambda _: None,
     moved: Sequence[str] = (),
 ) -> FrozenRun:
-    """The run of this request in this directory: the one that is there, if it is the same, or a new one.
+    """The run of this request in this directory: the existing one, if it is the same, or a new one.
 
-    A new one is planned by the workers of the executor; progress is reported through `pending`.
+    The workers of the executor plan a new run. Planning progress is reported through `pending`.
     """
     run = layout.read_run(folder, with_tables=False)
     if run is not None:
@@ -81,10 +91,12 @@ def freeze(
 def _planned(
     folder: Folder, request: PrepareRequest, sources: pa.Table, executor: Executor, pending: Callable[[str], None]
 ) -> FrozenRun:
-    """A run that is planned and not published."""
+    """A run that is planned, but not published."""
     _refuse_long_texts(request, sources)
     job, check, step = request.job, request.named.check_plan, plan_step(sources, "planned", pending)
-    units = plan_units(sources, request.options, job.unit_bytes, job.limit_units, executor, check=check, told=step)
+    units = plan_units(
+        sources, request.options, job.unit_bytes, job.limit_units, executor, check=check, on_progress=step
+    )
     tables = {layout.SOURCES: layout.table_bytes(sources), layout.PLAN: layout.table_bytes(units)}
     hashes = {name: hashlib.sha256(data).hexdigest() for name, data in tables.items()}
     run = layout.Run(
@@ -104,7 +116,7 @@ def _planned(
 
 
 def _refuse_long_texts(request: PrepareRequest, sources: pa.Table) -> None:
-    """Refuse a text file that is one document, and a longer one than the job allows, before any work."""
+    """Refuse a text file that is a single document longer than the job allows, before any work."""
     job = request.job
     if job.separator is not None or job.document_bytes is None:
         return
@@ -119,12 +131,12 @@ def _refuse_long_texts(request: PrepareRequest, sources: pa.Table) -> None:
 
 
 def plan_step(sources: pa.Table, what: str, pending: Callable[[str], None]) -> Callable[[int], None]:
-    """A function that reports how many of the sources a step of planning has come to."""
+    """A function that reports how many of the sources a step of planning has done."""
     return lambda done: pending(f"plan         {done:,} of {count(len(sources), 'file')} {what}")
 
 
 def publish(folder: Folder, frozen: FrozenRun) -> bool:
-    """Publish the files of a run, and `run.json` last; False if another process has frozen another run meanwhile.
+    """Publish the files of a run, and `run.json` last; False if another process published a run meanwhile.
 
     On a disk the lock keeps other processes out. In an object store the first `run.json` wins; the tables hold their
     hashes in their names there, so that no process writes over the files of another.
@@ -139,7 +151,7 @@ def publish(folder: Folder, frozen: FrozenRun) -> bool:
 
 
 def publish_again(folder: Folder, frozen: FrozenRun) -> None:
-    """Replace the run that a directory holds by one with other sources, in one step: the one that replaces run.json."""
+    """Replace the run of a directory by one with other sources. Replacing run.json makes it effective."""
     if not folder.exists(layout.RUN):
         publish(folder, frozen)
         return
@@ -166,7 +178,7 @@ def load_existing(folder: Folder, run: layout.Run) -> FrozenRun:
     return FrozenRun(run, layout.read_sources(folder, run), layout.read_plan(folder, run))
 
 
-def _reopen(  # noqa: PLR0913, PLR0917 - what is there, what is asked for, and what plans it anew
+def _reopen(  # noqa: PLR0913, PLR0917 - the existing run, the request, and what plans it again
     folder: Folder,
     run: layout.Run,
     request: PrepareRequest,
@@ -199,7 +211,7 @@ def _reopen(  # noqa: PLR0913, PLR0917 - what is there, what is asked for, and w
         folder.create(layout.PARTS)
         return replace(frozen, unproved=unproved)
     if changes.changed.any() or changes.unproved.any():
-        # What the plan keeps of a footer may be that of another file, so unproved sources are cut again, too.
+        # The plan may keep the footer of another file, so unproved sources are split again, too.
         planned = _planned(folder, request, changes.table, executor, pending)
         if complete and not planned.plan.equals(frozen.plan):
             refuse_changed(folder, frozen.sources, changes, strictly=True)
@@ -292,7 +304,7 @@ def refuse_old_format(folder: Folder, run: layout.Run) -> None:
 
 
 def _compare_versions(folder: Folder, run: layout.Run, request: PrepareRequest) -> tuple[str, ...]:
-    """Refuse another version of the library that defines the tokens; note the others."""
+    """Refuse another version of the library that defines the tokens; return notes about other packages."""
     now, reference = versions(), REFERENCES[request.job.tokenizer.kind].name
     changed = [name for name, before in run.versions.items() if now.get(name, before) != before]
     if reference in changed:

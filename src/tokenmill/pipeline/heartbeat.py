@@ -1,4 +1,4 @@
-"""Tells the store, every few seconds, that this process is at work on it and how far it is (see pulse)."""
+"""Publishes a heartbeat to the store every few seconds: this driver runs, and how far it is (see store/heartbeats)."""
 
 from __future__ import annotations
 
@@ -24,23 +24,24 @@ if TYPE_CHECKING:
     from tokenmill.pipeline.ranks import RankShare
     from tokenmill.storage import Folder
 
+# Rates are averages over this time.
 RECENT_SECONDS = 60.0
 
 
 class Heartbeat:
-    """Beats on a thread of its own while its block lasts; a last beat says that there will be no more."""
+    """Publishes from a thread of its own while its block lasts. The last heartbeat says that the driver has ended."""
 
     def __init__(
         self,
         folder: Folder,
-        chronicle: RunEvents,
+        events: RunEvents,
         pool: Pool,
-        share: RankShare | None,
+        rank_share: RankShare | None,
         progress: Callable[[], tuple[int, int]],
     ) -> None:
         self._folder = folder
         self._progress = progress
-        self._chronicle = chronicle
+        self._events = events
         self._pool = pool
         host, now = socket.gethostname().partition(".")[0] or "host", time.time()
         self._first = heartbeats.HeartbeatRecord(
@@ -50,14 +51,13 @@ class Heartbeat:
             started=now,
             time=now,
             every_seconds=heartbeats.interval_seconds(folder),
-            rank=share.rank if share else None,
-            of=share.of if share else None,
+            rank=rank_share.rank if rank_share else None,
+            of=rank_share.of if rank_share else None,
         )
-        self.end: heartbeats.EndRecord | None = None
-        """How the work ended, for the last pulse."""
-        self._seen: deque[tuple[float, int, int]] = deque([(time.monotonic(), 0, 0)])
+        self._end: heartbeats.EndRecord | None = None
+        self._recent: deque[tuple[float, int, int]] = deque([(time.monotonic(), 0, 0)])
         self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._beat, daemon=True)
+        self._thread = threading.Thread(target=self._loop, daemon=True)
 
     def __enter__(self) -> Self:
         self._folder.create(layout.DRIVERS)
@@ -68,44 +68,45 @@ class Heartbeat:
         self._ended.set()
         self._thread.join()
 
-    def _beat(self) -> None:
-        self._tell(ended=False)
+    def set_end(self, end: heartbeats.EndRecord) -> None:
+        """Set how the work ended, for the last heartbeat."""
+        self._end = end
+
+    def _loop(self) -> None:
+        self._publish(ended=False)
         if not self._first.rank:  # of many ranks, the first one is enough
-            self._prune()
+            with suppress(TokenmillError):  # the next driver tries it again
+                heartbeats.prune(self._folder)
         while not self._ended.wait(self._first.every_seconds):
-            self._tell(ended=False)
-        self._tell(ended=True)
+            self._publish(ended=False)
+        self._publish(ended=True)
 
-    def _tell(self, *, ended: bool) -> None:
-        with suppress(TokenmillError):  # whoever publishes what matters will meet it, too
-            heartbeats.publish(self._folder, self._now(ended=ended))
+    def _publish(self, *, ended: bool) -> None:
+        with suppress(TokenmillError):  # publishing a part meets the same error, and reports it
+            heartbeats.publish(self._folder, self._record(ended=ended))
 
-    def _prune(self) -> None:
-        with suppress(TokenmillError):  # the next driver tries it again
-            heartbeats.prune(self._folder)
-
-    def _now(self, *, ended: bool) -> heartbeats.HeartbeatRecord:
-        step, chronicle = self._chronicle.step, self._chronicle
+    def _record(self, *, ended: bool) -> heartbeats.HeartbeatRecord:
+        events, step = self._events, self._events.step
         now = time.monotonic()
-        self._seen.append((now, step.text_bytes, step.tokens))
-        while now - self._seen[0][0] > RECENT_SECONDS and len(self._seen) > 2:
-            self._seen.popleft()
-        since, text_bytes, tokens = self._seen[0]
+        self._recent.append((now, step.text_bytes, step.tokens))
+        while now - self._recent[0][0] > RECENT_SECONDS and len(self._recent) > 2:
+            self._recent.popleft()
+        since, text_bytes, tokens = self._recent[0]
         seconds = max(now - since, 1e-3)
         units_done, planned_bytes_done = self._progress()
         return msgspec.structs.replace(
             self._first,
             time=time.time(),
             ended=ended,
-            end=self.end if ended else None,
+            end=self._end if ended else None,
             workers=self._pool.workers,
             nodes=tuple(self._pool.nodes) or (self._first.host,),
             units=step.units,
             tokens=step.tokens,
             text_bytes=step.text_bytes,
             deaths=step.deaths,
-            retries=chronicle.retries,
-            failures=chronicle.failures,
+            retries=events.retries,
+            failures=events.failures,
             bytes_per_second=(step.text_bytes - text_bytes) / seconds,
             tokens_per_second=(step.tokens - tokens) / seconds,
             units_done=units_done,

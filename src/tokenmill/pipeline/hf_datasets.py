@@ -1,6 +1,6 @@
-"""What `datasets` looks like from here: the files behind a dataset, its text, and a dataset made of tokens.
+"""Access to `datasets`: the files of a dataset, its text, and a dataset made of tokens.
 
-This is the one module that knows that library. It is imported when a function needs it.
+Only this module knows that library. Functions import it when they need it.
 """
 
 from __future__ import annotations
@@ -21,9 +21,11 @@ if TYPE_CHECKING:
 
     from tokenmill.storage import Folder
 
+# How many rows are written at a time.
 SPILL_ROWS = 1000
+
+# Changes of a table after which its text still is that of its file, under the same column name.
 KEEPS_ROWS = ("slice", "drop", "select", "remove_column", "replace_schema_metadata", "cast", "combine_chunks")
-"""What may have been done to a table of a file whose text is still the file's own, under the name it has there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,14 +38,14 @@ class RowRange:
 
 
 def default_cache() -> str:
-    """The folder of ours in the datasets cache."""
+    """The folder of tokenmill in the cache of `datasets`."""
     import datasets  # noqa: PLC0415 - heavy, and needed here only
 
     return os.path.join(datasets.config.HF_DATASETS_CACHE, "tokenmill")
 
 
 def each_split(dataset: Any, change: Callable[[Dataset], Dataset]) -> Any:
-    """A dataset changed, or a dictionary of them with each one changed."""
+    """Apply `change` to a dataset, or to each split of a DatasetDict."""
     import datasets  # noqa: PLC0415 - heavy, and needed here only
 
     if isinstance(dataset, datasets.DatasetDict):
@@ -57,22 +59,22 @@ def each_split(dataset: Any, change: Callable[[Dataset], Dataset]) -> Any:
 
 
 def fingerprint(dataset: Dataset) -> str:
-    """The name that `datasets` knows this content by."""
-    return str(dataset._fingerprint)  # noqa: SLF001 - there is no other way to ask
+    """The fingerprint by which `datasets` identifies this content."""
+    return str(dataset._fingerprint)  # noqa: SLF001 - it has no public name
 
 
-def extents_of(dataset: Dataset, column: str) -> tuple[RowRange, ...]:
-    """The rows of files that a dataset's table consists of, in order; none if some of it is in no file as it is.
+def row_ranges(dataset: Dataset, column: str) -> tuple[RowRange, ...]:
+    """The rows of files that the table of a dataset consists of, in order; empty if a part of it is in no file.
 
-    A selection or an order of rows that lies over the table is not looked at.
+    The indices of a selected or shuffled dataset are ignored.
     """
     blocks = getattr(dataset.data, "blocks", [[dataset.data]])
-    extents = [_extent(block) for beside in blocks for block in beside if column in block.column_names]
-    known = tuple(extent for extent in extents if extent is not None)
-    return known if len(known) == len(blocks) else ()
+    candidates = [_row_range(block) for row in blocks for block in row if column in block.column_names]
+    ranges = tuple(rows for rows in candidates if rows is not None)
+    return ranges if len(ranges) == len(blocks) else ()
 
 
-def _extent(block: Any) -> RowRange | None:
+def _row_range(block: Any) -> RowRange | None:
     replays = getattr(block, "replays", None)
     if replays is None or any(name not in KEEPS_ROWS for name, _, _ in replays) or not _is_mapped_from_its_path(block):
         return None
@@ -81,7 +83,7 @@ def _extent(block: Any) -> RowRange | None:
 
 
 def _is_mapped_from_its_path(block: Any) -> bool:
-    """Whether the file of that name is still the one that the table was mapped from, as far as the system tells."""
+    """Whether the file at the path of a table still is the one that the table was mapped from, if that can be known."""
     try:
         inode = os.stat(block.path).st_ino
     except FileNotFoundError:
@@ -115,45 +117,45 @@ def spill(folder: Folder, name: str, dataset: Dataset, column: str) -> None:
 
 
 def table_of(paths: Sequence[str], schema: pa.Schema) -> Any:
-    """The rows of Arrow streams one after the other, mapped into memory, as in every process it is sent to."""
+    """The rows of Arrow streams in order, mapped into memory here and in every process that gets the table."""
     from datasets.table import InMemoryTable, MemoryMappedTable, concat_tables  # noqa: PLC0415 - heavy
 
-    pieces = [MemoryMappedTable.from_file(path) for path in paths]
-    return concat_tables(pieces) if pieces else InMemoryTable(schema.empty_table())
+    tables = [MemoryMappedTable.from_file(path) for path in paths]
+    return concat_tables(tables) if tables else InMemoryTable(schema.empty_table())
 
 
-def taken(table: Any, extents: Sequence[RowRange], file_rows: Mapping[str, int]) -> Any:
-    """What the extents take of a table with a row for each row of the files, in the order of `file_rows`."""
+def take_ranges(table: Any, ranges: Sequence[RowRange], file_rows: Mapping[str, int]) -> Any:
+    """Some ranges of a table that has a row for each row of the files, in the order of `file_rows`."""
     from datasets.table import concat_tables  # noqa: PLC0415 - heavy
 
-    stretches = list(_stretches(extents, file_rows))
-    if stretches == [(0, len(table))]:
+    slices = list(_table_slices(ranges, file_rows))
+    if slices == [(0, len(table))]:
         return table
-    return concat_tables([table.slice(start, rows) for start, rows in stretches])
+    return concat_tables([table.slice(start, rows) for start, rows in slices])
 
 
-def _stretches(extents: Sequence[RowRange], file_rows: Mapping[str, int]) -> Iterator[tuple[int, int]]:
-    """Start and length of each run of rows."""
+def _table_slices(ranges: Sequence[RowRange], file_rows: Mapping[str, int]) -> Iterator[tuple[int, int]]:
+    """Start and length of each slice of the table. Adjacent ranges become one slice."""
     before, first = 0, {}
-    for path, rows in file_rows.items():
+    for path, count in file_rows.items():
         first[path] = before
-        before += rows
+        before += count
     start = length = 0
-    for extent in extents:
-        place = first[extent.path] + extent.start
-        if place != start + length and length:
+    for rows in ranges:
+        position = first[rows.path] + rows.start
+        if position != start + length and length:
             yield start, length
-        if place != start + length or not length:
-            start, length = place, 0
-        length += extent.rows
+        if position != start + length or not length:
+            start, length = position, 0
+        length += rows.rows
     yield start, length
 
 
 def with_tokens(dataset: Dataset, column: str, tokens: Any, origin: str, *, in_order: bool) -> Dataset:
     """The dataset with the columns of `tokens` in place of its text.
 
-    `origin` tells what the tokens are. They stand in the order of the dataset's rows if `in_order`, else in that of the
-    table under them.
+    `origin` identifies the tokens. They are in the order of the rows of the dataset if `in_order`, else in the order of
+    its table.
     """
     from datasets import Dataset, Features  # noqa: PLC0415 - heavy
 
@@ -163,7 +165,7 @@ def with_tokens(dataset: Dataset, column: str, tokens: Any, origin: str, *, in_o
     info.features = Features(kept | Features.from_arrow_schema(tokens.schema))
     # Older versions of the library look for the features here first.
     table = _beside(dataset, others, tokens, in_order).replace_schema_metadata(info.features.arrow_schema.metadata)
-    indices = None if in_order or not len(dataset) else dataset._indices  # noqa: SLF001 - there is no other way
+    indices = None if in_order or not len(dataset) else dataset._indices  # noqa: SLF001 - it has no public name
     name = hashlib.sha256(f"{fingerprint(dataset)} {origin}".encode()).hexdigest()[:16]
     return _shown_as(dataset, Dataset(table, info, dataset.split, indices, name), others)
 
@@ -183,7 +185,7 @@ def _beside(dataset: Dataset, others: list[str], tokens: Any, in_order: bool) ->
 
 
 def _shown_as(dataset: Dataset, mapped: Dataset, others: list[str]) -> Dataset:
-    """The mapped dataset in the format that the dataset was given."""
+    """The mapped dataset with the output format of the dataset."""
     shown = dataset.format
     if shown["type"] is None and set(shown["columns"]) == set(dataset.column_names):
         return mapped

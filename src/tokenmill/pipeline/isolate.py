@@ -1,13 +1,12 @@
-"""Do a unit that has killed its workers, one document at a time, so that the next death names the document.
+"""Tokenizes a unit that has killed its workers one document at a time, so that the next death names the document.
 
-A document is blamed only if it kills a worker that has nothing else to do: it is tried alone, by the reference engine.
-If that goes well, its tokens are taken from there; so what kills the fast engine only is not lost. Everything here
-happens inside a worker; the one who gives out the work draws the conclusions.
+A document is blamed only if it kills a worker that does nothing else: the reference engine encodes it alone. If that
+succeeds, its tokens come from the reference engine, so a document that kills only the fast engine is not lost. Runs in
+a worker. `pipeline/isolation.py` decides what to try next.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import msgspec
@@ -16,7 +15,7 @@ import pyarrow as pa
 
 from tokenmill.errors import MemoryShortage, SourceError
 from tokenmill.humanize import size
-from tokenmill.pipeline.commit import Commit, Committed, done_names, found
+from tokenmill.pipeline.commit import Commit, Committed, done_names, report_existing
 from tokenmill.pipeline.part_builder import PartBuilder
 from tokenmill.pipeline.plan import UnitTask
 from tokenmill.pipeline.position import Position
@@ -34,6 +33,7 @@ from tokenmill.storage import folder_at
 from tokenmill.store.job import Job
 from tokenmill.tokenizers.tokenizer import Tokenizer
 
+# The name under which a Tokenizer takes the reference engine of its kind.
 REFERENCE = "reference"
 
 
@@ -45,7 +45,7 @@ class RowId(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ExcludedRow(msgspec.Struct, frozen=True, array_like=True):
-    """A row that is left out, and why."""
+    """A row that is excluded from its unit, and why."""
 
     where: RowId
     reason: str
@@ -55,20 +55,26 @@ class ExcludedRow(msgspec.Struct, frozen=True, array_like=True):
 class IsolatedUnit(msgspec.Struct, frozen=True):
     """A unit in isolation, with what is known of its rows.
 
-    `suspect` is the row to be tried alone now; the rows in `apart` have passed that, and go to the reference engine.
+    Attributes:
+        task: The unit.
+        suspect: The row to encode alone now.
+        cleared_rows: Rows that were encoded alone without trouble. The reference engine encodes them.
+        excluded: Rows that are to blame.
+        unexplained_deaths: How often the unit died while no row was being encoded.
+        memory_deaths: How often in a row memory ran out at a row that was not to blame.
     """
 
     task: UnitTask
     suspect: RowId | None = None
-    apart: tuple[RowId, ...] = ()
-    left_out: tuple[ExcludedRow, ...] = ()
-    stumbles: int = 0
-    hungers: int = 0
+    cleared_rows: tuple[RowId, ...] = ()
+    excluded: tuple[ExcludedRow, ...] = ()
+    unexplained_deaths: int = 0
+    memory_deaths: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Isolate:
-    """The function that does a unit document by document, or tries its suspect alone (and then gives None)."""
+    """The function that tokenizes a unit document by document, or encodes its suspect alone (and returns None)."""
 
     directory: str
     job: Job
@@ -77,26 +83,26 @@ class Isolate:
     reference_version: str = ""
     recheck: bool = False
 
-    def __call__(self, patient: IsolatedUnit) -> Committed | None:
-        """Publish the unit without the rows that are left out; or return, alive, after the suspect was encoded."""
+    def __call__(self, unit: IsolatedUnit) -> Committed | None:
+        """Publish the unit without its excluded rows, or encode its suspect and return None."""
         Position("begin").mark()
-        if patient.suspect is not None:
-            self._try_alone(patient.task, patient.suspect)
+        if unit.suspect is not None:
+            self._try_alone(unit.task, unit.suspect)
             return None
         folder = folder_at(self.directory)
-        if all(folder.exists(name) for name in done_names(patient.task.unit, recheck=self.recheck)):
-            return found(folder, patient.task.unit, self.engine)
+        if all(folder.exists(name) for name in done_names(unit.task.unit, recheck=self.recheck)):
+            return report_existing(folder, unit.task.unit, self.engine)
         tokenizer = loaded_tokenizer(self.directory, self.job, self.engine, self.reference_version)
-        builder = tokenizer.retry_with_reference(lambda: self._encode(patient, tokenizer))
+        builder = tokenizer.retry_with_reference(lambda: self._encode(unit, tokenizer))
         Position("write").mark()
         return Commit(folder, builder, self.recheck).by(tokenizer)()
 
     def _try_alone(self, task: UnitTask, suspect: RowId) -> None:
         tokenizer = loaded_tokenizer(self.directory, self.job, REFERENCE, self.reference_version)
         for file, documents in unit_documents(task, self.limits.read_options(self.job, sparing=True)):
-            place = np.flatnonzero(documents.rows == suspect.row)
-            if file.index == suspect.source and len(place):
-                document = _at(documents, int(place[0]))
+            matches = np.flatnonzero(documents.rows == suspect.row)
+            if file.index == suspect.source and len(matches):
+                document = _at(documents, int(matches[0]))
                 self._require_memory(file, document)
                 document_tokens(file, document, self.job, tokenizer, self.limits)
                 return
@@ -105,10 +111,10 @@ class Isolate:
     def _require_memory(self, file: SourceFile, document: Documents) -> None:
         """Fail the unit if the memory budget is smaller than what a document of this size may take.
 
-        Only a document that takes more than that is to blame for a lack of memory; so the rows that a store leaves out
-        do not depend on the machine.
+        Only a document that takes more than that is to blame for a lack of memory. So the rows that a store excludes do
+        not depend on the machine.
         """
-        needed, available = needed_bytes(self.job, document.text_bytes()), self.limits.alone_bytes
+        needed, available = needed_bytes(self.job, document.text_bytes()), self.limits.single_worker_bytes
         if available is not None and needed > available:
             raise MemoryShortage(
                 f"a document of {size(document.text_bytes())} needs {size(needed)} of memory, and a worker may hold "
@@ -118,36 +124,33 @@ class Isolate:
                 "Run the same command again with a larger --memory.",
             )
 
-    def _reference(self) -> Tokenizer:
-        return Tokenizer(self.job.tokenizer, vocabulary_content(self.directory, self.job), REFERENCE).load()
-
-    def _encode(self, patient: IsolatedUnit, tokenizer: Tokenizer) -> PartBuilder:
-        builder = PartBuilder(self.job, patient.task, self.limits.with_text)
-        left_out = {verdict.where: verdict for verdict in patient.left_out}
-        reference = self._reference() if patient.apart else tokenizer
-        for file, documents in unit_documents(patient.task, self.limits.read_options(self.job, sparing=True)):
-            builder.leave_out(file, documents)
-            for document in _one_by_one(documents.without_nulls()):
+    def _encode(self, unit: IsolatedUnit, tokenizer: Tokenizer) -> PartBuilder:
+        builder = PartBuilder(self.job, unit.task, self.limits.with_text)
+        excluded = {row.where: row for row in unit.excluded}
+        reference = tokenizer
+        if unit.cleared_rows:
+            content = vocabulary_content(self.directory, self.job)
+            reference = Tokenizer(self.job.tokenizer, content, REFERENCE).load()
+        for file, documents in unit_documents(unit.task, self.limits.read_options(self.job, sparing=True)):
+            builder.skip(file, documents)
+            present = documents.without_nulls()
+            for index in range(len(present.rows)):
+                document = _at(present, index)
                 where = RowId(file.index, int(document.rows[0]))
-                if where in left_out:
-                    builder.leave_out_bad(file, _bad_row(document, left_out[where]))
+                if where in excluded:
+                    builder.skip_bad(file, _bad_row(document, excluded[where]))
                     continue
-                engine = reference if where in patient.apart else tokenizer
+                engine = reference if where in unit.cleared_rows else tokenizer
                 builder.add(file, document, document_tokens(file, document, self.job, engine, self.limits))
             builder.fold()
             tokenizer.trim(self.limits.worker_bytes)
         return builder
 
 
-def _one_by_one(documents: Documents) -> Iterator[Documents]:
-    for place in range(len(documents.rows)):
-        yield _at(documents, place)
+def _at(documents: Documents, index: int) -> Documents:
+    return Documents(documents.text.slice(index, 1), documents.rows[index : index + 1])
 
 
-def _at(documents: Documents, place: int) -> Documents:
-    return Documents(documents.text.slice(place, 1), documents.rows[place : place + 1])
-
-
-def _bad_row(document: Documents, verdict: ExcludedRow) -> BadRow:
+def _bad_row(document: Documents, excluded: ExcludedRow) -> BadRow:
     raw: bytes = document.text.cast(pa.large_binary())[0].as_py()
-    return bad_row(verdict.where.row, verdict.reason, verdict.detail, raw)
+    return bad_row(excluded.where.row, excluded.reason, excluded.detail, raw)

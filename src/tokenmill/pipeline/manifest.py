@@ -1,4 +1,4 @@
-"""Put the manifest together: from what workers report, and from parts that were there before."""
+"""Builds the manifest from what workers report, and from existing parts."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from tokenmill.errors import CorruptStore
 from tokenmill.pipeline import plan as planning
 from tokenmill.pipeline.adoption import check_parts
 from tokenmill.pipeline.check_parts import InvalidPart
+from tokenmill.pipeline.sample import ROW_BYTES
 from tokenmill.store import event_log, layout, quarantine
 from tokenmill.store.part import NULL, PartSummary, part_name
 
@@ -20,22 +21,28 @@ if TYPE_CHECKING:
     from tokenmill.executors.fan_out import FanOut
     from tokenmill.storage import Folder
 
+# How many rows of the manifest are Python objects before they become a table.
 ROWS_PER_TABLE = 1000
+
 COUNTS = ("documents", "skipped", "quarantined")
 
 
 class ManifestBuilder:
-    """Collects one row for each part, in columns, so that a million of them stay small."""
+    """Collects one row for each part, as tables, so that a million rows stay small."""
 
     def __init__(self, folder: Folder, run: layout.Run, plan: pa.Table, sources: pa.Table) -> None:
-        self.rows = self.quarantined = 0
-        self.collected = np.zeros(run.units, np.bool_)
         self._folder = folder
         self._run = run
         self._digest = run.job.digest()
         self._slices = planning.SliceDigests(plan, sources)
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget every part."""
+        self.rows = self.quarantined = 0
+        self._collected = np.zeros(self._run.units, np.bool_)
         self._tables: list[pa.Table] = []
-        self._loose: list[tuple[int | str, ...]] = []
+        self._rows: list[tuple[int | str, ...]] = []
         self._reasons: dict[int, Counter[str]] = {}
 
     @property
@@ -43,23 +50,27 @@ class ManifestBuilder:
         """How many rows are skipped, for each reason."""
         return sum(self._reasons.values(), Counter())
 
+    def missing(self) -> npt.NDArray[np.int64]:
+        """The units whose parts are not collected."""
+        return np.flatnonzero(~self._collected)
+
     def add(self, summary: PartSummary) -> None:
-        """Take the summary of one part."""
+        """Add the summary of one part."""
         unit = summary.unit
-        if self.collected[unit]:
+        if self._collected[unit]:
             return
         if (summary.job, summary.slice) != (self._digest, self._slices[unit]):
             path = self._folder.path(part_name(unit))
             raise CorruptStore(f"part {unit} belongs to another run", f"file         {path}")
-        self.collected[unit] = True
+        self._collected[unit] = True
         reasons: Counter[str] = Counter()
         for skipped in summary.skipped:
             reasons[skipped.reason] += skipped.rows
         if reasons:
             self._reasons[unit] = reasons
         self._count(summary.documents, summary.skipped_rows, summary.quarantined_rows)
-        self._loose.append(layout.manifest_row(summary))
-        if len(self._loose) >= ROWS_PER_TABLE:
+        self._rows.append(layout.manifest_row(summary))
+        if len(self._rows) >= ROWS_PER_TABLE:
             self._pack()
 
     def bad_reasons(self) -> Counter[str]:
@@ -67,16 +78,16 @@ class ManifestBuilder:
         return Counter({reason: rows for reason, rows in self.skipped_reasons.items() if reason != NULL})
 
     def quarantined_units(self) -> list[int]:
-        """The units of which some rows are in quarantine."""
+        """The units that have rows in quarantine."""
         return [unit for unit, reasons in self._reasons.items() if reasons.keys() - {NULL}]
 
     def add_from_parts(
-        self, crew: FanOut, units: npt.NDArray[np.int64], *, content_too: bool = False
+        self, fan_out: FanOut, units: npt.NDArray[np.int64], *, content_too: bool = False
     ) -> list[InvalidPart]:
-        """Take the summaries of parts that are there; those that cannot be used are returned."""
+        """Add the summaries of existing parts. Returns the parts that cannot be used."""
         invalid: list[InvalidPart] = []
         parts = ((unit, self._slices[unit]) for unit in units.tolist())
-        for part in check_parts(crew, self._folder, self._run.job, parts, content_too=content_too):
+        for part in check_parts(fan_out, self._folder, self._run.job, parts, content_too=content_too):
             if isinstance(part, InvalidPart):
                 invalid.append(part)
             else:
@@ -84,27 +95,27 @@ class ManifestBuilder:
         return invalid
 
     def discard(self, units: list[int]) -> None:
-        """Forget the rows of units that are done again."""
+        """Remove the rows of units that are done again."""
         self._pack()
         table = pa.concat_tables(self._tables)
         is_gone = np.isin(table["unit"].to_numpy(), units)
         self._count(*(-int(table[name].to_numpy()[is_gone].sum()) for name in COUNTS))
         self._tables = [table.filter(pa.array(~is_gone))]
-        self.collected[units] = False
+        self._collected[units] = False
         for unit in units:
             self._reasons.pop(unit, None)
 
     def adopt(self, manifest: pa.Table) -> None:
-        """Take the manifest that is there in place of all that was collected."""
+        """Use an existing manifest in place of all that was collected."""
         documents, skipped, self.quarantined = (int(np.sum(manifest[name].to_numpy())) for name in COUNTS)
         self.rows = documents + skipped
         bad = quarantine.reasons(self._folder) if self.quarantined else Counter()
         nulls = Counter({NULL: skipped - self.quarantined} if skipped > self.quarantined else {})
         self._reasons = {0: bad + nulls}
-        self.collected[:] = True
+        self._collected[:] = True
 
     def publish(self, sizes: npt.NDArray[np.int64]) -> pa.Table:
-        """Write the manifest, with the sizes of the parts' files: from now on the store is complete."""
+        """Publish the manifest, with the sizes of the part files: from now on the store is complete."""
         self._pack()
         manifest = pa.concat_tables(self._tables).sort_by("unit")
         if not np.array_equal(manifest["unit"].to_numpy(), np.arange(self._run.units)):
@@ -116,13 +127,13 @@ class ManifestBuilder:
         return manifest
 
     def truncated(self, sizes: npt.NDArray[np.int64]) -> list[int]:
-        """The collected units whose files are gone, or shorter than the columns that they state."""
+        """The collected units whose files are missing, or shorter than the columns in their summaries."""
         self._pack()
         table = pa.concat_tables(self._tables)
         units, documents, tokens = (table[name].to_numpy() for name in ("unit", "documents", "tokens"))
         token_bytes = np.dtype(self._run.job.tokenizer.dtype).itemsize
-        least = tokens * token_bytes + documents * DOCUMENT_BYTES
-        short: list[int] = units[sizes[units] < np.maximum(least, 1)].tolist()
+        min_bytes = tokens * token_bytes + documents * ROW_BYTES
+        short: list[int] = units[sizes[units] < np.maximum(min_bytes, 1)].tolist()
         return short
 
     def _count(self, documents: int, skipped: int, quarantined: int) -> None:
@@ -130,9 +141,5 @@ class ManifestBuilder:
         self.quarantined += quarantined
 
     def _pack(self) -> None:
-        self._tables.append(layout.manifest_columns(self._loose))
-        self._loose = []
-
-
-DOCUMENT_BYTES = 8 + 4 + 8
-"""What each document takes in a part beside its tokens: an offset, a source and a row."""
+        self._tables.append(layout.manifest_columns(self._rows))
+        self._rows = []

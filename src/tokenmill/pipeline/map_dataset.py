@@ -93,7 +93,7 @@ class DatasetMapper:
         if tokens is None:
             raise CorruptStore(f"the tokens in {location.folder.root} cannot be read", "Delete the directory.")
         if location.file_rows is not None:
-            tokens = hf_datasets.taken(tokens, location.ranges, location.file_rows)
+            tokens = hf_datasets.take_ranges(tokens, location.ranges, location.file_rows)
         origin = location.folder.root
         mapped = hf_datasets.with_tokens(dataset, column, tokens, origin, in_order=location.file_rows is None)
         self._refuse_nulls(mapped)
@@ -140,7 +140,7 @@ class DatasetMapper:
             )
 
     def _location(self, dataset: Dataset) -> CacheLocation:
-        ranges = hf_datasets.extents_of(dataset, self.options.column)
+        ranges = hf_datasets.row_ranges(dataset, self.options.column)
         if ranges:
             file_rows = self._file_rows(list(dict.fromkeys(rows.path for rows in ranges)))
             folder = self._folder([(path, *_file_identity(path)) for path in file_rows])
@@ -200,7 +200,7 @@ class DatasetMapper:
         """Write the rows of every unit that has none yet; return the mismatch that an audit found, if any."""
         mismatch = None
         resources = plan_resources(self.num_proc, self.memory, most_workers=frozen.run.units)
-        self.pool.start(resources.workers, resources.worker_bytes, resources.crew_bytes)
+        self.pool.start(resources.workers, resources.worker_bytes, resources.total_worker_bytes)
         written = _written(folder, frozen.run)
         sizes = frozen.plan["text_bytes"].to_numpy()
         self.report.begin("tokenize", int(sizes.sum()), int(sizes[written].sum()), resources.workers)

@@ -1,4 +1,4 @@
-"""One unit of a dataset as rows of tokens: the Arrow stream that `datasets` maps into memory. Runs inside a worker."""
+"""Writes the tokens of a unit of a dataset as an Arrow stream, which `datasets` maps into memory. Runs in a worker."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def rows_schema(job: Job) -> pa.Schema:
 
 
 class Mapped(msgspec.Struct, frozen=True):
-    """What a worker tells of a unit whose rows it has written."""
+    """What a worker reports about a unit whose rows it has written."""
 
     tokens: int
     text_bytes: int
@@ -38,7 +38,7 @@ class Mapped(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class MapRows:
-    """The function that writes the rows of a unit as they come, so it may be of any size; null where the text is."""
+    """The function that writes the rows of a unit batch by batch, so it may have any size. Null text stays null."""
 
     directory: str
     job: Job

@@ -1,4 +1,4 @@
-"""Deaths and failures in sentences."""
+"""Messages about deaths, failures and bad rows."""
 
 from __future__ import annotations
 
@@ -30,47 +30,47 @@ if TYPE_CHECKING:
     from tokenmill.sources.documents import SourceFile
     from tokenmill.storage import Folder
 
+# The unit of a slice of a source whose rows have numbers; for other kinds it is bytes.
 MEASURES = {"parquet": "row groups", "arrow": "record batches"}
-"""What a slice of a source is counted in, where rows have numbers; elsewhere it is bytes."""
 
+# Limits for bad documents that a message may advise, in percent.
 PERCENT = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50)
-"""Limits for bad documents that a message may advise."""
 
 ANOTHER_COLUMN = "The column is frozen with the run: for another one use another --out, or remove the directory."
 
 
 def describe_unit_death(task: UnitTask, death: Died[Any]) -> str:
-    """The same, for the unit it had."""
+    """How the worker of a unit died, and where in the unit it was."""
     return describe_death(death, f"unit {task.unit} ({span(task)}){describe_position(task, death)}")
 
 
 def describe_position(task: UnitTask, trouble: Died[Any] | Failed[Any]) -> str:
-    """Where in its unit a worker was, as far as it has told."""
-    place = position_in(trouble.note)
-    if place is None:
+    """Where in its unit a worker was, as far as it marked its position."""
+    position = position_in(trouble.note)
+    if position is None:
         return ""
-    stage = STAGES.get(place.stage, place.stage)
-    if place.source is None:
+    stage = STAGES.get(position.stage, position.stage)
+    if position.source is None:
         return f" while {stage}"
-    file = task.file(place.source)
+    file = task.file(position.source)
     of = f" of {file.path}" if len(task.files) > 1 else ""
-    if place.first is None or place.last is None:
+    if position.first is None or position.last is None:
         return f" while {stage}{of}"
-    if place.stage == "read":
-        return f" while {stage} on after {row_name(file, place.last)}{of}"
-    if place.first == place.last:
-        return f" while {stage} {row_name(file, place.first)}{of}"
+    if position.stage == "read":
+        return f" while {stage} on after {row_name(file, position.last)}{of}"
+    if position.first == position.last:
+        return f" while {stage} {row_name(file, position.first)}{of}"
     several = "rows" if file.kind in MEASURES else "the documents at bytes"
-    return f" while {stage} {several} {place.first:,} to {place.last:,}{of}"
+    return f" while {stage} {several} {position.first:,} to {position.last:,}{of}"
 
 
 def row_name(file: SourceFile, row: int) -> str:
-    """A row as people find it: by its number, or by the byte at which the document starts."""
+    """A row by its number, or by the byte at which the document starts."""
     return f"row {row:,}" if file.kind in MEASURES else f"the document at byte {row:,}"
 
 
 def span(task: UnitTask) -> str:
-    """What a unit is made of."""
+    """The sources of a unit."""
     first = task.files[0]
     if len(task.files) > 1:
         return f"{first.path} and {len(task.files) - 1} more files"
@@ -80,7 +80,7 @@ def span(task: UnitTask) -> str:
 
 
 def unit_span(failure: Failed[UnitTask] | Died[UnitTask]) -> str:
-    """The same, with where in it the worker was."""
+    """The sources of a unit, and where in them its worker was."""
     return f"{span(failure.item)}{describe_position(failure.item, failure)}"
 
 
@@ -97,7 +97,7 @@ def run_failed(failures: Sequence[Failed[UnitTask] | Died[UnitTask]], left: int,
 
 @dataclass(frozen=True, slots=True)
 class BadRowCounts:
-    """How many rows are bad, for each reason, of how many: of all rows, or of those that were read before the end."""
+    """How many of `rows` are bad, for each reason. `so_far`: the run was aborted, and `rows` are those read by then."""
 
     reasons: Counter[str]
     rows: int
@@ -106,51 +106,51 @@ class BadRowCounts:
 
     @property
     def bad(self) -> int:
-        """The bad rows, whatever the reason."""
+        """The bad rows of all reasons."""
         return self.reasons.total()
 
     @property
-    def share(self) -> float:
-        """The bad rows among all of them."""
+    def fraction(self) -> float:
+        """The fraction of rows that are bad."""
         return self.bad / max(self.rows, 1)
 
     def sentence(self) -> str:
-        """How many of how many."""
+        """How many rows are bad, of how many."""
         if self.so_far:
-            return f"{self.bad:,} of the {count(self.rows, 'row')} read so far cannot be tokenized: {self.share:.2%}"
-        return f"{count(self.bad, 'document')} of {self.rows:,} cannot be tokenized: {self.share:.2%}"
+            return f"{self.bad:,} of the {count(self.rows, 'row')} read so far cannot be tokenized: {self.fraction:.2%}"
+        return f"{count(self.bad, 'document')} of {self.rows:,} cannot be tokenized: {self.fraction:.2%}"
 
     def question(self) -> list[str]:
-        """What is most likely wrong, if most rows have no text where it should be."""
+        """The likely reason, if most rows have no text in the column."""
         if 2 * self.reasons[NOT_TEXT] <= self.rows:
             return []
         return [f"Is --column {self.column} right? Most of its values are no text: another one needs another --out."]
 
-    def enough(self) -> str:
-        """A limit that is larger than the share, in percent."""
-        return next(f"{percent:g}%" for percent in (*PERCENT, 100) if percent > 100 * self.share or percent == 100)
+    def sufficient_limit(self) -> str:
+        """A limit that is larger than the fraction, in percent."""
+        return next(f"{percent:g}%" for percent in (*PERCENT, 100) if percent > 100 * self.fraction or percent == 100)
 
 
-def too_many_bad(folder: Folder, found: BadRowCounts, max_bad: float, log: str) -> RunFailed:
-    """The error that ends a run with more bad documents than may be."""
+def too_many_bad(folder: Folder, counts: BadRowCounts, max_bad: float, log: str) -> RunFailed:
+    """The error that ends a run with more bad documents than allowed."""
     return RunFailed(
-        f"{found.sentence()}, more than --max-bad {100 * max_bad:g}%",
-        *(f"{number:>11,}  {reason}" for reason, number in found.reasons.most_common(NAMED_FAILURES)),
+        f"{counts.sentence()}, more than --max-bad {100 * max_bad:g}%",
+        *(f"{number:>11,}  {reason}" for reason, number in counts.reasons.most_common(NAMED_FAILURES)),
         f"named in     {folder.path(quarantine.TOGETHER)}",
         f"             and {log}, if their unit is not done",
-        *found.question(),
+        *counts.question(),
         "What is committed stays. Repair the sources and use another --out, or run it again and allow more:",
-        f"{'' if max_bad else '--on-bad quarantine '}--max-bad {found.enough()}",
+        f"{'' if max_bad else '--on-bad quarantine '}--max-bad {counts.sufficient_limit()}",
     )
 
 
-def bad_document(task: UnitTask, verdict: ExcludedRow, worker: Worker) -> Failed[UnitTask]:
-    """The failure of a unit because of a document that nothing can be done with, where that is not allowed."""
+def bad_document(task: UnitTask, row: ExcludedRow, worker: Worker) -> Failed[UnitTask]:
+    """The failure of a unit because of a bad document, where none is allowed."""
     error = BadDocument(
-        f"a document {verdict.reason}",
-        f"file         {task.file(verdict.where.source).path}",
-        f"found at     {row_name(task.file(verdict.where.source), verdict.where.row)}",
-        *([f"detail       {verdict.detail}"] if verdict.detail else []),
+        f"a document {row.reason}",
+        f"file         {task.file(row.where.source).path}",
+        f"found at     {row_name(task.file(row.where.source), row.where.row)}",
+        *([f"detail       {row.detail}"] if row.detail else []),
         "Leave it out with --on-bad quarantine, or remove it.",
     )
     return Failed.of(task, error, worker)

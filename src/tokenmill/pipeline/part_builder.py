@@ -1,4 +1,4 @@
-"""Put a part together: the columns of a unit, batch by batch, and the rows that are not in it, each with its reason."""
+"""Builds a part: the columns of a unit, batch by batch, and its skipped rows, each with a reason."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tokenmill.tokenizers.engines.protocol import Encoded, text_buffers
 
 @dataclass(slots=True)
 class PartBuilder:
-    """Collects the columns of a part. What it publishes does not depend on how the unit was cut into batches."""
+    """Collects the columns of a part. The part does not depend on how the unit was split into batches."""
 
     job: Job
     task: UnitTask
@@ -46,7 +46,7 @@ class PartBuilder:
     _bad: list[quarantine.Quarantined] = field(default_factory=list)
 
     def add(self, file: SourceFile, present: Documents, encoded: Encoded) -> None:
-        """Take the tokens of some documents, none of which is null."""
+        """Add the tokens of some documents, none of which is null."""
         self.tokens.append(encoded.tokens)
         self.lengths.append(np.diff(encoded.offsets))
         self.sources.append(np.full(len(present.rows), file.index, np.uint32))
@@ -56,26 +56,26 @@ class PartBuilder:
         self._text.update(data, offsets)
 
     def fold(self) -> None:
-        """Join what came one by one: an array for each document takes a kilobyte."""
+        """Concatenate the arrays that were added one by one: an array for each document takes a kilobyte."""
         for column in (self.tokens, self.lengths, self.sources, self.rows):
             if len(column) - self._folded > 1:
                 column[self._folded :] = [np.concatenate(column[self._folded :])]
         self._folded = len(self.tokens)
 
-    def leave_out(self, file: SourceFile, documents: Documents) -> None:
-        """Note the rows of a batch that are null, and those that are bad."""
+    def skip(self, file: SourceFile, documents: Documents) -> None:
+        """Record the null rows and the bad rows of a batch."""
         if documents.text.null_count:
             self._skipped.append((file.index, documents.rows[documents.null_mask()], NULL))
         for bad in documents.bad:
-            self.leave_out_bad(file, bad)
+            self.skip_bad(file, bad)
 
-    def leave_out_bad(self, file: SourceFile, bad: BadRow) -> None:
-        """Note one row that cannot become a document."""
+    def skip_bad(self, file: SourceFile, bad: BadRow) -> None:
+        """Record one bad row."""
         self._skipped.append((file.index, np.array([bad.row], np.uint64), bad.reason))
         self._bad.append(quarantine.record(self.task.unit, file, bad, with_text=self.with_text))
 
     def finish(self) -> BuiltPart:
-        """The part, ready to be published. Every row that the plan knows of is in it, or among the skipped."""
+        """The part, ready to be published. Every planned row is a document or skipped."""
         lengths = _joined(self.lengths, np.int64)
         content = PartContent(
             tokens=_joined(self.tokens, self.job.tokenizer.dtype),
@@ -94,21 +94,21 @@ class PartBuilder:
             text=self._text.hexdigest(),
         )
         _check_rows(self.task, summary)
-        places = {file.path: place for place, file in enumerate(self.task.files)}
-        self._bad.sort(key=lambda entry: (places[entry.file], entry.row))
+        order = {file.path: index for index, file in enumerate(self.task.files)}
+        self._bad.sort(key=lambda entry: (order[entry.file], entry.row))
         return BuiltPart(with_checksum(summary, content), content, self._bad)
 
 
 @dataclass(frozen=True, slots=True)
 class BuiltPart:
-    """A part that is not published yet, with the entries of its rows in quarantine."""
+    """A part that is not published yet, with its rows in quarantine."""
 
     summary: PartSummary
     content: PartContent
     bad: list[quarantine.Quarantined]
 
     def publish(self, folder: Folder) -> PartSummary:
-        """Publish the part; the rows that it leaves out are published before it."""
+        """Publish the rows in quarantine, then the part."""
         quarantine.publish_piece(folder, self.summary, self.bad)
         publish_part(folder, self.summary, self.content)
         return self.summary
@@ -129,7 +129,7 @@ def _joined(arrays: Sequence[npt.NDArray[Any]], dtype: npt.DTypeLike) -> npt.NDA
 
 
 def skipped_ranges(entries: Sequence[tuple[int, npt.NDArray[np.uint64], str]]) -> tuple[SkippedRow, ...]:
-    """Rows in their order, those that follow each other for one reason put together."""
+    """Skipped rows in order. Consecutive rows with the same reason become one range."""
     if not entries:
         return ()
     reasons = list(dict.fromkeys(reason for _, _, reason in entries))

@@ -1,4 +1,4 @@
-"""The plan: how the sources are cut into units. Columnar, frozen before the first unit is done."""
+"""The plan: how the sources are split into units. A table that is frozen before the first unit is started."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from tokenmill.errors import TokenmillError
@@ -22,9 +23,12 @@ from tokenmill.store.layout import DETAIL, PLAN_SCHEMA
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+# The text of a unit: by default, and the bounds of what is chosen for small and huge corpora.
 SMALLEST_UNIT_BYTES = 1 << 20
 DEFAULT_UNIT_BYTES = 4 << 20
 LARGEST_UNIT_BYTES = 64 << 20
+
+# How many whole files a unit has at most.
 MAX_SOURCES_IN_UNIT = 4096
 
 
@@ -42,12 +46,12 @@ class UnitTask(msgspec.Struct, frozen=True):
     slice: str = ""
 
     def file(self, source: int) -> SourceFile:
-        """The file with this place in the list of sources."""
+        """The file with this index in the list of sources."""
         return self.files[source - self.files[0].index]
 
 
 def default_unit_bytes(total_bytes: int) -> int:
-    """The size of a unit: small enough to share out a small corpus, large enough to keep a huge one near a million."""
+    """The size of a unit: a small corpus has units for all workers, and a huge one not many more than a million."""
     if total_bytes < 64 * DEFAULT_UNIT_BYTES:
         return max(SMALLEST_UNIT_BYTES, total_bytes // 64)
     return min(LARGEST_UNIT_BYTES, max(DEFAULT_UNIT_BYTES, total_bytes // 100_000))
@@ -55,9 +59,9 @@ def default_unit_bytes(total_bytes: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class SplitFiles:
-    """The function that cuts some files into slices. What is wrong with the first bad one is its answer, too.
+    """The function that splits some files into slices, or returns the error of the first bad file.
 
-    It reads footers with native code, which a damaged file may kill; so it is meant for a worker.
+    Runs in a worker: native code reads the footers, and a damaged file may kill it.
     """
 
     options: ReadOptions
@@ -66,7 +70,7 @@ class SplitFiles:
     def __call__(self, files: tuple[SourceFile, ...]) -> list[Slices] | TokenmillError:
         """The slices of each file, in the order of the files."""
         Position("cut").mark()
-        with ThreadPoolExecutor(min(len(files), 8)) as pool:  # footers are read: waiting, more than work
+        with ThreadPoolExecutor(min(len(files), 8)) as pool:  # reading footers is mostly waiting
             try:
                 return list(pool.map(self._split, files))
             except TokenmillError as error:
@@ -76,30 +80,30 @@ class SplitFiles:
         return split_file(file, self.options, self.unit_bytes)
 
 
-def build_plan(pieces: list[Slices], unit_bytes: int, limit_units: int | None) -> pa.Table:
+def build_plan(slices: list[Slices], unit_bytes: int, limit_units: int | None) -> pa.Table:
     """The plan: the slices of all sources as units of about `unit_bytes` of text, several small sources to a unit."""
-    plan = _pack(pieces, unit_bytes)
+    plan = _pack(slices, unit_bytes)
     return plan if limit_units is None else plan.slice(0, limit_units)
 
 
-def _pack(pieces: list[Slices], unit_bytes: int) -> pa.Table:
+def _pack(slices: list[Slices], unit_bytes: int) -> pa.Table:
     """One row for each slice, whole small sources next to each other joined."""
-    counts = np.array([len(piece.start) for piece in pieces], np.int64)
+    counts = np.array([len(split.start) for split in slices], np.int64)
     if not counts.any():
         return PLAN_SCHEMA.empty_table()
-    source = np.repeat(np.arange(len(pieces), dtype=np.uint32), counts)
-    start = np.concatenate([piece.start for piece in pieces])
-    stop = np.concatenate([piece.stop for piece in pieces])
-    text_bytes = np.concatenate([piece.text_bytes for piece in pieces])
-    known = np.repeat(np.array([piece.rows is not None for piece in pieces], np.bool_), counts)
-    rows = np.concatenate([_rows(piece) for piece in pieces])
+    source = np.repeat(np.arange(len(slices), dtype=np.uint32), counts)
+    start = np.concatenate([split.start for split in slices])
+    stop = np.concatenate([split.stop for split in slices])
+    text_bytes = np.concatenate([split.text_bytes for split in slices])
+    is_counted = np.repeat(np.array([split.rows is not None for split in slices], np.bool_), counts)
+    rows = np.concatenate([_rows(split) for split in slices])
 
     first = _unit_starts(np.repeat(counts == 1, counts) & (text_bytes < unit_bytes // 2), text_bytes, unit_bytes)
     last = np.append(first[1:], len(source)) - 1
     whole = last > first
     spanned = source[last] - source[first] + 1  # sources without a slice, which lie between them, included
-    some_unknown = np.add.reduceat(~known, first) > 0
-    details = _details(pieces, counts)
+    some_unknown = np.add.reduceat(~is_counted, first) > 0
+    details = _details(slices, counts)
     return pa.table(
         [
             pa.array(source[first]),
@@ -115,27 +119,27 @@ def _pack(pieces: list[Slices], unit_bytes: int) -> pa.Table:
 
 
 def _unit_starts(small: np.ndarray, text_bytes: np.ndarray, unit_bytes: int) -> np.ndarray:
-    """The positions at which a unit begins, where runs of small sources share units."""
-    run = np.cumsum(~small)
+    """The positions at which a unit begins, where streaks of small sources share units."""
+    streak = np.cumsum(~small)
     before = np.cumsum(text_bytes) - text_bytes
-    place = np.arange(len(small))
-    run_first = np.searchsorted(run, run)  # where each run begins, to measure from there
-    filled = (before - before[run_first]) // unit_bytes
-    count = (place - run_first) // MAX_SOURCES_IN_UNIT
-    changed = (np.diff(run) != 0) | (np.diff(filled) != 0) | (np.diff(count) != 0) | ~small[1:] | ~small[:-1]
+    position = np.arange(len(small))
+    streak_first = np.searchsorted(streak, streak)  # sizes are measured from the first source of a streak
+    filled = (before - before[streak_first]) // unit_bytes
+    count = (position - streak_first) // MAX_SOURCES_IN_UNIT
+    changed = (np.diff(streak) != 0) | (np.diff(filled) != 0) | (np.diff(count) != 0) | ~small[1:] | ~small[:-1]
     return np.flatnonzero(np.concatenate([[True], changed]))
 
 
-def _details(pieces: list[Slices], counts: np.ndarray) -> pa.LargeBinaryArray:
-    """What each slice needs to be read; null where that is nothing."""
-    found: list[bytes | None] = []
-    for piece, count in zip(pieces, counts.tolist(), strict=True):
-        found += piece.details if piece.details is not None else itertools.repeat(None, count)
-    return pa.array(found, pa.large_binary())
+def _details(slices: list[Slices], counts: np.ndarray) -> pa.LargeBinaryArray:
+    """The details that reading each slice needs; null where it needs none."""
+    details: list[bytes | None] = []
+    for split, count in zip(slices, counts.tolist(), strict=True):
+        details += split.details if split.details is not None else itertools.repeat(None, count)
+    return pa.array(details, pa.large_binary())
 
 
-def _rows(piece: Slices) -> np.ndarray:
-    return piece.rows if piece.rows is not None else np.zeros(len(piece.start), np.int64)
+def _rows(split: Slices) -> np.ndarray:
+    return split.rows if split.rows is not None else np.zeros(len(split.start), np.int64)
 
 
 class SliceDigests:
@@ -159,10 +163,15 @@ class SliceDigests:
         return hashlib.sha256(span + self._sources[first : first + count].tobytes()).hexdigest()[:32]
 
 
-def tasks(plan: pa.Table, sources: pa.Table, units: Iterable[int]) -> Iterator[UnitTask]:
-    """The tasks of some units, made one by one as they are asked for.
+def spread(length: int, most: int) -> npt.NDArray[np.int64]:
+    """At most `most` indices, evenly spread over `length` of them."""
+    return np.unique(np.linspace(0, length - 1, min(most, length)).astype(np.int64))
 
-    Sources whose identities are not known, because nothing will be kept of them, have no digests of slices.
+
+def tasks(plan: pa.Table, sources: pa.Table, units: Iterable[int]) -> Iterator[UnitTask]:
+    """The tasks of some units, made one by one.
+
+    Without identities of the sources, for work that keeps no parts, the tasks have no slice digests.
     """
     first, count, text_bytes = (plan[name].to_numpy() for name in ("source", "sources", "text_bytes"))
     start, stop, rows = (plan[name].fill_null(0).to_numpy() for name in ("start", "stop", "rows"))

@@ -1,4 +1,4 @@
-"""Which share of a run's units this process does first, if it is one of several that were started alike."""
+"""Which units of a run this process does first, if it is one of several ranks."""
 
 from __future__ import annotations
 
@@ -14,10 +14,13 @@ from tokenmill.system import slurm
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+# How many stripes of consecutive units a rank has, if the plan is long enough. Consecutive units share a file.
 STRIPES = 64
-MAX_IN_STRIPE = 64
-"""A rank has so many stripes of the plan, if it is long enough; units side by side are of the same file."""
 
+# How many units a stripe has at most.
+MAX_UNITS_IN_STRIPE = 64
+
+# The environment variables that hold the rank, and the number of ranks.
 KUBERNETES = "JOB_COMPLETION_INDEX"
 TORCH = ("RANK", "WORLD_SIZE")
 
@@ -33,17 +36,16 @@ class RankShare:
         return f"rank {self.rank} of {self.of}"
 
     def stripes(self, units: int) -> npt.NDArray[np.bool_]:
-        """Which units are this rank's to begin with."""
-        wide = max(1, min(MAX_IN_STRIPE, units // (STRIPES * self.of)))
-        own: npt.NDArray[np.bool_] = np.arange(units) // wide % self.of == self.rank
+        """For each unit, whether this rank does it first."""
+        width = max(1, min(MAX_UNITS_IN_STRIPE, units // (STRIPES * self.of)))
+        own: npt.NDArray[np.bool_] = np.arange(units) // width % self.of == self.rank
         return own
 
 
 def choose_rank_share(rank: int | None, of: int | None, *, look: bool = True) -> RankShare | None:
-    """What was said, or what the environment says of Slurm, Kubernetes and torchrun; None if this process is alone.
+    """The rank of the options, or of the environment of Slurm, Kubernetes or torchrun; None for a single process.
 
-    Whoever gives out work to a cluster is alone, whatever the environment says of the processes that it is one of: it
-    is not to `look` there.
+    Pass `look=False` for a Ray driver: SLURM_PROCID describes the job step, not a rank of this run.
     """
     if rank is None and look:
         rank, of = _from_environment(of)
@@ -58,7 +60,7 @@ def choose_rank_share(rank: int | None, of: int | None, *, look: bool = True) ->
 
 
 def advice() -> str | None:
-    """What to say if the environment tells only half of it."""
+    """A note if the environment has a rank, but not the number of ranks."""
     if os.environ.get(KUBERNETES):
         return f"{KUBERNETES} is set: --of N, with the number of pods, lets them share the work"
     return None
@@ -69,9 +71,9 @@ def _from_environment(of: int | None) -> tuple[int | None, int | None]:
     if of is not None and index.isdigit():
         return int(index), of
     torch = [os.environ.get(name, "") for name in TORCH]
-    place = slurm.rank()
-    if place is None and all(text.isdigit() for text in torch):
-        place = int(torch[0]), int(torch[1])
-    if place is None or of not in (None, place[1]):
+    position = slurm.rank()
+    if position is None and all(text.isdigit() for text in torch):
+        position = int(torch[0]), int(torch[1])
+    if position is None or of not in (None, position[1]):
         return None, of
-    return place
+    return position

@@ -1,11 +1,11 @@
-"""From the words of a call to a job and its sources: names resolved, defaults filled in, contradictions refused."""
+"""From the options of a call to a job and its sources: names resolved, defaults filled in, contradictions refused."""
 
 from __future__ import annotations
 
 import importlib.metadata
 import math
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from tokenmill.errors import UsageError
@@ -23,15 +23,54 @@ from tokenmill.tokenizers.tokenizer import EngineChoice, choose_engine
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+# A longer document is not tokenized, unless --max-document-bytes allows it. A worker of 1 GB can hold one this long.
 DEFAULT_DOCUMENT_BYTES = 32 << 20
-"""A longer document is not tokenized, unless --max-document-bytes allows it. A worker of 1 GB can hold such a one."""
 
+# The packages whose versions decide the output of a run.
 VERSIONED = ("tokenmill", "pyarrow", "numpy", "gigatoken", "tiktoken", "tokenizers")
 
 
 @dataclass(frozen=True, slots=True)
+class BadDocumentPolicy:
+    """What happens to documents that cannot be tokenized. `max_bad` is the fraction of documents that may be bad."""
+
+    on_bad: str = "quarantine"
+    max_bad: float = 0.001
+    document_seconds: float = DEFAULT_SECONDS
+    quarantine_text: bool = False
+
+    @classmethod
+    def parse(
+        cls,
+        on_bad: str = "quarantine",
+        max_bad: str | float = 0.001,
+        document_timeout: str | float = DEFAULT_SECONDS,
+        *,
+        quarantine_text: bool = False,
+    ) -> BadDocumentPolicy:
+        """The policy that these options describe; raises UsageError for an invalid one.
+
+        Args:
+            on_bad: "quarantine", or "fail" to end the run at the first bad document.
+            max_bad: A fraction of the documents: 0.001, or 0.1%.
+            document_timeout: The seconds that one document may take.
+            quarantine_text: Keep the text of bad documents.
+        """
+        if on_bad not in ("quarantine", "fail"):
+            raise UsageError(f"--on-bad is quarantine or fail, not {on_bad!r}")
+        text = "0" if on_bad == "fail" else str(max_bad).strip()
+        fraction = _number(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+        if not 0 <= fraction <= 1:
+            raise UsageError(f"--max-bad {text} is not a share", "Give a share of the documents: 0.001, or 0.1%.")
+        seconds = _number(str(document_timeout).strip().removesuffix("s"))
+        if not 0 < seconds < math.inf:
+            raise UsageError(f"--document-timeout {document_timeout} is not a time", "Give seconds: 600.")
+        return cls(on_bad, fraction, seconds, quarantine_text)
+
+
+@dataclass(frozen=True, slots=True)
 class PrepareOptions:
-    """A call as it was made; None means that nothing was said."""
+    """The options of a call, checked when they are packed. None stands for an option that was not given."""
 
     sources: Sequence[str]
     tokenizer: str
@@ -43,9 +82,15 @@ class PrepareOptions:
     unit_bytes: str | int | None = None
     limit_units: int | None = None
     max_document_bytes: str | int | None = None
+    workers: int | None = None
+    memory: str | int | None = None
+    bad_documents: BadDocumentPolicy = field(default_factory=BadDocumentPolicy)
+    moved: Sequence[str] = ()
+    repair: bool = False
+    retry_quarantine: bool = False
 
-    def check(self) -> None:
-        """Raise UsageError for what cannot be meant, whatever the sources and the tokenizer are."""
+    def __post_init__(self) -> None:
+        """Raise UsageError for an option that is invalid for every source and tokenizer."""
         if self.separator == "":
             raise UsageError("--separator is empty", "Give the text that stands between two documents.")
         if self.limit_units is not None and self.limit_units < 1:
@@ -54,40 +99,6 @@ class PrepareOptions:
             raise UsageError("--unit-bytes has to be at least 1")
         if self.max_document_bytes is not None and parse_size(self.max_document_bytes) == 0:
             raise UsageError("--max-document-bytes has to be at least 1")
-
-
-@dataclass(frozen=True, slots=True)
-class BadDocumentPolicy:
-    """What was said about documents that cannot be tokenized."""
-
-    on_bad: str = "quarantine"
-    max_bad: str | float = 0.001
-    document_timeout: str | float = DEFAULT_SECONDS
-    quarantine_text: bool = False
-
-    def check(self) -> None:
-        """Raise UsageError for what cannot be meant."""
-        if self.on_bad not in ("quarantine", "fail"):
-            raise UsageError(f"--on-bad is quarantine or fail, not {self.on_bad!r}")
-        self.share()
-        self.timeout_seconds()
-
-    def share(self) -> float:
-        """How many of the documents may be bad: 0.001, or 0.1%; none if a bad one is to end the run."""
-        if self.on_bad == "fail":
-            return 0.0
-        text = str(self.max_bad).strip()
-        share = _number(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
-        if not 0 <= share <= 1:
-            raise UsageError(f"--max-bad {text} is not a share", "Give a share of the documents: 0.001, or 0.1%.")
-        return share
-
-    def timeout_seconds(self) -> float:
-        """How long one document may take."""
-        seconds = _number(str(self.document_timeout).strip().removesuffix("s"))
-        if not 0 < seconds < math.inf:
-            raise UsageError(f"--document-timeout {self.document_timeout} is not a time", "Give seconds: 600.")
-        return seconds
 
 
 def _number(text: str) -> float:
@@ -99,7 +110,7 @@ def _number(text: str) -> float:
 
 @dataclass(frozen=True, slots=True)
 class PrepareRequest:
-    """A call that can be carried out."""
+    """A job, its sources and its tokenizer: all that is needed to freeze a run."""
 
     job: Job
     vocabulary: Vocabulary
@@ -110,7 +121,7 @@ class PrepareRequest:
 
     @property
     def options(self) -> ReadOptions:
-        """How the sources are read."""
+        """How planning reads the sources."""
         return ReadOptions(self.job.column, self.job.separator)
 
     @property
@@ -125,10 +136,10 @@ def total_bytes(discovery: Discovery) -> int:
 
 
 def find_sources(
-    words: PrepareOptions, pending: Callable[[str], None] = lambda _: None, out: str | None = None
+    options: PrepareOptions, pending: Callable[[str], None] = lambda _: None, out: str | None = None
 ) -> Discovery:
-    """The sources a call names, without what is in its store at `out`; progress over a network is reported."""
-    patterns = [words.sources] if isinstance(words.sources, str | os.PathLike) else list(words.sources)
+    """The files that the sources match, without those of the store at `out`. Reports addresses through `pending`."""
+    patterns = [options.sources] if isinstance(options.sources, str | os.PathLike) else list(options.sources)
     for address in patterns:
         if scheme(str(address)):
             pending(f"looking at   {address}")
@@ -136,36 +147,35 @@ def find_sources(
 
 
 def make_request(
-    words: PrepareOptions,
+    options: PrepareOptions,
     discovery: Discovery,
     vocabulary: Vocabulary | None = None,
     named: ResolvedSources | None = None,
 ) -> PrepareRequest:
-    """Resolve the tokenizer, if that was not done before, and fill in what was not said."""
-    words.check()
-    vocabulary = vocabulary or resolve(words.tokenizer)
+    """Resolve the tokenizer, unless its vocabulary is given, and fill in the defaults."""
+    vocabulary = vocabulary or resolve(options.tokenizer)
     spec = vocabulary.spec
-    unit_bytes = parse_size(words.unit_bytes) if words.unit_bytes is not None else None
+    unit_bytes = parse_size(options.unit_bytes) if options.unit_bytes is not None else None
     job = Job(
         tokenizer=spec,
-        column=words.column,
-        separator=words.separator,
-        begin=boundary_token(spec, "--bos", words.bos, None),
-        end=end_token(spec, words.eot),
+        column=options.column,
+        separator=options.separator,
+        begin=boundary_token(spec, "--bos", options.bos, None),
+        end=end_token(spec, options.eot),
         unit_bytes=unit_bytes or plan.default_unit_bytes(total_bytes(discovery)),
-        limit_units=words.limit_units,
-        document_bytes=parse_size(words.max_document_bytes or DEFAULT_DOCUMENT_BYTES),
+        limit_units=options.limit_units,
+        document_bytes=parse_size(options.max_document_bytes or DEFAULT_DOCUMENT_BYTES),
     )
-    choice = choose_engine(vocabulary, words.engine)
+    choice = choose_engine(vocabulary, options.engine)
     return PrepareRequest(job, vocabulary, discovery, choice, named or ResolvedSources([]), unit_bytes is not None)
 
 
 def versions() -> dict[str, str]:
-    """The versions of tokenmill and of what decides its output."""
-    found = {}
+    """The installed versions of tokenmill and of the packages that decide its output."""
+    installed = {}
     for name in VERSIONED:
         try:
-            found[name] = importlib.metadata.version(name)
+            installed[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             continue
-    return found
+    return installed

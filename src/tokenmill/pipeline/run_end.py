@@ -1,4 +1,4 @@
-"""How a run ended, recorded where `status` and people find it: the last event of the log, and the last pulse."""
+"""Records how a run ended, for `status` and for people: in the last log line and in the last heartbeat."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ if TYPE_CHECKING:
     from tokenmill.pipeline.events import RunEvents
     from tokenmill.pipeline.heartbeat import Heartbeat
 
+# Longer headlines are cut.
 MAX_HEADLINE = 500
 COMPLETE, FAILED, INTERRUPTION = "complete", "failed", "interrupted"
 
 
 @contextmanager
-def recorded(chronicle: RunEvents, heart: Heartbeat) -> Iterator[None]:
-    """Record how the block ends, be it with an error. What cannot be recorded changes nothing about the end."""
+def record_end(events: RunEvents, heartbeat: Heartbeat) -> Iterator[None]:
+    """Record how the block ends, also if it raises. A failure to record is ignored."""
     end = EndRecord(COMPLETE)
     try:
         yield
@@ -29,9 +30,9 @@ def recorded(chronicle: RunEvents, heart: Heartbeat) -> Iterator[None]:
         end = _end_of(error)
         raise
     finally:
-        heart.end = end
+        heartbeat.set_end(end)
         with suppress(TokenmillError):
-            chronicle.log("end", outcome=end.outcome, kind=end.kind, headline=end.headline, exit_code=end.exit_code)
+            events.log("end", outcome=end.outcome, kind=end.kind, headline=end.headline, exit_code=end.exit_code)
 
 
 def _end_of(error: BaseException) -> EndRecord:
@@ -41,5 +42,5 @@ def _end_of(error: BaseException) -> EndRecord:
     error = error if isinstance(error, TokenmillError) else limits.explained(error) or error
     code = exit_code_of(error)
     headline = error.headline if isinstance(error, TokenmillError) else str(error)
-    text = headline.encode(errors="backslashreplace").decode()  # a file name may be no UTF-8
+    text = headline.encode(errors="backslashreplace").decode()  # a file name may not be UTF-8
     return EndRecord(FAILED, type(error).__name__, text[:MAX_HEADLINE], code)

@@ -1,4 +1,4 @@
-"""One after the other, where several machines work on one store: what only one of them should do."""
+"""Work that only one of several drivers of a store should do: planning it, and writing its manifest."""
 
 from __future__ import annotations
 
@@ -14,22 +14,24 @@ if TYPE_CHECKING:
 
 PLANNING = "planning"
 FINISHING = "finishing"
+
+# The wait between two attempts doubles from the first value up to the second.
 FIRST_WAIT_SECONDS = 0.5
 LAST_WAIT_SECONDS = 5.0
 
 
 @contextmanager
 def run_once(folder: Folder, name: str, is_done: Callable[[], bool], waiting: Callable[[], None]) -> Iterator[bool]:
-    """Whether this process is to do what has that name; if not, it is done when the block begins.
+    """Yield True if this process should do the work `name`, and False if another process already did it.
 
-    While another one is at it, this one waits, and says so; if the other one dies, it is this one's turn.
+    While another process holds the lease, this one calls `waiting` and waits. If that process dies, this one goes on.
     """
-    claim, seconds = folder.lease(name), FIRST_WAIT_SECONDS
+    lease, seconds = folder.lease(name), FIRST_WAIT_SECONDS
     try:
-        while not (done := is_done()) and not claim.take():
+        while not (done := is_done()) and not lease.take():
             waiting()
-            time.sleep(random.uniform(0.5, 1.0) * seconds)  # noqa: S311 - so that not all of them ask at once
+            time.sleep(random.uniform(0.5, 1.0) * seconds)  # noqa: S311 - spreads the attempts of many processes
             seconds = min(2 * seconds, LAST_WAIT_SECONDS)
-        yield not done and not is_done()  # it may have been done between the two questions
+        yield not done and not is_done()  # another process may have finished before the lease was taken
     finally:
-        claim.release()
+        lease.release()

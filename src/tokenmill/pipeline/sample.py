@@ -1,7 +1,11 @@
-"""Measure a little text of one unit: how many tokens, how long. Runs in a worker, which a damaged source may kill."""
+"""The estimator that `plan`, `datasets`, `bench` and the disk check share: tokens, disk and time from a little text.
+
+`Measure` runs in a worker, because a damaged source may kill the process that reads it.
+"""
 
 from __future__ import annotations
 
+import functools
 import tempfile
 import time
 from dataclasses import dataclass
@@ -10,14 +14,14 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from tokenmill.executors.fan_out import run_all
+from tokenmill.executors.fan_out import ignore, run_all
 from tokenmill.executors.messages import work_failed
 from tokenmill.executors.outcomes import Died, Failed, RetryPolicy
 from tokenmill.pipeline.messages import span
-from tokenmill.pipeline.plan import UnitTask, tasks
+from tokenmill.pipeline.plan import UnitTask, spread, tasks
 from tokenmill.pipeline.position import DEFAULT_SECONDS, Position
-from tokenmill.pipeline.units import loaded_tokenizer, unit_documents
-from tokenmill.sources.documents import Documents, ReadOptions
+from tokenmill.pipeline.units import WorkerLimits, loaded_tokenizer, unit_documents
+from tokenmill.sources.documents import Documents
 from tokenmill.storage import folder_at
 from tokenmill.store import layout
 from tokenmill.store.job import Job
@@ -25,6 +29,7 @@ from tokenmill.store.job import Job
 if TYPE_CHECKING:
     from typing import NoReturn
 
+    import numpy.typing as npt
     import pyarrow as pa
 
     from tokenmill.executors.outcomes import Executor
@@ -33,14 +38,24 @@ if TYPE_CHECKING:
     from tokenmill.storage import Folder
     from tokenmill.tokenizers.resolve import Vocabulary
 
+# What a document takes in a part beside its tokens: offset, source, row.
+ROW_BYTES = 8 + 4 + 8
+
+# How much text of a unit is encoded.
 SAMPLE_BYTES = 1 << 20
+
+# How many units are sampled.
 SAMPLED_UNITS = 8
-# One worker encodes the sample, so that its time is that of one core.
-ONE_BY_ONE = RetryPolicy(workers=1)
+
+# One worker encodes the sample, so that the time is that of one core.
+_ONE_WORKER = RetryPolicy(workers=1)
+
+# The same where units that cannot be sampled are skipped.
+_ONE_ATTEMPT = RetryPolicy(max_crashes=1, workers=1)
 
 
 class Sample(msgspec.Struct, frozen=True):
-    """Some documents of a unit, encoded."""
+    """Counts of some encoded documents, and the seconds that encoding them took."""
 
     text_bytes: int = 0
     documents: int = 0
@@ -59,19 +74,19 @@ class Sample(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """The function that encodes the first documents of a unit, with the vocabulary that is in `directory`.
+    """The function that encodes the first documents of a unit, with the vocabulary in `directory`. Skips bad rows.
 
-    Its worker is stopped if that takes longer than `encode_seconds`.
+    A worker that takes longer than `encode_seconds` is stopped.
     """
 
     directory: str
     job: Job
     engine: str
-    options: ReadOptions
+    limits: WorkerLimits
     encode_seconds: float = DEFAULT_SECONDS
 
     def __call__(self, task: UnitTask) -> Sample:
-        """Small samples run cold, so times are an upper bound."""
+        """Encode a sample. Its time is an upper bound, because a small sample runs with cold caches."""
         documents = self._documents(task)
         if documents is None:
             return Sample()
@@ -85,13 +100,30 @@ class Measure:
         return Sample(documents.text_bytes(), count, len(encoded.tokens) + boundaries * count, seconds)
 
     def _documents(self, task: UnitTask) -> Documents | None:
-        batches = (documents.without_nulls() for _, documents in unit_documents(task, self.options))
+        options = msgspec.structs.replace(self.limits.read_options(self.job), on_bad="quarantine")
+        batches = (documents.without_nulls() for _, documents in unit_documents(task, options))
         first = next((documents for documents in batches if len(documents.rows)), None)
         return None if first is None else first.slice_bytes(SAMPLE_BYTES)
 
 
-ROW_BYTES = 8 + 4 + 8
-"""What a document takes in a part beside its tokens: offset, source, row."""
+def measure_units(  # noqa: PLR0913 - the worker function, and the units to spread it over
+    executor: Executor,
+    measure: Measure,
+    plan: pa.Table,
+    sources: pa.Table,
+    units: npt.NDArray[np.int64],
+    *,
+    skip_failures: bool = False,
+) -> Sample:
+    """Encode a little text from units that are spread over `units`. Raises for a unit that fails, or skips it."""
+    results = run_all(
+        executor,
+        measure,
+        tasks(plan, sources, units[spread(len(units), SAMPLED_UNITS)]),
+        policy=_ONE_ATTEMPT if skip_failures else _ONE_WORKER,
+        on_failure=ignore if skip_failures else raise_failure,
+    )
+    return functools.reduce(Sample.plus, (done.value for done in results), Sample())
 
 
 def raise_failure(failure: Failed[UnitTask] | Died[UnitTask]) -> NoReturn:
@@ -113,13 +145,7 @@ def write_vocabulary(folder: Folder, vocabulary: Vocabulary) -> None:
 
 def measure_sample(request: PrepareRequest, units: pa.Table, limits: WorkerLimits, executor: Executor) -> Sample:
     """Encode some text of units spread over the corpus. Bad rows are skipped."""
-    chosen = np.unique(np.linspace(0, len(units) - 1, min(SAMPLED_UNITS, len(units))).astype(int))
-    options = msgspec.structs.replace(limits.read_options(request.job), on_bad="quarantine")
-    sample = Sample()
     with tempfile.TemporaryDirectory() as directory:
         write_vocabulary(folder_at(directory), request.vocabulary)
-        measure = Measure(directory, request.job, request.choice.engine, options)
-        sampled = tasks(units, request.discovery.table, chosen)
-        for done in run_all(executor, measure, sampled, policy=ONE_BY_ONE, on_failure=raise_failure):
-            sample = sample.plus(done.value)
-    return sample
+        measure = Measure(directory, request.job, request.choice.engine, limits)
+        return measure_units(executor, measure, units, request.discovery.table, np.arange(len(units)))

@@ -1,4 +1,4 @@
-"""Compare the sources of a call with those that a run was started with: by content where a name or a time changed."""
+"""Compares the sources of a call with those that a run was started with: by content where a path or time changed."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ if TYPE_CHECKING:
 
     from tokenmill.storage import Folder
 
+# How many sources of each kind of change a message names.
 NAMED_SOURCES = 3
-"""How many sources of each kind of change a message names."""
 
 USE_THE_ORIGINAL = "Use the original sources, another --out, or remove the directory."
 
 
 @dataclass(frozen=True, slots=True)
 class SourceChanges:
-    """The sources as they are now, in the order of the run, and what is known of each.
+    """The sources as they are now, in the order of the run.
 
-    `unproved` sources may hold the same text, because their size and first bytes are the same: their parts have to be
-    compared with them. `changed` sources hold something else.
+    `unproved` sources have the same size and first bytes as before, so they may hold the same text: their parts have to
+    be compared with them. `changed` sources hold other text.
     """
 
     table: pa.Table
@@ -44,7 +44,7 @@ class SourceChanges:
 
 
 def parse_moved(moved: Sequence[str]) -> list[tuple[str, str]]:
-    """`OLD=NEW` pairs: a path, or the beginning of paths, and what it is now."""
+    """Parse `OLD=NEW` pairs: a path, or the beginning of paths, and its new value."""
     pairs = [tuple(pair.split("=", 1)) for pair in moved]
     for pair in pairs:
         if len(pair) != 2 or not all(pair):
@@ -53,13 +53,15 @@ def parse_moved(moved: Sequence[str]) -> list[tuple[str, str]]:
 
 
 def compare_sources(folder: Folder, before: pa.Table, now: pa.Table, moved: Sequence[str]) -> SourceChanges:
-    """What became of each source of a run; JobChanged if these are other sources."""
+    """Compare each source of a run with what it is now; raise JobChanged if these are other sources."""
     now = _aligned(folder, before, now, parse_moved(moved))
     same_path, same_size, same_fingerprint = (
         _equal(before[name], now[name]) for name in ("path", "size", "fingerprint")
     )
     is_remote = np.array([bool(scheme(path)) for path in now["path"].to_pylist()], np.bool_)
-    proved = same_size & same_fingerprint & (same_path | is_remote)  # behind a network it is the hash of the content
+    proved = (
+        same_size & same_fingerprint & (same_path | is_remote)
+    )  # the fingerprint of a remote file is the hash of its content
     identity = before["identity"].to_numpy().copy()
     if not proved.all():
         doubtful = pa.array(~proved)
@@ -76,7 +78,7 @@ def refuse_changed(folder: Folder, before: pa.Table, changes: SourceChanges, *, 
 
 
 def _aligned(folder: Folder, before: pa.Table, now: pa.Table, moved: list[tuple[str, str]]) -> pa.Table:
-    """The sources of now in the order of the run: by their paths, or by their content if all of them were copied."""
+    """The current sources in the order of the run: by their paths, or by content if all of them were copied."""
     old_paths, new_paths = before["path"].to_pylist(), now["path"].to_pylist()
     if old_paths == new_paths:
         aligned = now

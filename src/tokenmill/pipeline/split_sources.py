@@ -1,8 +1,8 @@
-"""Cut the sources into units, where no file can harm the process of the caller.
+"""Splits the sources into units without risk to the process of the caller.
 
-The footers of Parquet and Arrow files are parsed by native code, which some damages of a file kill, so workers do it. A
-text needs no reading to be cut; of JSON Lines only the first lines of some files are looked at, so that a column which
-is not there is refused before any work.
+Native code parses the footers of Parquet and Arrow files, and a damaged footer may kill the process, so workers do it.
+Text is split without being read. Of JSON Lines the first lines of some files are read, so that a missing column is
+refused before any work.
 """
 
 from __future__ import annotations
@@ -30,19 +30,24 @@ if TYPE_CHECKING:
 
     Files = tuple[SourceFile, ...]
 
+# How many files a worker splits at a time.
 MAX_FILES_PER_BATCH = 64
-MIN_CHUNKS = 8
-"""Into how many chunks a few files are cut at least, so that all workers get some."""
 
-MAX_LOOKED_AT = 64
-"""How many JSON Lines files, spread over all of them, are looked at for the column."""
+# Few files are divided into about this many batches, so that all workers get some.
+MIN_BATCHES = 8
 
+# In how many JSON Lines files, spread over all of them, the column is looked for.
+MAX_FILES_LOOKED_AT = 64
+
+# How many records of files are in memory at a time: there may be millions.
 FILES_IN_MEMORY = 4096
-TOGETHER = RetryPolicy(max_crashes=1, max_kills=10)
-ALONE = RetryPolicy(max_crashes=2, max_kills=10)
+
+# A batch that kills its worker is divided into single files, which get two attempts.
+BATCH_POLICY = RetryPolicy(max_crashes=1, max_kills=10)
+SINGLE_FILE_POLICY = RetryPolicy(max_crashes=2, max_kills=10)
 
 
-def plan_units(  # noqa: PLR0913 - what is cut, how, by whom, and who looks at it
+def plan_units(  # noqa: PLR0913 - what is split, how, by which executor, and two callbacks
     sources: pa.Table,
     options: ReadOptions,
     unit_bytes: int,
@@ -50,77 +55,81 @@ def plan_units(  # noqa: PLR0913 - what is cut, how, by whom, and who looks at i
     executor: Executor,
     *,
     check: Callable[[pa.Table, list[Slices]], None] = lambda *_: None,
-    told: Callable[[int], None] = lambda _: None,
+    on_progress: Callable[[int], None] = lambda _: None,
 ) -> pa.Table:
     """The plan: the sources as units of about `unit_bytes` of text, in order.
 
-    All slices of all sources are shown to `check`, also where only some units are wanted; how many sources are cut is
-    `told` now and then.
+    `check` gets the slices of all sources, even if `limit_units` keeps only some units. `on_progress` gets the number
+    of sources that are split so far.
     """
-    pieces: dict[int, Slices] = {}
+    slices: dict[int, Slices] = {}
     for file in _files(sources, native=False):
-        pieces[file.index] = split_file(file, options, unit_bytes)
-    having, lacking = _look(sources, options.column)
-    splitting = _Splitting(plan.SplitFiles(options, unit_bytes), executor, pieces, told)
+        slices[file.index] = split_file(file, options, unit_bytes)
+    having, missing = _find_column(sources, options.column)
+    splitter = _Splitter(plan.SplitFiles(options, unit_bytes), executor, slices, on_progress)
     try:
-        splitting.run(itertools.islice(_chunks(sources), None if lacking is None else 1))
+        splitter.run(itertools.islice(_batches(sources), None if missing is None else 1))
     except NoColumn as error:
-        lacking = error
-    if lacking is not None:
-        having = having or splitting.first(sources)
-        raise lacking if having is None else with_other_source(lacking, having)
-    ordered = [pieces[index] for index in range(len(sources))]
+        missing = error
+    if missing is not None:
+        having = having or splitter.first(sources)
+        raise missing if having is None else with_other_source(missing, having)
+    ordered = [slices[index] for index in range(len(sources))]
     check(sources, ordered)
     return plan.build_plan(ordered, unit_bytes, limit_units)
 
 
-class _Splitting:
-    """Files on their way to slices; what is wrong with the first of those that cannot be cut."""
+class _Splitter:
+    """Splits files in workers, and keeps the errors of files that cannot be split."""
 
     def __init__(
-        self, function: plan.SplitFiles, executor: Executor, pieces: dict[int, Slices], told: Callable[[int], None]
+        self,
+        function: plan.SplitFiles,
+        executor: Executor,
+        slices: dict[int, Slices],
+        on_progress: Callable[[int], None],
     ) -> None:
         self._function = function
         self._executor = executor
-        self._pieces = pieces
-        self._told = told
+        self._slices = slices
+        self._on_progress = on_progress
         self._errors: dict[int, TokenmillError] = {}
-        self._deadly: list[Files] = []
+        self._fatal: list[Files] = []
 
-    def run(self, chunks: Iterable[Files]) -> None:
-        """Cut every file; raise SourceError if one cannot be cut."""
-        self._give_out(chunks, TOGETHER)
-        deadly, self._deadly = self._deadly, []
-        self._give_out(((file,) for chunk in deadly for file in chunk), ALONE)
+    def run(self, batches: Iterable[Files]) -> None:
+        """Split every file; raise the error of the first file that cannot be split."""
+        self._dispatch(batches, BATCH_POLICY)
+        fatal, self._fatal = self._fatal, []
+        self._dispatch(((file,) for batch in fatal for file in batch), SINGLE_FILE_POLICY)
         if self._errors:
             raise self._errors[min(self._errors)]
 
     def first(self, sources: pa.Table) -> SourceFile | None:
         """The first file that was parsed, and therefore has the column."""
-        return next((file for file in _files(sources, native=True) if file.index in self._pieces), None)
+        return next((file for file in _files(sources, native=True) if file.index in self._slices), None)
 
-    def _give_out(self, chunks: Iterable[Files], policy: RetryPolicy) -> None:
-        wanted = itertools.takewhile(lambda _: not self._errors, chunks)
-        for done in run_all(self._executor, self._function, wanted, policy=policy, on_failure=self._fail):
+    def _dispatch(self, batches: Iterable[Files], policy: RetryPolicy) -> None:
+        until_error = itertools.takewhile(lambda _: not self._errors, batches)
+        for done in run_all(self._executor, self._function, until_error, policy=policy, on_failure=self._fail):
             self._take(done.item, done.value)
 
     def _fail(self, failure: Failed[Files] | Died[Files]) -> None:
         files = failure.item
         if isinstance(failure, Died) and len(files) > 1:
-            self._deadly.append(files)
+            self._fatal.append(files)
         else:
             self._errors[files[0].index] = _failure(failure) if isinstance(failure, Failed) else _death(failure)
 
-    def _take(self, files: Files, answer: list[Slices] | TokenmillError) -> None:
-        if isinstance(answer, TokenmillError):
-            self._errors[files[0].index] = answer
+    def _take(self, files: Files, result: list[Slices] | TokenmillError) -> None:
+        if isinstance(result, TokenmillError):
+            self._errors[files[0].index] = result
         else:
-            self._pieces.update(zip((file.index for file in files), answer, strict=True))
-            self._told(len(self._pieces))
+            self._slices.update(zip((file.index for file in files), result, strict=True))
+            self._on_progress(len(self._slices))
 
 
 def _files(sources: pa.Table, *, native: bool) -> Iterator[SourceFile]:
-    """The files that are parsed by native code, or the others; some at a time, as there may be millions."""
+    """The files that native code parses, or the others."""
     is_native = pc.is_in(sources["kind"].cast(pa.string()), pa.array(NATIVE_KINDS))
     if pc.sum(is_native).as_py() == (0 if native else len(sources)):
         return
@@ -130,24 +139,24 @@ def _files(sources: pa.Table, *, native: bool) -> Iterator[SourceFile]:
                 yield file
 
 
-def _chunks(sources: pa.Table) -> Iterator[Files]:
+def _batches(sources: pa.Table) -> Iterator[Files]:
     files = _files(sources, native=True)
-    size = min(MAX_FILES_PER_BATCH, len(sources) // MIN_CHUNKS + 1)
-    while chunk := tuple(itertools.islice(files, size)):
-        yield chunk
+    size = min(MAX_FILES_PER_BATCH, len(sources) // MIN_BATCHES + 1)
+    while batch := tuple(itertools.islice(files, size)):
+        yield batch
 
 
-def _look(sources: pa.Table, column: str) -> tuple[SourceFile | None, NoColumn | None]:
-    """A JSON Lines file that has the column, if there are such files; what is wrong with the first that has not."""
-    places = np.flatnonzero(pc.equal(sources["kind"].cast(pa.string()), "jsonl").to_numpy())
-    if not len(places):
+def _find_column(sources: pa.Table, column: str) -> tuple[SourceFile | None, NoColumn | None]:
+    """The first JSON Lines file that has the column, and the error of the first that has not."""
+    indices = np.flatnonzero(pc.equal(sources["kind"].cast(pa.string()), "jsonl").to_numpy())
+    if not len(indices):
         return None, None
-    chosen = places[np.unique(np.linspace(0, len(places) - 1, min(MAX_LOOKED_AT, len(places))).astype(int))]
-    files = [file_at(sources, place) for place in chosen.tolist()]
-    with ThreadPoolExecutor(8) as pool:  # waiting, more than work
-        found = list(pool.map(check_first_lines, files, itertools.repeat(column)))
-    having = next((file for file, (has_it, _) in zip(files, found, strict=True) if has_it), None)
-    return having, next((error for _, error in found if error is not None), None)
+    chosen = indices[plan.spread(len(indices), MAX_FILES_LOOKED_AT)]
+    files = [file_at(sources, index) for index in chosen.tolist()]
+    with ThreadPoolExecutor(8) as pool:  # mostly waiting
+        results = list(pool.map(check_first_lines, files, itertools.repeat(column)))
+    having = next((file for file, (has_it, _) in zip(files, results, strict=True) if has_it), None)
+    return having, next((error for _, error in results if error is not None), None)
 
 
 def _failure(failure: Failed[Files]) -> SourceError:

@@ -1,6 +1,6 @@
-"""Run one unit: where reader, tokenizer and part meet. Everything here happens inside a worker.
+"""Tokenizes one unit: reads its sources, encodes the documents, publishes the part. Runs in a worker.
 
-A worker marks where it is, so that its death can be told with the rows it had (see places).
+The worker marks its position, so that the report of its death names the rows (see position).
 """
 
 from __future__ import annotations
@@ -8,11 +8,11 @@ from __future__ import annotations
 from concurrent.futures import Future
 from dataclasses import dataclass
 
-from tokenmill.pipeline.commit import Commit, Committed, done_names, found
+from tokenmill.pipeline.commit import Commit, Committed, done_names, report_existing
 from tokenmill.pipeline.part_builder import PartBuilder
 from tokenmill.pipeline.plan import UnitTask
 from tokenmill.pipeline.position import Position
-from tokenmill.pipeline.units import WorkerLimits, _existence, _prefetch_files, loaded_tokenizer, unit_tokens
+from tokenmill.pipeline.units import WorkerLimits, existence, loaded_tokenizer, prefetch_files, unit_tokens
 from tokenmill.storage import folder_at, io_threads
 from tokenmill.store.job import Job
 from tokenmill.tokenizers.tokenizer import Tokenizer
@@ -22,8 +22,8 @@ from tokenmill.tokenizers.tokenizer import Tokenizer
 class Tokenize:
     """The function that turns a unit into a part of the store in `directory`.
 
-    `reference_version` is that of the library that defines the tokens, as the run was started with. With `recheck` the
-    unit is done by the reference engine, and a part that is there is kept only if it is equal.
+    `reference_version` is the version, at the start of the run, of the library that defines the tokens. With `recheck`
+    the reference engine tokenizes the unit, and an existing part is kept only if it is equal.
     """
 
     directory: str
@@ -34,22 +34,21 @@ class Tokenize:
     recheck: bool = False
 
     def prefetch(self, task: UnitTask) -> None:
-        """Begin to find out whether a unit is done, and to fetch what it reads, while another one is done."""
+        """Start to look for the part of a unit, and to fetch its sources, while another unit is being tokenized."""
         for name in done_names(task.unit, recheck=self.recheck):
-            _existence.begin(self.directory, name)
-        _prefetch_files(task, 0, self.limits.read_options(self.job))
+            existence.begin(self.directory, name)
+        prefetch_files(task, 0, self.limits.read_options(self.job))
 
     def __call__(self, task: UnitTask) -> Committed | Future[Committed]:
         """Read, encode and publish one unit; a failed audit starts it again with the reference engine.
 
-        A unit that has its part already is skipped: another process published it. Where publishing takes a network, it
-        goes on in the background.
+        A unit that another driver has committed is skipped. A remote store is written in the background.
         """
         Position("begin").mark()
         folder = folder_at(self.directory)
-        answers = [_existence.exists(folder, name) for name in done_names(task.unit, recheck=self.recheck)]
+        answers = [existence.exists(folder, name) for name in done_names(task.unit, recheck=self.recheck)]
         if all(answers):
-            return found(folder, task.unit, self.engine)
+            return report_existing(folder, task.unit, self.engine)
         tokenizer = loaded_tokenizer(self.directory, self.job, self.engine, self.reference_version)
         builder = tokenizer.retry_with_reference(lambda: self._encode(task, tokenizer))
         Position("write").mark()
@@ -59,6 +58,6 @@ class Tokenize:
     def _encode(self, task: UnitTask, tokenizer: Tokenizer) -> PartBuilder:
         builder = PartBuilder(self.job, task, self.limits.with_text)
         for file, documents, encoded in unit_tokens(task, self.job, tokenizer, self.limits):
-            builder.leave_out(file, documents)
+            builder.skip(file, documents)
             builder.add(file, documents.without_nulls(), encoded)
         return builder

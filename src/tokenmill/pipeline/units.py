@@ -24,85 +24,79 @@ from tokenmill.tokenizers.engines.protocol import CannotEncode, Encoded
 from tokenmill.tokenizers.framing import framed
 from tokenmill.tokenizers.tokenizer import REFERENCES, Tokenizer
 
+# A unit size that no file reaches: a file is split into one slice.
 WHOLE_FILE_BYTES = 1 << 62
 
-
+# The text of a batch, depending on the memory of a worker.
 MAX_BATCH_BYTES = 4 << 20
-
-
 MIN_BATCH_BYTES = 256 << 10
 
-
+# The text of a batch in isolation, where memory matters more than speed.
 SPARING_BATCH_BYTES = 64 << 10
 
-
+# A worker gets at least this many times the text of a batch as memory; what is made of the text takes much less.
 BATCHES_IN_WORKER = 128
-"""How many times the text of a batch a worker has in memory, with all that is made of it, and much to spare."""
 
-
+# How many files of a unit are fetched while one is read.
 PREFETCH_FILES = 8
-"""How many files of a unit are on their way while one is read."""
 
-
+# What a worker holds beside a document: its libraries and its engine.
 WORKER_BASE_BYTES = 250 << 20
-"""What a worker holds beside the document at hand: its libraries and its engine."""
 
-
+# How many times its size a document takes at most, by the kind of its reference engine. Measured on multilingual text:
+# gigatoken 5.6, tiktoken 8.0, tokenizers 161.
 DOCUMENT_COPIES = {"tiktoken": 9, "huggingface": 170}
-"""How many times its size a document takes at most, by the kind of its reference engine. Measured on multilingual
-text: gigatoken 5.6, tiktoken 8.0, tokenizers 161."""
 
-
+# What the slowest engine encodes in a second. A batch of many documents gets more time the longer it is.
 SLOW_BYTES = 250_000
-"""What an engine encodes in a second at the least: the longer a batch of many documents, the longer it may take."""
 
 
 class Encoder(Protocol):
-    """What documents are given to: a Tokenizer, or something around one."""
+    """Encodes documents: a Tokenizer, or a wrapper of one."""
 
     def encode(self, text: pa.LargeStringArray) -> Encoded:
         """The tokens of each document, without begin and end tokens."""
         ...
 
     def trim(self, most_bytes: int) -> None:
-        """Called after each batch: hold no more than this."""
+        """Called after each batch: shrink caches to hold no more than `most_bytes`."""
         ...
 
 
 class WorkerLimits(msgspec.Struct, frozen=True):
-    """What a worker may use, and what becomes of rows that cannot be documents.
+    """What a worker may use, and what it does with bad rows.
 
-    `alone_bytes` is what a worker may hold while no other one works.
+    `single_worker_bytes` is what a worker may hold while no other one works.
     """
 
     worker_bytes: int
-    alone_bytes: int | None = None
+    single_worker_bytes: int | None = None
     document_seconds: float = DEFAULT_SECONDS
     on_bad: str = "fail"
     with_text: bool = False
 
     def read_options(self, job: Job, *, sparing: bool = False) -> ReadOptions:
-        """How the sources are read: by and by, and a little at a time where memory matters more than speed."""
+        """How the sources are read. `sparing` reads small batches, where memory matters more than speed."""
         batch_bytes = min(MAX_BATCH_BYTES, max(MIN_BATCH_BYTES, self.worker_bytes // BATCHES_IN_WORKER))
         batch_bytes = SPARING_BATCH_BYTES if sparing else batch_bytes
         return ReadOptions(job.column, job.separator, batch_bytes, self.on_bad, job.document_bytes)
 
 
 def fast_bytes(document_bytes: int) -> int:
-    """What a worker may take for a document of this size, unless `tokenizers` has to encode it."""
+    """The memory that a worker may take for a document of this size, unless `tokenizers` encodes it."""
     return WORKER_BASE_BYTES + DOCUMENT_COPIES["tiktoken"] * document_bytes
 
 
 def needed_bytes(job: Job, document_bytes: int) -> int:
-    """What a worker may take for a document of this size, whichever engine encodes it."""
+    """The memory that a worker may take for a document of this size, whichever engine encodes it."""
     return WORKER_BASE_BYTES + DOCUMENT_COPIES[job.tokenizer.kind] * document_bytes
 
 
 def unit_documents(task: UnitTask, options: ReadOptions) -> Iterator[tuple[SourceFile, Documents]]:
     """The documents of a unit, nulls included, in order."""
-    for place, file in enumerate(task.files):
+    for index, file in enumerate(task.files):
         Position("read", file.index).mark()
-        _prefetch_files(task, place + 1, options)
+        prefetch_files(task, index + 1, options)
         file_slice = task.file_slice
         if file_slice is None:
             slices = split_file(file, options, WHOLE_FILE_BYTES)
@@ -116,14 +110,14 @@ def unit_documents(task: UnitTask, options: ReadOptions) -> Iterator[tuple[Sourc
                 Position("read", file.index, int(rows[0]), int(rows[-1])).mark()
 
 
-def _prefetch_files(task: UnitTask, first: int, options: ReadOptions) -> None:
-    """Begin to fetch the files of a unit that come next: there may be thousands of small ones."""
+def prefetch_files(task: UnitTask, first: int, options: ReadOptions) -> None:
+    """Start to fetch the next files of a unit: there may be thousands of small ones."""
     for file in task.files[first : first + PREFETCH_FILES]:
         prefetch(file, task.file_slice, options)
 
 
 class _ExistenceCheck:
-    """Whether files exist, asked before the answer is needed: it may take a while to come."""
+    """Looks for files in remote stores ahead of time, because an answer takes a round trip."""
 
     def __init__(self) -> None:
         self._answers: dict[tuple[str, str], Future[bool]] = {}
@@ -135,11 +129,11 @@ class _ExistenceCheck:
 
     def exists(self, folder: Folder, name: str) -> bool:
         answer = self._answers.pop((folder.root, name), None)
-        # An answer may be left of an earlier store at the same address: what it found is looked at again.
+        # The answer may be about an earlier store at the same address, so a yes is checked again.
         return (answer is None or answer.result()) and folder.exists(name)
 
 
-_existence = _ExistenceCheck()
+existence = _ExistenceCheck()
 
 
 def unit_tokens(
@@ -155,7 +149,7 @@ def unit_tokens(
 def document_tokens(
     file: SourceFile, present: Documents, job: Job, tokenizer: Encoder, limits: WorkerLimits
 ) -> Encoded:
-    """The framed tokens of some documents, none of which is null; the worker is marked to be at them."""
+    """The framed tokens of some documents, none of which is null. Marks them as the position of the worker."""
     rows = present.rows
     if len(rows):
         seconds = limits.document_seconds + (present.text.nbytes / SLOW_BYTES if len(rows) > 1 else 0.0)
@@ -175,7 +169,7 @@ _loaded: dict[tuple[str, str, str], Tokenizer] = {}
 
 
 def loaded_tokenizer(directory: str, job: Job, engine: str, reference_version: str = "") -> Tokenizer:
-    """This worker's tokenizer: built on first use, from the run's own copy of the vocabulary."""
+    """The tokenizer of this worker, built on first use from the run's own copy of the vocabulary."""
     key = (directory, job.tokenizer.sha256, engine)
     if key not in _loaded:
         Position("load").mark()
@@ -198,5 +192,5 @@ def check_reference(job: Job, expected: str) -> None:
 
 
 def vocabulary_content(directory: str, job: Job) -> bytes:
-    """The run's own copy of the vocabulary, checked by its hash: native code reads these bytes and no others."""
+    """The run's own copy of the vocabulary. Its hash is checked before native code reads it."""
     return layout.read_vocabulary(folder_at(directory), job.tokenizer)

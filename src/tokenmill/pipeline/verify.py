@@ -1,4 +1,4 @@
-"""Check one unit: its part against its checksum, and its documents against the reference engine. Runs in a worker."""
+"""Checks one unit: its part against its checksum, its documents against the reference engine. Runs in a worker."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from tokenmill.tokenizers import document_hash
 from tokenmill.tokenizers.engines.protocol import CannotEncode, text_buffers
 from tokenmill.tokenizers.framing import framed
 
+# The key of the document hash that decides which documents are compared.
 SAMPLE_KEY = 1
-"""Under which key the hash of a document decides whether it is compared."""
 
 
 class Verified(msgspec.Struct, frozen=True):
-    """What was checked of a part: its checksum, and how many documents were encoded again."""
+    """A part whose checksum is right, and how many of its documents were encoded again."""
 
     summary: PartSummary
     compared: int = 0
@@ -35,26 +35,26 @@ class Verified(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Verify:
-    """The function that checks one part: its checksum, and a share of its documents against the reference engine."""
+    """The function that checks one part: its checksum, and a fraction of its documents against the reference."""
 
     directory: str
     job: Job
-    share: float
+    fraction: float
     limits: WorkerLimits
 
     def __call__(self, task: UnitTask) -> Verified:
         """Raise an error that names the part or the document that is wrong."""
         folder = folder_at(self.directory)
         summary = check_part(folder, task.unit, self.job)
-        if self.share <= 0:
+        if self.fraction <= 0:
             return Verified(summary)
         _, content = open_part(folder, task.unit)
         compared = documents_seen = rows_seen = 0
-        bad = _quarantined(summary)
+        quarantined = _quarantined(summary)
         for file, documents in unit_documents(task, self.limits.read_options(self.job)):
-            left_out = bad.get(file.index, [])
-            _refuse_unreadable(file, documents, left_out)
-            present = _without(documents.without_nulls(), left_out)
+            skipped = quarantined.get(file.index, [])
+            _refuse_unreadable(file, documents, skipped)
+            present = _without(documents.without_nulls(), skipped)
             stored = content.slice(documents_seen, documents_seen + len(present.rows))
             compared += self._compare(task, file, present, stored)
             documents_seen += len(present.rows)
@@ -69,12 +69,12 @@ class Verify:
         return Verified(summary, compared)
 
     def _compare(self, task: UnitTask, file: SourceFile, present: Documents, stored: PartContent) -> int:
-        """Compare a batch with what is stored of it; how many documents were encoded again."""
+        """Compare a batch with the stored tokens. Returns how many documents were encoded again."""
         if not np.array_equal(stored.row, present.rows) or (stored.source != file.index).any():
             raise _different(task, file, "the part's rows are not the source's rows")
         source = np.full(len(present.rows), file.index, np.uint32)
         chosen = np.flatnonzero(
-            document_hash.in_sample(document_hash.document_keys(SAMPLE_KEY, source, present.rows), self.share)
+            document_hash.in_sample(document_hash.document_keys(SAMPLE_KEY, source, present.rows), self.fraction)
         )
         tokenizer = loaded_tokenizer(self.directory, self.job, "reference")
         try:
@@ -83,9 +83,9 @@ class Verify:
             row = present.rows[chosen[failure.position]]
             raise _different(task, file, f"row {row} is in the part, but {failure.headline}") from failure
         expected = framed(encoded, self.job.begin, self.job.end)
-        for position, place in enumerate(chosen):
-            if not np.array_equal(stored.document(int(place)), expected.document(position)):
-                raise _different(task, file, f"row {present.rows[place]} has other tokens than the reference gives")
+        for position, index in enumerate(chosen):
+            if not np.array_equal(stored.document(int(index)), expected.document(position)):
+                raise _different(task, file, f"row {present.rows[index]} has other tokens than the reference gives")
         return len(chosen)
 
 
@@ -98,13 +98,13 @@ class CompareText:
     limits: WorkerLimits
 
     def __call__(self, task: UnitTask) -> bool:
-        """Whether the part was made from this text, row for row; no engine is needed to find that out."""
+        """Whether the part was made from this text, row for row. No engine is needed."""
         summary, content = open_part(folder_at(self.directory), task.unit)
-        deadly = _quarantined(summary, besides=READER_REASONS)  # rows that only an engine finds out about
+        by_engine = _quarantined(summary, besides=READER_REASONS)  # rows that only an engine finds to be bad
         text, seen, skipped = TextHash(), 0, list[tuple[int, RowArray, str]]()
         for file, documents in unit_documents(task, self.limits.read_options(self.job)):
-            readable, left_out = documents.without_nulls(), deadly.get(file.index, [])
-            present = _without(readable, left_out)
+            readable, excluded = documents.without_nulls(), by_engine.get(file.index, [])
+            present = _without(readable, excluded)
             stored = content.slice(seen, seen + len(present.rows))
             if not np.array_equal(stored.row, present.rows) or (stored.source != file.index).any():
                 return False
@@ -113,7 +113,7 @@ class CompareText:
             if documents.text.null_count:
                 skipped.append((file.index, documents.rows[documents.null_mask()], NULL))
             skipped += [(file.index, np.array([bad.row], np.uint64), bad.reason) for bad in documents.bad]
-            skipped += [(file.index, _between(readable.rows, each), each.reason) for each in left_out]
+            skipped += [(file.index, _between(readable.rows, rows), rows.reason) for rows in excluded]
         is_same = text.hexdigest() == summary.text and seen == summary.documents
         return is_same and skipped_ranges([entry for entry in skipped if len(entry[1])]) == summary.skipped
 
@@ -123,25 +123,25 @@ def _between(rows: RowArray, skipped: SkippedRow) -> RowArray:
 
 
 def _quarantined(summary: PartSummary, besides: Collection[str] = ()) -> dict[int, list[SkippedRow]]:
-    """The rows in quarantine, source by source, besides those with some reasons."""
-    found: dict[int, list[SkippedRow]] = {}
+    """The rows in quarantine by source, without those whose reason is in `besides`."""
+    rows: dict[int, list[SkippedRow]] = {}
     for skipped in summary.skipped:
         if skipped.reason != NULL and skipped.reason not in besides:
-            found.setdefault(skipped.source, []).append(skipped)
-    return found
+            rows.setdefault(skipped.source, []).append(skipped)
+    return rows
 
 
-def _without(documents: Documents, left_out: list[SkippedRow]) -> Documents:
+def _without(documents: Documents, skipped: list[SkippedRow]) -> Documents:
     kept = np.ones(len(documents.rows), np.bool_)
-    for skipped in left_out:
-        kept &= (documents.rows < skipped.first) | (documents.rows > skipped.last)
+    for rows in skipped:
+        kept &= (documents.rows < rows.first) | (documents.rows > rows.last)
     return documents if kept.all() else Documents(documents.text.filter(pa.array(kept)), documents.rows[kept])
 
 
-def _refuse_unreadable(file: SourceFile, documents: Documents, left_out: list[SkippedRow]) -> None:
-    """Raise if a document that the store has cannot be read in the memory that there is here."""
+def _refuse_unreadable(file: SourceFile, documents: Documents, skipped: list[SkippedRow]) -> None:
+    """Raise if a document of the store is too long for the memory of this machine."""
     for row in documents.bad:
-        if row.reason == TOO_LONG and not any(skipped.first <= row.row <= skipped.last for skipped in left_out):
+        if row.reason == TOO_LONG and not any(rows.first <= row.row <= rows.last for rows in skipped):
             raise SourceError(
                 "a document is too long to be checked in the memory that there is",
                 f"file         {file.path}",

@@ -21,10 +21,10 @@ from tokenmill.pipeline.bench.result import SMALL_BYTES, BenchResult, MeasuredCe
 from tokenmill.pipeline.bench.sample import UnitDraw, take_sample
 from tokenmill.pipeline.bench.scratch import PREFIX, scratch
 from tokenmill.pipeline.bench.timing import do_nothing
-from tokenmill.pipeline.driver import PREFETCH_UNITS
 from tokenmill.pipeline.plan import DEFAULT_UNIT_BYTES, SMALLEST_UNIT_BYTES
 from tokenmill.pipeline.request import BadDocumentPolicy, PrepareOptions, PrepareRequest, find_sources, make_request
 from tokenmill.pipeline.resources import plan_resources
+from tokenmill.pipeline.retry_policy import PREFETCH_UNITS
 from tokenmill.pipeline.sample import write_vocabulary
 from tokenmill.sources.named_datasets import resolve_sources
 from tokenmill.storage import scheme
@@ -57,7 +57,7 @@ def run_bench(options: BenchOptions, reporter: Reporter) -> BenchResult:
         default = request.choice.engine, _default_workers(request if options.sources else None)
         counts = options.worker_counts or default_worker_counts(default[1])
         resources = plan_resources(max(counts), None, max(counts))
-        pool.start(resources.workers, resources.worker_bytes, resources.crew_bytes)
+        pool.start(resources.workers, resources.worker_bytes, resources.total_worker_bytes)
         sample = take_sample(request, pool, report.pending)
         runner = _make_runner(folder, request, resources, pool, UnitDraw(sample, options.max_bytes), report)
         counts = [number for number in counts if number <= resources.workers] or [resources.workers]

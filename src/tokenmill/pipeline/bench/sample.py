@@ -86,7 +86,7 @@ def take_sample(request: PrepareRequest, executor: Executor, pending: Callable[[
     """The sample of a request. Only its files are opened, so a corpus may have any size."""
     sources = spread_files(request.discovery.table, request.job.unit_bytes)
     told = plan_step(sources, "of the sample planned", pending)
-    units = plan_units(sources, request.options, request.job.unit_bytes, None, executor, told=told)
+    units = plan_units(sources, request.options, request.job.unit_bytes, None, executor, on_progress=told)
     sample = BenchSample(sources, units)
     if not sample.text_bytes:
         raise SourceError("there is no text in the sources", f"file         {sources['path'][0].as_py()}")

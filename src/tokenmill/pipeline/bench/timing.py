@@ -123,7 +123,7 @@ class TimedTokenize:
         builder = PartBuilder(self.job, task, self.limits.with_text)
         limits = self.limits if tokenizer.engine == FAST_ENGINE else self._small_batches()
         for file, documents, encoded in unit_tokens(task, self.job, _TimedEncoder(tokenizer, clock), limits):
-            builder.leave_out(file, documents)
+            builder.skip(file, documents)
             builder.add(file, documents.without_nulls(), encoded)
             if builder.text_bytes >= self.max_bytes:
                 builder.task = msgspec.structs.replace(task, rows=None)  # the planned count is that of the whole unit

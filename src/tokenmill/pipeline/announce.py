@@ -1,0 +1,61 @@
+"""Reports what a run is about to do, before its first unit."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from tokenmill.executors.messages import out_of
+from tokenmill.humanize import count, size
+from tokenmill.pipeline import ranks
+
+if TYPE_CHECKING:
+    from tokenmill.executors.outcomes import Pool
+    from tokenmill.pipeline.context import RunContext
+    from tokenmill.pipeline.request import PrepareRequest
+    from tokenmill.pipeline.resources import Resources
+    from tokenmill.tokenizers.spec import TokenizerSpec
+
+
+def announce(context: RunContext, request: PrepareRequest, resources: Resources, units_done: int, pool: Pool) -> None:
+    """Show the sources, the tokenizer and the workers of a run, of which `units_done` units are done already."""
+    run, spec, say = context.frozen.run, request.job.tokenizer, context.report.say
+    say(f"sources      {count(run.sources, 'file')}, {size(run.source_bytes)}, {count(run.units, 'unit')}")
+    for dataset in request.named.datasets:
+        say(f"dataset      {dataset.title}, {dataset.address}")
+    for note in request.named.notes:
+        say(f"note: {note}")
+    say(f"tokenizer    {spec.name} ({spec.vocabulary_size:,} ids, {spec.dtype}), engine {request.choice.engine}")
+    if request.choice.reason:
+        say(f"note: {request.choice.reason}")
+    say(f"begin token  {_token_text(spec, request.job.begin)}")
+    say(f"end token    {_token_text(spec, request.job.end)}")
+    say(f"workers      {resources.workers}, {size(resources.memory_bytes)} of memory")
+    if context.rank_share is not None:
+        say(f"share        {context.rank_share}; then what others have not done")
+    elif (advice := ranks.advice()) is not None:
+        say(f"note: {advice}")
+    if resources.notice:
+        say(f"note: {resources.notice}")
+    if units_done:
+        say(f"resuming     {out_of(units_done, run.units, 'unit')} there already")
+    if request.discovery.ignored:
+        context.events.log("ignored", **msgspec.structs.asdict(request.discovery.ignored))
+    if pool.room.machine_bytes is None:
+        _announce_cluster(context, pool)
+
+
+def _announce_cluster(context: RunContext, pool: Pool) -> None:
+    capacity = pool.room
+    nodes, processors = count(capacity.machines, "node"), count(capacity.processors, "processor")
+    context.report.say(f"cluster      {nodes}, {processors}")
+    if capacity.machines > 1 and not (context.folder.is_remote and context.has_remote_sources):
+        context.report.say("note: every node has to see the same files at the same paths")
+
+
+def _token_text(spec: TokenizerSpec, token: int | None) -> str:
+    if token is None:
+        return "none"
+    text = next((text for text, number in spec.special_tokens.items() if number == token), "")
+    return f"{token} {text}".rstrip()

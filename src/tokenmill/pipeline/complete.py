@@ -1,0 +1,150 @@
+"""Brings a frozen run to its manifest: checks the parts, drives the missing units, publishes the manifest."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext, suppress
+from typing import TYPE_CHECKING
+
+from tokenmill.errors import StorageError, StoreError
+from tokenmill.pipeline.bad_rows import BadRowBudget
+from tokenmill.pipeline.driver import Driver
+from tokenmill.pipeline.heartbeat import Heartbeat
+from tokenmill.pipeline.inventory import PartInventory
+from tokenmill.pipeline.isolation import Isolation
+from tokenmill.pipeline.manifest import ManifestBuilder
+from tokenmill.pipeline.preflight import check_room
+from tokenmill.pipeline.run_end import record_end
+from tokenmill.pipeline.run_once import FINISHING, run_once
+from tokenmill.pipeline.schedule import CommittedUnits, Schedule
+from tokenmill.store import layout, quarantine
+
+if TYPE_CHECKING:
+    from collections import Counter
+    from collections.abc import Callable, Sequence
+    from contextlib import AbstractContextManager
+
+    import pyarrow as pa
+
+    from tokenmill.executors.outcomes import Executor, Pool
+    from tokenmill.pipeline.context import RunContext
+    from tokenmill.pipeline.request import PrepareOptions
+
+
+class RunCompletion:
+    """One call's work on a frozen run.
+
+    Args:
+        context: The run, its store, and what this call may use.
+        engine: The engine to encode with.
+        options: The options of the call: how many rows may be bad, and which parts to make again.
+    """
+
+    def __init__(self, context: RunContext, engine: str, options: PrepareOptions) -> None:
+        frozen, isolation = context.frozen, Isolation()
+        self._context = context
+        self._manifest = ManifestBuilder(context.folder, frozen.run, frozen.plan, frozen.sources)
+        self._committed = CommittedUnits(context, isolation)
+        self._inventory = PartInventory(
+            context,
+            self._manifest,
+            self._committed,
+            repair=options.repair,
+            retry_quarantine=options.retry_quarantine,
+        )
+        max_bad = options.bad_documents.max_bad
+        self._bad_rows = BadRowBudget(context, self._manifest, isolation, self._committed, max_bad)
+        self._driver = Driver(
+            context,
+            engine,
+            self._manifest,
+            self._committed,
+            Schedule(context, self._committed),
+            isolation,
+            self._inventory,
+            self._bad_rows,
+        )
+
+    @property
+    def engine(self) -> str:
+        """The engine that encodes now."""
+        return self._driver.engine
+
+    @property
+    def seconds(self) -> float:
+        """The time that was spent on units."""
+        return self._driver.seconds
+
+    @property
+    def units_done_before(self) -> int:
+        """How many units have a part that this call has not made."""
+        return len(self._committed.earlier())
+
+    @property
+    def skipped_reasons(self) -> Counter[str]:
+        """How many rows are skipped, for each reason."""
+        return self._manifest.skipped_reasons
+
+    @property
+    def quarantined(self) -> int:
+        """How many rows are in quarantine."""
+        return self._manifest.quarantined
+
+    def complete(
+        self, pool: Pool, check_rows: Callable[[int], None], export_bytes: Sequence[int] | None = None
+    ) -> pa.Table:
+        """Do what is missing and publish the manifest. If that fails, list the rows in quarantine so far.
+
+        Args:
+            pool: Runs the units.
+            check_rows: Called with the number of rows, skipped ones included, before the manifest is published.
+            export_bytes: The bytes per token of each export that follows. The disk has to have room for the parts and
+                for these exports. None skips the check.
+        """
+        context = self._context
+        heartbeat = Heartbeat(context.folder, context.events, pool, context.rank_share, self._committed.progress)
+        with heartbeat, record_end(context.events, heartbeat):
+            try:
+                self._inventory.take_stock(pool)
+                missing = self._committed.missing()
+                if export_bytes is not None:
+                    check_room(context, self.engine, missing, pool, export_bytes)
+                units, workers = context.frozen.run.units, context.workers
+                context.events.log("start", units=units, missing=len(missing), workers=workers, engine=self.engine)
+                while (manifest := self.attempt(pool, check_rows)) is None:
+                    pass
+            except BaseException:
+                with suppress(StoreError, StorageError):  # the first error is the one to report
+                    self._list_quarantine()
+                raise
+        return manifest
+
+    def attempt(self, executor: Executor, check_rows: Callable[[int], None] = lambda _: None) -> pa.Table | None:
+        """Do what is missing and publish the manifest, unless another driver did; None if units are to do again."""
+        self._driver.run(executor)
+        context = self._context
+        with self._manifest_turn() as is_ours:
+            if not is_ours:
+                manifest = layout.require_manifest(context.folder, context.frozen.run)
+                self._manifest.adopt(manifest)
+            elif not self._inventory.collect(executor):
+                return None
+            self._bad_rows.check()
+            check_rows(self._manifest.rows)
+            return self._inventory.publish() if is_ours else manifest
+
+    def _manifest_turn(self) -> AbstractContextManager[bool]:
+        """Yields True if this process should write the manifest, and False if the store has it."""
+        folder, report = self._context.folder, self._context.report
+        if not self._context.is_shared:
+            return nullcontext(not folder.exists(layout.MANIFEST))
+        message = "manifest     another machine is writing it"
+        return run_once(folder, FINISHING, lambda: folder.exists(layout.MANIFEST), lambda: report.pending(message))
+
+    def _list_quarantine(self) -> None:
+        """List the rows in quarantine so far, unless another driver is about to list all of them, or has."""
+        folder, lease = self._context.folder, self._context.folder.lease(FINISHING)
+        try:
+            if (not self._context.is_shared or lease.take()) and not folder.exists(layout.MANIFEST):
+                quarantine.gather(folder, layout.committed_units(folder, self._context.frozen.run.units))
+        finally:
+            lease.release()
