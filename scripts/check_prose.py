@@ -14,9 +14,8 @@ ROOT = Path(__file__).resolve().parents[1]
 PLACES = ("src", "docs", "README.md", "CONTRIBUTING.md", "SECURITY.md", "CODE_OF_CONDUCT.md", ".github")
 SUFFIXES = {".py", ".md", ".toml", ".yml"}
 PHRASES = re.compile(
-    r"\b(whoever|whomever|somebody|nobody|tells? of|told of|is told|are told|(is|are) none"
-    r"|of its own accord|lay down|laid down|by whom|catalogue|licence|normalis\w+|summaris\w+)\b",
-    re.IGNORECASE,
+    r"\b((?i:whoever|whomever|somebody|nobody|tells? of|told of|is told|are told|of its own accord|lay down|laid down"
+    r"|by whom|catalogue|licence|normalis\w+|summaris\w+)|(is|are) none)\b"
 )
 
 

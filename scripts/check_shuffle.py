@@ -36,7 +36,7 @@ from memory import measure
 from synthetic import make_store
 
 import tokenmill
-from tokenmill.humanize import parse_size
+from tokenmill.pipeline.sizes import parse_size
 
 SEED = "7"
 FAILED: list[str] = []

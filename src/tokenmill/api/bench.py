@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tokenmill.executors import progress
-from tokenmill.humanize import parse_size
 from tokenmill.pipeline.bench.options import BenchOptions, parse_worker_counts
 from tokenmill.pipeline.bench.result import BenchResult
 from tokenmill.pipeline.bench.run import run_bench
+from tokenmill.pipeline.sizes import parse_size
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

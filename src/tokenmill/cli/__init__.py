@@ -28,7 +28,8 @@ from tokenmill.cli import (
     verify,
 )
 from tokenmill.errors import is_interrupt
-from tokenmill.system import startup, terminal
+from tokenmill.executors import terminal
+from tokenmill.system import startup
 
 INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}

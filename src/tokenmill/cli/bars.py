@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from rich.cells import cell_len, set_cell_size
 
 from tokenmill.cli.output import NAME_COLUMNS
-from tokenmill.executors import progress
+from tokenmill.executors import progress, terminal
+from tokenmill.executors.terminal import Styled
 from tokenmill.humanize import number
-from tokenmill.system import terminal
-from tokenmill.system.terminal import Styled
 
 EIGHTHS = " \u258f\u258e\u258d\u258c\u258b\u258a\u2589\u2588"
 HEIGHTS = "\u2581\u2582\u2583\u2584\u2585\u2586\u2587\u2588"

@@ -9,9 +9,8 @@ import click
 
 import tokenmill
 from tokenmill.cli import failures, options, output, workers
-from tokenmill.executors import progress
+from tokenmill.executors import progress, terminal
 from tokenmill.humanize import count, duration, number, size
-from tokenmill.system import terminal
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 import click
 
 from tokenmill.cli import options, output
-from tokenmill.executors import progress
+from tokenmill.executors import progress, terminal
 from tokenmill.humanize import count, duration, number, size
-from tokenmill.system import terminal
 
 if TYPE_CHECKING:
     from rich.table import Table

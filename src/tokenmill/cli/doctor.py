@@ -14,9 +14,9 @@ import click
 
 from tokenmill.cli import options
 from tokenmill.errors import INTERRUPTED, UsageError
+from tokenmill.executors import terminal
+from tokenmill.executors.terminal import Styled
 from tokenmill.humanize import duration, size
-from tokenmill.system import terminal
-from tokenmill.system.terminal import Styled
 
 if TYPE_CHECKING:
     from tokenmill.doctor.causes import Finding

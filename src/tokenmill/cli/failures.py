@@ -15,8 +15,9 @@ import msgspec
 
 from tokenmill.cli import hints
 from tokenmill.errors import INTERRUPTED, TokenmillError, exit_code_of
+from tokenmill.executors import terminal
 from tokenmill.humanize import escape_control_characters
-from tokenmill.system import limits, terminal
+from tokenmill.system import limits
 
 STOPPED = "interrupted: what is committed stays; run the same command again to go on"
 BUG = "This is a bug in tokenmill. Run the command again with --debug to see where."

@@ -5,8 +5,8 @@ from __future__ import annotations
 import click
 
 from tokenmill.cli import options
+from tokenmill.executors import terminal
 from tokenmill.humanize import number
-from tokenmill.system import terminal
 
 
 @click.command(

@@ -10,9 +10,8 @@ import click
 import tokenmill
 from tokenmill.cli import options, output
 from tokenmill.errors import UsageError
-from tokenmill.executors import progress
+from tokenmill.executors import progress, terminal
 from tokenmill.humanize import count, escape_control_characters, size
-from tokenmill.system import terminal
 
 if TYPE_CHECKING:
     from tokenmill.store.reader import Store

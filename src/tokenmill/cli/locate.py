@@ -9,8 +9,7 @@ import click
 
 import tokenmill
 from tokenmill.cli import options, output
-from tokenmill.executors import progress
-from tokenmill.system import terminal
+from tokenmill.executors import progress, terminal
 
 if TYPE_CHECKING:
     from tokenmill.api.locate import LocateResult

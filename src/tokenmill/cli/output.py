@@ -7,8 +7,8 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
+from tokenmill.executors import terminal
 from tokenmill.humanize import count, escape_control_characters, wrap
-from tokenmill.system import terminal
 
 Result = TypeVar("Result")
 Line = tuple[str, str]

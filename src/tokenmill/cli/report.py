@@ -9,7 +9,7 @@ import click
 import tokenmill
 from tokenmill.cli import options, output, stats, workers
 from tokenmill.errors import UsageError
-from tokenmill.system import terminal
+from tokenmill.executors import terminal
 
 STANDARD_OUTPUT = "-"
 

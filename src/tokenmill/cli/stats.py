@@ -9,8 +9,8 @@ import click
 
 import tokenmill
 from tokenmill.cli import options, output, workers
+from tokenmill.executors import terminal
 from tokenmill.humanize import count, duration, escape_control_characters, number, size
-from tokenmill.system import terminal
 
 if TYPE_CHECKING:
     from tokenmill.analysis.history import History

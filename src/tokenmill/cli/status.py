@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import click
 
 from tokenmill.cli import options, output
+from tokenmill.executors import terminal
 from tokenmill.humanize import count, duration, number, size
-from tokenmill.system import terminal
 
 if TYPE_CHECKING:
     from tokenmill.api.status import StatusResult

@@ -7,8 +7,8 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
+from tokenmill.executors import terminal
 from tokenmill.humanize import count, duration, escape_control_characters, number, wrap
-from tokenmill.system import terminal
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

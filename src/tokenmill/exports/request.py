@@ -16,7 +16,7 @@ from tokenmill.exports import shards
 from tokenmill.exports.formats import FORMATS, find_format
 from tokenmill.exports.formats.protocol import FormatSpec, Place, Tail
 from tokenmill.exports.job import FIRST_SHARD, ExportJob
-from tokenmill.humanize import parse_size
+from tokenmill.pipeline.sizes import parse_size
 from tokenmill.store import layout
 from tokenmill.store.listed_parts import store_digest
 from tokenmill.tokenizers.spec import TokenizerSpec

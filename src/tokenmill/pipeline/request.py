@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from tokenmill.errors import UsageError
-from tokenmill.humanize import parse_size
 from tokenmill.pipeline import plan
 from tokenmill.pipeline.position import DEFAULT_SECONDS
+from tokenmill.pipeline.sizes import parse_size
 from tokenmill.sources import Discovery, discover
 from tokenmill.sources.documents import ReadOptions
 from tokenmill.sources.named_datasets import ResolvedSources

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from tokenmill.errors import UsageError
 from tokenmill.executors.local import this_machine
 from tokenmill.executors.outcomes import OWN_BYTES
-from tokenmill.humanize import parse_size, size
+from tokenmill.humanize import size
+from tokenmill.pipeline.sizes import parse_size
 from tokenmill.pipeline.units import WorkerLimits, fast_bytes
 from tokenmill.system import machine
 
