@@ -127,6 +127,6 @@ def test_parts_of_another_text_that_come_with_their_manifest(tmp_path: Path) -> 
 
 def test_a_manifest_of_format_5_names_no_run(tmp_path: Path) -> None:
     """A store of format 5 is read as it is."""
-    out = shutil.copytree(Path(__file__).parent / "data" / "store-format-5", tmp_path / "old")
+    out = shutil.copytree(Path(__file__).parents[1] / "data" / "store-format-5", tmp_path / "old")
     assert tokenmill.status(str(out)).state == "complete"
     tokenmill.verify(str(out))
