@@ -70,9 +70,10 @@ from tokenmill.pipeline.units import WorkerLimits
 from tokenmill.sources.documents import Slices
 from tokenmill.sources.parquet_footer import PackedFooter
 from tokenmill.storage import folder_at
-from tokenmill.store import event_log, layout
+from tokenmill.store import event_log, layout, tables
 from tokenmill.store.job import Job
 from tokenmill.store.part import PartContent, PartSummary, write_part
+from tokenmill.store.run import require_run
 
 MAX_SECONDS = 120.0
 MAX_BYTES = 2e9
@@ -131,7 +132,7 @@ def run(sources: str, store: str, workers: str, tokenizer: str, on: str) -> dict
 def execute(executor: Executor, store: str, terms: RetryPolicy) -> dict[str, Any]:
     """Give out the units of a store's plan, and count what comes back."""
     folder = folder_at(store)
-    frozen = load_existing(folder, layout.require_run(folder))
+    frozen = load_existing(folder, require_run(folder))
     units = frozen.run.units
     seen = np.zeros(units, np.bool_)
     started = time.perf_counter()
@@ -182,13 +183,13 @@ def write_wide(store: str, units: str) -> dict[str, Any]:
         details = [unit.to_bytes(8, "little") + kept[unit % len(kept)] for unit in range(first, first + WIDE_UNITS)]
         pieces.append(Slices(start, start + WIDE_GROUPS, text_bytes, rows, details))
     folder = folder_at(store)
-    folder.publish_new(WIDE, layout.table_bytes(planning.build_plan(pieces, 64 << 20, None)))
+    folder.publish_new(WIDE, tables.table_bytes(planning.build_plan(pieces, 64 << 20, None)))
     return {"files": len(pieces), "plan_bytes": folder.size(WIDE)}
 
 
 def read_wide(store: str, units: str) -> dict[str, Any]:
     """Read that plan, and make the tasks of its units."""
-    plan = layout.read_table(folder_at(store), WIDE, schema=layout.PLAN_SCHEMA)
+    plan = tables.read_table(folder_at(store), WIDE, schema=tables.PLAN_SCHEMA)
     files = len(plan) // WIDE_UNITS
     paths = [f"s3://bucket/{number:05d}.parquet" for number in range(files)]
     columns = {"path": paths, "kind": ["parquet"] * files, "size": [2 << 30] * files, "fingerprint": ["none"] * files}
@@ -208,7 +209,7 @@ def write_corpus(directory: str, units: int) -> None:
 def make_parts(store: str, missing: int, workers: int) -> None:
     """Make the parts of a frozen run, but for some units, and the log, as an interrupted run would have left them."""
     folder = folder_at(store)
-    run = layout.require_run(folder)
+    run = require_run(folder)
     left_out = set(np.linspace(0, run.units - 1, missing).astype(int).tolist())
     units = [unit for unit in range(run.units) if unit not in left_out]
     chunks = [units[start : start + 2000] for start in range(0, len(units), 2000)]

@@ -12,9 +12,10 @@ import numpy as np
 import pyarrow as pa
 
 from tokenmill.storage import folder_at
-from tokenmill.store import layout
+from tokenmill.store import layout, tables
 from tokenmill.store.job import Job
 from tokenmill.store.part import PartContent, PartSummary, write_part
+from tokenmill.store.run import Run
 from tokenmill.tokenizers.engines.tiktoken import format_ranks
 from tokenmill.tokenizers.spec import TokenizerSpec
 
@@ -61,26 +62,26 @@ def make_store(directory: str, tokens: int, vocabulary_size: int = END + 1) -> i
         "stop": numbers % PARTS_IN_SOURCE + 1,
         "text_bytes": np.full(parts, PART_TOKENS * 4),
         "rows": np.full(parts, PART_TOKENS),  # far more than there are, as if all others were null
-        layout.DETAIL: pa.nulls(parts, pa.large_binary()),
+        tables.DETAIL: pa.nulls(parts, pa.large_binary()),
     }
-    plan = pa.table([columns[field.name] for field in layout.PLAN_SCHEMA], schema=layout.PLAN_SCHEMA)
-    tables = {layout.SOURCES: layout.table_bytes(table), layout.PLAN: layout.table_bytes(plan)}
-    for name, data in tables.items():
+    plan = pa.table([columns[field.name] for field in tables.PLAN_SCHEMA], schema=tables.PLAN_SCHEMA)
+    contents = {layout.SOURCES: tables.table_bytes(table), layout.PLAN: tables.table_bytes(plan)}
+    for name, data in contents.items():
         with folder.publish(name) as file:
             file.write(data)
-    run = layout.Run(
+    run = Run(
         job=job,
         units=parts,
         sources=sources,
         source_bytes=sources,
         text_bytes=parts * PART_TOKENS * 4,
-        sources_sha256=hashlib.sha256(tables[layout.SOURCES]).hexdigest(),
-        plan_sha256=hashlib.sha256(tables[layout.PLAN]).hexdigest(),
+        sources_sha256=hashlib.sha256(contents[layout.SOURCES]).hexdigest(),
+        plan_sha256=hashlib.sha256(contents[layout.PLAN]).hexdigest(),
         engine="none",
         versions={},
     )
     layout.publish_json(folder, layout.RUN, run)
-    layout.publish_table(folder, layout.MANIFEST, layout.manifest_columns([*map(layout.manifest_row, summaries)]))
+    tables.publish_table(folder, layout.MANIFEST, tables.manifest_columns([*map(tables.manifest_row, summaries)]))
     return sum(summary.documents for summary in summaries)
 
 

@@ -41,7 +41,7 @@ from tokenmill.pipeline.split_sources import plan_units
 from tokenmill.sources import discover, files_between, with_identities
 from tokenmill.sources.documents import ReadOptions, Slice
 from tokenmill.storage import folder_at
-from tokenmill.store import layout
+from tokenmill.store import layout, tables
 from tokenmill.store.part import PartContent, PartSummary, SkippedRow, open_part, write_part
 from tokenmill.tokenizers.engines.gigatoken import GigatokenEngine
 from tokenmill.tokenizers.engines.protocol import Encoded
@@ -246,20 +246,20 @@ def test_a_plan_is_read_as_it_was_written(
     tmp_path: Path, corpus: list[str], monkeypatch: pytest.MonkeyPatch, group_units: int
 ) -> None:
     """However many units are read at a time, slices, whole sources and what is not known come back, in every task."""
-    monkeypatch.setattr(layout, "PLAN_GROUP_UNITS", group_units)
+    monkeypatch.setattr(tables, "PLAN_GROUP_UNITS", group_units)
     (tmp_path / "in/lines.jsonl").write_text('{"text": "one"}\n' * 100)
     for number in range(4):
         (tmp_path / f"in/small-{number}.txt").write_text("small")
     sources = with_identities(discover([*corpus, str(tmp_path / "in/lines.jsonl"), f"{tmp_path}/in/*.txt"]).table)
     with LocalExecutor() as executor:
         plan = plan_units(sources, ReadOptions(), 300, None, executor.start(1))
-    data = layout.table_bytes(plan)
+    data = tables.table_bytes(plan)
     folder = folder_at(str(tmp_path))
     folder.publish_new(layout.PLAN, data)
     run = SimpleNamespace(sources=len(sources), plan_sha256=hashlib.sha256(data).hexdigest())
-    found = layout.read_plan(folder, run)
+    found = tables.read_plan(folder, run)
     assert found.equals(plan)
-    assert np.array_equal(layout.read_planned_bytes(folder, run), plan["text_bytes"].to_numpy())
+    assert np.array_equal(tables.read_planned_bytes(folder, run), plan["text_bytes"].to_numpy())
     tasks = list(planning.tasks(found, sources, range(len(plan))))
     assert {task.files[0].kind for task in tasks} == {"parquet", "jsonl", "text"}
     for task, row in zip(tasks, plan.to_pylist(), strict=True):

@@ -19,7 +19,7 @@ from tokenmill.sources.documents import ReadOptions, Slice, SourceFile
 from tokenmill.storage import folder_at
 from tokenmill.storage.addresses import FileInfo
 from tokenmill.storage.range_file import RangeFile
-from tokenmill.store import layout
+from tokenmill.store import layout, tables
 
 TEXTS = [f"document {number}: " + "grüße, 世界 " * (number % 7) for number in range(200)]
 ARRAYS = {
@@ -141,8 +141,8 @@ def test_the_plan_of_many_files_alike_can_be_read(tmp_path: Path) -> None:
     plan = planning.build_plan([sources.split_file(file, ReadOptions(), 1)] * 100, 1, None)
     folder = folder_at(str(tmp_path / "store"))
     folder.create()
-    layout.publish_table(folder, layout.PLAN, plan)
-    assert layout.read_table(folder, layout.PLAN).equals(plan)
+    tables.publish_table(folder, layout.PLAN, plan)
+    assert tables.read_table(folder, layout.PLAN).equals(plan)
 
 
 def test_what_is_kept_is_a_few_bytes_for_each_row_group(tmp_path: Path) -> None:

@@ -18,8 +18,10 @@ from tests.support.corpora import SMALL_JSON, SMALL_TIKTOKEN, part_bytes, write_
 from tokenmill import errors
 from tokenmill.pipeline.source_changes import compare_sources
 from tokenmill.storage import folder_at
-from tokenmill.store import layout
+from tokenmill.store import layout, tables
+from tokenmill.store.mismatch import MismatchRecord, publish_mismatch
 from tokenmill.store.part import PartContent, open_part, write_part
+from tokenmill.store.run import require_run
 
 pytestmark = pytest.mark.timeout(240)
 ROW_GROUP = 50
@@ -220,7 +222,7 @@ def test_a_store_stays_suspect_until_every_part_is_confirmed(tmp_path: Path) -> 
     prepare(source, tmp_path / "right", tokenizer=SMALL_JSON, eot=None, engine="tokenizers")
     # As a kill leaves it, whether the sample has met the document or not: recorded, and nothing confirmed.
     shutil.rmtree(out / layout.RECHECKED, ignore_errors=True)
-    layout.publish_mismatch(folder_at(str(out)), layout.MismatchRecord("gigatoken", "a document"))
+    publish_mismatch(folder_at(str(out)), MismatchRecord("gigatoken", "a document"))
     with pytest.raises(errors.IncompleteStore, match="failed an audit"):
         tokenmill.open(str(out))
     prepare(source, out, tokenizer=SMALL_JSON, eot=None)
@@ -458,7 +460,7 @@ def test_a_repaired_source_costs_its_own_units(tmp_path: Path) -> None:
     again = prepare([str(path) for path in paths], tmp_path / "out", **options)
     prepare([str(path) for path in paths], tmp_path / "fresh", **options)
     assert part_bytes(tmp_path / "out") == part_bytes(tmp_path / "fresh")
-    plan = layout.read_plan(folder_at(str(tmp_path / "out")), layout.require_run(folder_at(str(tmp_path / "out"))))
+    plan = tables.read_plan(folder_at(str(tmp_path / "out")), require_run(folder_at(str(tmp_path / "out"))))
     own = int((plan["source"].to_numpy() == 1).sum())
     assert again.units_done_now <= own
     tokenmill.verify(str(tmp_path / "out"), all=True)

@@ -18,6 +18,7 @@ from tests.support.small_stores import prepare
 from tokenmill import errors
 from tokenmill.storage import folder_at
 from tokenmill.store import layout
+from tokenmill.store.mismatch import MismatchRecord, publish_mismatch
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -62,9 +63,7 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, word in (("out", "documents"), ("other", "sentences")):
         source = write_lines(base / "in" / f"{name}.jsonl", word)
         prepare(source, base / name, **OPTIONS)
-        layout.publish_mismatch(
-            folder_at(str(base / name)), layout.MismatchRecord("gigatoken", f"a document of {name}")
-        )
+        publish_mismatch(folder_at(str(base / name)), MismatchRecord("gigatoken", f"a document of {name}"))
         prepare(source, base / name, **OPTIONS)
     return base
 

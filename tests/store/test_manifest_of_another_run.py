@@ -17,7 +17,8 @@ from tests.support.corpora import part_bytes
 from tests.support.small_stores import UNITS, prepare, write_source
 from tokenmill import errors
 from tokenmill.storage import folder_at
-from tokenmill.store import layout
+from tokenmill.store import layout, tables
+from tokenmill.store.run import require_run
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -92,8 +93,8 @@ def test_a_manifest_names_the_run_after_a_source_was_touched(out: Path) -> None:
     source = out.parent / "in/out.parquet"
     os.utime(source, ns=(1, 1))
     assert prepare(str(source), out).units_done_now == 0
-    run = layout.require_run(folder_at(str(out)))
-    stated = json.loads(pq.read_schema(out / layout.MANIFEST).metadata[layout.MANIFEST_RUN])
+    run = require_run(folder_at(str(out)))
+    stated = json.loads(pq.read_schema(out / layout.MANIFEST).metadata[tables.MANIFEST_RUN])
     assert stated == {"job": run.job.digest(), "plan": run.plan_sha256, "sources": run.sources_sha256}
     assert "complete" in (out / "log.jsonl").read_text()
     tokenmill.verify(str(out))
@@ -127,6 +128,6 @@ def test_parts_of_another_text_that_come_with_their_manifest(tmp_path: Path) -> 
 
 def test_a_manifest_of_format_5_names_no_run(tmp_path: Path) -> None:
     """A store of format 5 is read as it is."""
-    out = shutil.copytree(Path(__file__).parent / "data" / "store-format-5", tmp_path / "old")
+    out = shutil.copytree(Path(__file__).parents[1] / "data" / "store-format-5", tmp_path / "old")
     assert tokenmill.status(str(out)).state == "complete"
     tokenmill.verify(str(out))

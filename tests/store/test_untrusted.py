@@ -33,8 +33,9 @@ from tokenmill.pipeline.freeze import load_existing  # noqa: E402
 from tokenmill.storage import Folder, folder_at, stat  # noqa: E402
 from tokenmill.storage.untrusted.malformed import MalformedDataError  # noqa: E402
 from tokenmill.storage.untrusted.tables import read_batch, read_parquet  # noqa: E402
-from tokenmill.store import layout  # noqa: E402
+from tokenmill.store import tables  # noqa: E402
 from tokenmill.store.part import MAX_INT64, PartContent, PartSummary, SkippedRow, open_part, part_name, write_part  # noqa: E402
+from tokenmill.store.run import require_run  # noqa: E402
 
 pytestmark = pytest.mark.timeout(60)
 FILES = [
@@ -64,7 +65,7 @@ def store(base: Path, tmp_path: Path) -> Path:
 def use(directory: Path) -> None:
     """Look at a store in every way that starts no worker."""
     folder = folder_at(str(directory))
-    load_existing(folder, layout.require_run(folder))
+    load_existing(folder, require_run(folder))
     tokenmill.status(str(directory))
     opened = tokenmill.open(str(directory))
     opened.document(0)
@@ -252,9 +253,9 @@ def test_a_plan_of_a_million_units_in_a_few_bytes_is_refused(store: Path) -> Non
         field.name: pa.nulls(3_000_000, field.type)
         if field.name == "detail"
         else np.zeros(3_000_000, field.type.to_pandas_dtype())
-        for field in layout._SCHEMAS["plan.parquet"]
+        for field in tables._SCHEMAS["plan.parquet"]
     }
-    (store / "plan.parquet").write_bytes(packed(pa.table(columns, schema=layout._SCHEMAS["plan.parquet"])))
+    (store / "plan.parquet").write_bytes(packed(pa.table(columns, schema=tables._SCHEMAS["plan.parquet"])))
     edit_run(store, lambda run: run.update(units=3_000_000))
     with pytest.raises(CorruptStore, match=r"plan\.parquet is damaged"):
         use(store)
@@ -286,7 +287,7 @@ def test_tables_fit_each_other(store: Path, name: str, column: str, value: objec
     changed = (
         pa.array(values, pa.string()).dictionary_encode() if column == "kind" else pa.array(values, table[column].type)
     )
-    layout.publish_table(folder_at(str(store)), path.name, table.set_column(place, column, changed))
+    tables.publish_table(folder_at(str(store)), path.name, table.set_column(place, column, changed))
     edit_run(store, lambda _: None)
     with pytest.raises(CorruptStore, match="damaged"):
         use(store)
@@ -294,8 +295,8 @@ def test_tables_fit_each_other(store: Path, name: str, column: str, value: objec
 
 def test_a_table_without_rows_is_read() -> None:
     """A store of nothing has tables of nothing."""
-    empty = layout.MANIFEST_SCHEMA.empty_table()
-    assert read_parquet(packed(empty), layout.MANIFEST_SCHEMA).equals(empty)
+    empty = tables.MANIFEST_SCHEMA.empty_table()
+    assert read_parquet(packed(empty), tables.MANIFEST_SCHEMA).equals(empty)
 
 
 def test_tables_have_their_columns(store: Path) -> None:
@@ -304,7 +305,7 @@ def test_tables_have_their_columns(store: Path) -> None:
         pq.read_table(store / "manifest.parquet").drop_columns(["tokens"]),
         pa.table({"unit": ["a"]}),
     ):
-        layout.publish_table(folder_at(str(store)), "manifest.parquet", changed)
+        tables.publish_table(folder_at(str(store)), "manifest.parquet", changed)
         with pytest.raises(CorruptStore, match="its columns are"):
             use(store)
 
@@ -455,10 +456,10 @@ def rewrite_part(directory: Path, change: Callable[[PartContent], PartContent]) 
 
 def list_part(folder: Folder, written: PartSummary) -> None:
     """The manifest with another row for part 0."""
-    before = layout.read_table(folder, "manifest.parquet")
-    row = layout.manifest_columns([layout.manifest_row(written)])
-    row = row.append_column("bytes", pa.array([folder.size(part_name(0))], pa.int64())).cast(layout.MANIFEST_SCHEMA)
-    layout.publish_manifest(folder, layout.require_run(folder), pa.concat_tables([row, before.slice(1)]))
+    before = tables.read_table(folder, "manifest.parquet")
+    row = tables.manifest_columns([tables.manifest_row(written)])
+    row = row.append_column("bytes", pa.array([folder.size(part_name(0))], pa.int64())).cast(tables.MANIFEST_SCHEMA)
+    tables.publish_manifest(folder, require_run(folder), pa.concat_tables([row, before.slice(1)]))
 
 
 def test_verify_finds_tokens_that_no_vocabulary_has(store: Path) -> None:
@@ -489,7 +490,7 @@ def test_an_export_that_is_resumed_keeps_to_its_store(store: Path, column: str, 
     table = pq.read_table(state / "plan.parquet")
     changed = pa.array([value, *table[column].to_pylist()[1:]], table[column].type)
     place = table.column_names.index(column)
-    layout.publish_table(folder_at(str(state)), "plan.parquet", table.set_column(place, column, changed))
+    tables.publish_table(folder_at(str(state)), "plan.parquet", table.set_column(place, column, changed))
     (state / "manifest.parquet").unlink()
     shutil.rmtree(state / "shards")
     (state / "shards").mkdir()

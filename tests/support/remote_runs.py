@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 
 from tests.support.corpora import SMALL_TIKTOKEN
 from tests.support.servers.seaweed import S3Server
-from tokenmill.store import layout
+from tokenmill.store import tables
 
 WAIT_SECONDS = 60.0
 """The longest that a command may take."""
@@ -142,8 +142,8 @@ def results(files: Mapping[str, bytes]) -> dict[str, bytes]:
 def _without_sources(manifest: bytes) -> bytes:
     """A manifest that does not name the checksum of the sources."""
     table = pq.read_table(pa.BufferReader(manifest))
-    stated = {**json.loads(table.schema.metadata[layout.MANIFEST_RUN]), "sources": ""}
-    return layout.table_bytes(table.replace_schema_metadata({layout.MANIFEST_RUN: json.dumps(stated)}))
+    stated = {**json.loads(table.schema.metadata[tables.MANIFEST_RUN]), "sources": ""}
+    return tables.table_bytes(table.replace_schema_metadata({tables.MANIFEST_RUN: json.dumps(stated)}))
 
 
 def differences(files: Mapping[str, bytes], expected: Mapping[str, bytes]) -> list[str]:

@@ -18,7 +18,7 @@ from tokenmill.pipeline.freeze import load_existing
 from tokenmill.pipeline.units import WorkerLimits
 from tokenmill.pipeline.verify import Verify
 from tokenmill.storage import folder_at
-from tokenmill.store import layout
+from tokenmill.store.run import require_run
 from tokenmill.tokenizers import white_space
 from tokenmill.tokenizers.engines.gigatoken import GigatokenEngine
 from tokenmill.tokenizers.engines.protocol import CannotEncode, Encoded, Tokens, text_buffers
@@ -58,7 +58,7 @@ def test_verify_names_a_stored_document_that_the_reference_cannot_encode(
     source = write_parquet(tmp_path / "a.parquet", ["one", "hard", "two"])
     tokenmill.prepare(source, tokenizer=SMALL_TIKTOKEN, out=str(tmp_path / "out"), eot=END, workers=1)
     folder = folder_at(str(tmp_path / "out"))
-    run = layout.require_run(folder)
+    run = require_run(folder)
     frozen = load_existing(folder, run)
     encode = TiktokenEngine._encode_one
 

@@ -14,10 +14,10 @@ from tokenmill.analysis.lengths import Counts, LengthCounts
 from tokenmill.errors import CorruptStore
 from tokenmill.pipeline.position import Position
 from tokenmill.storage import folder_at, prefetch_map
-from tokenmill.store import layout
 from tokenmill.store.job import Job
 from tokenmill.store.listed_parts import ListedParts
 from tokenmill.store.part import PartContent, PartSummary
+from tokenmill.store.run import read_vocabulary
 from tokenmill.tokenizers.token_bytes import token_bytes_lookup
 
 # Few enough tokens to stay in the processor's cache while they are counted.
@@ -170,7 +170,7 @@ def load_token_sizes(directory: str, job: Job) -> TokenSizes:
     key = (directory, job.digest())
     if key not in _token_sizes:
         _token_sizes.clear()
-        lookup = token_bytes_lookup(job.tokenizer, layout.read_vocabulary(folder_at(directory), job.tokenizer))
+        lookup = token_bytes_lookup(job.tokenizer, read_vocabulary(folder_at(directory), job.tokenizer))
         sizes = np.array([len(lookup(token)) for token in range(job.tokenizer.vocabulary_size)], np.int64)
         frame_bytes = sum(int(sizes[token]) for token in (job.begin, job.end) if token is not None)
         _token_sizes[key] = TokenSizes(sizes, frame_bytes)

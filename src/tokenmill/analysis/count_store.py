@@ -33,8 +33,9 @@ from tokenmill.executors.messages import work_failed
 from tokenmill.executors.outcomes import Died, Done, Failed, Item, Value
 from tokenmill.humanize import size
 from tokenmill.pipeline.plan import tasks
-from tokenmill.store import layout
+from tokenmill.store import tables
 from tokenmill.store.listed_parts import ListedParts
+from tokenmill.store.run import Run, read_vocabulary
 from tokenmill.tokenizers.token_bytes import token_bytes_lookup
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ class StoreCounter:
     """Counts one complete store. Document hashes go to files in `scratch`."""
 
     folder: Folder
-    run: layout.Run
+    run: Run
     manifest: pa.Table
     sources: pa.Table
     fan_out: FanOut
@@ -108,7 +109,7 @@ class StoreCounter:
     def _count_column(self, column: str) -> ValueCounts:
         """Count tokens by the values of a column. Units are merged in order, so that folding is deterministic."""
         function = CountValues(self.folder.root, self.run.job, self._parts, column, BATCH_BYTES)
-        remaining = tasks(layout.read_plan(self.folder, self.run), self.sources, range(self.run.units))
+        remaining = tasks(tables.read_plan(self.folder, self.run), self.sources, range(self.run.units))
         counts, is_reported = ValueCounts(), False
         self.fan_out.begin(f"by {column}", int(self._tokens.sum()))
         while batch := list(islice(remaining, UNITS_PER_BATCH * self.resources.workers)):
@@ -142,7 +143,7 @@ class StoreCounter:
         """The statistics of what was counted. Needs no workers."""
         totals, spec = self._totals, self.run.job.tokenizer
         tokens, text_bytes, byte_exact = totals.token_count, totals.text_bytes, totals.byte_exact
-        lookup = token_bytes_lookup(spec, layout.read_vocabulary(self.folder, spec))
+        lookup = token_bytes_lookup(spec, read_vocabulary(self.folder, spec))
         return Statistics(
             directory=self.folder.root,
             documents=totals.document_count,

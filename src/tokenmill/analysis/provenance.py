@@ -14,6 +14,7 @@ from tokenmill.analysis.count_parts import OTHER_REASONS
 from tokenmill.analysis.statistics import BadRowReason, Provenance, SkippedRows
 from tokenmill.errors import StoreError
 from tokenmill.store import layout, quarantine
+from tokenmill.store.run import Run
 
 if TYPE_CHECKING:
     from tokenmill.storage import Folder
@@ -40,7 +41,7 @@ def _ranked(reasons: Counter[str]) -> dict[str, int]:
     return {**top, OTHER_REASONS: top.get(OTHER_REASONS, 0) + rest} if rest else top
 
 
-def provenance(folder: Folder, run: layout.Run) -> Provenance:
+def provenance(folder: Folder, run: Run) -> Provenance:
     """The job, versions and checksums of a store."""
     job, spec = run.job, run.job.tokenizer
     checksums = {

@@ -24,7 +24,8 @@ from tokenmill.humanize import size
 from tokenmill.pipeline.preflight import export_token_bytes, too_small
 from tokenmill.pipeline.resources import Resources, plan_resources
 from tokenmill.storage import Folder, folder_at
-from tokenmill.store import layout
+from tokenmill.store import tables
+from tokenmill.store.run import require_run
 
 TOKENS_PER_WORKER = 4_000_000
 """With less to write for each, another worker is not worth its start."""
@@ -68,7 +69,7 @@ def export(  # noqa: PLR0913 - the options of the command, by their names
     new export is refused first, unless `force` is set.
     """
     words = ExportOptions(val, shuffle, shard_tokens, tail, end_token, dtype, sequence_tokens, name)
-    request = make_export_request(to, words, layout.require_run(folder_at(directory)).job.tokenizer)
+    request = make_export_request(to, words, require_run(folder_at(directory)).job.tokenizer)
     with open_executor(on, PRELOAD, executor, reporter) as (pool, report):
         return export_store(directory, out, request, ExportLimits(workers, memory, force), report, pool)
 
@@ -93,8 +94,8 @@ def export_store(  # noqa: PLR0913, PLR0917 - what, where to, how, by whom
     """Export a store as asked."""
     started = time.monotonic()
     store = folder_at(directory)
-    run = layout.require_run(store)
-    manifest = layout.require_manifest(store, run)
+    run = require_run(store)
+    manifest = tables.require_manifest(store, run)
     job, notices = make_job(request, run, manifest)
     tokens = int(manifest["tokens"].to_numpy().sum())
     means = plan_resources(

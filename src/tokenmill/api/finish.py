@@ -14,7 +14,9 @@ from tokenmill.pipeline.finish import refuse_missing_parts, write_manifest
 from tokenmill.pipeline.freeze import refuse_old_format
 from tokenmill.pipeline.request import BadDocumentPolicy
 from tokenmill.storage import folder_at
-from tokenmill.store import layout
+from tokenmill.store import layout, tables
+from tokenmill.store.mismatch import refuse_suspect
+from tokenmill.store.run import require_run
 from tokenmill.store.run_state import manifest_totals
 
 PRELOAD = ("tokenmill.pipeline.tokenize",)
@@ -49,8 +51,8 @@ def finish(  # noqa: PLR0913 - the options of the command, by their names
     started = time.monotonic()
     folder = folder_at(directory)
     refuse_export(folder)
-    run = layout.require_run(folder)
-    layout.refuse_suspect(folder, run)
+    run = require_run(folder)
+    refuse_suspect(folder, run)
     is_written = False
     if not folder.exists(layout.MANIFEST):
         refuse_old_format(folder, run)
@@ -58,7 +60,7 @@ def finish(  # noqa: PLR0913 - the options of the command, by their names
         with open_executor(on, PRELOAD, executor, reporter) as session:
             is_written = write_manifest(folder, run, max_bad_fraction, workers, session)
         layout.remove_stale_temporaries(folder)
-    totals = manifest_totals(layout.require_manifest(folder, run))
+    totals = manifest_totals(tables.require_manifest(folder, run))
     return FinishResult(
         directory=folder.root,
         units=run.units,

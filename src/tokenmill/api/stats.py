@@ -17,7 +17,8 @@ from tokenmill.executors.outcomes import Pool
 from tokenmill.executors.session import LOCAL, open_executor
 from tokenmill.pipeline.resources import plan_resources
 from tokenmill.storage import folder_at
-from tokenmill.store import layout
+from tokenmill.store import tables
+from tokenmill.store.run import require_run
 
 if TYPE_CHECKING:
     from tokenmill.executors import progress
@@ -41,12 +42,12 @@ def stats(  # noqa: PLR0913 - the options of the command, by their names
     takes up to 36 bytes per document in the directory for temporary files, which are removed at the end.
     """
     folder = folder_at(directory)
-    run = layout.require_run(folder)
+    run = require_run(folder)
     if run.job.tokenizer.vocabulary_size > MAX_IDS:
         raise UsageError(f"a vocabulary of {run.job.tokenizer.vocabulary_size:,} ids is too large to be counted")
     columns = list(dict.fromkeys([by] if isinstance(by, str) else by))
-    manifest = layout.require_manifest(folder, run)
-    sources = layout.read_sources(folder, run)
+    manifest = tables.require_manifest(folder, run)
+    sources = tables.read_sources(folder, run)
     with (
         tempfile.TemporaryDirectory(prefix="tokenmill-census-", ignore_cleanup_errors=True) as scratch,
         open_executor(LOCAL, PRELOAD, executor, reporter) as (pool, report),

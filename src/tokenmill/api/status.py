@@ -6,8 +6,9 @@ import msgspec
 
 from tokenmill.exports.state import export_states
 from tokenmill.storage import folder_at
-from tokenmill.store import layout
+from tokenmill.store import tables
 from tokenmill.store.heartbeats import EndRecord
+from tokenmill.store.run import require_run
 from tokenmill.store.run_state import RunWatcher, manifest_totals
 
 LOCAL_SECONDS = 1.0
@@ -62,7 +63,7 @@ class StatusWatch:
     def __init__(self, directory: str) -> None:
         folder = folder_at(directory)
         self.interval_seconds = REMOTE_SECONDS if folder.is_remote else LOCAL_SECONDS
-        self._watcher = RunWatcher(folder, layout.require_run(folder))
+        self._watcher = RunWatcher(folder, require_run(folder))
         self._exports: dict[str, str] | None = None
 
     def read(self) -> StatusResult:
@@ -71,7 +72,7 @@ class StatusWatch:
         state = self._watcher.read()
         active, latest, is_running = state.active, state.latest, state.name == "running"
         is_complete = state.name in ("complete", "damaged")
-        totals = manifest_totals(layout.require_manifest(folder, run)) if is_complete else {}
+        totals = manifest_totals(tables.require_manifest(folder, run)) if is_complete else {}
         bytes_per_second = sum(driver.bytes_per_second for driver in active) if is_running else None
         bytes_left = run.text_bytes - state.planned_bytes_done
         return StatusResult(

@@ -22,8 +22,9 @@ from tokenmill.pipeline.resources import Resources, plan_resources
 from tokenmill.pipeline.verify import Verify
 from tokenmill.pipeline.verify_store import Checks, check_store
 from tokenmill.storage import Folder, folder_at
-from tokenmill.store import layout
+from tokenmill.store import tables
 from tokenmill.store.listed_parts import store_digest
+from tokenmill.store.run import read_run, require_run
 from tokenmill.store.run_state import manifest_totals
 from tokenmill.tokenizers.tokenizer import REFERENCES
 
@@ -63,13 +64,13 @@ def verify(  # noqa: PLR0913 - the options of the command, by their names
     check_executor(on)
     started = time.monotonic()
     folder = folder_at(directory)
-    if layout.read_run(folder) is None and (export := read_frozen(folder)) is not None:
+    if read_run(folder) is None and (export := read_frozen(folder)) is not None:
         with open_executor(on, PRELOAD, executor, reporter) as (pool, report):
             files, notices = _verify_export(folder, export, workers, pool, report)
         seconds = round(time.monotonic() - started, 3)
         return VerifyResult(folder.root, 0, 0, 0, 0, {export.job.format: files}, seconds, notices)
-    run = layout.require_run(folder)
-    manifest = layout.require_manifest(folder, run)
+    run = require_run(folder)
+    manifest = tables.require_manifest(folder, run)
     frozen = load_existing(folder, run)
     modules = worker_modules(REFERENCES[run.job.tokenizer.kind].name)
     with open_executor(on, modules, executor, reporter) as (pool, report):

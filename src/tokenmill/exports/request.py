@@ -17,8 +17,8 @@ from tokenmill.exports.formats import FORMATS, find_format
 from tokenmill.exports.formats.protocol import FormatSpec, Place, Tail
 from tokenmill.exports.job import FIRST_SHARD, ExportJob
 from tokenmill.pipeline.sizes import parse_size
-from tokenmill.store import layout
 from tokenmill.store.listed_parts import store_digest
+from tokenmill.store.run import Run
 from tokenmill.tokenizers.spec import TokenizerSpec
 
 LARGEST_IDS = {"uint16": 1 << 16, "int32": 1 << 31, "uint32": 1 << 32}
@@ -88,7 +88,7 @@ def make_export_request(to: str, words: ExportOptions, tokenizer: TokenizerSpec)
     return request
 
 
-def make_job(request: ExportRequest, run: layout.Run, manifest: pa.Table) -> tuple[ExportJob, list[str]]:
+def make_job(request: ExportRequest, run: Run, manifest: pa.Table) -> tuple[ExportJob, list[str]]:
     """The job for a store, and what a person should know of it."""
     words, traits = request.words, request.traits
     tokens, documents = (int(np.sum(manifest[name].to_numpy())) for name in ("tokens", "documents"))

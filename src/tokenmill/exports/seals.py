@@ -12,7 +12,7 @@ from tokenmill.exports.job import anew
 from tokenmill.storage import Folder
 from tokenmill.storage.untrusted.malformed import MalformedDataError, decode
 from tokenmill.storage.untrusted.tables import read_parquet
-from tokenmill.store import layout
+from tokenmill.store import tables
 
 EXPORT_AGAIN = "Run the same `tokenmill export` again: it writes what is missing."
 WRITE_AGAIN = "Remove the file, then run the same `tokenmill export` again: it writes what is missing."
@@ -29,7 +29,7 @@ class Seal(msgspec.Struct, frozen=True):
 def publish_sealed(folder: Folder, name: str, table: pa.Table, key: bytes, export: str) -> None:
     """Publish a table with a seal under this key of its metadata."""
     seal = msgspec.json.encode(Seal(export, _checksum(table, key)))
-    layout.publish_table(folder, name, table.replace_schema_metadata({**(table.schema.metadata or {}), key: seal}))
+    tables.publish_table(folder, name, table.replace_schema_metadata({**(table.schema.metadata or {}), key: seal}))
 
 
 def read_sealed(folder: Folder, name: str, schema: pa.Schema, key: bytes, export: str) -> pa.Table:

@@ -6,7 +6,7 @@ from tokenmill.exports import records
 from tokenmill.exports.job import MANIFEST, PLAN, exports_in
 from tokenmill.exports.shards import SCHEMA
 from tokenmill.storage import Folder, folder_at
-from tokenmill.store import layout
+from tokenmill.store import tables
 
 
 def export_states(store: Folder) -> dict[str, str]:
@@ -19,5 +19,5 @@ def _state(export: Folder) -> str:
         return "complete"
     if not export.exists(PLAN):
         return "not planned yet"
-    shards = len(layout.read_table(export, PLAN, schema=SCHEMA))
+    shards = len(tables.read_table(export, PLAN, schema=SCHEMA))
     return f"{records.committed(export, shards).sum():,} of {shards:,} shards"

@@ -11,8 +11,9 @@ from tokenmill.exports.sort_documents import chunks
 from tokenmill.exports.verify import CheckByteRange, CheckRecords, byte_ranges, unlisted
 from tokenmill.pipeline.verify_store import Checks
 from tokenmill.storage import Folder, folder_at
-from tokenmill.store import layout
+from tokenmill.store import layout, tables
 from tokenmill.store.listed_parts import store_digest
+from tokenmill.store.run import read_run
 
 
 def check_exports(folder: Folder, store: str, checks: Checks) -> tuple[dict[str, int], list[str]]:
@@ -54,10 +55,10 @@ def compare_store(export: Folder, frozen: FrozenExport, checks: Checks) -> str |
         if not directory:
             return "it is not known where it is"
         store = folder_at(directory)
-        run = layout.read_run(store)
+        run = read_run(store)
         if run is None:
             return f"there is none in {directory}"
-        manifest = layout.require_manifest(store, run)
+        manifest = tables.require_manifest(store, run)
     except CorruptStore as error:
         checks.problems.append(str(error))
         return None

@@ -27,9 +27,10 @@ from tokenmill.exports.job import ExportJob, FrozenExport
 from tokenmill.exports.order import SplitAndShuffle
 from tokenmill.exports.shards import Counts, ShardTask
 from tokenmill.storage import Folder, folder_at, prefetch_map
-from tokenmill.store import layout
+from tokenmill.store import tables
 from tokenmill.store.listed_parts import ListedParts
 from tokenmill.store.part import PartContent, TokenArray
+from tokenmill.store.run import require_run
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +70,7 @@ class ExportContext:
 def source_columns(store: str, _sources_sha256: str) -> tuple[pa.Array, npt.NDArray[np.uint64]]:
     """The paths and the identities of a store's sources; a worker may see another store at the same path later."""
     folder = folder_at(store)
-    table = layout.read_sources(folder, layout.require_run(folder))
+    table = tables.read_sources(folder, require_run(folder))
     return table["path"].combine_chunks(), table["identity"].to_numpy()
 
 

@@ -22,8 +22,10 @@ from tokenmill.pipeline.freeze import freeze, publish_again
 from tokenmill.pipeline.run_once import PLANNING, run_once
 from tokenmill.pipeline.source_changes import USE_THE_ORIGINAL
 from tokenmill.pipeline.verify import CompareText
-from tokenmill.store import layout
+from tokenmill.store import layout, tables
+from tokenmill.store.mismatch import rechecked_name
 from tokenmill.store.part import open_part, part_name, write_part
+from tokenmill.store.run import read_run, require_run
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -96,8 +98,8 @@ def adopt(folder: Folder, frozen: FrozenRun, limits: WorkerLimits, executor: Exe
     """Publish a run that was frozen again, after its parts were compared with its sources."""
     if not frozen.files and not frozen.unproved.any():
         return frozen
-    run = layout.read_run(folder)
-    if run is not None and layout.has_foreign_manifest(folder, run):
+    run = read_run(folder)
+    if run is not None and tables.has_foreign_manifest(folder, run):
         layout.withdraw_manifest(folder)
     was_complete = run is not None and folder.exists(layout.MANIFEST)
     manifest = _own_manifest(folder) if was_complete else None
@@ -132,14 +134,14 @@ def adopt(folder: Folder, frozen: FrozenRun, limits: WorkerLimits, executor: Exe
     if frozen.files:
         publish_again(folder, frozen)
     if manifest is not None and folder.exists(layout.MANIFEST):  # it lists the same parts, but names the earlier run
-        layout.publish_manifest(folder, frozen.run, manifest)
+        tables.publish_manifest(folder, frozen.run, manifest)
     return replace(frozen, files={}, unproved=np.zeros(0, np.bool_))
 
 
 def _own_manifest(folder: Folder) -> pa.Table | None:
     """The manifest of the run that a directory holds; None if it is damaged or belongs to another run."""
     try:
-        return layout.read_manifest(folder, layout.require_run(folder))
+        return tables.read_manifest(folder, require_run(folder))
     except CorruptStore:
         return None
 
@@ -159,7 +161,7 @@ def remove_parts(folder: Folder, units: Iterable[int]) -> None:
     for number, unit in enumerate(units):
         if not number:
             layout.withdraw_manifest(folder)
-        folder.discard(layout.rechecked_name(unit))
+        folder.discard(rechecked_name(unit))
         folder.discard(part_name(unit))
 
 
@@ -182,7 +184,7 @@ def _move(folder: Folder, moves: dict[int, int]) -> None:
     downwards = sorted(unit for unit, target in moves.items() if target < unit)
     for unit in (*upwards, *downwards):
         summary, content = open_part(folder, unit)
-        folder.discard(layout.rechecked_name(moves[unit]))  # the mark belonged to another part
+        folder.discard(rechecked_name(moves[unit]))  # the mark belonged to another part
         write_part(folder, msgspec.structs.replace(summary, unit=moves[unit]), content)
         remove_parts(folder, [unit])
 

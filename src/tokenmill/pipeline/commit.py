@@ -10,6 +10,7 @@ from tokenmill.errors import CorruptStore, StoreError
 from tokenmill.pipeline.part_builder import BuiltPart, PartBuilder
 from tokenmill.storage import AlreadyPublishedError, Folder
 from tokenmill.store import layout
+from tokenmill.store.mismatch import MismatchRecord, publish_mismatch, rechecked_name
 from tokenmill.store.part import PartSummary, check_content, open_part, part_name, read_summary
 from tokenmill.tokenizers.tokenizer import Tokenizer
 
@@ -38,7 +39,7 @@ def report_existing(folder: Folder, unit: int, engine: str) -> Committed:
 
 def done_names(unit: int, *, recheck: bool) -> list[str]:
     """The files whose existence means that a unit is done."""
-    return [part_name(unit), layout.rechecked_name(unit)] if recheck else [part_name(unit)]
+    return [part_name(unit), rechecked_name(unit)] if recheck else [part_name(unit)]
 
 
 @dataclass(slots=True)
@@ -59,8 +60,8 @@ class Commit:
         """Report this tokenizer's engine and notices. A failed audit is recorded before anything is published."""
         self.engine, self.notices = tokenizer.engine, tokenizer.take_notices()
         if tokenizer.mismatch is not None:
-            mismatch = layout.MismatchRecord("gigatoken", tokenizer.mismatch)
-            layout.publish_mismatch(self.folder, mismatch)
+            mismatch = MismatchRecord("gigatoken", tokenizer.mismatch)
+            publish_mismatch(self.folder, mismatch)
             self.mismatch = self.recheck = True
         return self
 
@@ -71,7 +72,7 @@ class Commit:
             self._replace(part)
             self.folder.sync_directory(layout.PARTS)  # the mark below must not outlive the part in a power cut
             self.folder.create(layout.RECHECKED)
-            self.folder.publish_new(layout.rechecked_name(unit), b"")
+            self.folder.publish_new(rechecked_name(unit), b"")
         else:
             try:
                 part.publish(self.folder)

@@ -16,7 +16,7 @@ from tokenmill.pipeline.preflight import check_room
 from tokenmill.pipeline.run_end import record_end
 from tokenmill.pipeline.run_once import FINISHING, run_once
 from tokenmill.pipeline.schedule import CommittedUnits, Schedule
-from tokenmill.store import layout, quarantine
+from tokenmill.store import layout, quarantine, tables
 
 if TYPE_CHECKING:
     from collections import Counter
@@ -124,7 +124,7 @@ class RunCompletion:
         context = self._context
         with self._manifest_turn() as is_ours:
             if not is_ours:
-                manifest = layout.require_manifest(context.folder, context.frozen.run)
+                manifest = tables.require_manifest(context.folder, context.frozen.run)
                 self._manifest.adopt(manifest)
             elif not self._inventory.collect(executor):
                 return None

@@ -17,12 +17,13 @@ from tokenmill.pipeline.run_once import FINISHING, run_once
 from tokenmill.storage import Folder
 from tokenmill.store import event_log, layout, quarantine
 from tokenmill.store.part import part_name
+from tokenmill.store.run import Run
 
 # With fewer parts for each worker, another worker is not worth its start.
 PARTS_PER_WORKER = 10_000
 
 
-def refuse_missing_parts(folder: Folder, run: layout.Run) -> None:
+def refuse_missing_parts(folder: Folder, run: Run) -> None:
     """Raise IncompleteStore if a unit has no part."""
     missing = np.flatnonzero(~layout.committed_units(folder, run.units))
     if len(missing):
@@ -36,7 +37,7 @@ def refuse_missing_parts(folder: Folder, run: layout.Run) -> None:
 
 
 def write_manifest(
-    folder: Folder, run: layout.Run, max_bad: float, workers: int | None, session: tuple[Pool, Reporter]
+    folder: Folder, run: Run, max_bad: float, workers: int | None, session: tuple[Pool, Reporter]
 ) -> bool:
     """Write the manifest and return True, or return False if another process did so while this one waited."""
     pool, report = session
@@ -52,7 +53,7 @@ def write_manifest(
     return is_ours
 
 
-def _write(folder: Folder, run: layout.Run, fan_out: FanOut, max_bad: float) -> None:
+def _write(folder: Folder, run: Run, fan_out: FanOut, max_bad: float) -> None:
     frozen = load_existing(folder, run)
     builder = ManifestBuilder(folder, run, frozen.plan, frozen.sources)
     invalid = {part.unit: part.reason for part in builder.add_from_parts(fan_out, np.arange(run.units))}

@@ -22,7 +22,8 @@ from tokenmill.pipeline.source_changes import compare_sources, refuse_changed
 from tokenmill.pipeline.split_sources import plan_units
 from tokenmill.pipeline.units import fast_bytes
 from tokenmill.sources import with_identities
-from tokenmill.store import layout
+from tokenmill.store import layout, tables
+from tokenmill.store.run import STORE_FORMAT, Run, read_run, read_vocabulary, require_run
 from tokenmill.tokenizers.tokenizer import REFERENCES
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ class FrozenRun:
     `files` are not published yet. `unproved` sources may hold other text than the parts were made from.
     """
 
-    run: layout.Run
+    run: Run
     sources: pa.Table
     plan: pa.Table
     files: dict[str, bytes] = field(default_factory=dict)
@@ -75,7 +76,7 @@ def freeze(
 
     The workers of the executor plan a new run. Planning progress is reported through `pending`.
     """
-    run = layout.read_run(folder, with_tables=False)
+    run = read_run(folder, with_tables=False)
     if run is not None:
         return _reopen(folder, run, request, executor, pending, moved)
     sources = with_identities(request.discovery.table, plan_step(request.discovery.table, "looked at", pending))
@@ -84,7 +85,7 @@ def freeze(
         note = f"{layout.RUN} was missing: the parts that are there are compared with the sources"
         return replace(frozen, unproved=np.ones(len(sources), np.bool_), notes=(note,))
     if not publish(folder, frozen):
-        return _reopen(folder, layout.require_run(folder), request, executor, pending, moved)
+        return _reopen(folder, require_run(folder), request, executor, pending, moved)
     return replace(frozen, files={})
 
 
@@ -97,9 +98,9 @@ def _planned(
     units = plan_units(
         sources, request.options, job.unit_bytes, job.limit_units, executor, check=check, on_progress=step
     )
-    tables = {layout.SOURCES: layout.table_bytes(sources), layout.PLAN: layout.table_bytes(units)}
-    hashes = {name: hashlib.sha256(data).hexdigest() for name, data in tables.items()}
-    run = layout.Run(
+    contents = {layout.SOURCES: tables.table_bytes(sources), layout.PLAN: tables.table_bytes(units)}
+    hashes = {name: hashlib.sha256(data).hexdigest() for name, data in contents.items()}
+    run = Run(
         job=request.job,
         units=len(units),
         sources=len(sources),
@@ -111,7 +112,7 @@ def _planned(
         versions=versions(),
     )
     vocabulary = {f"{layout.TOKENIZER}/{request.job.tokenizer.file}": request.vocabulary.content}
-    named = {layout.table_name(folder, name, hashes[name]): data for name, data in tables.items()}
+    named = {layout.table_name(folder, name, hashes[name]): data for name, data in contents.items()}
     return FrozenRun(run, sources, units, files={**vocabulary, **named})
 
 
@@ -173,14 +174,14 @@ def _hash(frozen: FrozenRun, name: str) -> str:
     return frozen.run.sources_sha256 if name == layout.SOURCES else frozen.run.plan_sha256
 
 
-def load_existing(folder: Folder, run: layout.Run) -> FrozenRun:
+def load_existing(folder: Folder, run: Run) -> FrozenRun:
     """The sources and the plan of a run that is on disk."""
-    return FrozenRun(run, layout.read_sources(folder, run), layout.read_plan(folder, run))
+    return FrozenRun(run, tables.read_sources(folder, run), tables.read_plan(folder, run))
 
 
 def _reopen(  # noqa: PLR0913, PLR0917 - the existing run, the request, and what plans it again
     folder: Folder,
-    run: layout.Run,
+    run: Run,
     request: PrepareRequest,
     executor: Executor,
     pending: Callable[[str], None],
@@ -190,19 +191,19 @@ def _reopen(  # noqa: PLR0913, PLR0917 - the existing run, the request, and what
     if not request.unit_bytes_given:  # the default follows from the size of the sources, which may have changed
         request = replace(request, job=msgspec.structs.replace(request.job, unit_bytes=run.job.unit_bytes))
     try:
-        layout.check_tables(folder, run)
+        tables.check_tables(folder, run)
         frozen = load_existing(folder, run)
     except CorruptStore as damage:
         frozen = _made_again(folder, run, request, executor, pending, moved, damage)
     changes = compare_sources(folder, frozen.sources, request.discovery.table, moved)
     if complete:  # parts of an older format cannot be compared with the text
-        refuse_changed(folder, frozen.sources, changes, strictly=run.format < layout.FORMAT)
+        refuse_changed(folder, frozen.sources, changes, strictly=run.format < STORE_FORMAT)
     _refuse_other_job(folder, run, request)
     _write_vocabulary(folder, run, request)
     notes = () if complete else _compare_versions(folder, run, request)
     if not complete:
         refuse_old_format(folder, run)
-    is_foreign = layout.has_foreign_manifest(folder, run)
+    is_foreign = tables.has_foreign_manifest(folder, run)
     if is_foreign:  # the parts may be those of the other run, too
         notes = (*notes, "the manifest belongs to another run: the parts are compared with the sources")
     frozen = replace(frozen, notes=(*frozen.notes, *notes))
@@ -220,7 +221,7 @@ def _reopen(  # noqa: PLR0913, PLR0917 - the existing run, the request, and what
         note = [_changed_note(changes.paths(changes.changed))] if changes.changed.any() else []
         frozen = replace(planned, run=again, notes=(*frozen.notes, *note))
     else:
-        sources_sha256 = hashlib.sha256(layout.table_bytes(changes.table)).hexdigest()
+        sources_sha256 = hashlib.sha256(tables.table_bytes(changes.table)).hexdigest()
         again = msgspec.structs.replace(run, sources_sha256=sources_sha256)
         frozen = replace(frozen, run=again, sources=changes.table)
     if changes.unproved.any():
@@ -228,14 +229,14 @@ def _reopen(  # noqa: PLR0913, PLR0917 - the existing run, the request, and what
             f"{count(int(changes.unproved.sum()), 'source')} moved or touched: the parts are compared with them"
         )
         frozen = replace(frozen, notes=(*frozen.notes, moved_note))
-    tables = {layout.SOURCES: layout.table_bytes(frozen.sources), layout.PLAN: layout.table_bytes(frozen.plan)}
-    files = {layout.hashed_name(name, _hash(frozen, name)): data for name, data in tables.items()}
+    contents = {layout.SOURCES: tables.table_bytes(frozen.sources), layout.PLAN: tables.table_bytes(frozen.plan)}
+    files = {layout.hashed_name(name, _hash(frozen, name)): data for name, data in contents.items()}
     return replace(frozen, files=files, unproved=unproved)
 
 
 def _made_again(  # noqa: PLR0913, PLR0917 - what is there, what is asked for, and what plans it anew
     folder: Folder,
-    run: layout.Run,
+    run: Run,
     request: PrepareRequest,
     executor: Executor,
     pending: Callable[[str], None],
@@ -245,7 +246,7 @@ def _made_again(  # noqa: PLR0913, PLR0917 - what is there, what is asked for, a
     """Publish plan and sources again for a run that has lost one of them, if they are what `run.json` names."""
     _refuse_other_job(folder, run, request)
     try:
-        before = layout.read_sources(folder, run)
+        before = tables.read_sources(folder, run)
         changes = compare_sources(folder, before, request.discovery.table, moved)
         refuse_changed(folder, before, changes)
         sources = changes.table
@@ -254,8 +255,8 @@ def _made_again(  # noqa: PLR0913, PLR0917 - what is there, what is asked for, a
             request.discovery.table, plan_step(request.discovery.table, "looked at", pending)
         )
     planned = _planned(folder, request, sources, executor, pending)
-    tables = {layout.SOURCES: layout.table_bytes(before), layout.PLAN: layout.table_bytes(planned.plan)}
-    hashes = {name: hashlib.sha256(data).hexdigest() for name, data in tables.items()}
+    contents = {layout.SOURCES: tables.table_bytes(before), layout.PLAN: tables.table_bytes(planned.plan)}
+    hashes = {name: hashlib.sha256(data).hexdigest() for name, data in contents.items()}
     counts = {"sources": (run.sources, len(before)), "units": (run.units, len(planned.plan))}
     counts["source bytes"] = (run.source_bytes, request.source_bytes)
     if hashes != {layout.SOURCES: run.sources_sha256, layout.PLAN: run.plan_sha256} or any(
@@ -269,17 +270,17 @@ def _made_again(  # noqa: PLR0913, PLR0917 - what is there, what is asked for, a
             "Use the original sources. Or remove run.json and run the same command again: the parts are compared with "
             "the sources, and those that fit are kept.",
         )
-    for name, data in tables.items():
+    for name, data in contents.items():
         with folder.publish(layout.table_name(folder, name, hashes[name])) as file:
             file.write(data)
     note = f"{damage.headline}: plan and sources were made again, with the checksums of {layout.RUN}"
     return FrozenRun(run, before, planned.plan, notes=(note,))
 
 
-def _write_vocabulary(folder: Folder, run: layout.Run, request: PrepareRequest) -> None:
+def _write_vocabulary(folder: Folder, run: Run, request: PrepareRequest) -> None:
     """Publish the vocabulary again if the store has lost it. It is that of the run: its hash is part of the job."""
     try:
-        layout.read_vocabulary(folder, run.job.tokenizer)
+        read_vocabulary(folder, run.job.tokenizer)
     except CorruptStore:
         folder.create(layout.TOKENIZER)
         with folder.publish(f"{layout.TOKENIZER}/{run.job.tokenizer.file}") as file:
@@ -292,18 +293,18 @@ def _changed_note(paths: list[str]) -> str:
     return f"{count(len(paths), 'source')} changed since the run was started: their units are done again"
 
 
-def refuse_old_format(folder: Folder, run: layout.Run) -> None:
+def refuse_old_format(folder: Folder, run: Run) -> None:
     """Refuse to continue a run of an older format than this version writes."""
-    if run.format < layout.FORMAT:
+    if run.format < STORE_FORMAT:
         raise JobChanged(
             "this run was started by an older version of tokenmill",
             f"run          {folder.root}   (format {run.format}, tokenmill {run.versions.get('tokenmill', 'unknown')})",
-            f"now          format {layout.FORMAT}",
+            f"now          format {STORE_FORMAT}",
             "Finish it with that version, or use another --out. A complete store of that format can be read.",
         )
 
 
-def _compare_versions(folder: Folder, run: layout.Run, request: PrepareRequest) -> tuple[str, ...]:
+def _compare_versions(folder: Folder, run: Run, request: PrepareRequest) -> tuple[str, ...]:
     """Refuse another version of the library that defines the tokens; return notes about other packages."""
     now, reference = versions(), REFERENCES[request.job.tokenizer.kind].name
     changed = [name for name, before in run.versions.items() if now.get(name, before) != before]
@@ -317,7 +318,7 @@ def _compare_versions(folder: Folder, run: layout.Run, request: PrepareRequest) 
     return tuple(f"{name} is {now[name]}, the run was started with {run.versions[name]}" for name in changed)
 
 
-def _refuse_other_job(folder: Folder, run: layout.Run, request: PrepareRequest) -> None:
+def _refuse_other_job(folder: Folder, run: Run, request: PrepareRequest) -> None:
     now = request.job if run.job.document_bytes else msgspec.structs.replace(request.job, document_bytes=None)
     changes = run.job.differences(now)
     if not changes:

@@ -12,7 +12,9 @@ from tokenmill.executors.fan_out import FanOut
 from tokenmill.humanize import count
 from tokenmill.pipeline.adoption import check_parts, remove_parts
 from tokenmill.pipeline.check_parts import ANY_SLICE, InvalidPart
-from tokenmill.store import layout, quarantine
+from tokenmill.store import layout, quarantine, tables
+from tokenmill.store.mismatch import read_mismatch
+from tokenmill.store.run import STORE_FORMAT
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -65,7 +67,7 @@ class PartInventory:
         From then on a unit is done when the reference engine has made its part or found it equal. Returns True if this
         call found out.
         """
-        mismatch = None if self.recheck else layout.read_mismatch(self.context.folder)
+        mismatch = None if self.recheck else read_mismatch(self.context.folder)
         if mismatch is None:
             return False
         self.recheck = True
@@ -113,7 +115,7 @@ class PartInventory:
         if not folder.exists(layout.MANIFEST):
             return False
         try:
-            manifest = layout.require_manifest(folder, run)
+            manifest = tables.require_manifest(folder, run)
         except CorruptStore as error:
             self._refuse_old_format(error.details[0])
             layout.withdraw_manifest(folder)
@@ -128,7 +130,7 @@ class PartInventory:
         bad = quarantine.units_to_check(run, manifest) if not wrong else []
         unrecorded = quarantine.unrecorded(folder, bad)
         if not wrong and not unrecorded and not self.repair and not self.retry_quarantine:
-            if run.format == layout.FORMAT and not quarantine.is_gathered(folder, bad):
+            if run.format == STORE_FORMAT and not quarantine.is_gathered(folder, bad):
                 quarantine.gather(folder, self.committed.mask())
                 self.context.events.warn(f"{quarantine.TOGETHER} was damaged: written again")
             return True
@@ -140,7 +142,7 @@ class PartInventory:
     def _refuse_old_format(self, *details: str) -> None:
         """Refuse to change a store of an older format; `details` name what would have to change."""
         run_format = self.context.frozen.run.format
-        if run_format < layout.FORMAT:
+        if run_format < STORE_FORMAT:
             raise StoreError(
                 f"{self.context.folder.root} is a store of format {run_format}, and cannot be changed",
                 *details,

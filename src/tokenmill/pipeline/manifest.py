@@ -14,8 +14,9 @@ from tokenmill.pipeline import plan as planning
 from tokenmill.pipeline.adoption import check_parts
 from tokenmill.pipeline.check_parts import InvalidPart
 from tokenmill.pipeline.sample import ROW_BYTES
-from tokenmill.store import event_log, layout, quarantine
+from tokenmill.store import event_log, layout, quarantine, tables
 from tokenmill.store.part import NULL, PartSummary, part_name
+from tokenmill.store.run import Run
 
 if TYPE_CHECKING:
     from tokenmill.executors.fan_out import FanOut
@@ -30,7 +31,7 @@ COUNTS = ("documents", "skipped", "quarantined")
 class ManifestBuilder:
     """Collects one row for each part, as tables, so that a million rows stay small."""
 
-    def __init__(self, folder: Folder, run: layout.Run, plan: pa.Table, sources: pa.Table) -> None:
+    def __init__(self, folder: Folder, run: Run, plan: pa.Table, sources: pa.Table) -> None:
         self._folder = folder
         self._run = run
         self._digest = run.job.digest()
@@ -69,7 +70,7 @@ class ManifestBuilder:
         if reasons:
             self._reasons[unit] = reasons
         self._count(summary.documents, summary.skipped_rows, summary.quarantined_rows)
-        self._rows.append(layout.manifest_row(summary))
+        self._rows.append(tables.manifest_row(summary))
         if len(self._rows) >= ROWS_PER_TABLE:
             self._pack()
 
@@ -120,9 +121,9 @@ class ManifestBuilder:
         manifest = pa.concat_tables(self._tables).sort_by("unit")
         if not np.array_equal(manifest["unit"].to_numpy(), np.arange(self._run.units)):
             raise CorruptStore("the parts found are not those of the plan", f"run          {self._folder.root}")
-        manifest = manifest.append_column(layout.MANIFEST_SCHEMA.field("bytes"), pa.array(sizes, pa.int64()))
+        manifest = manifest.append_column(tables.MANIFEST_SCHEMA.field("bytes"), pa.array(sizes, pa.int64()))
         self._folder.sync_directory(layout.PARTS)
-        layout.publish_manifest(self._folder, self._run, manifest)
+        tables.publish_manifest(self._folder, self._run, manifest)
         event_log.append(self._folder, [event_log.line("complete", units=self._run.units)])
         return manifest
 
@@ -141,5 +142,5 @@ class ManifestBuilder:
         self.quarantined += quarantined
 
     def _pack(self) -> None:
-        self._tables.append(layout.manifest_columns(self._rows))
+        self._tables.append(tables.manifest_columns(self._rows))
         self._rows = []

@@ -31,6 +31,8 @@ from tokenmill.sources.documents import ReadOptions
 from tokenmill.storage import Folder, folder_at
 from tokenmill.storage.text_types import is_text
 from tokenmill.store import layout
+from tokenmill.store.mismatch import MismatchRecord, publish_mismatch, read_mismatch
+from tokenmill.store.run import STORE_FORMAT, Run, read_run, read_vocabulary
 from tokenmill.tokenizers import vocabulary_cache
 from tokenmill.tokenizers.resolve import Vocabulary, boundary_token, end_token
 from tokenmill.tokenizers.tokenizer import REFERENCES
@@ -160,7 +162,7 @@ class DatasetMapper:
         """The folder for these sources and everything else that decides their tokens."""
         spec, options = self.vocabulary.spec, self.options
         frame = boundary_token(spec, "--bos", options.bos, None), end_token(spec, options.eot)
-        identity = [layout.FORMAT, sources, options.column, vocabulary_cache.vocabulary_digest(self.vocabulary), frame]
+        identity = [STORE_FORMAT, sources, options.column, vocabulary_cache.vocabulary_digest(self.vocabulary), frame]
         return folder_at(os.path.join(self.cache, digest_of(identity)[:32]))
 
     def _tokenize(self, dataset: Dataset, location: CacheLocation) -> None:
@@ -180,11 +182,11 @@ class DatasetMapper:
         frozen, reference = freeze(folder, request, self.pool), REFERENCES[self.vocabulary.spec.kind].name
         if frozen.files:  # the folder is named by the content, so its rows are of these sources
             publish_again(folder, frozen)
-        suspect = layout.read_mismatch(folder) is not None
+        suspect = read_mismatch(folder) is not None
         mismatch = self._run(folder, frozen, reference if suspect else request.choice.engine)
         if mismatch is not None and not suspect:
             folder.remove(ROWS)  # before the record, because a call that reads the record trusts all rows
-            layout.publish_mismatch(folder, layout.MismatchRecord(request.choice.engine, mismatch))
+            publish_mismatch(folder, MismatchRecord(request.choice.engine, mismatch))
             folder.create(ROWS)
             self._run(folder, frozen, reference)
         folder.sync_directory(ROWS)
@@ -215,13 +217,13 @@ class DatasetMapper:
         return mismatch
 
 
-def _sound_run(folder: Folder) -> layout.Run | None:
+def _sound_run(folder: Folder) -> Run | None:
     """The run of a cache directory; None if `run.json` or a file that it names is lost or damaged."""
     try:
-        run = layout.read_run(folder)
+        run = read_run(folder)
         if run is not None:
             load_existing(folder, run)
-            layout.read_vocabulary(folder, run.job.tokenizer)
+            read_vocabulary(folder, run.job.tokenizer)
     except StoreError:
         return None
     return run
@@ -232,7 +234,7 @@ def _is_complete(folder: Folder) -> bool:
     return run is not None and bool(_written(folder, run).all())
 
 
-def _written(folder: Folder, run: layout.Run) -> npt.NDArray[np.bool_]:
+def _written(folder: Folder, run: Run) -> npt.NDArray[np.bool_]:
     return layout.numbered_files(folder, ROWS, "arrow", run.units)
 
 

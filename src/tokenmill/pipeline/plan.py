@@ -18,7 +18,7 @@ from tokenmill.errors import TokenmillError
 from tokenmill.pipeline.position import Position
 from tokenmill.sources import files_between, split_file
 from tokenmill.sources.documents import ReadOptions, Slice, Slices, SourceFile
-from tokenmill.store.layout import DETAIL, PLAN_SCHEMA
+from tokenmill.store.tables import DETAIL, PLAN_SCHEMA
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

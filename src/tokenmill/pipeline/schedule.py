@@ -11,6 +11,7 @@ import numpy as np
 
 from tokenmill.pipeline import plan
 from tokenmill.store import layout
+from tokenmill.store.mismatch import rechecked_units
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -124,7 +125,7 @@ class CommittedUnits:
     def _list(self) -> npt.NDArray[np.bool_]:
         folder, units = self._context.folder, self._context.frozen.run.units
         done = layout.committed_units(folder, units)
-        return done & layout.rechecked_units(folder, units) if self._recheck else done
+        return done & rechecked_units(folder, units) if self._recheck else done
 
 
 @dataclass

@@ -17,8 +17,8 @@ from tokenmill.pipeline.position import DEFAULT_SECONDS, Position
 from tokenmill.sources import prefetch, read_documents, split_file
 from tokenmill.sources.documents import Documents, ReadOptions, SourceFile
 from tokenmill.storage import Folder, folder_at, io_threads
-from tokenmill.store import layout
 from tokenmill.store.job import Job
+from tokenmill.store.run import read_vocabulary
 from tokenmill.tokenizers.audit import AuditMismatchError
 from tokenmill.tokenizers.engines.protocol import CannotEncode, Encoded
 from tokenmill.tokenizers.framing import framed
@@ -193,4 +193,4 @@ def check_reference(job: Job, expected: str) -> None:
 
 def vocabulary_content(directory: str, job: Job) -> bytes:
     """The run's own copy of the vocabulary. Its hash is checked before native code reads it."""
-    return layout.read_vocabulary(folder_at(directory), job.tokenizer)
+    return read_vocabulary(folder_at(directory), job.tokenizer)

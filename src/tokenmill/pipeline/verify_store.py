@@ -16,7 +16,8 @@ from tokenmill.pipeline import plan
 from tokenmill.pipeline.freeze import FrozenRun
 from tokenmill.pipeline.verify import Verify
 from tokenmill.storage import Folder
-from tokenmill.store import layout, quarantine
+from tokenmill.store import quarantine, tables
+from tokenmill.store.run import STORE_FORMAT, Run, read_vocabulary
 
 NAMED_PROBLEMS = 10
 
@@ -58,7 +59,7 @@ class Checks:
 def check_store(folder: Folder, frozen: FrozenRun, manifest: pa.Table, function: Verify, checks: Checks) -> int:
     """Check everything in a store but its exports; return how many documents were compared with the reference."""
     try:
-        layout.read_vocabulary(folder, frozen.run.job.tokenizer)
+        read_vocabulary(folder, frozen.run.job.tokenizer)
     except StoreError as error:
         checks.problems.append(str(error))
     compared, step = 0, progress.Step()
@@ -66,7 +67,7 @@ def check_store(folder: Folder, frozen: FrozenRun, manifest: pa.Table, function:
     tasks = plan.tasks(frozen.plan, frozen.sources, range(frozen.run.units))
     for done in checks.run(function, tasks, lambda task: f"part {task.unit}"):
         summary = done.value.summary
-        if not layout.is_listed(manifest, summary):
+        if not tables.is_listed(manifest, summary):
             checks.problems.append(f"part {done.item.unit} is not the one the manifest describes")
         compared += done.value.compared
         step = progress.Step(step.text_bytes + summary.text_bytes, step.tokens + summary.tokens, step.units + 1)
@@ -75,7 +76,7 @@ def check_store(folder: Folder, frozen: FrozenRun, manifest: pa.Table, function:
     return compared
 
 
-def _quarantine_problems(folder: Folder, run: layout.Run, manifest: pa.Table) -> list[str]:
+def _quarantine_problems(folder: Folder, run: Run, manifest: pa.Table) -> list[str]:
     """What is wrong with the records of rows in quarantine, if anything."""
     expected = int(manifest["quarantined"].to_numpy().sum())
     units = quarantine.units_to_check(run, manifest)
@@ -85,7 +86,7 @@ def _quarantine_problems(folder: Folder, run: layout.Run, manifest: pa.Table) ->
             counts = f"names {listed:,} rows, and the manifest counts {expected:,} in quarantine"
             return [f"{quarantine.TOGETHER} {counts}. `tokenmill prepare` writes it again."]
         lost = quarantine.unrecorded(folder, units)
-        if lost or (run.format == layout.FORMAT and not quarantine.is_gathered(folder, units)):
+        if lost or (run.format == STORE_FORMAT and not quarantine.is_gathered(folder, units)):
             where = f"the records of unit {lost[0]}" if lost else quarantine.TOGETHER
             return [f"{where}: other rows than the parts skip. `tokenmill prepare` writes them again."]
     except CorruptStore as error:

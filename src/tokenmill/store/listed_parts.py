@@ -11,8 +11,9 @@ import pyarrow as pa
 
 from tokenmill.errors import CorruptStore
 from tokenmill.storage import folder_at
-from tokenmill.store import layout
+from tokenmill.store import layout, tables
 from tokenmill.store.part import PartContent, PartSummary, check_content, check_fits, open_part, part_name
+from tokenmill.store.run import Run, require_run
 
 if TYPE_CHECKING:
     from tokenmill.storage import Folder
@@ -27,7 +28,7 @@ def store_digest(manifest: pa.Table) -> str:
 def _checksums(directory: str, store: str) -> pa.ChunkedArray:
     """The checksums of the parts, in order, of the store with this digest: so the cache cannot hold another store's."""
     folder = folder_at(directory)
-    checksums = layout.read_checksums(folder, layout.require_run(folder))
+    checksums = tables.read_checksums(folder, require_run(folder))
     if store_digest(checksums) != store:
         raise CorruptStore(f"{folder.root} changed while it was being read", "Run the same command again.")
     return checksums["sha256"]
@@ -43,7 +44,7 @@ class ListedParts:
     sources: int
 
     @classmethod
-    def of(cls, folder: Folder, run: layout.Run, manifest: pa.Table) -> ListedParts:
+    def of(cls, folder: Folder, run: Run, manifest: pa.Table) -> ListedParts:
         """The parts of a store whose manifest was read."""
         return cls(folder.root, store_digest(manifest), run.job.tokenizer.dtype, run.sources)
 

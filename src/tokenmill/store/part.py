@@ -169,7 +169,7 @@ def write_part(folder: Folder, summary: PartSummary, content: PartContent) -> Pa
 
 def publish_part(folder: Folder, summary: PartSummary, content: PartContent) -> None:
     """Publish a part; once it exists, its unit is committed, and nobody writes it again: Overtaken is raised."""
-    metadata = {"tokenmill.format": FORMAT, "tokenmill.store.part": msgspec.json.encode(summary)}
+    metadata = {"tokenmill.format": FORMAT, "tokenmill.part": msgspec.json.encode(summary)}
     name = part_name(summary.unit)
     if folder.is_remote:
         if not folder.publish_if_absent(name, _in_memory(content, metadata)):
@@ -326,7 +326,7 @@ def _summary(unit: int, schema: pa.Schema) -> PartSummary:
     metadata: dict[bytes, Any] = schema.metadata or {}
     if metadata.get(b"tokenmill.format") not in (b"1", FORMAT.encode()):
         raise MalformedDataError("it is not a part of a format that this version reads")
-    summary = decode(metadata.get(b"tokenmill.store.part", b""), PartSummary)
+    summary = decode(metadata.get(b"tokenmill.part", b""), PartSummary)
     if summary.unit != unit:
         raise MalformedDataError(f"it holds unit {summary.unit}")
     counts = [summary.documents, summary.tokens, summary.text_bytes, summary.skipped_rows]

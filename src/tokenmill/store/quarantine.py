@@ -24,6 +24,7 @@ from tokenmill.storage import prefetch_map
 from tokenmill.storage.untrusted.malformed import MalformedDataError, decode
 from tokenmill.store import layout
 from tokenmill.store.part import NULL, PartSummary, read_summary
+from tokenmill.store.run import STORE_FORMAT, Run
 
 if TYPE_CHECKING:
     from tokenmill.sources.documents import BadRow, SourceFile
@@ -85,10 +86,10 @@ def gather(folder: Folder, committed: npt.NDArray[np.bool_]) -> int:
     return len(parts)
 
 
-def units_to_check(run: layout.Run, manifest: pa.Table) -> list[int]:
+def units_to_check(run: Run, manifest: pa.Table) -> list[int]:
     """The units with rows in quarantine. Stores of format 5 may have records under other names: none of theirs."""
     units: list[int] = np.flatnonzero(manifest["quarantined"].to_numpy() > 0).tolist()
-    return units if run.format == layout.FORMAT else []
+    return units if run.format == STORE_FORMAT else []
 
 
 def unrecorded(folder: Folder, units: Iterable[int]) -> list[int]:

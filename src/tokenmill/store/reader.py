@@ -10,9 +10,10 @@ import numpy as np
 import pyarrow as pa
 
 from tokenmill.storage import folder_at
-from tokenmill.store import layout
+from tokenmill.store import layout, tables
 from tokenmill.store.job import Job
 from tokenmill.store.part import PartContent, SkippedRow, TokenArray, check_fits, open_part, part_name, read_summary
+from tokenmill.store.run import read_vocabulary, require_run
 
 OPEN_PARTS = 64
 
@@ -35,8 +36,8 @@ class Store:
 
     def __init__(self, directory: str) -> None:
         self._folder = folder_at(directory)
-        self.run = layout.require_run(self._folder)
-        self.manifest = layout.require_manifest(self._folder, self.run)
+        self.run = require_run(self._folder)
+        self.manifest = tables.require_manifest(self._folder, self.run)
         self._document_ends = np.cumsum(self.manifest["documents"].to_numpy())
         self._token_ends = np.cumsum(self.manifest["tokens"].to_numpy())
         self._part = functools.lru_cache(maxsize=OPEN_PARTS)(self._open_part)
@@ -138,7 +139,7 @@ class Store:
     @functools.cached_property
     def sources(self) -> pa.Table:
         """The sources of the run: path, kind, size, fingerprint, identity."""
-        return layout.read_sources(self._folder, self.run)
+        return tables.read_sources(self._folder, self.run)
 
     def skipped(self) -> Iterator[SkippedRow]:
         """The rows of the sources that are not in the store, part by part."""
@@ -152,12 +153,12 @@ class Store:
 
     def vocabulary(self) -> bytes:
         """The vocabulary that the store was made with."""
-        return layout.read_vocabulary(self._folder, self.job.tokenizer)
+        return read_vocabulary(self._folder, self.job.tokenizer)
 
     def _open_part(self, part: int) -> PartContent:
         summary, content = open_part(self._folder, part)
         check_fits(self._folder, part, content, self.job.tokenizer.dtype, self.run.sources)
-        if not layout.is_listed(self.manifest, summary):
+        if not tables.is_listed(self.manifest, summary):
             raise layout.damaged(self._folder, part_name(part), "it is not the part that the manifest describes")
         return content
 
@@ -186,7 +187,7 @@ class Store:
     def _plan(self) -> pa.Table:
         name = layout.table_name(self._folder, layout.PLAN, self.run.plan_sha256)
         columns = ["source", "sources", "stop", "rows"]
-        return layout.read_table(self._folder, name, self.run.plan_sha256, layout.PLAN_SCHEMA, columns)
+        return tables.read_table(self._folder, name, self.run.plan_sha256, tables.PLAN_SCHEMA, columns)
 
     def _documents_before(self, part: int) -> int:
         return int(self._document_ends[part - 1]) if part else 0

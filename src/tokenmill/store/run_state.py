@@ -12,8 +12,10 @@ import pyarrow as pa
 
 from tokenmill.storage import Folder
 from tokenmill.storage.untrusted.malformed import MalformedDataError, decode
-from tokenmill.store import event_log, heartbeats, layout
+from tokenmill.store import event_log, heartbeats, layout, tables
 from tokenmill.store.heartbeats import EndRecord, HeartbeatRecord
+from tokenmill.store.mismatch import is_suspect
+from tokenmill.store.run import Run
 
 KILLED = EndRecord("killed", headline="no end is recorded: it was killed, or its machine was lost", exit_code=None)
 
@@ -51,7 +53,7 @@ class RunWatcher:
     In a bucket, while drivers are at work, a read takes one listing of `drivers/` and the object of each driver.
     """
 
-    def __init__(self, folder: Folder, run: layout.Run) -> None:
+    def __init__(self, folder: Folder, run: Run) -> None:
         self.folder = folder
         self.run = run
         self._heartbeats: dict[str, HeartbeatRecord] = {}
@@ -88,7 +90,7 @@ class RunWatcher:
         """Whether the manifest exists. In a bucket with active drivers, only the first read asks for it."""
         if not self._is_first_read and self.folder.is_remote and has_drivers:
             return False
-        return self.folder.exists(layout.MANIFEST) and not layout.is_suspect(self.folder, self.run)
+        return self.folder.exists(layout.MANIFEST) and not is_suspect(self.folder, self.run)
 
     def _committed(self, active: list[HeartbeatRecord]) -> tuple[int, int]:
         """The number of units that have a part, and the bytes planned for them.
@@ -111,12 +113,12 @@ class RunWatcher:
 
     @functools.cached_property
     def _planned_bytes(self) -> npt.NDArray[np.int64]:
-        return layout.read_planned_bytes(self.folder, self.run)
+        return tables.read_planned_bytes(self.folder, self.run)
 
 
 def manifest_totals(manifest: pa.Table) -> dict[str, int]:
     """The sums of the manifest's counts: documents, tokens, text_bytes, skipped and quarantined."""
-    return {name: int(np.sum(manifest[name].to_numpy())) for name in layout.COUNT_COLUMNS}
+    return {name: int(np.sum(manifest[name].to_numpy())) for name in tables.COUNT_COLUMNS}
 
 
 def _process(holder: str | None, active: list[HeartbeatRecord]) -> int | str | None:

@@ -1,0 +1,68 @@
+"""The record of an audit that the fast engine failed, and the marks of parts that the reference engine confirmed.
+
+While `engine-mismatch.json` exists, the store is complete only if each part has a mark in `rechecked/`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from tokenmill.errors import IncompleteStore
+from tokenmill.storage.untrusted.malformed import MalformedDataError, decode
+from tokenmill.store.layout import MAX_JSON_BYTES, MISMATCH, RECHECKED, json_bytes, numbered_files
+
+if TYPE_CHECKING:
+    from tokenmill.storage import Folder
+    from tokenmill.store.run import Run
+
+
+class MismatchRecord(msgspec.Struct, frozen=True):
+    """An audit that the fast engine failed in this store: `message` names the document."""
+
+    engine: str
+    message: str
+
+
+def publish_mismatch(folder: Folder, mismatch: MismatchRecord) -> None:
+    """Record that the fast engine was wrong in this store; the first record stays."""
+    folder.publish_new(MISMATCH, json_bytes(mismatch))
+
+
+def read_mismatch(folder: Folder) -> MismatchRecord | None:
+    """The audit that failed in this store, or None."""
+    if not folder.exists(MISMATCH):
+        return None
+    try:
+        return decode(folder.read(MISMATCH, MAX_JSON_BYTES), MismatchRecord)
+    except MalformedDataError:
+        return MismatchRecord("the fast engine", f"the record {MISMATCH} is damaged")
+
+
+def is_suspect(folder: Folder, run: Run) -> bool:
+    """Whether the fast engine failed an audit in this store, and some part is not confirmed by the reference yet."""
+    return folder.exists(MISMATCH) and not bool(rechecked_units(folder, run.units).all())
+
+
+def refuse_suspect(folder: Folder, run: Run) -> None:
+    """Refuse a store in which the fast engine failed an audit, until the reference engine has confirmed every part."""
+    mismatch = read_mismatch(folder)
+    if mismatch is not None and is_suspect(folder, run):
+        raise IncompleteStore(
+            f"{mismatch.engine} failed an audit in {folder.root}",
+            f"found        {mismatch.message}",
+            "Run the same `tokenmill prepare` again: it compares every part with the reference engine.",
+        )
+
+
+def rechecked_name(unit: int) -> str:
+    """The file whose existence means that the part of a unit was made, or confirmed, by the reference engine."""
+    return f"{RECHECKED}/{unit:08d}.ok"
+
+
+def rechecked_units(folder: Folder, units: int) -> npt.NDArray[np.bool_]:
+    """Which units have a part that the reference engine made or confirmed."""
+    return numbered_files(folder, RECHECKED, "ok", units)

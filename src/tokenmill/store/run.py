@@ -1,0 +1,122 @@
+"""The frozen run: the record in `run.json`, how it is read and checked, and the vocabulary that it names."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from tokenmill.errors import StoreError
+from tokenmill.storage.untrusted.malformed import MalformedDataError, decode
+from tokenmill.store import tables
+from tokenmill.store.job import Job
+from tokenmill.store.layout import MAX_JSON_BYTES, RUN, TOKENIZER, damaged, lost
+
+if TYPE_CHECKING:
+    from tokenmill.storage import Folder
+    from tokenmill.tokenizers.spec import TokenizerSpec
+
+STORE_FORMAT = 6
+"""2 since sources have an identity, 3 since the manifest counts rows in quarantine, 4 since the plan keeps footers, 5
+since it keeps only the numbers of them that differ, 6 since parts name their slices and the job limits documents."""
+
+OLDEST_STORE_FORMAT = 5
+"""The oldest format that can be read, exported and verified. Only a run of STORE_FORMAT can be continued."""
+
+_ENDINGS = {"tiktoken": "tiktoken", "huggingface": "json"}
+"""What the vocabulary of each kind of tokenizer is called after its hash."""
+
+
+class Run(msgspec.Struct, frozen=True):
+    """The frozen run: the job, what it was started with, and the hashes of the files beside it."""
+
+    job: Job
+    units: int
+    sources: int
+    source_bytes: int
+    text_bytes: int
+    sources_sha256: str
+    plan_sha256: str
+    engine: str
+    versions: dict[str, str]
+    format: int = STORE_FORMAT
+
+
+class _Format(msgspec.Struct):
+    """The one field of `run.json` that every version has."""
+
+    format: int = 1
+
+
+def read_run(folder: Folder, *, with_tables: bool = True) -> Run | None:
+    """The frozen run of a directory, or None if there is none yet.
+
+    Args:
+        folder: The directory.
+        with_tables: Whether to check that the plan and the sources are there, and have as many rows as the run states.
+    """
+    if not folder.exists(RUN):
+        return None
+    try:
+        data = folder.read(RUN, MAX_JSON_BYTES)
+        written = decode(data, _Format).format
+        if not OLDEST_STORE_FORMAT <= written <= STORE_FORMAT:
+            readable = f"formats {OLDEST_STORE_FORMAT} to {STORE_FORMAT}"
+            raise StoreError(f"{folder.root} was written in format {written}; this tokenmill reads {readable}")
+        run = decode(data, Run)
+        _check_counts(run)
+        _check_tokenizer(run.job)
+    except MalformedDataError as damage:
+        raise damaged(folder, RUN, str(damage)) from damage
+    if with_tables:
+        tables.check_tables(folder, run)
+    return run
+
+
+def require_run(folder: Folder) -> Run:
+    """The frozen run of a directory that should have one."""
+    run = read_run(folder)
+    if run is None:
+        raise StoreError(
+            f"{folder.root} is not a tokenmill store",
+            f"There is no {RUN} in it. `tokenmill prepare SOURCE --tokenizer T --out DIR` makes one.",
+        )
+    return run
+
+
+def read_vocabulary(folder: Folder, tokenizer: TokenizerSpec) -> bytes:
+    """The vocabulary of a run, which is what its hash says, byte for byte."""
+    name = f"{TOKENIZER}/{tokenizer.file}"
+    try:
+        content = folder.read(name)
+    except StoreError:
+        if folder.exists(name):
+            raise
+        raise lost(folder, name) from None
+    if hashlib.sha256(content).hexdigest() != tokenizer.sha256:
+        raise damaged(folder, name, f"it is not the vocabulary that {RUN} names")
+    return content
+
+
+def _check_counts(run: Run) -> None:
+    job = run.job
+    counts = (run.units, run.sources, run.source_bytes, run.text_bytes, job.unit_bytes, job.limit_units or 0)
+    if not 0 <= min(counts) <= max(*counts, job.document_bytes or 0) < 1 << 62:
+        raise MalformedDataError("it has negative or impossible counts")
+
+
+def _check_tokenizer(job: Job) -> None:
+    """Refuse a tokenizer whose file is not named by its hash, or that no vocabulary can be."""
+    tokenizer = job.tokenizer
+    if tokenizer.kind not in _ENDINGS or not 0 < tokenizer.vocabulary_size <= 1 << 32:
+        raise MalformedDataError(
+            f"there is no vocabulary of {tokenizer.vocabulary_size} ids and of kind {tokenizer.kind[:20]!r}"
+        )
+    named = f"{tokenizer.sha256}.{_ENDINGS[tokenizer.kind]}"
+    if not re.fullmatch("[0-9a-f]{64}", tokenizer.sha256) or tokenizer.file != named:
+        raise MalformedDataError(f"the vocabulary has the name {tokenizer.file[:100]!r}")
+    tokens = [*tokenizer.special_tokens.values(), tokenizer.end_of_text, job.begin, job.end]
+    if any(token is not None and not 0 <= token < tokenizer.vocabulary_size for token in tokens):
+        raise MalformedDataError(f"a token is not among the {tokenizer.vocabulary_size} ids")

@@ -1,0 +1,282 @@
+"""The tables of a run: plan, sources and manifest. Their schemas, and how they are read, published and checked."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tokenmill.digest import canonical
+from tokenmill.errors import CorruptStore, IncompleteStore, StoreError
+from tokenmill.sources import KINDS
+from tokenmill.storage.untrusted.malformed import MalformedDataError
+from tokenmill.storage.untrusted.tables import count_rows, read_parquet
+from tokenmill.store.layout import MANIFEST, PLAN, RUN, SOURCES, committed_units, damaged, lost, table_name
+from tokenmill.store.mismatch import refuse_suspect
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from tokenmill.storage import Folder
+    from tokenmill.store.part import PartSummary
+    from tokenmill.store.run import Run
+
+FOOTER_BYTES = 1 << 20
+"""More than the footer of any of our tables has."""
+
+DETAIL = "detail"
+"""It is packed by a codec that cannot shrink it much: that of many files alike would look like a bomb to readers."""
+
+PLAN_GROUP_UNITS = 1 << 15
+"""How many units are read at a time: what has been read of them is in memory twice for a moment."""
+
+PLAN_SCHEMA = pa.schema(
+    [
+        ("source", pa.uint32()),  # the first source of the unit
+        ("sources", pa.uint32()),  # how many sources follow each other in it
+        ("start", pa.int64()),  # the slice, if the unit is a slice of one source; null if it is whole sources
+        ("stop", pa.int64()),
+        ("text_bytes", pa.int64()),  # as near as can be told without reading
+        ("rows", pa.int64()),  # null where only reading tells
+        (DETAIL, pa.large_binary()),  # what reading the slice needs of the file's footer, so that it is read once
+    ]
+)
+
+MANIFEST_SCHEMA = pa.schema(
+    [
+        ("unit", pa.int64()),
+        ("documents", pa.int64()),
+        ("tokens", pa.int64()),
+        ("text_bytes", pa.int64()),
+        ("skipped", pa.int64()),
+        ("quarantined", pa.int64()),  # of those that are skipped
+        ("sha256", pa.string()),
+        ("xxh3", pa.string()),
+        ("bytes", pa.int64()),  # the size of the part's file
+    ]
+)
+
+MANIFEST_RUN = b"tokenmill.run"
+"""The key of the manifest's metadata that names the run whose parts the manifest lists (see `manifest_run`)."""
+
+COUNT_COLUMNS = ("documents", "tokens", "text_bytes", "skipped", "quarantined")
+
+_MANIFEST_COLUMNS = {5: MANIFEST_SCHEMA.names[:-2], 6: MANIFEST_SCHEMA.names}
+
+_SCHEMAS = {
+    PLAN: PLAN_SCHEMA,
+    SOURCES: pa.schema(
+        [
+            ("path", pa.string()),
+            ("kind", pa.dictionary(pa.int32(), pa.string())),
+            ("size", pa.int64()),
+            ("fingerprint", pa.string()),
+            ("identity", pa.uint64()),
+        ]
+    ),
+    MANIFEST: MANIFEST_SCHEMA,
+}
+
+_OPTIONAL = ("start", "stop", "rows", DETAIL)
+"""The columns that may be null: a unit of whole sources has no slice, and rows are not always known."""
+
+
+def table_bytes(table: pa.Table) -> bytes:
+    """A table as Parquet."""
+    sink = pa.BufferOutputStream()
+    if table.schema.equals(PLAN_SCHEMA):
+        names = [name for name in table.column_names if name != DETAIL]
+        codecs = {**dict.fromkeys(names, "zstd"), DETAIL: "snappy"}
+        options = {"use_dictionary": names, "write_statistics": names, "row_group_size": PLAN_GROUP_UNITS}
+        pq.write_table(table, sink, compression=codecs, **options)
+    else:
+        pq.write_table(table, sink, compression="zstd")
+    data: bytes = sink.getvalue().to_pybytes()
+    return data
+
+
+def publish_table(folder: Folder, name: str, table: pa.Table) -> None:
+    """Publish a table as Parquet."""
+    with folder.publish(name) as file:
+        file.write(table_bytes(table))
+
+
+def read_table(
+    folder: Folder,
+    name: str,
+    sha256: str | None = None,
+    schema: pa.Schema | None = None,
+    wanted: Collection[str] | None = None,
+) -> pa.Table:
+    """Read a table that `publish_table` wrote, checked against its hash where one is known.
+
+    Its columns are those of the schema, if there is one, by default the one that a table of this name has in a store;
+    if only some of them are `wanted`, the others are not read.
+    """
+    try:
+        data = folder.buffer(name)
+    except StoreError:
+        if sha256 is None or folder.exists(name):
+            raise
+        raise lost(folder, name) from None
+    if sha256 is not None and hashlib.sha256(data).hexdigest() != sha256:
+        raise damaged(folder, name, f"it is not the file that {RUN} names")
+    try:
+        return read_parquet(data, schema or _SCHEMAS.get(name), _OPTIONAL, wanted)
+    except MalformedDataError as damage:
+        raise damaged(folder, name, str(damage)) from damage
+
+
+def read_plan(folder: Folder, run: Run) -> pa.Table:
+    """The plan of a run, whose units are slices of sources that there are."""
+    plan = read_table(folder, table_name(folder, PLAN, run.plan_sha256), run.plan_sha256, PLAN_SCHEMA)
+    source, sources = (plan[name].to_numpy().astype(np.int64) for name in ("source", "sources"))
+    slices = [plan[name].fill_null(0).to_numpy() for name in ("start", "stop", "text_bytes", "rows")]
+    if bool((source + sources > run.sources).any()) or bool((sources < 1).any()):
+        raise damaged(folder, PLAN, f"a unit is not of the {run.sources} sources")
+    if any(bool((column < 0).any()) for column in slices) or _too_many(plan["text_bytes"]):
+        raise damaged(folder, PLAN, "a unit has an invalid size")
+    return plan
+
+
+def read_planned_bytes(folder: Folder, run: Run) -> npt.NDArray[np.int64]:
+    """How much text each unit has, by the plan, of which nothing else is read."""
+    name = table_name(folder, PLAN, run.plan_sha256)
+    column = read_table(folder, name, run.plan_sha256, PLAN_SCHEMA, ["text_bytes"])["text_bytes"]
+    if _too_many(column):
+        raise damaged(folder, PLAN, "a unit has an invalid size")
+    planned: npt.NDArray[np.int64] = column.to_numpy()
+    return planned
+
+
+def read_sources(folder: Folder, run: Run) -> pa.Table:
+    """The sources of a run."""
+    sources = read_table(folder, table_name(folder, SOURCES, run.sources_sha256), run.sources_sha256, _SCHEMAS[SOURCES])
+    kinds = set(sources["kind"].unique().to_pylist())
+    if not kinds <= set(KINDS):
+        raise damaged(folder, SOURCES, f"a source is of kind {min(kinds - set(KINDS))[:20]!r}")
+    return sources
+
+
+def check_tables(folder: Folder, run: Run) -> None:
+    """Refuse a run whose plan or sources are lost, or do not have as many rows as the run states."""
+    _check_rows(folder, table_name(folder, PLAN, run.plan_sha256), run.units)
+    _check_rows(folder, table_name(folder, SOURCES, run.sources_sha256), run.sources)
+
+
+def _check_rows(folder: Folder, name: str, expected: int) -> None:
+    """Compare a count of `run.json` with the table it counts, before anything is made of that size."""
+    try:
+        size = folder.size(name)
+    except StoreError:
+        if folder.exists(name):
+            raise
+        raise lost(folder, name) from None
+    tail = min(size, FOOTER_BYTES)  # a plan may take hundreds of megabytes, and a network may be in between
+    try:
+        rows = count_rows(pa.py_buffer(folder.read_at(name, size - tail, tail)), size)
+    except MalformedDataError as damage:
+        raise damaged(folder, name, str(damage)) from damage
+    if rows != expected:
+        raise damaged(folder, RUN, f"it tells of {expected} rows in {name}, which has {rows}")
+
+
+class ForeignManifest(CorruptStore):
+    """The manifest names another run than `run.json`."""
+
+
+def manifest_run(run: Run) -> bytes:
+    """What a manifest states about its run: the job, and the checksums of the plan and of the sources."""
+    return canonical({"job": run.job.digest(), "plan": run.plan_sha256, "sources": run.sources_sha256})
+
+
+def publish_manifest(folder: Folder, run: Run, manifest: pa.Table) -> None:
+    """Publish the manifest of this run: from now on the store is complete."""
+    publish_table(folder, MANIFEST, manifest.replace_schema_metadata({MANIFEST_RUN: manifest_run(run)}))
+
+
+def require_manifest(folder: Folder, run: Run) -> pa.Table:
+    """The manifest of a store that should be complete."""
+    if folder.exists(MANIFEST):
+        refuse_suspect(folder, run)
+        return read_manifest(folder, run)
+    committed = int(committed_units(folder, run.units).sum())
+    raise IncompleteStore(
+        f"the store {folder.root} is not complete",
+        f"units        {committed:,} of {run.units:,} are committed",
+        "Run the same `tokenmill prepare` again to finish it.",
+    )
+
+
+def read_manifest(folder: Folder, run: Run) -> pa.Table:
+    """The manifest, if it belongs to this run, has the units of the plan, and counts that can be added up."""
+    schema = _manifest_schema(run)
+    manifest = read_table(folder, MANIFEST, schema=schema)
+    _check_manifest_run(folder, run, manifest)
+    if not np.array_equal(manifest["unit"].to_numpy(), np.arange(run.units)):
+        raise damaged(folder, MANIFEST, f"its units are not the {run.units} of the plan")
+    for field in schema:
+        if pa.types.is_integer(field.type) and _too_many(manifest[field.name]):
+            raise damaged(folder, MANIFEST, f"its column {field.name} has impossible counts")
+    return manifest
+
+
+def read_checksums(folder: Folder, run: Run) -> pa.Table:
+    """The checksums of the manifest, of which nothing else is read."""
+    checksums = read_table(folder, MANIFEST, schema=_manifest_schema(run), wanted=["sha256"])
+    _check_manifest_run(folder, run, checksums)
+    return checksums
+
+
+def has_foreign_manifest(folder: Folder, run: Run) -> bool:
+    """Whether a store has a manifest that names another run."""
+    try:
+        if folder.exists(MANIFEST):
+            read_checksums(folder, run)
+    except CorruptStore as error:
+        return isinstance(error, ForeignManifest)
+    return False
+
+
+def manifest_row(s: PartSummary) -> tuple[int | str, ...]:
+    """The row of a part in the manifest, without the size of its file."""
+    return s.unit, s.documents, s.tokens, s.text_bytes, s.skipped_rows, s.quarantined_rows, s.sha256, s.xxh3
+
+
+def manifest_columns(rows: Sequence[tuple[int | str, ...]]) -> pa.Table:
+    """Some rows of the manifest, without the sizes of the files."""
+    schema = MANIFEST_SCHEMA.remove(len(MANIFEST_SCHEMA) - 1)
+    columns = list(zip(*rows, strict=True)) if rows else [()] * len(schema)
+    arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
+    return pa.table(arrays, schema=schema)
+
+
+def is_listed(manifest: pa.Table, summary: PartSummary) -> bool:
+    """Whether the manifest's row of this unit describes this very part."""
+    row = manifest_columns([manifest_row(summary)])
+    names = [name for name in row.column_names if name in manifest.column_names]
+    return bool(manifest.slice(summary.unit, 1).select(names).equals(row.select(names)))
+
+
+def _manifest_schema(run: Run) -> pa.Schema:
+    return pa.schema([MANIFEST_SCHEMA.field(name) for name in _MANIFEST_COLUMNS[run.format]])
+
+
+def _check_manifest_run(folder: Folder, run: Run, manifest: pa.Table) -> None:
+    """Refuse a manifest of another run. Manifests of format 5 do not name their run."""
+    stated = (manifest.schema.metadata or {}).get(MANIFEST_RUN)
+    if run.format < 6 or stated == manifest_run(run):
+        return
+    if stated is None:
+        raise damaged(folder, MANIFEST, "it does not name the run that it belongs to")
+    raise ForeignManifest(*damaged(folder, MANIFEST, f"it belongs to another run than {RUN}").args)
+
+
+def _too_many(column: pa.ChunkedArray) -> bool:
+    """Whether counts are negative, or their sum is none that 63 bits hold."""
+    counts = column.to_numpy()
+    return bool((counts < 0).any()) or float(counts.sum(dtype=np.float64)) >= 2.0**62
