@@ -79,7 +79,7 @@ def shrink_work(rng: random.Random) -> None:
 
     export._frozen = small  # noqa: SLF001
     export._batch_bytes = lambda _: rng.choice([200, 3000, 1 << 20])  # noqa: SLF001
-    shards.PIECE_TOKENS = 9000
+    shards.REGION_TOKENS = 9000
 
 
 def difference(store: tokenmill.Store, out: Path, name: str, options: dict[str, Any], done: Any) -> str | None:

@@ -495,7 +495,7 @@ def test_files_that_are_gone_or_cut_are_written_again(
     store: tokenmill.Store, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An export whose files were removed or cut is not taken for complete: the same call writes them again."""
-    monkeypatch.setattr(shards, "PIECE_TOKENS", 20_000)
+    monkeypatch.setattr(shards, "REGION_TOKENS", 20_000)
     options = {"to": name, "out": str(tmp_path), "shuffle": 2, "val": 0.1, "shard_tokens": 20_000}
     export(store.directory, **options)
     whole = tree(tmp_path)

@@ -178,10 +178,10 @@ def test_pieces_make_the_whole(name: str, data: st.DataObject) -> None:
         folder, records = folder_at(directory), {}
         for place in data.draw(st.permutations(range(len(pieces)))):
             start = sum(tokens[:place])
-            shard = make_shard(number=place, piece=True, position=start, file_tokens=sum(tokens))
+            shard = make_shard(number=place, is_partial=True, position=start, file_tokens=sum(tokens))
             written = each.write(folder, shard, make_content(pieces[place], "uint16", ()))
             records[place] = ShardRecord(place, "train", place, start, len(pieces[place]), tokens[place], written)
-        names = each.files(make_shard(piece=True))
+        names = each.files(make_shard(is_partial=True))
         folder.finalize(names[0], sum(tokens) * 2)
         each.finish(folder, CompletedSplit("", "uint16", list(records.values()), lambda: iter(lengths), file=names[0]))
         whole = export(folder_at(other), each, make_shard(), list(itertools.chain(*pieces)), ())

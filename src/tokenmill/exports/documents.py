@@ -43,7 +43,7 @@ class DocumentTable:
         return DocumentTable(self.lengths[start:stop], self.source[start:stop], self.row[start:stop])
 
     @classmethod
-    def joined(cls, pieces: Sequence[DocumentTable]) -> DocumentTable:
+    def concatenate(cls, pieces: Sequence[DocumentTable]) -> DocumentTable:
         """Documents after documents."""
         if not pieces:
             return cls(np.empty(0, np.int64), np.empty(0, np.uint32), np.empty(0, np.uint64))
@@ -108,7 +108,7 @@ class PartDocuments:
                 origins = DocumentTable(origins.lengths[kept], origins.source[kept], origins.row[kept])
             pieces.append(origins)
             self._counts.append(len(origins.lengths))
-        self.origins = DocumentTable.joined(pieces)
+        self.origins = DocumentTable.concatenate(pieces)
 
     def batches(self, start: int, stop: int, batch_bytes: int) -> Iterator[TokenArray]:
         """The tokens of documents [start, stop): views of the store where nothing was left out."""
@@ -151,7 +151,7 @@ class SortedRunDocuments:
     stream: int
     blocks: range
     origins: DocumentTable = field(init=False)
-    _stretches: list[sorted_runs.PartRange] = field(init=False, default_factory=list)
+    _ranges: list[sorted_runs.SortedRunRange] = field(init=False, default_factory=list)
     _run: Counts = field(init=False)
     _place: Counts = field(init=False)
 
@@ -160,9 +160,9 @@ class SortedRunDocuments:
         low, high = (self.stream * self.shuffle.bins + edge for edge in (self.blocks.start, self.blocks.stop))
         read = functools.partial(sorted_runs.read_range, self.folder, low=low, high=high)
         found = prefetch_map(self.folder, read, range(self.shuffle.runs), PREFETCH_RUNS)
-        self._stretches = [stretch for stretch in found if len(stretch.ends)]
-        pieces = [DocumentTable(np.diff(each.ends, prepend=0), each.source, each.row) for each in self._stretches]
-        origins = DocumentTable.joined(pieces)
+        self._ranges = [stretch for stretch in found if len(stretch.ends)]
+        pieces = [DocumentTable(np.diff(each.ends, prepend=0), each.source, each.row) for each in self._ranges]
+        origins = DocumentTable.concatenate(pieces)
         if len(origins.source) and int(origins.source.max()) >= len(self.order.identities):
             raise CorruptStore(
                 "a run of a shuffle names a source that there is not",
@@ -189,7 +189,7 @@ class SortedRunDocuments:
 
     def _batch(self, start: int, stop: int) -> TokenArray:
         run, place = self._run[start:stop], self._place[start:stop]
-        counts = np.bincount(run, minlength=len(self._stretches))
+        counts = np.bincount(run, minlength=len(self._ranges))
         before = np.cumsum(counts) - counts
         present = np.flatnonzero(counts)
         first = np.zeros_like(counts)
@@ -197,7 +197,7 @@ class SortedRunDocuments:
 
         def read(number: int) -> tuple[TokenArray, Counts]:
             start, stop = int(first[number]), int(first[number] + counts[number])
-            return self._stretches[number].tokens(self.folder, self.shuffle.dtype, start, stop)
+            return self._ranges[number].tokens(self.folder, self.shuffle.dtype, start, stop)
 
         pieces = list(prefetch_map(self.folder, read, present.tolist(), PREFETCH_RUNS))
         return take_documents(pieces, place - first[run] + before[run])

@@ -56,25 +56,25 @@ class ExportResult(msgspec.Struct, frozen=True):
     """How the trainer is told of the files."""
 
 
-PREFETCH_LOOKS = 16
+PREFETCH_CHECKS = 16
 SHORT_TOKENS = 1 << 20
 """A shard of less may be too short for a trainer: a batch of GPT-2's size is half of it."""
 
-SHOWN_PREFIXES = 3
+MAX_PREFIXES = 3
 TINY_VAL_TOKENS = 2048
 """A val of less tells little of a model: it is one or two windows of a trainer's."""
 
-VAL_SHARES = (0.01, 0.02, 0.05, 0.1, 0.2)
+VAL_FRACTIONS = (0.01, 0.02, 0.05, 0.1, 0.2)
 
 
 @dataclass
 class Exporter:
     """One call's work on a frozen export."""
 
-    site: ExportContext
+    context: ExportContext
     folder: Folder
     manifest: pa.Table
-    crew: FanOut
+    fan_out: FanOut
     notices: list[str]
     records: list[ShardRecord] = field(default_factory=list)
     others: list[WrittenFile] = field(default_factory=list)
@@ -83,13 +83,13 @@ class Exporter:
     seconds: float = 0.0
 
     def __post_init__(self) -> None:
-        self.job = self.site.frozen.job
+        self.job = self.context.frozen.job
         self.format = find_format(self.job.format)
-        self.traits = self.format.SPEC
+        self.spec = self.format.SPEC
 
     def announce(self) -> None:
         """Say what is about to be written."""
-        job, say = self.job, self.crew.report.say
+        job, say = self.job, self.fan_out.report.say
         end = "none" if job.end_token is None else f"{job.end_token}, {job.end}"
         order = "in the order of the store" if job.shuffle is None else f"shuffled with seed {job.shuffle}"
         shard = (
@@ -97,7 +97,7 @@ class Exporter:
             if job.shard_tokens is None
             else f"shards of {shards.tokens_per_shard(job):,} tokens"
         )
-        say(f"export       {self.traits.name} ({self.traits.trainer}) to {self.folder.root}")
+        say(f"export       {self.spec.name} ({self.spec.trainer}) to {self.folder.root}")
         say(f"tokens       {job.dtype}; end token {end}")
         say(f"order        {order}; {shard}; val {job.val or 'none'}")
         for notice in self.notices:
@@ -105,7 +105,7 @@ class Exporter:
 
     def run(self) -> None:
         """Everything from counting to the manifest; what is there already is not done again."""
-        ordering = Ordering(self.site, self.manifest, self.crew)
+        ordering = Ordering(self.context, self.manifest, self.fan_out)
         plan = self._plan(ordering)
         self.left_out = shards.skipped_tokens(plan)
         earlier = self._intact(plan, self._earlier(np.flatnonzero(records.committed(self.folder, len(plan)))))
@@ -146,8 +146,8 @@ class Exporter:
     def _plan(self, ordering: Ordering) -> pa.Table:
         if self.folder.exists(names.PLAN):
             tokens = int(self.manifest["tokens"].to_numpy().sum())
-            count = len(self.manifest) if self.job.shuffle is None else self.site.frozen.bins
-            plan = shards.read_plan(self.folder, self.site.frozen.work_digest(), tokens, count)
+            count = len(self.manifest) if self.job.shuffle is None else self.context.frozen.bins
+            plan = shards.read_plan(self.folder, self.context.frozen.work_digest(), tokens, count)
             self._refuse_others(plan, begun=True)
             return plan
         blocks = ordering.blocks()
@@ -160,15 +160,15 @@ class Exporter:
                 f"found        {found:,}",
                 "Remove the directory and export again, from one machine at a time.",
             )
-        plan = shards.plan(self.job, self.traits, blocks, functools.partial(ordering.resolve, blocks))
+        plan = shards.plan(self.job, self.spec, blocks, functools.partial(ordering.resolve, blocks))
         self._refuse_others(plan, begun=bool(records.committed(self.folder, len(plan)).any()))
-        shards.publish_plan(self.folder, plan, self.site.frozen.work_digest())
+        shards.publish_plan(self.folder, plan, self.context.frozen.work_digest())
         return plan
 
     def _refuse_others(self, plan: pa.Table, *, begun: bool) -> None:
         """Refuse a file that is called like a shard, if it is none of the plan or this export has not begun."""
         tasks = shards.tasks(plan, np.arange(len(plan)))
-        planned = {name for task in tasks for name in self.format.files(shard_of(self.site, task))}
+        planned = {name for task in tasks for name in self.format.files(shard_of(self.context, task))}
         for name in unlisted(self.folder, planned) + ([] if begun else sorted(filter(self.folder.exists, planned))):
             raise UsageError(
                 f"{self.folder.path(name)} is there, and not from this export", "Remove it, or choose another --out."
@@ -176,17 +176,17 @@ class Exporter:
 
     def _write(self, plan: pa.Table, numbers: Counts) -> None:
         tokens = plan["stop"].to_numpy() - plan["start"].to_numpy()
-        self.crew.begin(f"export {self.job.format}", int(tokens.sum()), int(tokens.sum() - tokens[numbers].sum()))
+        self.fan_out.begin(f"export {self.job.format}", int(tokens.sum()), int(tokens.sum() - tokens[numbers].sum()))
         started = None
-        for done in self.crew.run(WriteShard(self.site), shards.tasks(plan, numbers), _describe):
+        for done in self.fan_out.run(WriteShard(self.context), shards.tasks(plan, numbers), _describe):
             started = started or time.monotonic() - done.seconds  # workers may have had to be started first
             self.seconds = time.monotonic() - started
             self.written.append(done.value)
-            self.crew.advance(done.value.tokens)
+            self.fan_out.advance(done.value.tokens)
 
     def _earlier(self, numbers: Counts) -> list[ShardRecord]:
         items = [tuple(chunk) for chunk in chunks(numbers.tolist())]
-        found = self.crew.run(ReadRecords(self.folder.root), items, lambda _: "the records of shards")
+        found = self.fan_out.run(ReadRecords(self.folder.root), items, lambda _: "the records of shards")
         sound = [record for done in found for record in done.value]
         for shard in np.setdiff1d(numbers, [record.shard for record in sound]).tolist():
             self._note(f"the record of shard {shard} is not as it was written; the shard is written again")
@@ -227,16 +227,16 @@ class Exporter:
                 self.folder.region_exists(file.name, file.file_bytes, file.start, file.bytes) for file in files[number]
             )
 
-        there = zip(files, prefetch_map(self.folder, is_there, files, PREFETCH_LOOKS), strict=True)
+        there = zip(files, prefetch_map(self.folder, is_there, files, PREFETCH_CHECKS), strict=True)
         found = {number for number, is_right in there if is_right}
         if self.folder.is_remote:
             return found
         items = [(number, files[number]) for number in sorted(found)]
         items = [item for item in items if all(self.folder.exists(file.name) for file in item[1])]
         item_bytes = np.dtype(self.job.dtype).itemsize
-        self.crew.begin("compare", sum(file.bytes for _, some in items for file in some) // item_bytes)
-        for done in self.crew.run(IsAsWritten(self.folder.root), items, lambda item: item[1][0].name):
-            self.crew.advance(sum(file.bytes for file in done.item[1]) // item_bytes)
+        self.fan_out.begin("compare", sum(file.bytes for _, some in items for file in some) // item_bytes)
+        for done in self.fan_out.run(IsAsWritten(self.folder.root), items, lambda item: item[1][0].name):
+            self.fan_out.advance(sum(file.bytes for file in done.item[1]) // item_bytes)
             if not done.value:
                 found.discard(done.item[0])
         return found
@@ -246,11 +246,11 @@ class Exporter:
         splits = self._splits()
         for split, found in splits.items():
             last = found[-1].tokens
-            if self.traits.shortest_shard and last < min(SHORT_TOKENS, shards.tokens_per_shard(self.job)):
+            if self.spec.shortest_shard and last < min(SHORT_TOKENS, shards.tokens_per_shard(self.job)):
                 remedy = "A larger --val" if split == "val" else "--tail merge or drop"
                 self._note(
                     f"the last {split} shard has {last:,} tokens; the trainer stops at one of less than "
-                    f"{self.traits.shortest_shard}. {remedy} avoids it"
+                    f"{self.spec.shortest_shard}. {remedy} avoids it"
                 )
         if not int(self.manifest["tokens"].to_numpy().sum()):
             self._note("the store holds no tokens: no file is written")
@@ -262,19 +262,19 @@ class Exporter:
             elif split not in splits:
                 self._note(f"{split} has no file: its {self.left_out[split]:,} tokens fill no sequence or shard")
         train, val = (sum(record.tokens for record in splits.get(split, [])) for split in ("train", "val"))
-        if 0 < val < TINY_VAL_TOKENS and train > 10 * val and not self.traits.shortest_shard:
+        if 0 < val < TINY_VAL_TOKENS and train > 10 * val and not self.spec.shortest_shard:
             self._note(f"val has only {val:,} tokens; hold out more: {self._larger_val()}")
 
     def _larger_val(self) -> str:
         """A share that gives a val of some use, if the store is large enough for one."""
         tokens = int(self.manifest["tokens"].to_numpy().sum())
-        enough = (share for share in VAL_SHARES if share * tokens > 2 * TINY_VAL_TOKENS)
-        return f"--val {next(enough, VAL_SHARES[-1])}, or larger"
+        enough = (share for share in VAL_FRACTIONS if share * tokens > 2 * TINY_VAL_TOKENS)
+        return f"--val {next(enough, VAL_FRACTIONS[-1])}, or larger"
 
     def _note(self, notice: str) -> None:
         if notice not in self.notices:
             self.notices.append(notice)
-        self.crew.report.say(f"note: {notice}")
+        self.fan_out.report.say(f"note: {notice}")
 
     def _finish(self) -> None:
         """Write what needs every shard, then the manifest: from now on the export is complete."""
@@ -294,8 +294,8 @@ class Exporter:
         """Make one file of the stretches; in an object store they have to be joined, which takes a while."""
         item = np.dtype(self.job.dtype).itemsize
         if self.folder.is_remote:
-            self.crew.begin(f"join {file}", size // item)
-        self.folder.finalize(file, size, lambda joined: self.crew.advance(joined // item))
+            self.fan_out.begin(f"join {file}", size // item)
+        self.folder.finalize(file, size, lambda joined: self.fan_out.advance(joined // item))
 
     def _lengths(self, found: Sequence[ShardRecord]) -> Callable[[], Iterator[Counts]]:
         read = functools.partial(records.read_lengths, self.folder)
@@ -315,7 +315,7 @@ class Exporter:
         return ExportResult(
             directory=self.folder.root,
             format=self.job.format,
-            trainer=self.traits.trainer,
+            trainer=self.spec.trainer,
             dtype=self.job.dtype,
             end_token=self.job.end,
             shuffle=self.job.shuffle,
@@ -323,7 +323,7 @@ class Exporter:
             bytes=sum(file.bytes for file in written),
             splits=splits,
             shards_done_now=len(self.written),
-            deaths=self.crew.deaths,
+            deaths=self.fan_out.deaths,
             seconds=round(seconds, 3),
             tokens_per_second=round(sum(record.tokens for record in self.written) / max(self.seconds, 1e-9)),
             notices=self.notices,
@@ -335,7 +335,7 @@ class Exporter:
         if "train" not in splits:
             return ""
         files = {split: sorted({each.files[0].name for each in found}) for split, found in splits.items()}
-        template = self.traits.use_val if "val" in splits and self.traits.use_val else self.traits.use
+        template = self.spec.use_val if "val" in splits and self.spec.use_val else self.spec.use
         return template.format(
             directory=self.folder.root,
             train_folder=self.folder.path(split_folder(self.job, "train") or "."),
@@ -361,7 +361,7 @@ def _pattern(files: Sequence[str]) -> str:
 def _prefixes(paths: Sequence[str]) -> str:
     """The paths without their endings; of many, the first and the last."""
     stems = [os.path.splitext(path)[0] for path in paths]
-    return " ".join(stems if len(stems) <= SHOWN_PREFIXES else [stems[0], "...", stems[-1]])
+    return " ".join(stems if len(stems) <= MAX_PREFIXES else [stems[0], "...", stems[-1]])
 
 
 def _exported_split(found: Sequence[ShardRecord], tokens_left_out: int) -> ExportedSplit:

@@ -10,7 +10,7 @@ import msgspec
 from tokenmill.digest import differences, digest_of
 from tokenmill.errors import CorruptStore, JobChanged, StoreError
 from tokenmill.exports.formats import FORMATS
-from tokenmill.exports.formats.protocol import Place, Tail
+from tokenmill.exports.formats.protocol import EndTokenPosition, Tail
 from tokenmill.storage import Folder
 from tokenmill.storage.untrusted.malformed import MalformedDataError, decode
 from tokenmill.store import layout
@@ -46,7 +46,7 @@ class ExportJob(msgspec.Struct, frozen=True):
     store: str
     tokenizer: str
     dtype: str
-    end: Place
+    end: EndTokenPosition
     end_token: int | None
     name: str
     val: str | None
@@ -57,14 +57,14 @@ class ExportJob(msgspec.Struct, frozen=True):
     sequence_tokens: int | None
 
     @property
-    def val_share(self) -> float | None:
+    def val_fraction(self) -> float | None:
         """The share of the documents that is held out, if it is a share."""
         return float(self.val) if self.val is not None and self.val != FIRST_SHARD else None
 
     @property
     def streams(self) -> int:
         """How many sequences of documents there are: those for training, and those held out by their hash."""
-        return 1 if self.val_share is None else 2
+        return 1 if self.val_fraction is None else 2
 
     def identity(self) -> dict[str, str]:
         """The choices that decide the bytes, each under the name that people know it by."""
@@ -118,15 +118,17 @@ def read_frozen(folder: Folder) -> FrozenExport | None:
         begun = is_begun(folder)
         if not folder.exists(EXPORT):  # else another machine has published it, and then its plan, in between
             if begun:
-                raise CorruptStore(f"{folder.path(EXPORT)} is missing", anew(folder))
+                raise CorruptStore(f"{folder.path(EXPORT)} is missing", restart_advice(folder))
             return None
     try:
         frozen = decode(folder.read(EXPORT, EXPORT_BYTES), FrozenExport)
         if frozen.format != FORMAT:
-            raise StoreError(f"{folder.root} was exported by another version of tokenmill", anew(folder))
+            raise StoreError(f"{folder.root} was exported by another version of tokenmill", restart_advice(folder))
         _check(frozen)
     except MalformedDataError as damage:
-        raise CorruptStore(f"{folder.path(EXPORT)} is damaged", f"reason       {damage}", anew(folder)) from damage
+        raise CorruptStore(
+            f"{folder.path(EXPORT)} is damaged", f"reason       {damage}", restart_advice(folder)
+        ) from damage
     return frozen
 
 
@@ -135,7 +137,7 @@ def is_begun(folder: Folder) -> bool:
     return folder.exists(PLAN) or folder.exists(MANIFEST)
 
 
-def anew(folder: Folder) -> str:
+def restart_advice(folder: Folder) -> str:
     """The advice where an export cannot be continued."""
     return f"Remove the directory {folder.root} and export again."
 
@@ -162,7 +164,7 @@ def _check(frozen: FrozenExport) -> None:
     if job.sequence_tokens is not None and (job.shard_tokens is None or job.shard_tokens < job.sequence_tokens):
         raise MalformedDataError("its shards are shorter than a sequence")
     try:
-        share = job.val_share
+        share = job.val_fraction
     except ValueError:
         share = 0.0
     if share is not None and not 0 < share < 1:
@@ -188,7 +190,7 @@ def freeze(folder: Folder, export: FrozenExport) -> FrozenExport:
         if folder.publish_new(EXPORT, layout.json_bytes(export)):
             return export
         before = read_frozen(folder)  # somebody else was first
-    if before is None or (before.job != export.job and _gives_way(folder)):
+    if before is None or (before.job != export.job and _is_replaceable(folder)):
         for directory in (RUNS, RECORDS):
             folder.remove(directory)
         layout.publish_json(folder, EXPORT, export)
@@ -207,6 +209,6 @@ def freeze(folder: Folder, export: FrozenExport) -> FrozenExport:
     return before
 
 
-def _gives_way(folder: Folder) -> bool:
+def _is_replaceable(folder: Folder) -> bool:
     """Whether a begun export has written no shard. In an object store another machine may be about to."""
     return not folder.is_remote and not is_begun(folder) and not folder.names(RECORDS)

@@ -9,10 +9,10 @@ import msgspec
 import pyarrow.compute as pc
 
 from tokenmill.errors import JobChanged, StoreError, UsageError
+from tokenmill.exports.file_checks import damaged
 from tokenmill.exports.formats import FORMATS
 from tokenmill.exports.job import EXPORT, MANIFEST, STATE, exports_in, is_begun
 from tokenmill.exports.order import SplitAndShuffle
-from tokenmill.exports.seals import damaged
 from tokenmill.exports.trace import ExportIndex, ShardLocation, in_store, no_tokens
 from tokenmill.pipeline.messages import MEASURES
 from tokenmill.storage import Folder, absolute, folder_at, resolved
@@ -22,12 +22,12 @@ from tokenmill.store.part import TokenArray
 from tokenmill.store.reader import Store
 from tokenmill.tokenizers.token_bytes import token_bytes_lookup
 
-NAMED_SOURCES = 5
+MAX_NAMED_SOURCES = 5
 BY_BYTE = (
     "In a file of this kind a row is the byte that its document starts at: `tokenmill inspect DIR --doc N` shows it."
 )
 # How many directories above a file are searched for its export: some formats have a directory for each split.
-LEVELS = 3
+MAX_PARENTS = 3
 
 
 class TextContext(msgspec.Struct, frozen=True):
@@ -79,7 +79,7 @@ def find_folder(where: str, store: str | None) -> tuple[Folder, str | None]:
 
 def _above(path: str) -> tuple[Folder, str | None] | None:
     name = ""
-    for level in range(LEVELS):
+    for level in range(MAX_PARENTS):
         folder = folder_at(path)
         if level == 0 and folder.exists(layout.RUN):
             return folder, None
@@ -100,7 +100,7 @@ def _copied(path: str, store: str) -> tuple[Folder, str] | None:
         return None
     for name in exports_in(inside):
         folder = folder_at(inside.path(name))
-        if folder.exists(MANIFEST) and (same := ExportIndex(folder).file_like(last, beside.size(last))) is not None:
+        if folder.exists(MANIFEST) and (same := ExportIndex(folder).find_copy(last, beside.size(last))) is not None:
             return folder, same
     return None
 
@@ -187,7 +187,7 @@ class Locator:
         """Where the document of a row is in each export."""
         identities = self._store.sources["identity"].to_numpy()
         return {
-            name: export.spots(SplitAndShuffle.of(export.job, identities), source, row)
+            name: export.locations(SplitAndShuffle.of(export.job, identities), source, row)
             for name, export in exports.items()
         }
 
@@ -200,7 +200,7 @@ class Locator:
         if len(matches) == 1:
             return int(pc.index(paths, matches[0]).as_py())
         what = f"{len(matches)} sources are called like this" if len(matches) else "the store has no such source"
-        shown = (matches if len(matches) else paths).slice(0, NAMED_SOURCES).to_pylist()
+        shown = (matches if len(matches) else paths).slice(0, MAX_NAMED_SOURCES).to_pylist()
         lines = [f"{'' if index else 'sources':<12} {path}" for index, path in enumerate(shown)]
         raise UsageError(f"{what}: {given}", *lines)
 

@@ -23,21 +23,21 @@ class SplitAndShuffle:
     number, so that equal files are shuffled apart.
     """
 
-    val_share: float | None
+    val_fraction: float | None
     seed: int | None
     identities: npt.NDArray[np.uint64]
 
     @classmethod
     def of(cls, job: ExportJob, identities: npt.NDArray[np.uint64]) -> SplitAndShuffle:
         """The order that a job asks for, of documents from sources with these identities."""
-        return cls(job.val_share, job.shuffle, identities)
+        return cls(job.val_fraction, job.shuffle, identities)
 
     def streams(self, source: npt.NDArray[np.uint32], row: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint8] | None:
         """The stream of each document, or None if there is only one."""
-        if self.val_share is None:
+        if self.val_fraction is None:
             return None
         hashes = document_hash.document_keys(VAL_KEY, self.identities[source], row)
-        return np.where(document_hash.in_sample(hashes, self.val_share), VAL, TRAIN).astype(np.uint8)
+        return np.where(document_hash.in_sample(hashes, self.val_fraction), VAL, TRAIN).astype(np.uint8)
 
     def keys(self, source: npt.NDArray[np.uint32], row: npt.NDArray[np.uint64]) -> document_hash.Keys:
         """The key of each document; the shuffled corpus is sorted by it."""

@@ -17,9 +17,9 @@ import xxhash
 
 from tokenmill.errors import CorruptStore, StoreError
 from tokenmill.exports.documents import DocumentTable
+from tokenmill.exports.file_checks import EXPORT_AGAIN, WRITE_AGAIN, damaged, publish_checked, read_checked
 from tokenmill.exports.formats.protocol import ShardRecord, WrittenFile
 from tokenmill.exports.job import MANIFEST, RECORDS
-from tokenmill.exports.seals import EXPORT_AGAIN, WRITE_AGAIN, damaged, publish_sealed, read_sealed
 from tokenmill.storage import Folder
 from tokenmill.storage.untrusted.malformed import MalformedDataError, decode
 from tokenmill.storage.untrusted.tables import read_batch, read_schema
@@ -28,7 +28,7 @@ from tokenmill.store.layout import numbered_files
 _KEY = b"tokenmill.shard"
 _CHECKSUM = b"tokenmill.shard.xxh3"
 _OTHERS = b"tokenmill.others"
-_SEAL = b"tokenmill.manifest"
+_CHECKSUM_KEY = b"tokenmill.manifest"
 _MAX_BYTES = 1 << 62
 
 SCHEMA = pa.schema(
@@ -64,12 +64,12 @@ def manifest(records: Sequence[ShardRecord], others: Sequence[WrittenFile]) -> p
 
 def publish_manifest(folder: Folder, table: pa.Table, export: str) -> None:
     """Publish the manifest of the export with this digest: from now on it is complete."""
-    publish_sealed(folder, MANIFEST, table, _SEAL, export)
+    publish_checked(folder, MANIFEST, table, _CHECKSUM_KEY, export)
 
 
 def read_manifest(folder: Folder, export: str) -> pa.Table:
     """The manifest of a complete export, which must be the export with this digest."""
-    table = read_sealed(folder, MANIFEST, MANIFEST_SCHEMA, _SEAL, export)
+    table = read_checked(folder, MANIFEST, MANIFEST_SCHEMA, _CHECKSUM_KEY, export)
     files = table["files"].combine_chunks().flatten()
     sizes = pc.struct_field(files, "bytes")
     if any(pc.struct_field(files, name).null_count for name in ("name", "bytes", "xxh3")) or files.null_count:

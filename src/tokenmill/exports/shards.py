@@ -16,18 +16,18 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tokenmill.errors import CorruptStore, UsageError
+from tokenmill.exports.file_checks import WRITE_AGAIN, damaged, publish_checked, read_checked
 from tokenmill.exports.formats.protocol import FormatSpec, Split
 from tokenmill.exports.job import FIRST_SHARD, PLAN, ExportJob
-from tokenmill.exports.seals import WRITE_AGAIN, damaged, publish_sealed, read_sealed
 from tokenmill.storage import Folder
 from tokenmill.storage.untrusted.malformed import MalformedDataError, decode
 
-PIECE_TOKENS = 64_000_000
+REGION_TOKENS = 64_000_000
 """How many tokens of a file that is one for its split a worker writes at a time."""
 
 TRAIN, VAL = 0, 1
 _LEFT_OUT = b"tokenmill.left_out"
-_SEAL = b"tokenmill.plan"
+_CHECKSUM_KEY = b"tokenmill.plan"
 
 Counts = npt.NDArray[np.int64]
 
@@ -97,36 +97,36 @@ ToEdges = Callable[[int, Counts], Counts]
 """Where the documents start that are the first at or after some positions of a stream."""
 
 
-def plan(job: ExportJob, traits: FormatSpec, blocks: Blocks, resolve: ToEdges) -> pa.Table:
+def plan(job: ExportJob, spec: FormatSpec, blocks: Blocks, resolve: ToEdges) -> pa.Table:
     """The shards, one row each; `resolve` moves their edges to those of documents, unless the format cuts them."""
     tables: list[pa.Table] = []
     dropped = {}
     for split, stream, start, stop in _ranges(job, blocks):
         edges = _edges(job, start, stop)
-        if not traits.cuts:
+        if not spec.cuts:
             edges = resolve(stream, edges)
         end = max(int(edges[-1]), stop)
         edges = _with_tail(job, edges, partial=(stop - start) % tokens_per_shard(job) != 0)
         dropped[split] = end - int(edges[-1])
         numbered = sum(table.num_rows for table in tables)
-        first = max(numbered, 1 if split == "train" else 0) if traits.numbered_together else 0
+        first = max(numbered, 1 if split == "train" else 0) if spec.numbered_together else 0
         table = _rows(split, stream, edges, blocks)
         table["number"] = np.arange(len(edges) - 1) + first
         table["shard"] = np.arange(len(edges) - 1) + numbered
         tables.append(pa.table(table, schema=SCHEMA))
     shards = pa.concat_tables(tables) if tables else SCHEMA.empty_table()
-    _check_sizes(job, traits, shards, blocks)
+    _check_sizes(job, spec, shards, blocks)
     return shards.replace_schema_metadata({_LEFT_OUT: msgspec.json.encode(dropped)})
 
 
 def publish_plan(folder: Folder, plan: pa.Table, work: str) -> None:
     """Publish the plan of an export whose work is cut in this way."""
-    publish_sealed(folder, PLAN, plan, _SEAL, work)
+    publish_checked(folder, PLAN, plan, _CHECKSUM_KEY, work)
 
 
 def read_plan(folder: Folder, work: str, tokens: int, blocks: int) -> pa.Table:
     """The shards of a frozen plan, which are stretches of so many tokens in so many blocks."""
-    plan = read_sealed(folder, PLAN, SCHEMA, _SEAL, work)
+    plan = read_checked(folder, PLAN, SCHEMA, _CHECKSUM_KEY, work)
     column = {field.name: plan[field.name].to_numpy() for field in SCHEMA}
     sound = (
         np.array_equal(column["shard"], np.arange(len(plan)))
@@ -160,7 +160,7 @@ def tasks(shards: pa.Table, wanted: Counts) -> Iterator[ShardTask]:
 
 def tokens_per_shard(job: ExportJob) -> int:
     """How many tokens a shard is to hold."""
-    tokens = job.shard_tokens if job.shard_tokens is not None else PIECE_TOKENS
+    tokens = job.shard_tokens if job.shard_tokens is not None else REGION_TOKENS
     return tokens - tokens % job.sequence_tokens if job.sequence_tokens else tokens
 
 
@@ -171,7 +171,7 @@ def _ranges(job: ExportJob, blocks: Blocks) -> Iterator[tuple[Split, int, int, i
         yield "val", TRAIN, 0, job.val_tokens
         yield "train", TRAIN, job.val_tokens, total
         return
-    if job.val_share is not None and blocks.totals(VAL)[1]:
+    if job.val_fraction is not None and blocks.totals(VAL)[1]:
         yield "val", VAL, 0, blocks.totals(VAL)[1]
     if total:
         yield "train", TRAIN, 0, total
@@ -214,24 +214,24 @@ def _rows(split: Split, stream: int, edges: Counts, blocks: Blocks) -> dict[str,
     }
 
 
-def check_bytes(traits: FormatSpec, dtype: str, sequence_tokens: int | None, tokens: int, documents: int) -> None:
+def check_bytes(spec: FormatSpec, dtype: str, sequence_tokens: int | None, tokens: int, documents: int) -> None:
     """Refuse a shard whose file the format's readers could not address."""
     items = tokens // sequence_tokens + 1 if sequence_tokens else documents
-    size = traits.header_bytes + items * traits.item_bytes + tokens * np.dtype(dtype).itemsize
-    if traits.most_bytes is not None and size > traits.most_bytes:
+    size = spec.header_bytes + items * spec.item_bytes + tokens * np.dtype(dtype).itemsize
+    if spec.most_bytes is not None and size > spec.most_bytes:
         raise UsageError(
-            f"a shard of {tokens:,} tokens is too large for {traits.name}",
-            f"limit        {traits.most_bytes:,} bytes in a file; about {size:,} are needed",
-            f"Choose --shard-tokens {traits.most_bytes // np.dtype(dtype).itemsize // 2:,} or less.",
+            f"a shard of {tokens:,} tokens is too large for {spec.name}",
+            f"limit        {spec.most_bytes:,} bytes in a file; about {size:,} are needed",
+            f"Choose --shard-tokens {spec.most_bytes // np.dtype(dtype).itemsize // 2:,} or less.",
         )
 
 
-def _check_sizes(job: ExportJob, traits: FormatSpec, shards: pa.Table, blocks: Blocks) -> None:
+def _check_sizes(job: ExportJob, spec: FormatSpec, shards: pa.Table, blocks: Blocks) -> None:
     """Check the largest shard, counting as its documents all of the blocks it touches."""
-    if traits.most_bytes is None or not len(shards):
+    if spec.most_bytes is None or not len(shards):
         return
     tokens = shards["stop"].to_numpy() - shards["start"].to_numpy()
     before = np.pad(np.cumsum(blocks.documents, axis=1), ((0, 0), (1, 0)))
     stream = shards["stream"].to_numpy()
     documents = before[stream, shards["last_block"].to_numpy() + 1] - before[stream, shards["first_block"].to_numpy()]
-    check_bytes(traits, job.dtype, job.sequence_tokens, int(tokens.max()), int(documents.max()))
+    check_bytes(spec, job.dtype, job.sequence_tokens, int(tokens.max()), int(documents.max()))

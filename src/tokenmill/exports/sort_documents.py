@@ -25,16 +25,16 @@ T = TypeVar("T")
 class Ordering:
     """One export's documents: counted as they are in the store, or sorted first if they are to be shuffled."""
 
-    site: ExportContext
+    context: ExportContext
     manifest: pa.Table
-    crew: FanOut
+    fan_out: FanOut
 
     def blocks(self) -> Blocks:
         """What each block holds for each stream."""
-        if self.site.frozen.job.shuffle is not None:
+        if self.context.frozen.job.shuffle is not None:
             self.sort()
             return self._binned()
-        if self.site.frozen.job.streams > 1:
+        if self.context.frozen.job.streams > 1:
             return self._counted()
         return Blocks(*(self.manifest[name].to_numpy()[np.newaxis] for name in ("documents", "tokens")))
 
@@ -45,26 +45,26 @@ class Ordering:
         before = (ends - blocks.tokens[stream])[block]
         places = list(zip(block.tolist(), before.tolist(), positions.tolist(), strict=True))
         items = [(stream, tuple(chunk)) for chunk in chunks(places)]
-        done = self.crew.run(FindDocumentEdges(self.site), items, lambda _: "the edges of shards")
+        done = self.fan_out.run(FindDocumentEdges(self.context), items, lambda _: "the edges of shards")
         found = {outcome.item: outcome.value for outcome in done}
         return np.concatenate([found[item] for item in items])
 
     def _counted(self) -> Blocks:
         """Parts as blocks; a look at every document tells which stream it is in."""
         tokens = self.manifest["tokens"].to_numpy()
-        found = np.zeros((2, self.site.frozen.job.streams, len(tokens)), np.int64)
+        found = np.zeros((2, self.context.frozen.job.streams, len(tokens)), np.int64)
         items = [tuple(chunk) for chunk in chunks(range(len(tokens)))]
-        self.crew.begin("split", int(tokens.sum()))
-        for done in self.crew.run(CountStreams(self.site), items, lambda item: f"parts {item[0]} to {item[-1]}"):
+        self.fan_out.begin("split", int(tokens.sum()))
+        for done in self.fan_out.run(CountStreams(self.context), items, lambda item: f"parts {item[0]} to {item[-1]}"):
             found[:, :, list(done.item)] = done.value
-            self.crew.advance(int(tokens[list(done.item)].sum()))
+            self.fan_out.advance(int(tokens[list(done.item)].sum()))
         return Blocks(*found)
 
     def sort(self) -> None:
         """Sort the documents into runs, if there is a shuffle: those runs that are not there yet."""
-        if self.site.frozen.job.shuffle is None:
+        if self.context.frozen.job.shuffle is None:
             return
-        folder, spans = folder_at(self.site.out), self._spans()
+        folder, spans = folder_at(self.context.out), self._spans()
         folder.create(RUNS)
         folder.remove_temporaries(RUNS)
         there = sorted_runs.committed(folder, len(spans))
@@ -73,13 +73,15 @@ class Ordering:
             return
         tokens = self.manifest["tokens"].to_numpy()
         total = int(tokens.sum())
-        self.crew.begin("shuffle", total, total - sum(int(tokens[start:stop].sum()) for _, start, stop in missing))
-        for done in self.crew.run(SortDocuments(self.site), missing, lambda span: f"parts {span[1]} to {span[2] - 1}"):
-            self.crew.advance(done.value)
+        self.fan_out.begin("shuffle", total, total - sum(int(tokens[start:stop].sum()) for _, start, stop in missing))
+        for done in self.fan_out.run(
+            SortDocuments(self.context), missing, lambda span: f"parts {span[1]} to {span[2] - 1}"
+        ):
+            self.fan_out.advance(done.value)
 
     def _binned(self) -> Blocks:
         """Ranges of keys as blocks, counted in the runs."""
-        folder, frozen = folder_at(self.site.out), self.site.frozen
+        folder, frozen = folder_at(self.context.out), self.context.frozen
         documents, counted = np.zeros((2, frozen.job.streams, frozen.bins), np.int64)
         numbers = [run for run, _, _ in self._spans()]
         for more_documents, more_tokens in prefetch_map(folder, functools.partial(sorted_runs.counts, folder), numbers):
@@ -88,7 +90,7 @@ class Ordering:
         return Blocks(documents, counted)
 
     def _spans(self) -> list[tuple[int, int, int]]:
-        return sorted_runs.spans(self.manifest["tokens"].to_numpy(), self.site.frozen.run_tokens)
+        return sorted_runs.spans(self.manifest["tokens"].to_numpy(), self.context.frozen.run_tokens)
 
 
 def chunks(items: Sequence[T]) -> Iterator[Sequence[T]]:

@@ -65,7 +65,7 @@ def counts(folder: Folder, run: int) -> tuple[Counts, Counts]:
 
 
 @dataclass(frozen=True, slots=True)
-class PartRange:
+class SortedRunRange:
     """Documents that follow each other in a run: where each ends, counted from the first, and where it is from."""
 
     run: int
@@ -83,7 +83,7 @@ class PartRange:
         return np.frombuffer(data, dtype), offsets
 
 
-def read_range(folder: Folder, run: int, low: int, high: int) -> PartRange:
+def read_range(folder: Folder, run: int, low: int, high: int) -> SortedRunRange:
     """The documents of bins [low, high), without their tokens: two reads."""
     index = np.frombuffer(folder.read_at(_name(run, "index"), low * 8, (high - low + 1) * 8), "<i8")
     start, stop = int(index[0]), int(index[-1])
@@ -98,7 +98,9 @@ def read_range(folder: Folder, run: int, low: int, high: int) -> PartRange:
     ends = records["end"]
     if first_token < 0 or bool((np.diff(ends, prepend=first_token) < 0).any()):
         raise _corrupt(folder, run, "its documents do not follow each other")
-    return PartRange(run, first_token, records["end"] - first_token, records["source"].copy(), records["row"].copy())
+    return SortedRunRange(
+        run, first_token, records["end"] - first_token, records["source"].copy(), records["row"].copy()
+    )
 
 
 def _corrupt(folder: Folder, run: int, reason: str) -> CorruptStore:

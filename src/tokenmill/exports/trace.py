@@ -18,13 +18,13 @@ import pyarrow.compute as pc
 from tokenmill.errors import IncompleteStore, StoreError, UsageError
 from tokenmill.exports import records
 from tokenmill.exports.documents import DocumentTable
+from tokenmill.exports.file_checks import damaged
 from tokenmill.exports.job import EXPORT, MANIFEST, ExportJob, read_frozen
 from tokenmill.exports.order import SplitAndShuffle
-from tokenmill.exports.seals import damaged
 from tokenmill.exports.shards import TRAIN, VAL, Counts
 from tokenmill.storage import Folder
 
-NAMED_FILES = 10
+MAX_NAMED_FILES = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ class ExportIndex:
         for shard, end in zip(shards[first : last + 1].tolist(), ends[first : last + 1].tolist(), strict=True):
             yield from self._in_shard(shard, end - int(self._tokens[shard]), start, stop)
 
-    def spots(self, order: SplitAndShuffle, source: int, row: int) -> list[ShardLocation]:
+    def locations(self, order: SplitAndShuffle, source: int, row: int) -> list[ShardLocation]:
         """Where a document is; nowhere if what was left at the end has been dropped."""
         columns = np.array([source], np.uint32), np.array([row], np.uint64)
         streams = order.streams(*columns)
@@ -89,16 +89,16 @@ class ExportIndex:
         low, high = 0, len(shards)
         while low < high:  # the first shard whose last document is not before this one
             middle = (low + high) // 2
-            if _order_key(order, self._read(int(shards[middle])), -1) < wanted:
+            if _sort_key(order, self._read(int(shards[middle])), -1) < wanted:
                 low = middle + 1
             else:
                 high = middle
         found: list[ShardLocation] = []
         for shard in shards[low:].tolist():
             origins = self._read(shard)
-            if _order_key(order, origins, 0) > wanted:
+            if _sort_key(order, origins, 0) > wanted:
                 break
-            found += self._spots_in(shard, origins, source, row)
+            found += self._locations_in(shard, origins, source, row)
         return found
 
     def _in_shard(self, shard: int, before: int, start: int, stop: int) -> Iterator[TokenOrigin]:
@@ -120,7 +120,7 @@ class ExportIndex:
             raise records.corrupt(self.folder, shard, "it is not the record that the manifest describes")
         return origins
 
-    def _spots_in(self, shard: int, origins: DocumentTable, source: int, row: int) -> list[ShardLocation]:
+    def _locations_in(self, shard: int, origins: DocumentTable, source: int, row: int) -> list[ShardLocation]:
         files = self._manifest["files"][shard].as_py()
         same = self._shards_of(files[0]["name"])
         before = int(self._tokens[same[same < shard]].sum())
@@ -140,12 +140,12 @@ class ExportIndex:
 
     def _streams(self) -> Counts:
         """The stream that each shard is cut from: what is held out by its hash is one of its own."""
-        if self.job.val_share is None:
+        if self.job.val_fraction is None:
             return np.full(len(self._manifest), TRAIN)
         held_out = pc.equal(self._manifest["split"], "val").to_numpy(zero_copy_only=False)
         return np.where(held_out, VAL, TRAIN)
 
-    def file_like(self, name: str, size: int) -> str | None:
+    def find_copy(self, name: str, size: int) -> str | None:
         """The file of this name and size, in whichever directory of the export."""
         files = self._manifest["files"].combine_chunks().flatten()
         paths, sizes = (pc.struct_field(files, field) for field in ("name", "bytes"))
@@ -170,10 +170,10 @@ class ExportIndex:
         if len(named):
             return np.unique(np.searchsorted(files.offsets.to_numpy(), named, "right") - 1)
         first = pc.struct_field(pc.list_element(files.filter(pc.greater(pc.list_value_length(files), 0)), 0), "name")
-        raise self._not_there(name, pc.unique(first))
+        raise self._unknown_file(name, pc.unique(first))
 
-    def _not_there(self, name: str, files: pa.Array) -> UsageError:
-        some = files.slice(0, NAMED_FILES).to_pylist()
+    def _unknown_file(self, name: str, files: pa.Array) -> UsageError:
+        some = files.slice(0, MAX_NAMED_FILES).to_pylist()
         more = [f"and {len(files) - len(some):,} more"] if len(files) > len(some) else []
         return UsageError(
             f"{name} is no file with tokens of this export" if name else "say which file of the export the token is in",
@@ -203,7 +203,7 @@ def in_store(job: ExportJob, origin: TokenOrigin, tokens: int) -> TokenOrigin:
     return replace(origin, token=origin.token + skip, start=origin.start - 1 + skip, stop=origin.stop - 1)
 
 
-def _order_key(order: SplitAndShuffle, origins: DocumentTable, place: int) -> tuple[int, ...]:
+def _sort_key(order: SplitAndShuffle, origins: DocumentTable, place: int) -> tuple[int, ...]:
     """What the documents of a shuffled or of an unshuffled export are sorted by."""
     at = slice(place, place + 1 or None)
     if order.seed is not None:

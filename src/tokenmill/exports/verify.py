@@ -15,7 +15,7 @@ import xxhash
 
 from tokenmill.errors import CorruptStore
 from tokenmill.exports import records
-from tokenmill.exports.seals import EXPORT_AGAIN, WRITE_AGAIN
+from tokenmill.exports.file_checks import EXPORT_AGAIN, WRITE_AGAIN
 from tokenmill.storage import Folder, folder_at
 
 
@@ -109,7 +109,7 @@ class CheckRecords:
         return len(rows)
 
 
-def _alike(name: str) -> str:
+def _pattern(name: str) -> str:
     """A name without its numbers and its split: what trainers find by a pattern is alike."""
     directory, _, last = name.rpartition("/")
     return f"{directory}/{_VARIABLE.sub('*', last)}"
@@ -117,10 +117,10 @@ def _alike(name: str) -> str:
 
 def unlisted(folder: Folder, listed: Collection[str]) -> list[str]:
     """The files beside those of an export that are called alike, so that a trainer would read them as well."""
-    patterns = {_alike(name) for name in listed}
+    patterns = {_pattern(name) for name in listed}
     directories = sorted({name.rpartition("/")[0] for name in listed})
     there = (os.path.join(directory, name) for directory in directories for name in folder.names(directory or "."))
-    return sorted(name for name in there if name not in listed and _alike(name) in patterns)
+    return sorted(name for name in there if name not in listed and _pattern(name) in patterns)
 
 
 _VARIABLE = re.compile(r"\d+|train|val")

@@ -6,7 +6,7 @@ from tokenmill.errors import CorruptStore, StorageError, StoreError
 from tokenmill.executors import progress
 from tokenmill.exports import records
 from tokenmill.exports.formats import FORMATS
-from tokenmill.exports.job import EXPORT, MANIFEST, FrozenExport, anew, is_begun, read_frozen
+from tokenmill.exports.job import EXPORT, MANIFEST, FrozenExport, is_begun, read_frozen, restart_advice
 from tokenmill.exports.sort_documents import chunks
 from tokenmill.exports.verify import CheckByteRange, CheckRecords, byte_ranges, unlisted
 from tokenmill.pipeline.verify_store import Checks
@@ -69,7 +69,7 @@ def compare_store(export: Folder, frozen: FrozenExport, checks: Checks) -> str |
 
 
 def _other_store(store: Folder, export: Folder) -> CorruptStore:
-    advice = anew(export)
+    advice = restart_advice(export)
     return CorruptStore(
         "the export was made from other parts than the store has now",
         f"store        {store.root}",

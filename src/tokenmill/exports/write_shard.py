@@ -57,7 +57,7 @@ class ExportContext:
         parts = ListedParts(self.store, self.frozen.job.store, self.shuffle.dtype, len(self.order.identities))
         return parts.open(part, content_too=content_too)[1]
 
-    def extent(self, stream: int, first_block: int, last_block: int) -> DocumentRange:
+    def documents(self, stream: int, first_block: int, last_block: int) -> DocumentRange:
         """The documents of some blocks."""
         blocks = range(first_block, last_block + 1)
         if self.frozen.job.shuffle is None:
@@ -77,13 +77,13 @@ def source_columns(store: str, _sources_sha256: str) -> tuple[pa.Array, npt.NDAr
 class CountStreams:
     """The function that counts the documents and tokens of each stream in some parts."""
 
-    site: ExportContext
+    context: ExportContext
 
     def __call__(self, parts: tuple[int, ...]) -> tuple[Counts, Counts]:
         """Documents and tokens: a row for each stream, a column for each part."""
-        order, streams = self.site.order, self.site.frozen.job.streams
+        order, streams = self.context.order, self.context.frozen.job.streams
         documents, tokens = np.zeros((2, streams, len(parts)), np.int64)
-        for place, content in enumerate(self.site.parts(parts, content_too=False)):
+        for place, content in enumerate(self.context.parts(parts, content_too=False)):
             found = order.streams(content.source, content.row)
             found = np.zeros(len(content.row), np.uint8) if found is None else found
             documents[:, place] = np.bincount(found, minlength=streams)
@@ -95,14 +95,14 @@ class CountStreams:
 class SortDocuments:
     """The function that makes a run of some parts."""
 
-    site: ExportContext
+    context: ExportContext
 
     def __call__(self, task: tuple[int, int, int]) -> int:
         """Run number, first part, last part + 1; returns the tokens sorted."""
         run, start, stop = task
-        job, bins, order = self.site.frozen.job, self.site.frozen.bins, self.site.order
-        contents = list(self.site.parts(range(start, stop), content_too=True))
-        origins = DocumentTable.joined(
+        job, bins, order = self.context.frozen.job, self.context.frozen.bins, self.context.order
+        contents = list(self.context.parts(range(start, stop), content_too=True))
+        origins = DocumentTable.concatenate(
             [DocumentTable(np.diff(each.offsets), each.source, each.row) for each in contents]
         )
         keys = order.keys(origins.source, origins.row)
@@ -118,7 +118,7 @@ class SortDocuments:
             origins.source[sorting],
             origins.row[sorting],
         )
-        sorted_runs.publish_sorted_run(folder_at(self.site.out), run, content, place[sorting], bins * job.streams)
+        sorted_runs.publish_sorted_run(folder_at(self.context.out), run, content, place[sorting], bins * job.streams)
         return len(content.tokens)
 
 
@@ -126,14 +126,14 @@ class SortDocuments:
 class FindDocumentEdges:
     """The function that finds the document edges at or after positions of a stream."""
 
-    site: ExportContext
+    context: ExportContext
 
     def __call__(self, task: tuple[int, tuple[tuple[int, int, int], ...]]) -> Counts:
         """The stream, and for each position its block, the tokens before the block, and itself."""
         stream, places = task
         resolved = []
         for (block, before), some in itertools.groupby(places, key=lambda place: place[:2]):
-            lengths = self.site.extent(stream, block, block).origins.lengths
+            lengths = self.context.documents(stream, block, block).origins.lengths
             edges = before + np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
             resolved.append(edges[np.searchsorted(edges, [position for _, _, position in some])])
         return np.concatenate(resolved)
@@ -143,14 +143,14 @@ class FindDocumentEdges:
 class WriteShard:
     """The function that writes one shard and then its record, which commits it."""
 
-    site: ExportContext
+    context: ExportContext
 
     def __call__(self, task: ShardTask) -> ShardRecord:
         """A shard that has its record already is left alone: whoever published it died before telling.
 
         It may also be another machine, which may have come to the end, and have removed what is read here.
         """
-        folder = folder_at(self.site.out)
+        folder = folder_at(self.context.out)
         if records.exists(folder, task.shard):
             return records.read(folder, task.shard)
         try:
@@ -161,11 +161,11 @@ class WriteShard:
             return records.read(folder, task.shard)
 
     def _write(self, folder: Folder, task: ShardTask) -> ShardRecord:
-        job = self.site.frozen.job
+        job = self.context.frozen.job
         format_ = find_format(job.format)
-        extent = self.site.extent(task.stream, task.first_block, task.last_block)
-        origins, tokens, cut = self._content(task, extent)
-        shard = shard_of(self.site, task)
+        documents = self.context.documents(task.stream, task.first_block, task.last_block)
+        origins, tokens, cut = self._content(task, documents)
+        shard = shard_of(self.context, task)
         content = Content(origins.lengths, origins.source, origins.row, tokens)
         files = format_.write(folder, shard, content)
         folder.sync_directory(shard.folder)
@@ -185,16 +185,16 @@ class WriteShard:
         records.publish(folder, record, origins)
         return record
 
-    def _content(self, task: ShardTask, extent: DocumentRange) -> tuple[DocumentTable, Iterator[Tokens], int]:
+    def _content(self, task: ShardTask, documents: DocumentRange) -> tuple[DocumentTable, Iterator[Tokens], int]:
         """The documents of the shard, their tokens, and how many tokens of the first are in the shard before."""
-        job = self.site.frozen.job
-        ends = task.before + np.cumsum(extent.origins.lengths)
-        starts = ends - extent.origins.lengths
+        job = self.context.frozen.job
+        ends = task.before + np.cumsum(documents.origins.lengths)
+        starts = ends - documents.origins.lengths
         held = (starts < task.stop) & (ends > task.start)
         empty = (starts == ends) & (starts >= task.start) & ((starts < task.stop) | task.final)
         inside = np.flatnonzero(held | empty)
         first, last = (int(inside[0]), int(inside[-1]) + 1) if len(inside) else (0, 0)
-        origins = extent.origins.slice(first, last)
+        origins = documents.origins.slice(first, last)
         lengths = np.minimum(ends[first:last], task.stop) - np.maximum(starts[first:last], task.start)
         if int(lengths.sum()) != task.tokens:
             raise CorruptStore(
@@ -204,7 +204,7 @@ class WriteShard:
                 "`tokenmill verify` tells whether the store is sound; then remove the export and start it again.",
             )
         cut = task.start - int(starts[first]) if len(inside) and starts[first] < task.start else 0
-        batches = extent.batches(first, last, self.site.batch_bytes)
+        batches = documents.batches(first, last, self.context.batch_bytes)
         begin = job.end_token if job.end == "prepended" and task.tokens else None
         tokens = with_leading_end_tokens(batches, cut, task.tokens, begin)
         dtype = np.dtype(job.dtype)
@@ -238,9 +238,9 @@ def _cut(batches: Iterator[TokenArray], skip: int, count: int) -> Iterator[Token
             yield some
 
 
-def shard_of(site: ExportContext, task: ShardTask) -> Shard:
+def shard_of(context: ExportContext, task: ShardTask) -> Shard:
     """The shard as its format sees it."""
-    job = site.frozen.job
+    job = context.frozen.job
     return Shard(
         number=task.number,
         count=task.count,
@@ -251,8 +251,8 @@ def shard_of(site: ExportContext, task: ShardTask) -> Shard:
         tokenizer=job.tokenizer,
         shuffled=job.shuffle is not None,
         sequence_tokens=job.sequence_tokens,
-        paths=source_columns(site.store, site.sources_sha256)[0],
-        piece=job.shard_tokens is None,
+        paths=source_columns(context.store, context.sources_sha256)[0],
+        is_partial=job.shard_tokens is None,
         position=task.position,
         file_tokens=task.file_tokens,
     )
@@ -272,11 +272,11 @@ class ReadRecords:
     def __call__(self, shards: tuple[int, ...]) -> list[ShardRecord]:
         """The records that are as they were written, in the order asked for."""
         folder = folder_at(self.out)
-        found = prefetch_map(folder, functools.partial(_read_sound, folder), shards)
+        found = prefetch_map(folder, functools.partial(_read_valid, folder), shards)
         return [record for record in found if record is not None]
 
 
-def _read_sound(folder: Folder, shard: int) -> ShardRecord | None:
+def _read_valid(folder: Folder, shard: int) -> ShardRecord | None:
     try:
         records.read_origins(folder, shard)
         return records.read(folder, shard)

@@ -52,7 +52,7 @@ class ChecksumWriter:
             self.write_array(batch)
             count += len(batch)
         if count != content.tokens:
-            raise _miscounted(count, content.tokens)
+            raise _wrong_count(count, content.tokens)
 
     @property
     def written(self) -> WrittenFile:
@@ -69,7 +69,7 @@ def publish(folder: Folder, name: str) -> Iterator[ChecksumWriter]:
 
 def write_raw(folder: Folder, name: str, shard: Shard, content: Content) -> WrittenFile:
     """Write the tokens and nothing else: as a file, or as one piece of a file that several workers fill."""
-    if not shard.piece:
+    if not shard.is_partial:
         with publish(folder, name) as file:
             file.write_tokens(content)
             return file.written
@@ -103,7 +103,7 @@ def write_listing(folder: Folder, name: str, before: str, items: Iterable[dict[s
         return file.written
 
 
-def recut(batches: Iterator[Tokens], sizes: Iterable[int], dtype: str) -> Iterator[Tokens]:
+def rechunk(batches: Iterator[Tokens], sizes: Iterable[int], dtype: str) -> Iterator[Tokens]:
     """The same tokens in arrays of the given sizes, which must add up to them; views where one batch holds an array."""
     rest: Tokens = np.empty(0, dtype)
     for size in sizes:
@@ -113,7 +113,7 @@ def recut(batches: Iterator[Tokens], sizes: Iterable[int], dtype: str) -> Iterat
         while missing:
             batch = next(batches, None)
             if batch is None:
-                raise _miscounted(size - missing, size)
+                raise _wrong_count(size - missing, size)
             pieces.append(batch[:missing])
             rest = batch[missing:]
             missing -= len(pieces[-1])
@@ -121,7 +121,7 @@ def recut(batches: Iterator[Tokens], sizes: Iterable[int], dtype: str) -> Iterat
         yield filled[0] if len(filled) == 1 else np.concatenate(filled or pieces)
     left = len(rest) + sum(len(batch) for batch in batches)
     if left:
-        raise _miscounted(left, 0)
+        raise _wrong_count(left, 0)
 
 
 def check_fits(folder: Folder, name: str, size_bytes: int, most_bytes: int) -> None:
@@ -135,7 +135,7 @@ def check_fits(folder: Folder, name: str, size_bytes: int, most_bytes: int) -> N
         )
 
 
-def _miscounted(found: int, expected: int) -> StoreError:
+def _wrong_count(found: int, expected: int) -> StoreError:
     return StoreError("a shard's documents do not have its tokens", f"expected     {expected}", f"found        {found}")
 
 

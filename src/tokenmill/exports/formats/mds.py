@@ -13,7 +13,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tokenmill.exports.formats.files import array, check_fits, damaged, file_size, publish, recut, spans, write_listing
+from tokenmill.exports.formats.files import (
+    array,
+    check_fits,
+    damaged,
+    file_size,
+    publish,
+    rechunk,
+    spans,
+    write_listing,
+)
 from tokenmill.exports.formats.protocol import (
     CompletedSplit,
     Content,
@@ -72,7 +81,7 @@ def write(folder: Folder, shard: Shard, content: Content) -> tuple[WrittenFile, 
         file.write_array(np.array([len(edges) - 1], np.uint32))
         file.write_array(edges.astype(np.uint32))
         file.write(config)
-        for tokens in recut(content.batches, [*sizes, rest] if rest else sizes, shard.dtype):
+        for tokens in rechunk(content.batches, [*sizes, rest] if rest else sizes, shard.dtype):
             file.write_array(_pack(tokens.reshape(-1, min(length, len(tokens))), shard.dtype))
         return (file.written,)
 

@@ -39,7 +39,7 @@ Lengths = npt.NDArray[np.int64]
 def files(shard: Shard) -> tuple[str, ...]:
     """The pair of a split, or of a shard if a split has several."""
     prefix = f"{shard.name}_" if shard.name else ""
-    number = "" if shard.piece else f"_{shard.number:06d}"
+    number = "" if shard.is_partial else f"_{shard.number:06d}"
     stem = f"{prefix}{shard.split}{number}_text_document"
     return (f"{stem}.bin", f"{stem}.idx")
 
@@ -48,7 +48,7 @@ def write(folder: Folder, shard: Shard, content: Content) -> tuple[WrittenFile, 
     """Write the tokens, and their index unless this is a piece of a split, whose index is left to `finish`."""
     tokens, index = files(shard)
     written = write_raw(folder, tokens, shard, content)
-    if shard.piece:
+    if shard.is_partial:
         return (written,)
     return (written, _write_index(folder, index, shard.dtype, len(content.lengths), lambda: iter([content.lengths])))
 

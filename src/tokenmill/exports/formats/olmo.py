@@ -111,13 +111,13 @@ def _read_rows(folder: Folder, name: str) -> tuple[npt.NDArray[np.int64], npt.ND
                 column_types={"start": pa.int64(), "end": pa.int64()}, include_columns=COLUMNS[:2], null_values=[]
             ),
         )
-        batches = list(_few(reader, ROWS_PER_BYTE * file_size(folder, name) + ROWS_PER_BATCH))
+        batches = list(_limit_rows(reader, ROWS_PER_BYTE * file_size(folder, name) + ROWS_PER_BATCH))
     columns = ([batch.column(place).to_numpy() for batch in batches] for place in (0, 1))
     starts, ends = (np.concatenate([np.empty(0, np.int64), *column]) for column in columns)
     return starts, ends
 
 
-def _few(reader: pa_csv.CSVStreamingReader, most_rows: int) -> Iterator[pa.RecordBatch]:
+def _limit_rows(reader: pa_csv.CSVStreamingReader, most_rows: int) -> Iterator[pa.RecordBatch]:
     """The batches of a file that unpacks to no more rows than it can be meant to."""
     rows = 0
     for batch in reader:

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tokenmill.errors import StoreError
-from tokenmill.exports.formats.files import damaged, file_size, no_index, publish, recut
+from tokenmill.exports.formats.files import damaged, file_size, no_index, publish, rechunk
 from tokenmill.exports.formats.protocol import Content, FormatSpec, Shard, ShardData, Tokens, WrittenFile
 from tokenmill.storage import Folder
 from tokenmill.storage.untrusted.malformed import MalformedDataError
@@ -66,7 +66,7 @@ def write(folder: Folder, shard: Shard, content: Content) -> tuple[WrittenFile, 
             write_page_checksum=True,
             store_schema=False,
         ) as writer:
-            for group, tokens in zip(groups, recut(content.batches, sizes, shard.dtype), strict=True):
+            for group, tokens in zip(groups, rechunk(content.batches, sizes, shard.dtype), strict=True):
                 writer.write_table(_table(shard, content, group, tokens), GROUP_ROWS)
         return (file.written,)
 

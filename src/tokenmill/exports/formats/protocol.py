@@ -19,7 +19,7 @@ from tokenmill.storage import Folder
 
 Tokens = npt.NDArray[np.integer[Any]]
 Split = Literal["train", "val"]
-Place = Literal["appended", "prepended"]
+EndTokenPosition = Literal["appended", "prepended"]
 Tail = Literal["keep", "drop", "merge"]
 
 
@@ -41,7 +41,7 @@ class FormatSpec:
     name: str
     trainer: str
     files: str
-    end: Place
+    end: EndTokenPosition
     dtypes: tuple[str, ...]
     cuts: bool
     shard_tokens: int | None
@@ -79,7 +79,7 @@ class Shard:
     shuffled: bool
     sequence_tokens: int | None
     paths: pa.Array
-    piece: bool = False
+    is_partial: bool = False
     position: int = 0
     file_tokens: int = 0
 

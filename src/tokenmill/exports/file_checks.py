@@ -8,7 +8,7 @@ import msgspec
 import pyarrow as pa
 
 from tokenmill.errors import CorruptStore
-from tokenmill.exports.job import anew
+from tokenmill.exports.job import restart_advice
 from tokenmill.storage import Folder
 from tokenmill.storage.untrusted.malformed import MalformedDataError, decode
 from tokenmill.storage.untrusted.tables import read_parquet
@@ -19,30 +19,30 @@ WRITE_AGAIN = "Remove the file, then run the same `tokenmill export` again: it w
 _PREFIX = b"tokenmill."
 
 
-class Seal(msgspec.Struct, frozen=True):
+class TableChecksum(msgspec.Struct, frozen=True):
     """The digest of the export that a table is of, and the SHA-256 of its rows and of its other metadata."""
 
     export: str
     sha256: str
 
 
-def publish_sealed(folder: Folder, name: str, table: pa.Table, key: bytes, export: str) -> None:
+def publish_checked(folder: Folder, name: str, table: pa.Table, key: bytes, export: str) -> None:
     """Publish a table with a seal under this key of its metadata."""
-    seal = msgspec.json.encode(Seal(export, _checksum(table, key)))
+    seal = msgspec.json.encode(TableChecksum(export, _checksum(table, key)))
     layout.publish_table(folder, name, table.replace_schema_metadata({**(table.schema.metadata or {}), key: seal}))
 
 
-def read_sealed(folder: Folder, name: str, schema: pa.Schema, key: bytes, export: str) -> pa.Table:
+def read_checked(folder: Folder, name: str, schema: pa.Schema, key: bytes, export: str) -> pa.Table:
     """Read a table; CorruptStore if it is of another export or not as it was written."""
     try:
         table = read_parquet(folder.buffer(name), schema)
-        seal = decode((table.schema.metadata or {}).get(key, b""), Seal)
+        seal = decode((table.schema.metadata or {}).get(key, b""), TableChecksum)
     except MalformedDataError as damage:
         raise damaged(folder, name, str(damage)) from damage
     if seal.sha256 != _checksum(table, key):
         raise damaged(folder, name, "its rows are not those that its checksum was taken of")
     if seal.export != export:
-        raise CorruptStore(f"{folder.path(name)} is of another export", anew(folder))
+        raise CorruptStore(f"{folder.path(name)} is of another export", restart_advice(folder))
     return table
 
 
