@@ -1,4 +1,4 @@
-"""Store to shards: freeze the export, bring the documents into order, write the shards that are missing, finish."""
+"""Export a store: freeze the job, order the documents, write the missing shards, finish."""
 
 from __future__ import annotations
 
@@ -26,19 +26,24 @@ from tokenmill.pipeline.resources import Resources, plan_resources
 from tokenmill.storage import Folder, folder_at
 from tokenmill.store import layout
 
+# With fewer tokens per worker, starting another worker takes longer than it saves.
 TOKENS_PER_WORKER = 4_000_000
-"""With less to write for each, another worker is not worth its start."""
 
+# Memory for the libraries of an export worker.
 WORKER_OWN_BYTES = 150 << 20
-"""What a worker of an export needs for its libraries."""
 
+# Minimum memory of an export worker. It is less than in `prepare`, because no tokenizer is loaded.
 MIN_WORKER_BYTES = 300 << 20
-"""What such a worker needs to do anything: it holds no engine."""
 
 MIN_BATCH_BYTES = 8 << 20
 MAX_BATCH_BYTES = 1 << 30
+
+# Sorted runs of a shuffle per worker, at least, so that workers end at about the same time.
 RUNS_PER_WORKER = 4
+
+# Bins of a shuffle per shard: a shard reads whole bins, so they should be small beside it.
 BINS_PER_SHARD = 32
+
 MAX_BINS = 1 << 22
 
 
@@ -64,8 +69,8 @@ def export(  # noqa: PLR0913 - the options of the command, by their names
 ) -> ExportResult:
     """Write a store's tokens as the files a trainer reads: to `out`, or into the store under the format's name.
 
-    Call it again after any interruption: only the shards that are missing are written. A disk that is too small for a
-    new export is refused first, unless `force` is set.
+    Call it again after an interruption: only missing shards are written. A new export raises if the disk is too small
+    for it, unless `force` is set.
     """
     options = ExportOptions(val, shuffle, shard_tokens, tail, end_token, dtype, sequence_tokens, name)
     request = make_export_request(to, options, layout.require_run(folder_at(directory)).job.tokenizer)
@@ -75,7 +80,7 @@ def export(  # noqa: PLR0913 - the options of the command, by their names
 
 @dataclass(frozen=True, slots=True)
 class ExportLimits:
-    """The workers and the memory that were asked for, if any; with `force` a disk that is too small is tried."""
+    """The workers and the memory that the user asked for. With `force`, a disk that is too small is only a notice."""
 
     workers: int | None
     memory: str | int | None
@@ -90,7 +95,7 @@ def export_store(  # noqa: PLR0913, PLR0917 - what, where to, how, by whom
     report: progress.Reporter,
     pool: Pool,
 ) -> ExportResult:
-    """Export a store as asked."""
+    """Export a store to `out`, or into its own directory, with the workers of `pool`."""
     started = time.monotonic()
     store = folder_at(directory)
     run = layout.require_run(store)
@@ -108,13 +113,13 @@ def export_store(  # noqa: PLR0913, PLR0917 - what, where to, how, by whom
     directories = {".", names.STATE, names.RECORDS, *(split_folder(job, split) for split in ("train", "val"))}
     folder.create(names.STATE)
     with folder.lock(names.LOCK):
-        for each in directories:
-            folder.remove_temporaries(each)
+        for name in directories:
+            folder.remove_temporaries(name)
         frozen = _freeze_work(job, resources, tokens, np.dtype(run.job.tokenizer.dtype).itemsize)
         is_inside = folder.root.rpartition("/")[0] == store.root
         frozen = freeze(folder, msgspec.structs.replace(frozen, store="" if is_inside else store.root))
-        for each in directories:
-            folder.create(each)
+        for name in directories:
+            folder.create(name)
         if not folder.exists(names.PLAN):
             notices += _check_space(folder, tokens * export_token_bytes(job.dtype, job.shuffle), limits.force)
         run_count = len(sorted_runs.spans(manifest["tokens"].to_numpy(), frozen.run_tokens))
@@ -125,11 +130,11 @@ def export_store(  # noqa: PLR0913, PLR0917 - what, where to, how, by whom
         exporter.announce()
         pool.start(resources.workers, resources.worker_bytes, most_workers=resources.most_workers)
         exporter.run()
-        return exporter.exported(time.monotonic() - started)
+        return exporter.result(time.monotonic() - started)
 
 
 def _check_space(folder: Folder, needed: int, force: bool) -> list[str]:
-    """Refuse an export that the disk does not hold; a note instead, if it is to be tried all the same."""
+    """Raise if the disk is too small for an export; with `force`, return a notice instead."""
     free = folder.free_bytes()
     if free is None or needed <= free:
         return []
@@ -143,10 +148,10 @@ def _batch_bytes(resources: Resources) -> int:
 
 
 def _freeze_work(job: ExportJob, resources: Resources, tokens: int, token_bytes: int) -> FrozenExport:
-    """How the work of a shuffle is cut: runs that a worker can sort, bins that are small beside a shard and a batch."""
+    """Choose how a shuffle divides its work: runs that fit a worker, bins that are small beside a shard and a batch."""
     run_bytes = max((resources.worker_bytes - WORKER_OWN_BYTES) // 3, MIN_BATCH_BYTES)
     run_bytes = min(run_bytes, tokens * token_bytes // (RUNS_PER_WORKER * resources.workers) + 1)
-    wanted = max(
+    bins = max(
         BINS_PER_SHARD * tokens // shards.tokens_per_shard(job), 8 * tokens * token_bytes // _batch_bytes(resources), 2
     )
-    return FrozenExport(job, bins=min(1 << wanted.bit_length(), MAX_BINS), run_tokens=run_bytes // token_bytes + 1)
+    return FrozenExport(job, bins=min(1 << bins.bit_length(), MAX_BINS), run_tokens=run_bytes // token_bytes + 1)

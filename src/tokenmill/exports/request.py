@@ -1,4 +1,4 @@
-"""From the words of an export to its job: formats found, defaults filled in, what cannot be refused before any work."""
+"""Turn the options of an export into its job: check them, and fill in the defaults of the format."""
 
 from __future__ import annotations
 
@@ -21,16 +21,24 @@ from tokenmill.store import layout
 from tokenmill.store.listed_parts import store_digest
 from tokenmill.tokenizers.spec import TokenizerSpec
 
+# How many ids a token type can hold.
 ID_LIMITS = {"uint16": 1 << 16, "int32": 1 << 31, "uint32": 1 << 32}
+
+# Shards of a store that is too small for two default shards.
 SMALL_CORPUS_SHARDS = 10
+
 MAX_SHARDS = 1_000_000
+
+# What `--name` may be: the start of a file name.
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+
+# The end of a size in bytes, such as the B of 100MB, where a number of tokens is expected.
 BYTE_SUFFIX = re.compile(r"(?<=[kmgtb])i?b\s*$", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
 class ExportOptions:
-    """What was said about exports; None means that nothing was said."""
+    """The options of an export as the user gave them. None means not given."""
 
     val: str | float | None = None
     shuffle: int | None = None
@@ -44,7 +52,7 @@ class ExportOptions:
 
 @dataclass(frozen=True, slots=True)
 class ExportRequest:
-    """An export that the tokenizer and the format allow; how it is cut may still depend on the size of the store."""
+    """Options that fit the tokenizer and the format. Shard sizes may still change with the size of the store."""
 
     options: ExportOptions
     spec: FormatSpec
@@ -57,15 +65,15 @@ class ExportRequest:
 
 
 def refuse_unused(options: ExportOptions, formats: list[str]) -> None:
-    """Refuse words about an export where none is asked for."""
-    said = [field.name for field in fields(options) if getattr(options, field.name) is not None]
-    if said and not formats:
-        option = f"--{said[0].replace('_', '-')}"
+    """Raise if options of an export are given without a format to export to."""
+    given = [field.name for field in fields(options) if getattr(options, field.name) is not None]
+    if given and not formats:
+        option = f"--{given[0].replace('_', '-')}"
         raise UsageError(f"{option} is about an export, and none is asked for", "Add --to FORMAT, such as nanogpt.")
 
 
 def make_export_request(to: str, options: ExportOptions, tokenizer: TokenizerSpec) -> ExportRequest:
-    """Check the words of an export against its format and tokenizer: no store is needed for that."""
+    """Check the options against the format and the tokenizer. This needs no store."""
     spec = find_format(to).SPEC
     tail = _one_of("--tail", options.tail, Tail, spec.tail)
     _check_name(spec, options.name)
@@ -89,22 +97,10 @@ def make_export_request(to: str, options: ExportOptions, tokenizer: TokenizerSpe
 
 
 def make_job(request: ExportRequest, run: layout.Run, manifest: pa.Table) -> tuple[ExportJob, list[str]]:
-    """The job for a store, and what a person should know of it."""
+    """Return the job for a store, and notices for the user."""
     options, spec = request.options, request.spec
     tokens, documents = (int(np.sum(manifest[name].to_numpy())) for name in ("tokens", "documents"))
-    notices = []
-    shard_tokens = request.shard_tokens
-    first_tokens = _tokens("--shard-tokens", options.shard_tokens) or shard_tokens
-    if request.val == FIRST_SHARD and options.shard_tokens is None and first_tokens and tokens < 2 * first_tokens:
-        shard_tokens = first_tokens = max(1, request.sequence_tokens or 1, -(-tokens // SMALL_CORPUS_SHARDS))
-        notices.append(
-            f"the store has less than two shards of {spec.shard_tokens:,} tokens; they hold {shard_tokens:,} "
-            "instead, so that the first can be val. --shard-tokens and --val decide it otherwise"
-        )
-    if spec.single and options.shard_tokens is not None and request.val != FIRST_SHARD:
-        notices.append(f"{spec.name} is one file for each split: --shard-tokens has no effect")
-    if shard_tokens is None and options.tail is not None:
-        notices.append("one file for each split has no tail: --tail has no effect")
+    shard_tokens, first_tokens, notices = _shard_sizes(request, tokens)
     if spec.most_documents is not None and shard_tokens is None and documents > spec.most_documents:
         raise UsageError(
             f"{spec.name} counts the documents of a file in 31 bits",
@@ -126,9 +122,40 @@ def make_job(request: ExportRequest, run: layout.Run, manifest: pa.Table) -> tup
         tail=request.tail if shard_tokens is not None else "keep",
         sequence_tokens=request.sequence_tokens,
     )
-    if tokens // shards.tokens_per_shard(job) > MAX_SHARDS:
+    _check_shards(job, tokens)
+    if job.val_tokens and job.sequence_tokens:  # whole sequences
+        job = msgspec.structs.replace(job, val_tokens=shards.tokens_per_shard(job))
+    return job, notices
+
+
+def _shard_sizes(request: ExportRequest, tokens: int) -> tuple[int | None, int | None, list[str]]:
+    """Return the tokens per shard, the tokens of a first shard, and notices about options that changed or are unused.
+
+    A store of less than two default shards gets smaller ones if the first is the validation split.
+    """
+    options, spec = request.options, request.spec
+    notices = []
+    shard_tokens = request.shard_tokens
+    first_tokens = _tokens("--shard-tokens", options.shard_tokens) or shard_tokens
+    if request.val == FIRST_SHARD and options.shard_tokens is None and first_tokens and tokens < 2 * first_tokens:
+        shard_tokens = first_tokens = max(1, request.sequence_tokens or 1, -(-tokens // SMALL_CORPUS_SHARDS))
+        notices.append(
+            f"the store has less than two shards of {spec.shard_tokens:,} tokens; they hold {shard_tokens:,} "
+            "instead, so that the first can be val. --shard-tokens and --val decide it otherwise"
+        )
+    if spec.single and options.shard_tokens is not None and request.val != FIRST_SHARD:
+        notices.append(f"{spec.name} is one file for each split: --shard-tokens has no effect")
+    if shard_tokens is None and options.tail is not None:
+        notices.append("one file for each split has no tail: --tail has no effect")
+    return shard_tokens, first_tokens, notices
+
+
+def _check_shards(job: ExportJob, tokens: int) -> None:
+    """Raise if the store would have too many shards, or nothing beside its first shard."""
+    shard_tokens = shards.tokens_per_shard(job)
+    if tokens // shard_tokens > MAX_SHARDS:
         raise UsageError(
-            f"--shard-tokens {shards.tokens_per_shard(job):,} would make more than {MAX_SHARDS:,} shards",
+            f"--shard-tokens {shard_tokens:,} would make more than {MAX_SHARDS:,} shards",
             f"tokens       {tokens:,}",
             "Choose larger shards.",
         )
@@ -138,20 +165,17 @@ def make_job(request: ExportRequest, run: layout.Run, manifest: pa.Table) -> tup
             f"tokens       {tokens:,}",
             "Choose a smaller --shard-tokens, or a share of the documents: --val 0.01.",
         )
-    if job.val_tokens and job.sequence_tokens:  # whole sequences
-        job = msgspec.structs.replace(job, val_tokens=shards.tokens_per_shard(job))
-    return job, notices
 
 
 def _dtype(spec: FormatSpec, wanted: str | None, tokenizer: TokenizerSpec) -> str:
-    """The token type: the one asked for, or the first of the format's that holds every id."""
+    """Return the wanted token type, or the first one of the format that holds every id."""
     if wanted is not None and wanted not in spec.dtypes:
         raise UsageError(f"{spec.name} has no tokens of type {wanted!r}", f"types        {', '.join(spec.dtypes)}")
     for dtype in [wanted] if wanted else spec.dtypes:
         if tokenizer.vocabulary_size <= ID_LIMITS[dtype]:
             return dtype
     largest = wanted or spec.dtypes[-1]
-    fitting = [name for name, each in FORMATS.items() if each.SPEC.dtypes != ("uint16",)]
+    fitting = [name for name, format_ in FORMATS.items() if format_.SPEC.dtypes != ("uint16",)]
     raise UsageError(
         f"the ids of {tokenizer.name} do not fit into {spec.name}",
         f"ids          {tokenizer.vocabulary_size:,} of {tokenizer.name}; {largest} holds {ID_LIMITS[largest]:,}",
@@ -159,54 +183,54 @@ def _dtype(spec: FormatSpec, wanted: str | None, tokenizer: TokenizerSpec) -> st
     )
 
 
-def _val(said: str | float | None, spec: FormatSpec) -> str | None:
-    val = str(said) if said is not None else spec.val
+def _val(given: str | float | None, spec: FormatSpec) -> str | None:
+    val = str(given) if given is not None else spec.val
     if val is None or val == "none":
         return None
     if val == FIRST_SHARD:
         return val
-    share = _share(val)
-    if share == 0:
+    fraction = _fraction(val)
+    if fraction == 0:
         return None
-    if share is None or not 0 < share < 1:
+    if fraction is None or not 0 < fraction < 1:
         raise UsageError(
             f"--val {val} is not a share",
             "Give the share of the documents to hold out, between 0 and 1 (0.0005, or 0.05%), first-shard, or none.",
         )
-    return repr(share)
+    return repr(fraction)
 
 
-def _share(said: str) -> float | None:
-    """A share that was written as a number or in percent; exact, so that both ways of writing it are the same job."""
+def _fraction(text: str) -> float | None:
+    """Parse a number or a percentage. Decimal arithmetic is exact, so 1% and 0.01 are the same job."""
     try:
-        return float(Decimal(said.strip().removesuffix("%")) / (100 if said.strip().endswith("%") else 1))
+        return float(Decimal(text.strip().removesuffix("%")) / (100 if text.strip().endswith("%") else 1))
     except (ArithmeticError, ValueError):
         return None
 
 
-def _tokens(option: str, said: str | int | None) -> int | None:
-    if said is None:
+def _tokens(option: str, value: str | int | None) -> int | None:
+    if value is None:
         return None
-    if isinstance(said, str) and BYTE_SUFFIX.search(said):
+    if isinstance(value, str) and BYTE_SUFFIX.search(value):
         raise UsageError(
-            f"{option} {said} is a size in bytes", f"{option} counts tokens: write {BYTE_SUFFIX.sub('', said)}."
+            f"{option} {value} is a size in bytes", f"{option} counts tokens: write {BYTE_SUFFIX.sub('', value)}."
         )
-    tokens = parse_size(said)
+    tokens = parse_size(value)
     if tokens < 1:
         raise UsageError(f"{option} has to be at least 1")
     return tokens
 
 
-def _one_of(option: str, said: str | None, choices: Any, default: Any) -> Any:
-    if said is None:
+def _one_of(option: str, value: str | None, choices: Any, default: Any) -> Any:
+    if value is None:
         return default
-    if said not in get_args(choices):
-        raise UsageError(f"{option} cannot be {said!r}", f"choices      {', '.join(get_args(choices))}")
-    return said
+    if value not in get_args(choices):
+        raise UsageError(f"{option} cannot be {value!r}", f"choices      {', '.join(get_args(choices))}")
+    return value
 
 
 def _check(request: ExportRequest) -> None:
-    """Refuse what the format's readers could not read."""
+    """Raise if the readers of the format could not read the files."""
     spec, tokens = request.spec, request.shard_tokens
     if spec.sequence_tokens and request.tail == "merge":
         raise UsageError(
