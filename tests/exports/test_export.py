@@ -76,13 +76,13 @@ def store(corpus: list[str], tmp_path_factory: pytest.TempPathFactory) -> tokenm
 def many_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sort a few parts at a time, and read shards in several batches, as a large store would be."""
     monkeypatch.setattr(exporting, "_batch_bytes", lambda _: 3000)
-    frozen = exporting._frozen
+    frozen = exporting._freeze_work
 
     def small(*arguments: object) -> object:
         whole = frozen(*arguments)
         return type(whole)(whole.job, bins=64, run_tokens=15_000)
 
-    monkeypatch.setattr(exporting, "_frozen", small)
+    monkeypatch.setattr(exporting, "_freeze_work", small)
 
 
 def tree(out: Path) -> dict[str, str]:
