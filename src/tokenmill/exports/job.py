@@ -31,8 +31,10 @@ FORMAT = 2
 # An export.json is smaller than this.
 EXPORT_BYTES = 1 << 20
 
-# Limits for counts in export.json, so that a damaged file does not lead to huge allocations.
+# Token counts in export.json above this are damage.
 MAX_TOKENS = 1 << 62
+
+# More bins in export.json are damage: the memory of a plan grows with them.
 MAX_BINS = 1 << 22
 
 # The `--val` that makes the first shard the validation split.

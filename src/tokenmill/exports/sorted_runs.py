@@ -24,6 +24,7 @@ from tokenmill.storage import Folder
 from tokenmill.store.layout import numbered_files
 from tokenmill.store.part import PartContent, TokenArray
 
+# A row of the `.documents` file.
 _RECORD = np.dtype([("end", "<i8"), ("row", "<u8"), ("source", "<u4")])
 
 

@@ -40,14 +40,14 @@ def check_exports(folder: Folder, store: str, checks: Checks) -> tuple[dict[str,
 
 
 def _complete_export(folder: Folder) -> FrozenExport | None:
-    """The export of a directory, if it is complete."""
+    """Return the export of a directory if it is complete."""
     if not folder.exists(EXPORT) and not is_begun(folder):
         return None
     return read_frozen(folder) if folder.exists(MANIFEST) else None
 
 
 def compare_store(export: Folder, frozen: FrozenExport, checks: Checks) -> str | None:
-    """Compare an export with the store that it was made from. Returns the reason if the store cannot be read."""
+    """Compare an export with its store. Returns the reason if the store cannot be read."""
     parent = export.root.rpartition("/")[0]
     try:
         directory = parent if parent and folder_at(parent).exists(layout.RUN) else frozen.store
@@ -98,6 +98,6 @@ def check_export(export: Folder, frozen: FrozenExport, checks: Checks) -> int:
     listed = {item.name for item in ranges}
     for name in unlisted(export, listed):
         lines = f"file         {export.path(name)}", "Remove the file, or move it to another directory."
-        stray = CorruptStore("a file is called like those of the export, but is not one of them", *lines)
-        checks.problems.append(str(stray))
+        error = CorruptStore("a file is called like those of the export, but is not one of them", *lines)
+        checks.problems.append(str(error))
     return len(listed)
