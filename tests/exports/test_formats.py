@@ -280,7 +280,7 @@ def test_other_dtypes_are_refused(tmp_path: Path, name: str) -> None:
         ("build-nanogpt", {"split": "val"}, ["edufineweb_val_000000.npy"]),
         ("build-nanogpt", {"name": "web", "number": 12}, ["web_train_000012.npy"]),
         ("llmc", {"split": "val"}, ["fineweb_val_000000.bin"]),
-        ("megatron", {"piece": True}, ["train_text_document.bin", "train_text_document.idx"]),
+        ("megatron", {"is_partial": True}, ["train_text_document.bin", "train_text_document.idx"]),
         ("megatron", {"name": "web", "number": 3}, [f"web_train_000003_text_document.{end}" for end in ("bin", "idx")]),
         ("datatrove", {"folder": "val"}, [f"val/00000_00000_shuffled.ds{end}" for end in ("", ".index", ".metadata")]),
         ("datatrove", {"shuffled": False}, [f"00000_00000_unshuffled.ds{end}" for end in ("", ".index", ".metadata")]),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -226,7 +226,7 @@ class Exporter:
                 records.discard(self.folder, record.shard)
         return intact
 
-    def _as_written(self, files: dict[int, tuple[ByteRange, ...]]) -> set[int]:
+    def _as_written(self, files: Mapping[int, tuple[ByteRange, ...]]) -> set[int]:
         """Return the keys whose files are all as they were written.
 
         On a disk, checksums are compared. In an object store, and for a file that is not finalized yet, only sizes

@@ -168,9 +168,8 @@ class ExportIndex:
     def _shards_of(self, name: str) -> Counts:
         """Return the shards in a file: one, or all of a split that is one file."""
         files = self._manifest["files"].combine_chunks()
-        candidates = pa.array(
-            [name, f"{name}.bin", f"{name.removesuffix('.idx')}.bin"]
-        )  # Megatron names a pair without extension
+        # Megatron names a pair of files without extension.
+        candidates = pa.array([name, f"{name}.bin", f"{name.removesuffix('.idx')}.bin"])
         names = pc.struct_field(files.flatten(), "name")
         named = np.flatnonzero(pc.is_in(names, candidates).to_numpy(zero_copy_only=False))
         if len(named):

@@ -98,6 +98,6 @@ def check_export(export: Folder, frozen: FrozenExport, checks: Checks) -> int:
     listed = {item.name for item in ranges}
     for name in unlisted(export, listed):
         lines = f"file         {export.path(name)}", "Remove the file, or move it to another directory."
-        error = CorruptStore("a file is called like those of the export, but is not one of them", *lines)
-        checks.problems.append(str(error))
+        stray = CorruptStore("a file is called like those of the export, but is not one of them", *lines)
+        checks.problems.append(str(stray))
     return len(listed)
