@@ -71,15 +71,15 @@ def random_options(rng: random.Random, name: str, tokens: int) -> dict[str, Any]
 
 def shrink_work(rng: random.Random) -> None:
     """Runs, bins, batches and pieces of a few documents, so that small stores have many of them."""
-    frozen = export._frozen  # noqa: SLF001 - the sizes are no options, on purpose
+    frozen = export._freeze_work  # noqa: SLF001 - the sizes are no options, on purpose
 
     def small(*arguments: Any) -> Any:
         whole = frozen(*arguments)
         return type(whole)(whole.job, bins=rng.choice([2, 8, 64, 1024]), run_tokens=rng.choice([500, 5000, 30_000]))
 
-    export._frozen = small  # noqa: SLF001
+    export._freeze_work = small  # noqa: SLF001
     export._batch_bytes = lambda _: rng.choice([200, 3000, 1 << 20])  # noqa: SLF001
-    shards.PIECE_TOKENS = 9000
+    shards.REGION_TOKENS = 9000
 
 
 def difference(store: tokenmill.Store, out: Path, name: str, options: dict[str, Any], done: Any) -> str | None:

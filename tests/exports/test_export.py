@@ -76,13 +76,13 @@ def store(corpus: list[str], tmp_path_factory: pytest.TempPathFactory) -> tokenm
 def many_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sort a few parts at a time, and read shards in several batches, as a large store would be."""
     monkeypatch.setattr(exporting, "_batch_bytes", lambda _: 3000)
-    frozen = exporting._frozen
+    frozen = exporting._freeze_work
 
     def small(*arguments: object) -> object:
         whole = frozen(*arguments)
         return type(whole)(whole.job, bins=64, run_tokens=15_000)
 
-    monkeypatch.setattr(exporting, "_frozen", small)
+    monkeypatch.setattr(exporting, "_freeze_work", small)
 
 
 def tree(out: Path) -> dict[str, str]:
@@ -495,7 +495,7 @@ def test_files_that_are_gone_or_cut_are_written_again(
     store: tokenmill.Store, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An export whose files were removed or cut is not taken for complete: the same call writes them again."""
-    monkeypatch.setattr(shards, "PIECE_TOKENS", 20_000)
+    monkeypatch.setattr(shards, "REGION_TOKENS", 20_000)
     options = {"to": name, "out": str(tmp_path), "shuffle": 2, "val": 0.1, "shard_tokens": 20_000}
     export(store.directory, **options)
     whole = tree(tmp_path)

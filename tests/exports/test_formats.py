@@ -178,10 +178,10 @@ def test_pieces_make_the_whole(name: str, data: st.DataObject) -> None:
         folder, records = folder_at(directory), {}
         for place in data.draw(st.permutations(range(len(pieces)))):
             start = sum(tokens[:place])
-            shard = make_shard(number=place, piece=True, position=start, file_tokens=sum(tokens))
+            shard = make_shard(number=place, is_partial=True, position=start, file_tokens=sum(tokens))
             written = each.write(folder, shard, make_content(pieces[place], "uint16", ()))
             records[place] = ShardRecord(place, "train", place, start, len(pieces[place]), tokens[place], written)
-        names = each.files(make_shard(piece=True))
+        names = each.files(make_shard(is_partial=True))
         folder.finalize(names[0], sum(tokens) * 2)
         each.finish(folder, CompletedSplit("", "uint16", list(records.values()), lambda: iter(lengths), file=names[0]))
         whole = export(folder_at(other), each, make_shard(), list(itertools.chain(*pieces)), ())
@@ -280,7 +280,7 @@ def test_other_dtypes_are_refused(tmp_path: Path, name: str) -> None:
         ("build-nanogpt", {"split": "val"}, ["edufineweb_val_000000.npy"]),
         ("build-nanogpt", {"name": "web", "number": 12}, ["web_train_000012.npy"]),
         ("llmc", {"split": "val"}, ["fineweb_val_000000.bin"]),
-        ("megatron", {"piece": True}, ["train_text_document.bin", "train_text_document.idx"]),
+        ("megatron", {"is_partial": True}, ["train_text_document.bin", "train_text_document.idx"]),
         ("megatron", {"name": "web", "number": 3}, [f"web_train_000003_text_document.{end}" for end in ("bin", "idx")]),
         ("datatrove", {"folder": "val"}, [f"val/00000_00000_shuffled.ds{end}" for end in ("", ".index", ".metadata")]),
         ("datatrove", {"shuffled": False}, [f"00000_00000_unshuffled.ds{end}" for end in ("", ".index", ".metadata")]),

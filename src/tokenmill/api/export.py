@@ -1,4 +1,4 @@
-"""Store to shards: freeze the export, bring the documents into order, write the shards that are missing, finish."""
+"""Export a store: freeze the job, order the documents, write the missing shards, finish."""
 
 from __future__ import annotations
 
@@ -27,19 +27,24 @@ from tokenmill.storage import Folder, folder_at
 from tokenmill.store import tables
 from tokenmill.store.run import require_run
 
+# With fewer tokens per worker, starting another worker takes longer than it saves.
 TOKENS_PER_WORKER = 4_000_000
-"""With less to write for each, another worker is not worth its start."""
 
+# Memory for the libraries of an export worker.
 WORKER_OWN_BYTES = 150 << 20
-"""What a worker of an export needs for its libraries."""
 
-SMALLEST_WORKER_BYTES = 300 << 20
-"""What such a worker needs to do anything: it holds no engine."""
+# Minimum memory of an export worker. It is less than in `prepare`, because no tokenizer is loaded.
+MIN_WORKER_BYTES = 300 << 20
 
 MIN_BATCH_BYTES = 8 << 20
 MAX_BATCH_BYTES = 1 << 30
+
+# Sorted runs of a shuffle per worker, at least, so that workers end at about the same time.
 RUNS_PER_WORKER = 4
+
+# Bins of a shuffle per shard: a shard reads whole bins, so they should be small beside it.
 BINS_PER_SHARD = 32
+
 MAX_BINS = 1 << 22
 
 
@@ -65,18 +70,18 @@ def export(  # noqa: PLR0913 - the options of the command, by their names
 ) -> ExportResult:
     """Write a store's tokens as the files a trainer reads: to `out`, or into the store under the format's name.
 
-    Call it again after any interruption: only the shards that are missing are written. A disk that is too small for a
-    new export is refused first, unless `force` is set.
+    Call it again after an interruption: only missing shards are written. A new export raises if the disk is too small
+    for it, unless `force` is set.
     """
-    words = ExportOptions(val, shuffle, shard_tokens, tail, end_token, dtype, sequence_tokens, name)
-    request = make_export_request(to, words, require_run(folder_at(directory)).job.tokenizer)
+    options = ExportOptions(val, shuffle, shard_tokens, tail, end_token, dtype, sequence_tokens, name)
+    request = make_export_request(to, options, require_run(folder_at(directory)).job.tokenizer)
     with open_executor(on, PRELOAD, executor, reporter) as (pool, report):
         return export_store(directory, out, request, ExportLimits(workers, memory, force), report, pool)
 
 
 @dataclass(frozen=True, slots=True)
 class ExportLimits:
-    """The workers and the memory that were asked for, if any; with `force` a disk that is too small is tried."""
+    """The workers and the memory that the user asked for. With `force`, a disk that is too small is only a notice."""
 
     workers: int | None
     memory: str | int | None
@@ -91,46 +96,46 @@ def export_store(  # noqa: PLR0913, PLR0917 - what, where to, how, by whom
     report: progress.Reporter,
     pool: Pool,
 ) -> ExportResult:
-    """Export a store as asked."""
+    """Export a store to `out`, or into its own directory, with the workers of `pool`."""
     started = time.monotonic()
     store = folder_at(directory)
     run = require_run(store)
     manifest = tables.require_manifest(store, run)
     job, notices = make_job(request, run, manifest)
     tokens = int(manifest["tokens"].to_numpy().sum())
-    means = plan_resources(
-        limits.workers, limits.memory, tokens // TOKENS_PER_WORKER + 1, SMALLEST_WORKER_BYTES, pool.room
+    resources = plan_resources(
+        limits.workers, limits.memory, tokens // TOKENS_PER_WORKER + 1, MIN_WORKER_BYTES, pool.room
     )
-    if means.notice is not None:
-        notices.append(means.notice)
+    if resources.notice is not None:
+        notices.append(resources.notice)
     folder = folder_at(out if out is not None else store.path(job.format))
     if folder.root == store.root:
         raise UsageError("--out is the store itself", f"Leave it out, and the files go to {store.path(job.format)}.")
     directories = {".", names.STATE, names.RECORDS, *(split_folder(job, split) for split in ("train", "val"))}
     folder.create(names.STATE)
     with folder.lock(names.LOCK):
-        for each in directories:
-            folder.remove_temporaries(each)
-        frozen = _frozen(job, means, tokens, np.dtype(run.job.tokenizer.dtype).itemsize)
+        for name in directories:
+            folder.remove_temporaries(name)
+        frozen = _freeze_work(job, resources, tokens, np.dtype(run.job.tokenizer.dtype).itemsize)
         is_inside = folder.root.rpartition("/")[0] == store.root
         frozen = freeze(folder, msgspec.structs.replace(frozen, store="" if is_inside else store.root))
-        for each in directories:
-            folder.create(each)
+        for name in directories:
+            folder.create(name)
         if not folder.exists(names.PLAN):
-            notices += _lack_of_space(folder, tokens * export_token_bytes(job.dtype, job.shuffle), limits.force)
+            notices += _check_space(folder, tokens * export_token_bytes(job.dtype, job.shuffle), limits.force)
         run_count = len(sorted_runs.spans(manifest["tokens"].to_numpy(), frozen.run_tokens))
         shuffle = Shuffle(run_count, frozen.bins, run.job.tokenizer.dtype)
-        site = ExportContext(store.root, folder.root, frozen, shuffle, _batch_bytes(means), run.sources_sha256)
-        crew = FanOut(pool, report, means.workers, np.dtype(job.dtype).itemsize)
-        exporter = Exporter(site, folder, manifest, crew, notices)
+        context = ExportContext(store.root, folder.root, frozen, shuffle, _batch_bytes(resources), run.sources_sha256)
+        fan_out = FanOut(pool, report, resources.workers, np.dtype(job.dtype).itemsize)
+        exporter = Exporter(context, folder, manifest, fan_out, notices)
         exporter.announce()
-        pool.start(means.workers, means.worker_bytes, most_workers=means.most_workers)
+        pool.start(resources.workers, resources.worker_bytes, most_workers=resources.most_workers)
         exporter.run()
-        return exporter.exported(time.monotonic() - started)
+        return exporter.result(time.monotonic() - started)
 
 
-def _lack_of_space(folder: Folder, needed: int, force: bool) -> list[str]:
-    """Refuse an export that the disk does not hold; a note instead, if it is to be tried all the same."""
+def _check_space(folder: Folder, needed: int, force: bool) -> list[str]:
+    """Raise if the disk is too small for an export; with `force`, return a notice instead."""
     free = folder.free_bytes()
     if free is None or needed <= free:
         return []
@@ -139,15 +144,15 @@ def _lack_of_space(folder: Folder, needed: int, force: bool) -> list[str]:
     return [f"about {size(needed)} are needed, and {size(free)} are free"]
 
 
-def _batch_bytes(means: Resources) -> int:
-    return min(max((means.worker_bytes - WORKER_OWN_BYTES) // 6, MIN_BATCH_BYTES), MAX_BATCH_BYTES)
+def _batch_bytes(resources: Resources) -> int:
+    return min(max((resources.worker_bytes - WORKER_OWN_BYTES) // 6, MIN_BATCH_BYTES), MAX_BATCH_BYTES)
 
 
-def _frozen(job: ExportJob, means: Resources, tokens: int, token_bytes: int) -> FrozenExport:
-    """How the work of a shuffle is cut: runs that a worker can sort, bins that are small beside a shard and a batch."""
-    run_bytes = max((means.worker_bytes - WORKER_OWN_BYTES) // 3, MIN_BATCH_BYTES)
-    run_bytes = min(run_bytes, tokens * token_bytes // (RUNS_PER_WORKER * means.workers) + 1)
-    wanted = max(
-        BINS_PER_SHARD * tokens // shards.tokens_per_shard(job), 8 * tokens * token_bytes // _batch_bytes(means), 2
+def _freeze_work(job: ExportJob, resources: Resources, tokens: int, token_bytes: int) -> FrozenExport:
+    """Choose how a shuffle divides its work: runs that fit a worker, bins that are small beside a shard and a batch."""
+    run_bytes = max((resources.worker_bytes - WORKER_OWN_BYTES) // 3, MIN_BATCH_BYTES)
+    run_bytes = min(run_bytes, tokens * token_bytes // (RUNS_PER_WORKER * resources.workers) + 1)
+    bins = max(
+        BINS_PER_SHARD * tokens // shards.tokens_per_shard(job), 8 * tokens * token_bytes // _batch_bytes(resources), 2
     )
-    return FrozenExport(job, bins=min(1 << wanted.bit_length(), MAX_BINS), run_tokens=run_bytes // token_bytes + 1)
+    return FrozenExport(job, bins=min(1 << bins.bit_length(), MAX_BINS), run_tokens=run_bytes // token_bytes + 1)

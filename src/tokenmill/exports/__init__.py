@@ -1,4 +1,4 @@
-"""Exports: a store's documents, split, ordered and cut into the shards of a format. The bytes are the formats' own."""
+"""Exports: split, order and cut a store's documents into shards. The modules in `formats` write the bytes."""
 
+# Modules that an export's workers import before they get work.
 PRELOAD = ("tokenmill.exports.write_shard",)
-"""What workers of an export load before there is work for them."""

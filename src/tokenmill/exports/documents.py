@@ -1,7 +1,7 @@
-"""The documents of an export in their order: from the parts as they are, or from sorted runs when they are shuffled.
+"""Read the documents of an export in order: from the parts, or from the sorted runs of a shuffle.
 
-Both tell the lengths and origins of the documents in some blocks first, and then give their tokens in batches of
-bounded size. Documents are moved by copies of whole stretches of memory, never one by one in Python.
+Both readers first load the lengths and origins of the documents in some blocks, and then yield tokens in batches of
+bounded size. Documents are copied in bulk, never one by one in Python.
 """
 
 from __future__ import annotations
@@ -23,31 +23,31 @@ from tokenmill.exports.shards import Counts
 from tokenmill.storage import Folder, prefetch_map
 from tokenmill.store.part import PartContent, TokenArray
 
+# Opens a part by its number. The flag says whether its content is compared with its checksum.
 OpenPart = Callable[[int, bool], PartContent]
-"""Opens a part by its number; the flag says whether its content is hashed."""
 
+# Sorted runs that are read at the same time on remote storage: a shard needs a range of each.
 PREFETCH_RUNS = 16
-"""How many runs are read at a time where that takes a network: a shard needs something of each."""
 
 
 @dataclass(frozen=True, slots=True)
 class DocumentTable:
-    """Documents without their tokens: how long each is, and which row of which source it was."""
+    """Documents without their tokens: the length, source number and row of each."""
 
     lengths: npt.NDArray[np.int64]
     source: npt.NDArray[np.uint32]
     row: npt.NDArray[np.uint64]
 
     def slice(self, start: int, stop: int) -> DocumentTable:
-        """Some of the documents."""
+        """Return documents [start, stop)."""
         return DocumentTable(self.lengths[start:stop], self.source[start:stop], self.row[start:stop])
 
     @classmethod
-    def joined(cls, pieces: Sequence[DocumentTable]) -> DocumentTable:
-        """Documents after documents."""
-        if not pieces:
+    def concatenate(cls, tables: Sequence[DocumentTable]) -> DocumentTable:
+        """Return the documents of all tables, in order."""
+        if not tables:
             return cls(np.empty(0, np.int64), np.empty(0, np.uint32), np.empty(0, np.uint64))
-        columns = zip(*((piece.lengths, piece.source, piece.row) for piece in pieces), strict=True)
+        columns = zip(*((table.lengths, table.source, table.row) for table in tables), strict=True)
         return cls(*map(np.concatenate, columns))
 
 
@@ -57,21 +57,24 @@ class DocumentRange(Protocol):
     origins: DocumentTable
 
     def batches(self, start: int, stop: int, batch_bytes: int) -> Iterator[TokenArray]:
-        """The tokens of documents [start, stop), some of them at a time."""
+        """Yield the tokens of documents [start, stop) in batches of about `batch_bytes`."""
 
 
-def take_documents(pieces: Sequence[tuple[TokenArray, Counts]], places: Counts) -> TokenArray:
-    """The tokens of documents in the order of `places`, which counts through all pieces: tokens and offsets of each."""
-    dtype = pieces[0][0].dtype
-    if not len(places):
+def take_documents(chunks: Sequence[tuple[TokenArray, Counts]], indices: Counts) -> TokenArray:
+    """Return the tokens of documents in the order of `indices`, which count through the documents of all chunks.
+
+    A chunk is the tokens of some documents and their offsets.
+    """
+    dtype = chunks[0][0].dtype
+    if not len(indices):
         return np.empty(0, dtype)
-    taken = pa.chunked_array([_as_binary(*piece) for piece in pieces]).take(pa.array(places))
-    found = [_as_tokens(chunk, dtype) for chunk in taken.chunks]
-    return found[0] if len(found) == 1 else np.concatenate(found)
+    taken = pa.chunked_array([_as_binary(*chunk) for chunk in chunks]).take(pa.array(indices))
+    tokens = [_as_tokens(chunk, dtype) for chunk in taken.chunks]
+    return tokens[0] if len(tokens) == 1 else np.concatenate(tokens)
 
 
 def _as_binary(tokens: TokenArray, offsets: Counts) -> pa.Array:
-    """Documents as binary values over the same memory: Arrow copies such values whole."""
+    """Return the documents as binary values over the same memory, because Arrow copies such values in bulk."""
     buffers = [None, pa.py_buffer(offsets * tokens.itemsize), pa.py_buffer(tokens)]
     return pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(offsets) - 1, buffers)
 
@@ -88,8 +91,8 @@ def _as_tokens(values: pa.Array, dtype: np.dtype[np.generic]) -> TokenArray:
 class PartDocuments:
     """The documents of one stream in consecutive parts, in the order of the store.
 
-    Parts are opened again for their tokens, one at a time, so that no more than one is mapped into memory; it is then
-    that their content is checked, because it is about to be read anyway.
+    Parts are opened again for their tokens, one at a time, so that only one is mapped into memory. Their content is
+    checked then, because it is read anyway.
     """
 
     store: Folder
@@ -101,21 +104,21 @@ class PartDocuments:
     _counts: list[int] = field(init=False, default_factory=list)
 
     def __post_init__(self) -> None:
-        pieces = []
-        for content, kept in prefetch_map(self.store, functools.partial(self._open, content_too=False), self.parts):
+        tables = []
+        for content, kept in prefetch_map(self.store, functools.partial(self._open, check_content=False), self.parts):
             origins = DocumentTable(np.diff(content.offsets), content.source, content.row)
             if kept is not None:
                 origins = DocumentTable(origins.lengths[kept], origins.source[kept], origins.row[kept])
-            pieces.append(origins)
+            tables.append(origins)
             self._counts.append(len(origins.lengths))
-        self.origins = DocumentTable.joined(pieces)
+        self.origins = DocumentTable.concatenate(tables)
 
     def batches(self, start: int, stop: int, batch_bytes: int) -> Iterator[TokenArray]:
-        """The tokens of documents [start, stop): views of the store where nothing was left out."""
+        """Yield the tokens of documents [start, stop): views of the part where the stream has all of its documents."""
         ends = np.cumsum(self._counts)
         firsts, lasts = np.maximum(start - ends + self._counts, 0), np.minimum(stop - ends + self._counts, self._counts)
         wanted = np.flatnonzero(firsts < lasts).tolist()
-        opening = functools.partial(self._open, content_too=True)
+        opening = functools.partial(self._open, check_content=True)
         contents = prefetch_map(self.store, opening, [self.parts[number] for number in wanted])
         for number, (content, kept) in zip(wanted, contents, strict=True):
             first, last = int(firsts[number]), int(lasts[number])
@@ -124,17 +127,17 @@ class PartDocuments:
             else:
                 tokens = content.tokens[content.offsets[first] : content.offsets[last]]
                 size = max(1, batch_bytes // tokens.itemsize)
-                yield from (tokens[place : place + size] for place in range(0, len(tokens), size))
+                yield from (tokens[index : index + size] for index in range(0, len(tokens), size))
 
-    def _open(self, part: int, *, content_too: bool) -> tuple[PartContent, Counts | None]:
-        content = self.open_part(part, content_too)
+    def _open(self, part: int, *, check_content: bool) -> tuple[PartContent, Counts | None]:
+        content = self.open_part(part, check_content)
         streams = self.order.streams(content.source, content.row)
         return content, None if streams is None else np.flatnonzero(streams == self.stream)
 
 
 @dataclass(frozen=True, slots=True)
 class Shuffle:
-    """How the documents were sorted: into how many runs and bins, with tokens of which type."""
+    """How a shuffle is stored: the number of sorted runs and bins, and the token type."""
 
     runs: int
     bins: int
@@ -151,18 +154,18 @@ class SortedRunDocuments:
     stream: int
     blocks: range
     origins: DocumentTable = field(init=False)
-    _stretches: list[sorted_runs.PartRange] = field(init=False, default_factory=list)
+    _ranges: list[sorted_runs.SortedRunRange] = field(init=False, default_factory=list)
     _run: Counts = field(init=False)
-    _place: Counts = field(init=False)
+    _index: Counts = field(init=False)
 
     def __post_init__(self) -> None:
-        """Read where the documents of each run are from, and sort them; equal keys stay in the order of the store."""
+        """Read the origins from each run and sort them by key. Equal keys stay in the order of the store."""
         low, high = (self.stream * self.shuffle.bins + edge for edge in (self.blocks.start, self.blocks.stop))
         read = functools.partial(sorted_runs.read_range, self.folder, low=low, high=high)
-        found = prefetch_map(self.folder, read, range(self.shuffle.runs), PREFETCH_RUNS)
-        self._stretches = [stretch for stretch in found if len(stretch.ends)]
-        pieces = [DocumentTable(np.diff(each.ends, prepend=0), each.source, each.row) for each in self._stretches]
-        origins = DocumentTable.joined(pieces)
+        ranges = prefetch_map(self.folder, read, range(self.shuffle.runs), PREFETCH_RUNS)
+        self._ranges = [range_ for range_ in ranges if len(range_.ends)]
+        tables = [DocumentTable(np.diff(some.ends, prepend=0), some.source, some.row) for some in self._ranges]
+        origins = DocumentTable.concatenate(tables)
         if len(origins.source) and int(origins.source.max()) >= len(self.order.identities):
             raise CorruptStore(
                 "a run of a shuffle names a source that there is not",
@@ -173,12 +176,12 @@ class SortedRunDocuments:
         self.origins = DocumentTable(
             origins.lengths[permutation], origins.source[permutation], origins.row[permutation]
         )
-        counts = [len(piece.lengths) for piece in pieces]
+        counts = [len(table.lengths) for table in tables]
         self._run = np.repeat(np.arange(len(counts)), counts)[permutation]
-        self._place = np.concatenate([np.arange(count) for count in [*counts, 0]])[permutation]
+        self._index = np.concatenate([np.arange(count) for count in [*counts, 0]])[permutation]
 
     def batches(self, start: int, stop: int, batch_bytes: int) -> Iterator[TokenArray]:
-        """The tokens of documents [start, stop). A range of keys is a stretch of each run, because runs are sorted."""
+        """Yield the tokens of documents [start, stop). Runs are sorted, so a range of keys is one range of each run."""
         if start == stop:
             return
         ends = np.cumsum(self.origins.lengths[start:stop]) * np.dtype(self.shuffle.dtype).itemsize
@@ -188,16 +191,16 @@ class SortedRunDocuments:
                 yield self._batch(start + low, start + high)
 
     def _batch(self, start: int, stop: int) -> TokenArray:
-        run, place = self._run[start:stop], self._place[start:stop]
-        counts = np.bincount(run, minlength=len(self._stretches))
+        run, index = self._run[start:stop], self._index[start:stop]
+        counts = np.bincount(run, minlength=len(self._ranges))
         before = np.cumsum(counts) - counts
         present = np.flatnonzero(counts)
         first = np.zeros_like(counts)
-        first[present] = place[np.argsort(run, kind="stable")[before[present]]]
+        first[present] = index[np.argsort(run, kind="stable")[before[present]]]
 
         def read(number: int) -> tuple[TokenArray, Counts]:
             start, stop = int(first[number]), int(first[number] + counts[number])
-            return self._stretches[number].tokens(self.folder, self.shuffle.dtype, start, stop)
+            return self._ranges[number].tokens(self.folder, self.shuffle.dtype, start, stop)
 
-        pieces = list(prefetch_map(self.folder, read, present.tolist(), PREFETCH_RUNS))
-        return take_documents(pieces, place - first[run] + before[run])
+        chunks = list(prefetch_map(self.folder, read, present.tolist(), PREFETCH_RUNS))
+        return take_documents(chunks, index - first[run] + before[run])

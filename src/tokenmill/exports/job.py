@@ -1,4 +1,4 @@
-"""An export as data: everything that decides its bytes, frozen in the export's directory before the first shard."""
+"""The job of an export: every choice that decides its bytes, stored in export.json before the first shard."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import msgspec
 from tokenmill.digest import differences, digest_of
 from tokenmill.errors import CorruptStore, JobChanged, StoreError
 from tokenmill.exports.formats import FORMATS
-from tokenmill.exports.formats.protocol import Place, Tail
+from tokenmill.exports.formats.protocol import EndTokenPosition, Tail
 from tokenmill.storage import Folder
 from tokenmill.storage.untrusted.malformed import MalformedDataError, decode
 from tokenmill.store import layout
 
+# The directory of an export's own files. It is hidden, because some trainers read every file that they see.
 STATE = ".tokenmill"
-"""Hidden, because some trainers take every file that they see."""
 
 EXPORT = f"{STATE}/export.json"
 PLAN = f"{STATE}/plan.parquet"
@@ -24,29 +24,35 @@ RECORDS = f"{STATE}/shards"
 RUNS = f"{STATE}/runs"
 MANIFEST = f"{STATE}/manifest.parquet"
 LOCK = f"{STATE}/lock"
+
+# The version of these files. Since 2, tables and records name their export and have checksums.
 FORMAT = 2
-"""2 since tables and records name their export and have checksums of their own."""
 
+# An export.json is smaller than this.
 EXPORT_BYTES = 1 << 20
-"""More than any export.json has."""
 
+# Token counts in export.json above this are damage.
 MAX_TOKENS = 1 << 62
+
+# More bins in export.json are damage: the memory of a plan grows with them.
 MAX_BINS = 1 << 22
+
+# The `--val` that makes the first shard the validation split.
 FIRST_SHARD = "first-shard"
 
 
 class ExportJob(msgspec.Struct, frozen=True):
-    """What is asked of an export, with every default filled in.
+    """The options of an export with every default filled in.
 
-    `shard_tokens` is None where a split is one file. `val` is a share of the documents, `first-shard` or None, and
-    `val_tokens` the size of that first shard. `store` is the hash of the parts that are exported.
+    `shard_tokens` is None if each split is one file. `val` is a fraction of the documents, `first-shard` or None.
+    `val_tokens` is the size of that first shard. `store` is the digest of the exported parts.
     """
 
     format: str
     store: str
     tokenizer: str
     dtype: str
-    end: Place
+    end: EndTokenPosition
     end_token: int | None
     name: str
     val: str | None
@@ -57,17 +63,17 @@ class ExportJob(msgspec.Struct, frozen=True):
     sequence_tokens: int | None
 
     @property
-    def val_share(self) -> float | None:
-        """The share of the documents that is held out, if it is a share."""
+    def val_fraction(self) -> float | None:
+        """The fraction of the documents in the validation split, or None if `val` is not a fraction."""
         return float(self.val) if self.val is not None and self.val != FIRST_SHARD else None
 
     @property
     def streams(self) -> int:
-        """How many sequences of documents there are: those for training, and those held out by their hash."""
-        return 1 if self.val_share is None else 2
+        """The number of document streams: training documents, and documents that their hash puts into validation."""
+        return 1 if self.val_fraction is None else 2
 
     def identity(self) -> dict[str, str]:
-        """The choices that decide the bytes, each under the name that people know it by."""
+        """Return the choices that decide the bytes, by the names that users know."""
         return {
             "--to": self.format,
             "store": f"sha256 {self.store}",
@@ -83,16 +89,15 @@ class ExportJob(msgspec.Struct, frozen=True):
         }
 
     def digest(self) -> str:
-        """SHA-256 of the identity in canonical JSON."""
+        """Return the SHA-256 of the identity in canonical JSON."""
         return digest_of(self.identity())
 
 
 class FrozenExport(msgspec.Struct, frozen=True):
-    """The export as it was started: the job, and how its work is cut, which decides no byte of the result.
+    """The content of export.json: the job, and how its work is divided, which does not change the files.
 
-    `bins` and `run_tokens` are those of the shuffle: into how many ranges the keys are cut, and how many tokens are
-    sorted at once. `store` is the directory of the store, or empty if the export is inside it. `checksum` covers all
-    other fields.
+    `bins` is the number of key ranges of the shuffle, `run_tokens` the number of tokens that are sorted at once.
+    `store` is the directory of the store, or empty if the export is inside it. `checksum` covers all other fields.
     """
 
     job: ExportJob
@@ -103,40 +108,42 @@ class FrozenExport(msgspec.Struct, frozen=True):
     checksum: str = ""
 
     def work_digest(self) -> str:
-        """Identifies the job and how its work is cut: what the plan depends on."""
+        """Return the digest of what the plan depends on: the job, and how its work is divided."""
         return digest_of({"export": self.job.digest(), "bins": str(self.bins), "run_tokens": str(self.run_tokens)})
 
     def with_checksum(self) -> FrozenExport:
-        """The same with its checksum."""
+        """Return a copy with its checksum."""
         fields = msgspec.structs.replace(self, checksum="")
         return msgspec.structs.replace(fields, checksum=hashlib.sha256(msgspec.json.encode(fields)).hexdigest())
 
 
 def read_frozen(folder: Folder) -> FrozenExport | None:
-    """The export that a directory holds, or None if it holds none; CorruptStore if only the rest of one is there."""
+    """Read the export of a directory, or None if there is none. Raises CorruptStore if only export.json is missing."""
     if not folder.exists(EXPORT):
         begun = is_begun(folder)
-        if not folder.exists(EXPORT):  # else another machine has published it, and then its plan, in between
+        if not folder.exists(EXPORT):  # checked again: another machine may have just published it, and then its plan
             if begun:
-                raise CorruptStore(f"{folder.path(EXPORT)} is missing", anew(folder))
+                raise CorruptStore(f"{folder.path(EXPORT)} is missing", restart_advice(folder))
             return None
     try:
         frozen = decode(folder.read(EXPORT, EXPORT_BYTES), FrozenExport)
         if frozen.format != FORMAT:
-            raise StoreError(f"{folder.root} was exported by another version of tokenmill", anew(folder))
+            raise StoreError(f"{folder.root} was exported by another version of tokenmill", restart_advice(folder))
         _check(frozen)
     except MalformedDataError as damage:
-        raise CorruptStore(f"{folder.path(EXPORT)} is damaged", f"reason       {damage}", anew(folder)) from damage
+        raise CorruptStore(
+            f"{folder.path(EXPORT)} is damaged", f"reason       {damage}", restart_advice(folder)
+        ) from damage
     return frozen
 
 
 def is_begun(folder: Folder) -> bool:
-    """Whether an export has come to its plan here: shards are written after the plan."""
+    """Return whether the directory has the plan of an export. Shards are written after the plan."""
     return folder.exists(PLAN) or folder.exists(MANIFEST)
 
 
-def anew(folder: Folder) -> str:
-    """The advice where an export cannot be continued."""
+def restart_advice(folder: Folder) -> str:
+    """Return the advice for an export that cannot be continued."""
     return f"Remove the directory {folder.root} and export again."
 
 
@@ -150,7 +157,7 @@ def refuse_export(folder: Folder) -> None:
 
 
 def _check(frozen: FrozenExport) -> None:
-    """Refuse what no export is frozen with, before anything is made of that size."""
+    """Raise MalformedDataError for values that no export has, before anything is allocated by them."""
     job = frozen.job
     if job.format not in FORMATS or job.dtype not in FORMATS[job.format].SPEC.dtypes:
         raise MalformedDataError("its format is none that there is")
@@ -162,24 +169,24 @@ def _check(frozen: FrozenExport) -> None:
     if job.sequence_tokens is not None and (job.shard_tokens is None or job.shard_tokens < job.sequence_tokens):
         raise MalformedDataError("its shards are shorter than a sequence")
     try:
-        share = job.val_share
+        fraction = job.val_fraction
     except ValueError:
-        share = 0.0
-    if share is not None and not 0 < share < 1:
+        fraction = 0.0
+    if fraction is not None and not 0 < fraction < 1:
         raise MalformedDataError("its val is none")
     if frozen.with_checksum() != frozen:
         raise MalformedDataError("it does not have the content that its checksum was taken of")
 
 
 def exports_in(folder: Folder) -> list[str]:
-    """The formats that a store has been exported to, into its own directory, be it complete or not."""
+    """Return the formats of the exports, complete or not, inside the directory of a store."""
     return [name for name in FORMATS if folder.exists(f"{name}/{EXPORT}")]
 
 
 def freeze(folder: Folder, export: FrozenExport) -> FrozenExport:
-    """The export of this job in this directory: the one that is there, if it is the same, or a new one.
+    """Return the export in this directory if it has the same job, or publish a new one.
 
-    One that never came to a plan has written no shard, and gives way.
+    An export of another job is replaced if it has no plan, because then it has no shard either.
     """
     export = export.with_checksum()
     before = read_frozen(folder)
@@ -187,8 +194,8 @@ def freeze(folder: Folder, export: FrozenExport) -> FrozenExport:
         folder.check_conditional_create()
         if folder.publish_new(EXPORT, layout.json_bytes(export)):
             return export
-        before = read_frozen(folder)  # somebody else was first
-    if before is None or (before.job != export.job and _gives_way(folder)):
+        before = read_frozen(folder)  # another machine published first
+    if before is None or (before.job != export.job and _is_replaceable(folder)):
         for directory in (RUNS, RECORDS):
             folder.remove(directory)
         layout.publish_json(folder, EXPORT, export)
@@ -207,6 +214,6 @@ def freeze(folder: Folder, export: FrozenExport) -> FrozenExport:
     return before
 
 
-def _gives_way(folder: Folder) -> bool:
-    """Whether a begun export has written no shard. In an object store another machine may be about to."""
+def _is_replaceable(folder: Folder) -> bool:
+    """Return whether an export surely has no shard. In an object store another machine may be about to write one."""
     return not folder.is_remote and not is_begun(folder) and not folder.names(RECORDS)

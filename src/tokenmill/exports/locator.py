@@ -9,10 +9,10 @@ import msgspec
 import pyarrow.compute as pc
 
 from tokenmill.errors import JobChanged, StoreError, UsageError
+from tokenmill.exports.file_checks import damaged
 from tokenmill.exports.formats import FORMATS
 from tokenmill.exports.job import EXPORT, MANIFEST, STATE, exports_in, is_begun
 from tokenmill.exports.order import SplitAndShuffle
-from tokenmill.exports.seals import damaged
 from tokenmill.exports.trace import ExportIndex, ShardLocation, in_store, no_tokens
 from tokenmill.pipeline.messages import MEASURES
 from tokenmill.storage import Folder, absolute, folder_at, resolved
@@ -22,18 +22,22 @@ from tokenmill.store.part import TokenArray
 from tokenmill.store.reader import Store
 from tokenmill.tokenizers.token_bytes import token_bytes_lookup
 
-NAMED_SOURCES = 5
+# Sources that an error message lists.
+MAX_NAMED_SOURCES = 5
+
+# Advice for sources whose rows are byte offsets.
 BY_BYTE = (
     "In a file of this kind a row is the byte that its document starts at: `tokenmill inspect DIR --doc N` shows it."
 )
-# How many directories above a file are searched for its export: some formats have a directory for each split.
-LEVELS = 3
+
+# Directories that are searched for the export of a file: some formats have a directory for each split.
+MAX_PARENTS = 3
 
 
 class TextContext(msgspec.Struct, frozen=True):
-    """Text around some tokens: what stands before them in the document, they themselves, and what comes after.
+    """The text of some tokens, and the text before and after them in the document.
 
-    Of very many of them `text` has the first and the last, with three dots between, if it is `shortened`.
+    If `shortened`, `text` has only the first and the last tokens, with three dots between them.
     """
 
     before: str
@@ -43,11 +47,11 @@ class TextContext(msgspec.Struct, frozen=True):
 
 
 class LocatedDocument(msgspec.Struct, frozen=True):
-    """Tokens of one document. `token` is the first of them in the place that was asked about, `tokens` their number.
+    """Tokens of one document. `token` is the position of the first in the searched store or file, `tokens` the count.
 
-    An end token that an export has put before the document counts as one of them, but has no place of its own in the
-    store. `store_token` is where that token is in the store, `offset` where it is in the document, of
-    `document_tokens`; `row` is the row of the source, or the byte that the document starts at where a source has none.
+    `tokens` includes an end token that an export put before the document. `store_token` is the position of the first
+    token in the store, `offset` its position in the document, which has `document_tokens` tokens. `row` is the row in
+    the source, or the byte at which the document starts if the source has no rows.
     """
 
     token: int
@@ -63,7 +67,7 @@ class LocatedDocument(msgspec.Struct, frozen=True):
 
 
 def find_folder(where: str, store: str | None) -> tuple[Folder, str | None]:
-    """The store or the export at a path, or the export above it and the name of the file in it."""
+    """Return the store or export at a path, or the export above it and the name of the file in it."""
     path = absolute(where)
     for candidate in dict.fromkeys([path, resolved(path)]):
         if match := _above(candidate):
@@ -79,7 +83,7 @@ def find_folder(where: str, store: str | None) -> tuple[Folder, str | None]:
 
 def _above(path: str) -> tuple[Folder, str | None] | None:
     name = ""
-    for level in range(LEVELS):
+    for level in range(MAX_PARENTS):
         folder = folder_at(path)
         if level == 0 and folder.exists(layout.RUN):
             return folder, None
@@ -93,20 +97,20 @@ def _above(path: str) -> tuple[Folder, str | None] | None:
 
 
 def _copied(path: str, store: str) -> tuple[Folder, str] | None:
-    """The export of a store, and the file in it that has the name and the size of a copy outside."""
+    """Return the export of a store with a file of the same name and size as a copy outside, and that file."""
     parent, _, last = path.rpartition("/")
     beside, inside = folder_at(parent), folder_at(absolute(store))
     if not beside.exists(last):
         return None
     for name in exports_in(inside):
         folder = folder_at(inside.path(name))
-        if folder.exists(MANIFEST) and (same := ExportIndex(folder).file_like(last, beside.size(last))) is not None:
+        if folder.exists(MANIFEST) and (same := ExportIndex(folder).find_copy(last, beside.size(last))) is not None:
             return folder, same
     return None
 
 
 def exported_store(export: ExportIndex, given: str | None) -> Store:
-    """The store that an export was made from: the given one, or the one that contains the export."""
+    """Return the store of an export: the given one, or the one that contains the export."""
     root = export.folder.root
     parent = given if given is not None else root.rpartition("/")[0]
     if given is None and not folder_at(parent).exists(layout.RUN):
@@ -122,36 +126,36 @@ def exported_store(export: ExportIndex, given: str | None) -> Store:
 
 
 class Locator:
-    """Finds documents of a store. It keeps the vocabulary, so that many searches read it once."""
+    """Finds documents of a store. It keeps the vocabulary in memory for further searches."""
 
     def __init__(self, store: Store, context: int) -> None:
         self._store, self._context = store, context
         self._token_bytes: Callable[[int], bytes] = token_bytes_lookup(store.job.tokenizer, store.vocabulary())
 
     def exports(self) -> tuple[dict[str, ExportIndex], dict[str, str]]:
-        """The exports in the store's directory that can be searched, and why the others cannot."""
+        """Return the exports in the store's directory that can be searched, and why the others cannot."""
         folder = folder_at(self._store.directory)
         digest = store_digest(self._store.manifest)
-        exports, unasked = {}, {}
+        exports, skipped = {}, {}
         for name in FORMATS:
             inside = folder_at(folder.path(name))
             if not inside.exists(MANIFEST):
                 if inside.exists(EXPORT):
-                    unasked[name] = "not complete"
+                    skipped[name] = "not complete"
                 continue
             try:
                 export = ExportIndex(inside)
             except StoreError as error:
-                unasked[name] = error.headline
+                skipped[name] = error.headline
                 continue
             if export.job.store == digest:
                 exports[name] = export
             else:
-                unasked[name] = "exported from another store"
-        return exports, unasked
+                skipped[name] = "exported from another store"
+        return exports, skipped
 
     def in_store(self, start: int, stop: int) -> Iterator[LocatedDocument]:
-        """The documents of tokens [start, stop) of the store."""
+        """Yield the documents of tokens [start, stop) of the store."""
         if stop > self._store.token_count:
             raise no_tokens(self._store.directory, start, stop, self._store.token_count)
         while start < stop:
@@ -162,7 +166,7 @@ class Locator:
             start += end - offset
 
     def in_export(self, export: ExportIndex, name: str, start: int, stop: int) -> Iterator[LocatedDocument]:
-        """The documents of tokens [start, stop) of an exported file."""
+        """Yield the documents of tokens [start, stop) of an exported file."""
         for origin in export.origins(name, start, stop):
             document = self._store.find(origin.source, origin.row)
             length = 0 if document is None else len(self._store[document])
@@ -175,7 +179,7 @@ class Locator:
             yield self._located(document, (origin.token, origin.stop - origin.start), stored.start, stored.stop)
 
     def find_row(self, source: str, row: int) -> tuple[int, LocatedDocument]:
-        """The number of a source, and the document of one of its rows."""
+        """Return the number of a source, and the document of one of its rows."""
         number = self._source(source)
         document = self._store.find(number, row)
         if document is None:
@@ -184,23 +188,23 @@ class Locator:
         return number, self._located(document, (self._store.start_of(document), length), 0, length)
 
     def shards_of(self, source: int, row: int, exports: dict[str, ExportIndex]) -> dict[str, list[ShardLocation]]:
-        """Where the document of a row is in each export."""
+        """Return the locations of a row's document in each export."""
         identities = self._store.sources["identity"].to_numpy()
         return {
-            name: export.spots(SplitAndShuffle.of(export.job, identities), source, row)
+            name: export.locations(SplitAndShuffle.of(export.job, identities), source, row)
             for name, export in exports.items()
         }
 
     def _source(self, given: str) -> int:
-        """The number of the source with this path, or with a path that ends like this if only one does."""
+        """Return the number of the source with this path, or of the only one whose path ends with it."""
         paths = self._store.sources["path"]
         exact = pc.equal(paths, absolute(given) if "://" not in given else given)
         ending = pc.ends_with(paths, f"/{given.removeprefix('./')}")
-        matches = next((some for mask in (exact, ending) if (some := paths.filter(mask))), paths.slice(0, 0))
+        matches = next((matching for mask in (exact, ending) if (matching := paths.filter(mask))), paths.slice(0, 0))
         if len(matches) == 1:
             return int(pc.index(paths, matches[0]).as_py())
         what = f"{len(matches)} sources are called like this" if len(matches) else "the store has no such source"
-        shown = (matches if len(matches) else paths).slice(0, NAMED_SOURCES).to_pylist()
+        shown = (matches if len(matches) else paths).slice(0, MAX_NAMED_SOURCES).to_pylist()
         lines = [f"{'' if index else 'sources':<12} {path}" for index, path in enumerate(shown)]
         raise UsageError(f"{what}: {given}", *lines)
 
@@ -211,7 +215,7 @@ class Locator:
         return UsageError(f"row {row:,} is not a document of the store", *lines)
 
     def _located(self, document: int, asked: tuple[int, int], start: int, stop: int) -> LocatedDocument:
-        """Tokens [start, stop) of a document. `asked` is the first token and the number of tokens in the query."""
+        """Return tokens [start, stop) of a document. `asked` is the first token and the count in the query."""
         read = self._store.document(document)
         return LocatedDocument(
             token=asked[0],
@@ -246,6 +250,6 @@ class Locator:
 
 
 def _text(data: bytes) -> str:
-    """Bytes as text, without incomplete characters at the edges."""
+    """Decode bytes without the incomplete characters at the edges."""
     start = next((index for index, byte in enumerate(data[:4]) if byte & 0xC0 != 0x80), 0)
     return codecs.getincrementaldecoder("utf-8")("replace").decode(data[start:])

@@ -1,4 +1,4 @@
-"""Which stream a document belongs to, and where in a shuffled corpus it comes: both from a hash of where it is from."""
+"""The stream of a document and its position in a shuffle. Both follow from a hash of its source and row."""
 
 from __future__ import annotations
 
@@ -11,35 +11,35 @@ from tokenmill.exports.job import ExportJob
 from tokenmill.exports.shards import TRAIN, VAL
 from tokenmill.tokenizers import document_hash
 
+# The key of the hash that chooses the validation split. It is no option: every export holds out the same documents.
 VAL_KEY = 2
-"""Under which key the hash of a document decides whether it is held out. A seed would let val move between exports."""
 
 
 @dataclass(frozen=True, slots=True)
 class SplitAndShuffle:
     """The split and the shuffle of an export.
 
-    The split hashes a source's identity, so it stays when sources are added or moved. The shuffle hashes the source's
-    number, so that equal files are shuffled apart.
+    The split hashes the identity of a source, so it does not change when sources are added or moved. The shuffle
+    hashes the number of a source, so equal files get different positions.
     """
 
-    val_share: float | None
+    val_fraction: float | None
     seed: int | None
     identities: npt.NDArray[np.uint64]
 
     @classmethod
     def of(cls, job: ExportJob, identities: npt.NDArray[np.uint64]) -> SplitAndShuffle:
-        """The order that a job asks for, of documents from sources with these identities."""
-        return cls(job.val_share, job.shuffle, identities)
+        """Return the order of a job for documents from sources with these identities."""
+        return cls(job.val_fraction, job.shuffle, identities)
 
     def streams(self, source: npt.NDArray[np.uint32], row: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint8] | None:
-        """The stream of each document, or None if there is only one."""
-        if self.val_share is None:
+        """Return the stream of each document, or None if there is only one stream."""
+        if self.val_fraction is None:
             return None
         hashes = document_hash.document_keys(VAL_KEY, self.identities[source], row)
-        return np.where(document_hash.in_sample(hashes, self.val_share), VAL, TRAIN).astype(np.uint8)
+        return np.where(document_hash.in_sample(hashes, self.val_fraction), VAL, TRAIN).astype(np.uint8)
 
     def keys(self, source: npt.NDArray[np.uint32], row: npt.NDArray[np.uint64]) -> document_hash.Keys:
-        """The key of each document; the shuffled corpus is sorted by it."""
-        assert self.seed is not None  # noqa: S101 - only asked for when there is a shuffle
+        """Return the key of each document. The shuffled corpus is sorted by it."""
+        assert self.seed is not None  # noqa: S101 - callers check for a shuffle
         return document_hash.document_keys(self.seed, source, row)

@@ -1,4 +1,4 @@
-"""From the words of an export to its job: formats found, defaults filled in, what cannot be refused before any work."""
+"""Turn the options of an export into its job: check them, and fill in the defaults of the format."""
 
 from __future__ import annotations
 
@@ -14,23 +14,31 @@ import pyarrow as pa
 from tokenmill.errors import UsageError
 from tokenmill.exports import shards
 from tokenmill.exports.formats import FORMATS, find_format
-from tokenmill.exports.formats.protocol import FormatSpec, Place, Tail
+from tokenmill.exports.formats.protocol import EndTokenPosition, FormatSpec, Tail
 from tokenmill.exports.job import FIRST_SHARD, ExportJob
 from tokenmill.pipeline.sizes import parse_size
 from tokenmill.store.listed_parts import store_digest
 from tokenmill.store.run import Run
 from tokenmill.tokenizers.spec import TokenizerSpec
 
-LARGEST_IDS = {"uint16": 1 << 16, "int32": 1 << 31, "uint32": 1 << 32}
+# How many ids a token type can hold.
+ID_LIMITS = {"uint16": 1 << 16, "int32": 1 << 31, "uint32": 1 << 32}
+
+# Shards of a store that is too small for two default shards.
 SMALL_CORPUS_SHARDS = 10
+
 MAX_SHARDS = 1_000_000
+
+# What `--name` may be: the start of a file name.
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+
+# The end of a size in bytes, such as the B of 100MB, where a number of tokens is expected.
 BYTE_SUFFIX = re.compile(r"(?<=[kmgtb])i?b\s*$", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
 class ExportOptions:
-    """What was said about exports; None means that nothing was said."""
+    """The options of an export as the user gave them. None means not given."""
 
     val: str | float | None = None
     shuffle: int | None = None
@@ -44,91 +52,110 @@ class ExportOptions:
 
 @dataclass(frozen=True, slots=True)
 class ExportRequest:
-    """An export that the tokenizer and the format allow; how it is cut may still depend on the size of the store."""
+    """Options that fit the tokenizer and the format. Shard sizes may still change with the size of the store."""
 
-    words: ExportOptions
-    traits: FormatSpec
+    options: ExportOptions
+    spec: FormatSpec
     dtype: str
-    end: Place
+    end: EndTokenPosition
     val: str | None
     shard_tokens: int | None
     tail: Tail
     sequence_tokens: int | None
 
 
-def refuse_unused(words: ExportOptions, formats: list[str]) -> None:
-    """Refuse words about an export where none is asked for."""
-    said = [field.name for field in fields(words) if getattr(words, field.name) is not None]
-    if said and not formats:
-        option = f"--{said[0].replace('_', '-')}"
+def refuse_unused(options: ExportOptions, formats: list[str]) -> None:
+    """Raise if options of an export are given without a format to export to."""
+    given = [field.name for field in fields(options) if getattr(options, field.name) is not None]
+    if given and not formats:
+        option = f"--{given[0].replace('_', '-')}"
         raise UsageError(f"{option} is about an export, and none is asked for", "Add --to FORMAT, such as nanogpt.")
 
 
-def make_export_request(to: str, words: ExportOptions, tokenizer: TokenizerSpec) -> ExportRequest:
-    """Check the words of an export against its format and tokenizer: no store is needed for that."""
-    traits = find_format(to).SPEC
-    tail = _one_of("--tail", words.tail, Tail, traits.tail)
-    _check_name(traits, words.name)
-    if words.shuffle is not None and not 0 <= words.shuffle < 1 << 64:
-        raise UsageError(f"--shuffle {words.shuffle} is not a seed", "Give a whole number from 0 to 2^64 - 1.")
-    sequence = _tokens("--sequence-tokens", words.sequence_tokens)
-    if sequence is not None and traits.sequence_tokens is None:
-        raise UsageError(f"{traits.name} has no sequences of a fixed length", "--sequence-tokens is for mds.")
+def make_export_request(to: str, options: ExportOptions, tokenizer: TokenizerSpec) -> ExportRequest:
+    """Check the options against the format and the tokenizer. This needs no store."""
+    spec = find_format(to).SPEC
+    tail = _one_of("--tail", options.tail, Tail, spec.tail)
+    _check_name(spec, options.name)
+    if options.shuffle is not None and not 0 <= options.shuffle < 1 << 64:
+        raise UsageError(f"--shuffle {options.shuffle} is not a seed", "Give a whole number from 0 to 2^64 - 1.")
+    sequence = _tokens("--sequence-tokens", options.sequence_tokens)
+    if sequence is not None and spec.sequence_tokens is None:
+        raise UsageError(f"{spec.name} has no sequences of a fixed length", "--sequence-tokens is for mds.")
     request = ExportRequest(
-        words=words,
-        traits=traits,
-        dtype=_dtype(traits, words.dtype, tokenizer),
-        end=_one_of("--end-token", words.end_token, Place, traits.end),
-        val=_val(words.val, traits),
-        shard_tokens=None if traits.single else _tokens("--shard-tokens", words.shard_tokens) or traits.shard_tokens,
+        options=options,
+        spec=spec,
+        dtype=_dtype(spec, options.dtype, tokenizer),
+        end=_one_of("--end-token", options.end_token, EndTokenPosition, spec.end),
+        val=_val(options.val, spec),
+        shard_tokens=None if spec.single else _tokens("--shard-tokens", options.shard_tokens) or spec.shard_tokens,
         tail=tail,
-        sequence_tokens=sequence or traits.sequence_tokens,
+        sequence_tokens=sequence or spec.sequence_tokens,
     )
     _check(request)
     return request
 
 
 def make_job(request: ExportRequest, run: Run, manifest: pa.Table) -> tuple[ExportJob, list[str]]:
-    """The job for a store, and what a person should know of it."""
-    words, traits = request.words, request.traits
+    """Return the job for a store, and notices for the user."""
+    options, spec = request.options, request.spec
     tokens, documents = (int(np.sum(manifest[name].to_numpy())) for name in ("tokens", "documents"))
-    notices = []
-    shard_tokens = request.shard_tokens
-    first_tokens = _tokens("--shard-tokens", words.shard_tokens) or shard_tokens
-    if request.val == FIRST_SHARD and words.shard_tokens is None and first_tokens and tokens < 2 * first_tokens:
-        shard_tokens = first_tokens = max(1, request.sequence_tokens or 1, -(-tokens // SMALL_CORPUS_SHARDS))
-        notices.append(
-            f"the store has less than two shards of {traits.shard_tokens:,} tokens; they hold {shard_tokens:,} "
-            "instead, so that the first can be val. --shard-tokens and --val decide it otherwise"
-        )
-    if traits.single and words.shard_tokens is not None and request.val != FIRST_SHARD:
-        notices.append(f"{traits.name} is one file for each split: --shard-tokens has no effect")
-    if shard_tokens is None and words.tail is not None:
-        notices.append("one file for each split has no tail: --tail has no effect")
-    if traits.most_documents is not None and shard_tokens is None and documents > traits.most_documents:
+    shard_tokens, first_tokens, notices = _shard_sizes(request, tokens)
+    if spec.most_documents is not None and shard_tokens is None and documents > spec.most_documents:
         raise UsageError(
-            f"{traits.name} counts the documents of a file in 31 bits",
+            f"{spec.name} counts the documents of a file in 31 bits",
             f"documents    {documents:,}",
             "Cut the export into several files: --shard-tokens 100B.",
         )
     job = ExportJob(
-        format=traits.name,
+        format=spec.name,
         store=store_digest(manifest),
         tokenizer=run.job.tokenizer.name,
         dtype=request.dtype,
         end=request.end,
         end_token=run.job.end,
-        name=words.name or "",
+        name=options.name or "",
         val=request.val,
         val_tokens=first_tokens if request.val == FIRST_SHARD else None,
-        shuffle=words.shuffle,
+        shuffle=options.shuffle,
         shard_tokens=shard_tokens,
         tail=request.tail if shard_tokens is not None else "keep",
         sequence_tokens=request.sequence_tokens,
     )
-    if tokens // shards.tokens_per_shard(job) > MAX_SHARDS:
+    _check_shards(job, tokens)
+    if job.val_tokens and job.sequence_tokens:  # whole sequences
+        job = msgspec.structs.replace(job, val_tokens=shards.tokens_per_shard(job))
+    return job, notices
+
+
+def _shard_sizes(request: ExportRequest, tokens: int) -> tuple[int | None, int | None, list[str]]:
+    """Return the tokens per shard, the tokens of a first shard, and notices about options that changed or are unused.
+
+    A store of less than two default shards gets smaller ones if the first is the validation split.
+    """
+    options, spec = request.options, request.spec
+    notices = []
+    shard_tokens = request.shard_tokens
+    first_tokens = _tokens("--shard-tokens", options.shard_tokens) or shard_tokens
+    if request.val == FIRST_SHARD and options.shard_tokens is None and first_tokens and tokens < 2 * first_tokens:
+        shard_tokens = first_tokens = max(1, request.sequence_tokens or 1, -(-tokens // SMALL_CORPUS_SHARDS))
+        notices.append(
+            f"the store has less than two shards of {spec.shard_tokens:,} tokens; they hold {shard_tokens:,} "
+            "instead, so that the first can be val. --shard-tokens and --val decide it otherwise"
+        )
+    if spec.single and options.shard_tokens is not None and request.val != FIRST_SHARD:
+        notices.append(f"{spec.name} is one file for each split: --shard-tokens has no effect")
+    if shard_tokens is None and options.tail is not None:
+        notices.append("one file for each split has no tail: --tail has no effect")
+    return shard_tokens, first_tokens, notices
+
+
+def _check_shards(job: ExportJob, tokens: int) -> None:
+    """Raise if the store would have too many shards, or nothing beside its first shard."""
+    shard_tokens = shards.tokens_per_shard(job)
+    if tokens // shard_tokens > MAX_SHARDS:
         raise UsageError(
-            f"--shard-tokens {shards.tokens_per_shard(job):,} would make more than {MAX_SHARDS:,} shards",
+            f"--shard-tokens {shard_tokens:,} would make more than {MAX_SHARDS:,} shards",
             f"tokens       {tokens:,}",
             "Choose larger shards.",
         )
@@ -138,99 +165,96 @@ def make_job(request: ExportRequest, run: Run, manifest: pa.Table) -> tuple[Expo
             f"tokens       {tokens:,}",
             "Choose a smaller --shard-tokens, or a share of the documents: --val 0.01.",
         )
-    if job.val_tokens and job.sequence_tokens:  # whole sequences
-        job = msgspec.structs.replace(job, val_tokens=shards.tokens_per_shard(job))
-    return job, notices
 
 
-def _dtype(traits: FormatSpec, wanted: str | None, tokenizer: TokenizerSpec) -> str:
-    """The token type: the one asked for, or the first of the format's that holds every id."""
-    if wanted is not None and wanted not in traits.dtypes:
-        raise UsageError(f"{traits.name} has no tokens of type {wanted!r}", f"types        {', '.join(traits.dtypes)}")
-    for dtype in [wanted] if wanted else traits.dtypes:
-        if tokenizer.vocabulary_size <= LARGEST_IDS[dtype]:
+def _dtype(spec: FormatSpec, wanted: str | None, tokenizer: TokenizerSpec) -> str:
+    """Return the wanted token type, or the first one of the format that holds every id."""
+    if wanted is not None and wanted not in spec.dtypes:
+        raise UsageError(f"{spec.name} has no tokens of type {wanted!r}", f"types        {', '.join(spec.dtypes)}")
+    for dtype in [wanted] if wanted else spec.dtypes:
+        if tokenizer.vocabulary_size <= ID_LIMITS[dtype]:
             return dtype
-    largest = wanted or traits.dtypes[-1]
-    fitting = [name for name, each in FORMATS.items() if each.SPEC.dtypes != ("uint16",)]
+    largest = wanted or spec.dtypes[-1]
+    fitting = [name for name, format_ in FORMATS.items() if format_.SPEC.dtypes != ("uint16",)]
     raise UsageError(
-        f"the ids of {tokenizer.name} do not fit into {traits.name}",
-        f"ids          {tokenizer.vocabulary_size:,} of {tokenizer.name}; {largest} holds {LARGEST_IDS[largest]:,}",
+        f"the ids of {tokenizer.name} do not fit into {spec.name}",
+        f"ids          {tokenizer.vocabulary_size:,} of {tokenizer.name}; {largest} holds {ID_LIMITS[largest]:,}",
         f"Use a format with larger ids ({', '.join(fitting)}) or a tokenizer with at most 65,536 ids, such as gpt2.",
     )
 
 
-def _val(said: str | float | None, traits: FormatSpec) -> str | None:
-    val = str(said) if said is not None else traits.val
+def _val(given: str | float | None, spec: FormatSpec) -> str | None:
+    val = str(given) if given is not None else spec.val
     if val is None or val == "none":
         return None
     if val == FIRST_SHARD:
         return val
-    share = _share(val)
-    if share == 0:
+    fraction = _fraction(val)
+    if fraction == 0:
         return None
-    if share is None or not 0 < share < 1:
+    if fraction is None or not 0 < fraction < 1:
         raise UsageError(
             f"--val {val} is not a share",
             "Give the share of the documents to hold out, between 0 and 1 (0.0005, or 0.05%), first-shard, or none.",
         )
-    return repr(share)
+    return repr(fraction)
 
 
-def _share(said: str) -> float | None:
-    """A share that was written as a number or in percent; exact, so that both ways of writing it are the same job."""
+def _fraction(text: str) -> float | None:
+    """Parse a number or a percentage. Decimal arithmetic is exact, so 1% and 0.01 are the same job."""
     try:
-        return float(Decimal(said.strip().removesuffix("%")) / (100 if said.strip().endswith("%") else 1))
+        return float(Decimal(text.strip().removesuffix("%")) / (100 if text.strip().endswith("%") else 1))
     except (ArithmeticError, ValueError):
         return None
 
 
-def _tokens(option: str, said: str | int | None) -> int | None:
-    if said is None:
+def _tokens(option: str, value: str | int | None) -> int | None:
+    if value is None:
         return None
-    if isinstance(said, str) and BYTE_SUFFIX.search(said):
+    if isinstance(value, str) and BYTE_SUFFIX.search(value):
         raise UsageError(
-            f"{option} {said} is a size in bytes", f"{option} counts tokens: write {BYTE_SUFFIX.sub('', said)}."
+            f"{option} {value} is a size in bytes", f"{option} counts tokens: write {BYTE_SUFFIX.sub('', value)}."
         )
-    tokens = parse_size(said)
+    tokens = parse_size(value)
     if tokens < 1:
         raise UsageError(f"{option} has to be at least 1")
     return tokens
 
 
-def _one_of(option: str, said: str | None, choices: Any, default: Any) -> Any:
-    if said is None:
+def _one_of(option: str, value: str | None, choices: Any, default: Any) -> Any:
+    if value is None:
         return default
-    if said not in get_args(choices):
-        raise UsageError(f"{option} cannot be {said!r}", f"choices      {', '.join(get_args(choices))}")
-    return said
+    if value not in get_args(choices):
+        raise UsageError(f"{option} cannot be {value!r}", f"choices      {', '.join(get_args(choices))}")
+    return value
 
 
 def _check(request: ExportRequest) -> None:
-    """Refuse what the format's readers could not read."""
-    traits, tokens = request.traits, request.shard_tokens
-    if traits.sequence_tokens and request.tail == "merge":
+    """Raise if the readers of the format could not read the files."""
+    spec, tokens = request.spec, request.shard_tokens
+    if spec.sequence_tokens and request.tail == "merge":
         raise UsageError(
-            f"{traits.name} holds sequences of one length: there is no shard to merge the rest into",
+            f"{spec.name} holds sequences of one length: there is no shard to merge the rest into",
             "Use --tail drop, as its own tools do, or keep, for a last sequence that is shorter.",
         )
     if tokens and request.sequence_tokens and tokens < request.sequence_tokens:
         raise UsageError(f"--shard-tokens {tokens:,} is less than one sequence of {request.sequence_tokens:,} tokens")
-    if request.val == FIRST_SHARD and tokens is None and request.words.shard_tokens is None:
+    if request.val == FIRST_SHARD and tokens is None and request.options.shard_tokens is None:
         raise UsageError(
-            f"{traits.name} is one file for each split, so there is no first shard",
+            f"{spec.name} is one file for each split, so there is no first shard",
             "Say how large val is to be with --shard-tokens 100M, or give a share: --val 0.0005.",
         )
     if tokens is not None:
         largest = 2 * tokens - 1 if request.tail == "merge" else tokens
-        shards.check_bytes(traits, request.dtype, request.sequence_tokens, largest, 1)
+        shards.check_bytes(spec, request.dtype, request.sequence_tokens, largest, 1)
 
 
-def _check_name(traits: FormatSpec, name: str | None) -> None:
+def _check_name(spec: FormatSpec, name: str | None) -> None:
     if name is None:
         return
-    if not traits.named:
-        raise UsageError(f"{traits.name} names its files itself", "--name is for llmc, build-nanogpt and megatron.")
+    if not spec.named:
+        raise UsageError(f"{spec.name} names its files itself", "--name is for llmc, build-nanogpt and megatron.")
     if not NAME.fullmatch(name):
         raise UsageError(f"--name {name!r} cannot start the name of a file", "Use letters, digits, '.', '_' and '-'.")
-    if traits.name == "build-nanogpt" and ("train" in name or "val" in name):
+    if spec.name == "build-nanogpt" and ("train" in name or "val" in name):
         raise UsageError(f"--name {name} would mix up the splits", "build-nanogpt finds them by 'train' and 'val'.")

@@ -1,7 +1,7 @@
-"""How an export is cut into shards: arithmetic on counts, from blocks of documents to stretches of token streams.
+"""Plan the shards of an export: arithmetic on counts, from blocks of documents to ranges of token streams.
 
-A block is the smallest thing that is read whole: a part, or a range of keys when documents are shuffled. A stream is a
-sequence of documents over the blocks: those for training, or those held out.
+A block is the smallest unit that is read whole: a part, or a range of keys of a shuffle. A stream is a sequence of
+documents over the blocks: the training documents, or the validation documents.
 """
 
 from __future__ import annotations
@@ -16,43 +16,46 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tokenmill.errors import CorruptStore, UsageError
+from tokenmill.exports.file_checks import WRITE_AGAIN, damaged, publish_checked, read_checked
 from tokenmill.exports.formats.protocol import FormatSpec, Split
 from tokenmill.exports.job import FIRST_SHARD, PLAN, ExportJob
-from tokenmill.exports.seals import WRITE_AGAIN, damaged, publish_sealed, read_sealed
 from tokenmill.storage import Folder
 from tokenmill.storage.untrusted.malformed import MalformedDataError, decode
 
-PIECE_TOKENS = 64_000_000
-"""How many tokens of a file that is one for its split a worker writes at a time."""
+# Tokens per shard where a split is one file: a worker writes one region of the file at a time.
+REGION_TOKENS = 64_000_000
 
+# Numbers of the streams.
 TRAIN, VAL = 0, 1
-_LEFT_OUT = b"tokenmill.left_out"
-_SEAL = b"tokenmill.plan"
+
+# Metadata keys of the plan: the tokens in no shard, and the checksum of the table.
+_SKIPPED_KEY = b"tokenmill.left_out"
+_CHECKSUM_KEY = b"tokenmill.plan"
 
 Counts = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
 class Blocks:
-    """The documents and tokens of each block, one row for each stream."""
+    """The number of documents and tokens of each block, one row for each stream."""
 
     documents: Counts
     tokens: Counts
 
     def ends(self, stream: int) -> Counts:
-        """Where the blocks of a stream end, in tokens."""
+        """Return the token at which each block of a stream ends."""
         return np.cumsum(self.tokens[stream])
 
     def totals(self, stream: int) -> tuple[int, int]:
-        """Documents and tokens of a stream."""
+        """Return the documents and tokens of a stream."""
         return int(self.documents[stream].sum()), int(self.tokens[stream].sum())
 
 
 class ShardTask(msgspec.Struct, frozen=True):
     """One shard as it is sent to a worker: tokens [start, stop) of a stream, which are in blocks [first, last].
 
-    `before` is the number of tokens before the first of these blocks. `final` tells that the stream ends with it.
-    `position` is where the shard starts in its file, of `file_tokens` tokens, if several shards make a file.
+    `before` is the number of tokens before the first of these blocks. `final` means that the stream ends with this
+    shard. `position` is the token at which the shard starts in its file of `file_tokens` tokens.
     """
 
     shard: int
@@ -71,7 +74,7 @@ class ShardTask(msgspec.Struct, frozen=True):
 
     @property
     def tokens(self) -> int:
-        """How many tokens the shard holds."""
+        """The number of tokens in the shard."""
         return self.stop - self.start
 
 
@@ -93,42 +96,42 @@ SCHEMA = pa.schema(
     ]
 )
 
+# Moves positions of a stream to the next starts of documents.
 ToEdges = Callable[[int, Counts], Counts]
-"""Where the documents start that are the first at or after some positions of a stream."""
 
 
-def plan(job: ExportJob, traits: FormatSpec, blocks: Blocks, resolve: ToEdges) -> pa.Table:
-    """The shards, one row each; `resolve` moves their edges to those of documents, unless the format cuts them."""
+def plan(job: ExportJob, spec: FormatSpec, blocks: Blocks, resolve: ToEdges) -> pa.Table:
+    """Return one row for each shard. `resolve` moves the edges to document starts, unless the format cuts documents."""
     tables: list[pa.Table] = []
     dropped = {}
     for split, stream, start, stop in _ranges(job, blocks):
         edges = _edges(job, start, stop)
-        if not traits.cuts:
+        if not spec.cuts:
             edges = resolve(stream, edges)
         end = max(int(edges[-1]), stop)
         edges = _with_tail(job, edges, partial=(stop - start) % tokens_per_shard(job) != 0)
         dropped[split] = end - int(edges[-1])
         numbered = sum(table.num_rows for table in tables)
-        first = max(numbered, 1 if split == "train" else 0) if traits.numbered_together else 0
+        first = max(numbered, 1 if split == "train" else 0) if spec.numbered_together else 0
         table = _rows(split, stream, edges, blocks)
         table["number"] = np.arange(len(edges) - 1) + first
         table["shard"] = np.arange(len(edges) - 1) + numbered
         tables.append(pa.table(table, schema=SCHEMA))
     shards = pa.concat_tables(tables) if tables else SCHEMA.empty_table()
-    _check_sizes(job, traits, shards, blocks)
-    return shards.replace_schema_metadata({_LEFT_OUT: msgspec.json.encode(dropped)})
+    _check_sizes(job, spec, shards, blocks)
+    return shards.replace_schema_metadata({_SKIPPED_KEY: msgspec.json.encode(dropped)})
 
 
 def publish_plan(folder: Folder, plan: pa.Table, work: str) -> None:
-    """Publish the plan of an export whose work is cut in this way."""
-    publish_sealed(folder, PLAN, plan, _SEAL, work)
+    """Publish the plan of an export with this work digest."""
+    publish_checked(folder, PLAN, plan, _CHECKSUM_KEY, work)
 
 
 def read_plan(folder: Folder, work: str, tokens: int, blocks: int) -> pa.Table:
-    """The shards of a frozen plan, which are stretches of so many tokens in so many blocks."""
-    plan = read_sealed(folder, PLAN, SCHEMA, _SEAL, work)
+    """Read a published plan, and check that its shards are ranges of this many tokens and blocks."""
+    plan = read_checked(folder, PLAN, SCHEMA, _CHECKSUM_KEY, work)
     column = {field.name: plan[field.name].to_numpy() for field in SCHEMA}
-    sound = (
+    is_valid = (
         np.array_equal(column["shard"], np.arange(len(plan)))
         and set(plan["split"].unique().to_pylist()) <= {"train", "val"}
         and all(bool((column[name] >= 0).all()) for name in ("number", "start", "before", "first_block", "position"))
@@ -139,39 +142,39 @@ def read_plan(folder: Folder, work: str, tokens: int, blocks: int) -> pa.Table:
         and bool((column["position"] + (column["stop"] - column["start"]) <= column["file_tokens"]).all())
         and bool((column["position"] <= tokens).all() and (column["file_tokens"] <= tokens).all())
     )
-    if not sound:
+    if not is_valid:
         raise damaged(folder, PLAN, "its shards are not stretches of the store")
     return plan
 
 
 def skipped_tokens(shards: pa.Table) -> dict[str, int]:
-    """How many tokens of each split are in no shard, because what was left at the end is dropped."""
+    """Return how many tokens at the end of each split are in no shard because of `--tail drop`."""
     try:
-        return decode((shards.schema.metadata or {}).get(_LEFT_OUT, b""), dict[str, int])
+        return decode((shards.schema.metadata or {}).get(_SKIPPED_KEY, b""), dict[str, int])
     except MalformedDataError as damage:
         raise CorruptStore("the plan of an export is damaged", f"reason       {damage}", WRITE_AGAIN) from damage
 
 
 def tasks(shards: pa.Table, wanted: Counts) -> Iterator[ShardTask]:
-    """The shards of some numbers, as they are sent to workers."""
+    """Yield the tasks of the shards with these numbers."""
     for row in wanted.tolist():
         yield ShardTask(**shards.slice(row, 1).to_pylist()[0])
 
 
 def tokens_per_shard(job: ExportJob) -> int:
-    """How many tokens a shard is to hold."""
-    tokens = job.shard_tokens if job.shard_tokens is not None else PIECE_TOKENS
+    """Return the planned tokens per shard: a multiple of the sequence length, if there is one."""
+    tokens = job.shard_tokens if job.shard_tokens is not None else REGION_TOKENS
     return tokens - tokens % job.sequence_tokens if job.sequence_tokens else tokens
 
 
 def _ranges(job: ExportJob, blocks: Blocks) -> Iterator[tuple[Split, int, int, int]]:
-    """Each split that holds anything: its name, its stream and its tokens there."""
+    """Yield each split that is not empty: its name, its stream, and its range of tokens there."""
     _, total = blocks.totals(TRAIN)
     if job.val == FIRST_SHARD and job.val_tokens is not None and total:
         yield "val", TRAIN, 0, job.val_tokens
         yield "train", TRAIN, job.val_tokens, total
         return
-    if job.val_share is not None and blocks.totals(VAL)[1]:
+    if job.val_fraction is not None and blocks.totals(VAL)[1]:
         yield "val", VAL, 0, blocks.totals(VAL)[1]
     if total:
         yield "train", TRAIN, 0, total
@@ -184,8 +187,8 @@ def _edges(job: ExportJob, start: int, stop: int) -> Counts:
 
 
 def _with_tail(job: ExportJob, edges: Counts, *, partial: bool) -> Counts:
-    """Do with a last shard that is not full what was asked; a single one is kept, or nothing would be left."""
-    tail = partial and len(edges) > 2 and edges[-2] < edges[-1]  # else no document starts in it
+    """Apply `--tail` to a last shard that is not full. A single shard is always kept."""
+    tail = partial and len(edges) > 2 and edges[-2] < edges[-1]  # otherwise no document starts in the last shard
     edges = np.unique(edges)
     if job.shard_tokens is None or job.sequence_tokens or not tail or len(edges) < 3 or job.tail == "keep":
         return edges
@@ -193,7 +196,7 @@ def _with_tail(job: ExportJob, edges: Counts, *, partial: bool) -> Counts:
 
 
 def _rows(split: Split, stream: int, edges: Counts, blocks: Blocks) -> dict[str, Any]:
-    """The columns of a split's shards. A block that only touches a shard counts: it may end in empty documents."""
+    """Return the columns of a split's shards. Adjacent blocks are included, as they may have empty documents there."""
     ends = blocks.ends(stream)
     starts = ends - blocks.tokens[stream]
     count = len(edges) - 1
@@ -214,24 +217,24 @@ def _rows(split: Split, stream: int, edges: Counts, blocks: Blocks) -> dict[str,
     }
 
 
-def check_bytes(traits: FormatSpec, dtype: str, sequence_tokens: int | None, tokens: int, documents: int) -> None:
-    """Refuse a shard whose file the format's readers could not address."""
+def check_bytes(spec: FormatSpec, dtype: str, sequence_tokens: int | None, tokens: int, documents: int) -> None:
+    """Raise if the file of a shard would be too large for the format's readers."""
     items = tokens // sequence_tokens + 1 if sequence_tokens else documents
-    size = traits.header_bytes + items * traits.item_bytes + tokens * np.dtype(dtype).itemsize
-    if traits.most_bytes is not None and size > traits.most_bytes:
+    size = spec.header_bytes + items * spec.item_bytes + tokens * np.dtype(dtype).itemsize
+    if spec.most_bytes is not None and size > spec.most_bytes:
         raise UsageError(
-            f"a shard of {tokens:,} tokens is too large for {traits.name}",
-            f"limit        {traits.most_bytes:,} bytes in a file; about {size:,} are needed",
-            f"Choose --shard-tokens {traits.most_bytes // np.dtype(dtype).itemsize // 2:,} or less.",
+            f"a shard of {tokens:,} tokens is too large for {spec.name}",
+            f"limit        {spec.most_bytes:,} bytes in a file; about {size:,} are needed",
+            f"Choose --shard-tokens {spec.most_bytes // np.dtype(dtype).itemsize // 2:,} or less.",
         )
 
 
-def _check_sizes(job: ExportJob, traits: FormatSpec, shards: pa.Table, blocks: Blocks) -> None:
-    """Check the largest shard, counting as its documents all of the blocks it touches."""
-    if traits.most_bytes is None or not len(shards):
+def _check_sizes(job: ExportJob, spec: FormatSpec, shards: pa.Table, blocks: Blocks) -> None:
+    """Check the size of the largest shard, with all documents of the blocks that it touches."""
+    if spec.most_bytes is None or not len(shards):
         return
     tokens = shards["stop"].to_numpy() - shards["start"].to_numpy()
     before = np.pad(np.cumsum(blocks.documents, axis=1), ((0, 0), (1, 0)))
     stream = shards["stream"].to_numpy()
     documents = before[stream, shards["last_block"].to_numpy() + 1] - before[stream, shards["first_block"].to_numpy()]
-    check_bytes(traits, job.dtype, job.sequence_tokens, int(tokens.max()), int(documents.max()))
+    check_bytes(spec, job.dtype, job.sequence_tokens, int(tokens.max()), int(documents.max()))

@@ -1,13 +1,13 @@
-"""Runs: the scratch files of a shuffle. A run holds the documents of some parts, sorted by stream and key.
+"""Sorted runs: the temporary files of a shuffle. A run holds the documents of some parts, sorted by stream and key.
 
-Any range of keys is then one stretch of each run, so a shard reads as many stretches as there are runs, however many
-parts there are. Stretches are read, not mapped: of a map the kernel brings in more than is touched, and with hundreds
-of runs that is memory nobody has budgeted.
+A range of keys is one range of each run, so a shard reads one range per run, however many parts there are. Ranges are
+read, not mapped: the kernel loads more of a map than is touched, and with hundreds of runs this exceeds the memory
+budget.
 
     00000003.tokens      the tokens of all documents
-    00000003.documents   a record for each document: where it ends, its row, its source
+    00000003.documents   a record for each document: its end, row and source
     00000003.index       for each bin and for the end, the documents before it; then the tokens before it. Published
-                         last, so its existence means that the run is there
+                         last, so its existence commits the run
 """
 
 from __future__ import annotations
@@ -24,11 +24,12 @@ from tokenmill.storage import Folder
 from tokenmill.store.layout import numbered_files
 from tokenmill.store.part import PartContent, TokenArray
 
+# A row of the `.documents` file.
 _RECORD = np.dtype([("end", "<i8"), ("row", "<u8"), ("source", "<u4")])
 
 
 def spans(part_tokens: Counts, run_tokens: int) -> list[tuple[int, int, int]]:
-    """The parts that are sorted together: number of the run, first part, last part + 1."""
+    """Return which parts are sorted together: number of the run, first part, last part + 1."""
     if not len(part_tokens):
         return []
     group = (np.cumsum(part_tokens) - part_tokens) // run_tokens
@@ -37,24 +38,24 @@ def spans(part_tokens: Counts, run_tokens: int) -> list[tuple[int, int, int]]:
     return list(zip(range(len(starts)), starts.tolist(), stops.tolist(), strict=True))
 
 
-def publish_sorted_run(folder: Folder, run: int, content: PartContent, places: Counts, bins: int) -> None:
-    """Publish documents that are sorted; `places` is the bin of each, counted through the streams."""
+def publish_sorted_run(folder: Folder, run: int, content: PartContent, bin_of: Counts, bins: int) -> None:
+    """Publish sorted documents. `bin_of` is the bin of each document, counted through all streams."""
     records = np.empty(len(content.row), _RECORD)
     records["end"], records["row"], records["source"] = content.offsets[1:], content.row, content.source
-    before = np.searchsorted(places, np.arange(bins + 1))
+    before = np.searchsorted(bin_of, np.arange(bins + 1))
     index = np.concatenate([before, content.offsets[before]]).astype("<i8")
-    for ending, column in (("tokens", content.tokens), ("documents", records), ("index", index)):
-        with folder.publish(_name(run, ending), durable=False) as file:
+    for extension, column in (("tokens", content.tokens), ("documents", records), ("index", index)):
+        with folder.publish(_name(run, extension), durable=False) as file:
             file.write(np.ascontiguousarray(column).data)
 
 
 def committed(folder: Folder, count: int) -> npt.NDArray[np.bool_]:
-    """Which of so many runs are there."""
+    """Return which of `count` runs are committed."""
     return numbered_files(folder, RUNS, "index", count)
 
 
 def counts(folder: Folder, run: int) -> tuple[Counts, Counts]:
-    """The documents and the tokens of a run in each bin."""
+    """Return the documents and the tokens of a run in each bin."""
     data = folder.read(_name(run, "index"))
     if not data or len(data) % 16:
         raise _corrupt(folder, run, "its index is cut off")
@@ -65,8 +66,8 @@ def counts(folder: Folder, run: int) -> tuple[Counts, Counts]:
 
 
 @dataclass(frozen=True, slots=True)
-class PartRange:
-    """Documents that follow each other in a run: where each ends, counted from the first, and where it is from."""
+class SortedRunRange:
+    """Consecutive documents of a run: the end of each, counted from the first one's start, and its origin."""
 
     run: int
     first_token: int
@@ -75,7 +76,7 @@ class PartRange:
     row: npt.NDArray[np.uint64]
 
     def tokens(self, folder: Folder, dtype: str, start: int, stop: int) -> tuple[TokenArray, Counts]:
-        """The tokens of documents [start, stop) of the stretch, and the offsets of these documents in them."""
+        """Read the tokens of documents [start, stop) of the range, and return them with the documents' offsets."""
         before = int(self.ends[start - 1]) if start else 0
         offsets = np.concatenate([np.zeros(1, np.int64), self.ends[start:stop] - before])
         size = np.dtype(dtype).itemsize
@@ -83,13 +84,13 @@ class PartRange:
         return np.frombuffer(data, dtype), offsets
 
 
-def read_range(folder: Folder, run: int, low: int, high: int) -> PartRange:
-    """The documents of bins [low, high), without their tokens: two reads."""
+def read_range(folder: Folder, run: int, low: int, high: int) -> SortedRunRange:
+    """Read the documents of bins [low, high), without their tokens, in two reads."""
     index = np.frombuffer(folder.read_at(_name(run, "index"), low * 8, (high - low + 1) * 8), "<i8")
     start, stop = int(index[0]), int(index[-1])
     if not 0 <= start <= stop:
         raise _corrupt(folder, run, "its index does not rise")
-    before = min(start, 1)  # one record more, if there is one, tells where the first document starts
+    before = min(start, 1)  # the record before the first document has its start
     size = _RECORD.itemsize
     data = folder.read_at(_name(run, "documents"), (start - before) * size, (stop - start + before) * size)
     records = np.frombuffer(data, _RECORD)
@@ -98,7 +99,9 @@ def read_range(folder: Folder, run: int, low: int, high: int) -> PartRange:
     ends = records["end"]
     if first_token < 0 or bool((np.diff(ends, prepend=first_token) < 0).any()):
         raise _corrupt(folder, run, "its documents do not follow each other")
-    return PartRange(run, first_token, records["end"] - first_token, records["source"].copy(), records["row"].copy())
+    return SortedRunRange(
+        run, first_token, records["end"] - first_token, records["source"].copy(), records["row"].copy()
+    )
 
 
 def _corrupt(folder: Folder, run: int, reason: str) -> CorruptStore:
@@ -110,5 +113,5 @@ def _corrupt(folder: Folder, run: int, reason: str) -> CorruptStore:
     )
 
 
-def _name(run: int, ending: str) -> str:
-    return f"{RUNS}/{run:08d}.{ending}"
+def _name(run: int, extension: str) -> str:
+    return f"{RUNS}/{run:08d}.{extension}"

@@ -1,4 +1,4 @@
-"""How far the exports inside a store are."""
+"""The progress of the exports inside a store."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tokenmill.store import tables
 
 
 def export_states(store: Folder) -> dict[str, str]:
-    """The state of each export in the directory of a store, by its name."""
+    """Return the state of each export in the directory of a store, by format."""
     return {name: _state(folder_at(store.path(name))) for name in exports_in(store)}
 
 

@@ -1,7 +1,7 @@
-"""Where a token of an exported file is from, and where a document of the store went: a few of its records tell.
+"""Find the origin of a token of an exported file, and the location of a store's document in an export.
 
-The shards of a stream hold its documents in one order, by source and row or by the keys of the shuffle, so a document
-is found by halving: the records of some shards are read, never all of them.
+The shards of a stream hold its documents in order, by source and row or by the key of the shuffle. A binary search
+finds a document, so only a few records are read.
 """
 
 from __future__ import annotations
@@ -18,18 +18,22 @@ import pyarrow.compute as pc
 from tokenmill.errors import IncompleteStore, StoreError, UsageError
 from tokenmill.exports import records
 from tokenmill.exports.documents import DocumentTable
+from tokenmill.exports.file_checks import damaged
 from tokenmill.exports.job import EXPORT, MANIFEST, ExportJob, read_frozen
 from tokenmill.exports.order import SplitAndShuffle
-from tokenmill.exports.seals import damaged
 from tokenmill.exports.shards import TRAIN, VAL, Counts
 from tokenmill.storage import Folder
 
-NAMED_FILES = 10
+# Files that an error message lists.
+MAX_NAMED_FILES = 10
 
 
 @dataclass(frozen=True, slots=True)
 class TokenOrigin:
-    """A stretch of an exported file that is of one document: tokens [start, stop) of it, counted as in the export."""
+    """Tokens of an exported file from one document: tokens [start, stop) of the document as it is in the export.
+
+    `token` is the position of the first one in the file.
+    """
 
     token: int
     source: int
@@ -39,7 +43,7 @@ class TokenOrigin:
 
 
 class ShardLocation(msgspec.Struct, frozen=True):
-    """Tokens [token, token + tokens) of an exported file, which are those of a document from its token `start` on."""
+    """Tokens [token, token + tokens) of an exported file. They are the tokens of a document from its `start` on."""
 
     file: str
     split: str
@@ -49,7 +53,7 @@ class ShardLocation(msgspec.Struct, frozen=True):
 
 
 class ExportIndex:
-    """A complete export, to be searched."""
+    """Searches a complete export."""
 
     def __init__(self, folder: Folder) -> None:
         frozen = read_frozen(folder)
@@ -68,7 +72,7 @@ class ExportIndex:
             raise damaged(folder, MANIFEST, "its shards are not counted from 0 on")
 
     def origins(self, name: str, start: int, stop: int) -> Iterator[TokenOrigin]:
-        """What tokens [start, stop) of a file are, document by document."""
+        """Yield the origins of tokens [start, stop) of a file, document by document."""
         shards = self._shards_of(name)
         self._check_size(shards)
         ends = np.cumsum(self._tokens[shards])
@@ -78,8 +82,8 @@ class ExportIndex:
         for shard, end in zip(shards[first : last + 1].tolist(), ends[first : last + 1].tolist(), strict=True):
             yield from self._in_shard(shard, end - int(self._tokens[shard]), start, stop)
 
-    def spots(self, order: SplitAndShuffle, source: int, row: int) -> list[ShardLocation]:
-        """Where a document is; nowhere if what was left at the end has been dropped."""
+    def locations(self, order: SplitAndShuffle, source: int, row: int) -> list[ShardLocation]:
+        """Return the locations of a document. There are none if `--tail drop` dropped it."""
         columns = np.array([source], np.uint32), np.array([row], np.uint64)
         streams = order.streams(*columns)
         stream = TRAIN if streams is None else int(streams[0])
@@ -89,64 +93,64 @@ class ExportIndex:
         low, high = 0, len(shards)
         while low < high:  # the first shard whose last document is not before this one
             middle = (low + high) // 2
-            if _order_key(order, self._read(int(shards[middle])), -1) < wanted:
+            if _sort_key(order, self._read(int(shards[middle])), -1) < wanted:
                 low = middle + 1
             else:
                 high = middle
-        found: list[ShardLocation] = []
+        located: list[ShardLocation] = []
         for shard in shards[low:].tolist():
             origins = self._read(shard)
-            if _order_key(order, origins, 0) > wanted:
+            if _sort_key(order, origins, 0) > wanted:
                 break
-            found += self._spots_in(shard, origins, source, row)
-        return found
+            located += self._locations_in(shard, origins, source, row)
+        return located
 
     def _in_shard(self, shard: int, before: int, start: int, stop: int) -> Iterator[TokenOrigin]:
-        """The documents of a shard that starts after so many tokens of its file, as far as they are asked for."""
+        """Yield the origins of tokens [start, stop) of a file in one shard, which has `before` tokens before it."""
         origins = self._read(shard)
         ends = before + np.cumsum(origins.lengths)
         first, last = np.searchsorted(ends, [max(start, before), min(stop, int(ends[-1])) - 1], "right").tolist()
-        for place in (first + np.flatnonzero(origins.lengths[first : last + 1])).tolist():
-            begin = int(ends[place] - origins.lengths[place])
-            cut = int(self._cuts[shard]) if place == 0 else 0
+        for index in (first + np.flatnonzero(origins.lengths[first : last + 1])).tolist():
+            begin = int(ends[index] - origins.lengths[index])
+            cut = int(self._cuts[shard]) if index == 0 else 0
             token = max(start, begin)
-            stretch = cut + token - begin, cut + min(stop, int(ends[place])) - begin
-            yield TokenOrigin(token, int(origins.source[place]), int(origins.row[place]), *stretch)
+            token_range = cut + token - begin, cut + min(stop, int(ends[index])) - begin
+            yield TokenOrigin(token, int(origins.source[index]), int(origins.row[index]), *token_range)
 
     def _read(self, shard: int) -> DocumentTable:
-        """The documents of a shard, which are those that the manifest has the checksum of."""
+        """Read the documents of a shard. Raises if their checksum is not the one in the manifest."""
         origins = records.read_origins(self.folder, shard)
         if records.documents_xxh3(origins) != self._manifest["documents_xxh3"][shard].as_py():
             raise records.corrupt(self.folder, shard, "it is not the record that the manifest describes")
         return origins
 
-    def _spots_in(self, shard: int, origins: DocumentTable, source: int, row: int) -> list[ShardLocation]:
+    def _locations_in(self, shard: int, origins: DocumentTable, source: int, row: int) -> list[ShardLocation]:
         files = self._manifest["files"][shard].as_py()
         same = self._shards_of(files[0]["name"])
         before = int(self._tokens[same[same < shard]].sum())
         starts = np.cumsum(origins.lengths) - origins.lengths
-        places = np.flatnonzero((origins.source == source) & (origins.row == row)).tolist()
+        indices = np.flatnonzero((origins.source == source) & (origins.row == row)).tolist()
         split = self._manifest["split"][shard].as_py()
         return [
             ShardLocation(
                 file=self.folder.path(files[0]["name"]),
                 split=split,
-                token=before + int(starts[place]),
-                tokens=int(origins.lengths[place]),
-                start=int(self._cuts[shard]) if place == 0 else 0,
+                token=before + int(starts[index]),
+                tokens=int(origins.lengths[index]),
+                start=int(self._cuts[shard]) if index == 0 else 0,
             )
-            for place in places
+            for index in indices
         ]
 
     def _streams(self) -> Counts:
-        """The stream that each shard is cut from: what is held out by its hash is one of its own."""
-        if self.job.val_share is None:
+        """Return the stream of each shard. A validation split that hashes choose is a stream of its own."""
+        if self.job.val_fraction is None:
             return np.full(len(self._manifest), TRAIN)
         held_out = pc.equal(self._manifest["split"], "val").to_numpy(zero_copy_only=False)
         return np.where(held_out, VAL, TRAIN)
 
-    def file_like(self, name: str, size: int) -> str | None:
-        """The file of this name and size, in whichever directory of the export."""
+    def find_copy(self, name: str, size: int) -> str | None:
+        """Return the file with this name and size in any directory of the export."""
         files = self._manifest["files"].combine_chunks().flatten()
         paths, sizes = (pc.struct_field(files, field) for field in ("name", "bytes"))
         for path in pc.unique(paths.filter(pc.match_substring_regex(paths, f"(^|/){re.escape(name)}$"))).to_pylist():
@@ -155,45 +159,46 @@ class ExportIndex:
         return None
 
     def _check_size(self, shards: Counts) -> None:
-        """Refuse a file that has another size than the manifest says. One that was moved away can be asked about."""
+        """Raise if a file has another size than in the manifest. A file that was moved away is not checked."""
         files = [files[0] for files in self._manifest["files"].take(pa.array(shards)).to_pylist()]
         name, size = files[0]["name"], sum(file["bytes"] for file in files)
         if self.folder.exists(name) and self.folder.size(name) != size:
             raise damaged(self.folder, name, f"it has {self.folder.size(name):,} bytes, not {size:,}")
 
     def _shards_of(self, name: str) -> Counts:
-        """The shards that a file holds: one, or all of a split if that is one file."""
+        """Return the shards in a file: one, or all of a split that is one file."""
         files = self._manifest["files"].combine_chunks()
-        alike = pa.array([name, f"{name}.bin", f"{name.removesuffix('.idx')}.bin"])  # as Megatron calls a pair
+        # Megatron names a pair of files without extension.
+        candidates = pa.array([name, f"{name}.bin", f"{name.removesuffix('.idx')}.bin"])
         names = pc.struct_field(files.flatten(), "name")
-        named = np.flatnonzero(pc.is_in(names, alike).to_numpy(zero_copy_only=False))
+        named = np.flatnonzero(pc.is_in(names, candidates).to_numpy(zero_copy_only=False))
         if len(named):
             return np.unique(np.searchsorted(files.offsets.to_numpy(), named, "right") - 1)
         first = pc.struct_field(pc.list_element(files.filter(pc.greater(pc.list_value_length(files), 0)), 0), "name")
-        raise self._not_there(name, pc.unique(first))
+        raise self._unknown_file(name, pc.unique(first))
 
-    def _not_there(self, name: str, files: pa.Array) -> UsageError:
-        some = files.slice(0, NAMED_FILES).to_pylist()
-        more = [f"and {len(files) - len(some):,} more"] if len(files) > len(some) else []
+    def _unknown_file(self, name: str, files: pa.Array) -> UsageError:
+        listed = files.slice(0, MAX_NAMED_FILES).to_pylist()
+        more = [f"and {len(files) - len(listed):,} more"] if len(files) > len(listed) else []
         return UsageError(
             f"{name} is no file with tokens of this export" if name else "say which file of the export the token is in",
             f"export       {self.folder.root} ({self.job.format})",
-            *(f"{'files' if place == 0 else '':<12} {file}" for place, file in enumerate(some)),
+            *(f"{'files' if index == 0 else '':<12} {file}" for index, file in enumerate(listed)),
             *more,
         )
 
 
 def no_tokens(where: str, start: int, stop: int, held: int) -> UsageError:
-    """The error for tokens [start, stop) of a place that does not hold so many."""
+    """Return the error for tokens [start, stop) of a store or file that holds fewer."""
     wanted = f"{start:,}" if stop == start + 1 else f"{start:,} to {stop:,}"
     return UsageError(f"there is no token {wanted} in {where}", f"holds        {held:,} tokens, from 0")
 
 
 def in_store(job: ExportJob, origin: TokenOrigin, tokens: int) -> TokenOrigin:
-    """The same, counted as in the store, where the document has so many tokens.
+    """Convert an origin to positions in the store, where the document has this many tokens.
 
-    An end token that stands before the document in the export is its last token in the store. It is left out of a
-    stretch that goes on after it.
+    An end token before the document in the export is the document's last token in the store. A range that continues
+    after this end token is returned without it.
     """
     if job.end != "prepended" or job.end_token is None:
         return origin
@@ -203,9 +208,9 @@ def in_store(job: ExportJob, origin: TokenOrigin, tokens: int) -> TokenOrigin:
     return replace(origin, token=origin.token + skip, start=origin.start - 1 + skip, stop=origin.stop - 1)
 
 
-def _order_key(order: SplitAndShuffle, origins: DocumentTable, place: int) -> tuple[int, ...]:
-    """What the documents of a shuffled or of an unshuffled export are sorted by."""
-    at = slice(place, place + 1 or None)
+def _sort_key(order: SplitAndShuffle, origins: DocumentTable, index: int) -> tuple[int, ...]:
+    """Return the sort key of a document: its shuffle key, or its source and row."""
+    at = slice(index, index + 1 or None)
     if order.seed is not None:
         return (int(order.keys(origins.source[at], origins.row[at])[0]),)
-    return int(origins.source[place]), int(origins.row[place])
+    return int(origins.source[index]), int(origins.row[index])

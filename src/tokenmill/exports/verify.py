@@ -15,12 +15,15 @@ import xxhash
 
 from tokenmill.errors import CorruptStore
 from tokenmill.exports import records
-from tokenmill.exports.seals import EXPORT_AGAIN, WRITE_AGAIN
+from tokenmill.exports.file_checks import EXPORT_AGAIN, WRITE_AGAIN
 from tokenmill.storage import Folder, folder_at
+
+# What differs between the names of an export's files.
+_VARIABLE = re.compile(r"\d+|train|val")
 
 
 class ByteRange(msgspec.Struct, frozen=True):
-    """Bytes of a file that have one hash: all of it, or the piece that one worker wrote."""
+    """Bytes of a file with one checksum: the whole file, or the region that one worker wrote."""
 
     name: str
     start: int
@@ -30,59 +33,59 @@ class ByteRange(msgspec.Struct, frozen=True):
 
 
 def byte_ranges(manifest: pa.Table) -> list[ByteRange]:
-    """Everything that the manifest of a complete export names; pieces of a file follow each other."""
+    """Return the byte ranges of all files in the manifest. The regions of one file are in order."""
     written = [file for files in manifest["files"].to_pylist() for file in files]
     written += [msgspec.to_builtins(file) for file in records.read_others(manifest)]
     sizes: Counter[str] = Counter()
     for file in written:
         sizes[file["name"]] += file["bytes"]
-    found = []
+    ranges = []
     before: Counter[str] = Counter()
     for file in written:
-        found.append(ByteRange(**file, start=before[file["name"]], file_bytes=sizes[file["name"]]))
+        ranges.append(ByteRange(**file, start=before[file["name"]], file_bytes=sizes[file["name"]]))
         before[file["name"]] += file["bytes"]
-    return found
+    return ranges
 
 
 @dataclass(frozen=True, slots=True)
 class CheckByteRange:
-    """The function that reads a stretch of an export's file and compares its hash."""
+    """Reads a byte range of an export's file and compares its checksum."""
 
     out: str
 
-    def __call__(self, stretch: ByteRange) -> int:
-        """Raise an error that names the file if it is not as it was written; returns the bytes read."""
+    def __call__(self, byte_range: ByteRange) -> int:
+        """Return the number of bytes read. Raises CorruptStore if the file is not as it was written."""
         folder = folder_at(self.out)
-        path = folder.path(stretch.name)
-        if not folder.exists(stretch.name):
+        path = folder.path(byte_range.name)
+        if not folder.exists(byte_range.name):
             raise CorruptStore("a file of an export is gone", f"file         {path}", EXPORT_AGAIN)
-        if folder.size(stretch.name) != stretch.file_bytes:
-            expected = f"expected     {stretch.file_bytes:,} bytes"
-            found = f"found        {folder.size(stretch.name):,}"
+        if folder.size(byte_range.name) != byte_range.file_bytes:
+            expected = f"expected     {byte_range.file_bytes:,} bytes"
+            actual = f"found        {folder.size(byte_range.name):,}"
             headline = "a file of an export has another size"
-            raise CorruptStore(headline, f"file         {path}", expected, found, WRITE_AGAIN)
+            raise CorruptStore(headline, f"file         {path}", expected, actual, WRITE_AGAIN)
         digest = xxhash.xxh3_128()
-        for data in folder.chunks(stretch.name, stretch.start, stretch.bytes):
+        for data in folder.chunks(byte_range.name, byte_range.start, byte_range.bytes):
             digest.update(data)
-        if digest.hexdigest() != stretch.xxh3:
-            where = f"bytes        {stretch.start:,} to {stretch.start + stretch.bytes:,}"
+        if digest.hexdigest() != byte_range.xxh3:
+            where = f"bytes        {byte_range.start:,} to {byte_range.start + byte_range.bytes:,}"
             headline = "a file of an export is not as it was written"
             raise CorruptStore(headline, f"file         {path}", where, WRITE_AGAIN)
-        return stretch.bytes
+        return byte_range.bytes
 
 
 @dataclass(frozen=True, slots=True)
 class IsAsWritten:
-    """The function that compares the files of a shard with their checksums."""
+    """Compares the files of a shard with their checksums."""
 
     out: str
 
     def __call__(self, files: tuple[int, tuple[ByteRange, ...]]) -> bool:
-        """Whether the files, which come with the number of their shard, are as they were written."""
+        """Return whether the files are as they were written. The item is a shard's number and its files."""
         check = CheckByteRange(self.out)
         try:
-            for stretch in files[1]:
-                check(stretch)
+            for byte_range in files[1]:
+                check(byte_range)
         except CorruptStore:
             return False
         return True
@@ -90,13 +93,13 @@ class IsAsWritten:
 
 @dataclass(frozen=True, slots=True)
 class CheckRecords:
-    """The function that compares the records of some shards with the rows that the manifest has of them."""
+    """Compares the records of some shards with their rows of the manifest."""
 
     out: str
     export: str
 
     def __call__(self, rows: tuple[dict[str, Any], ...]) -> int:
-        """Raise an error that names the record if it is not as it was written; returns how many were read."""
+        """Return the number of records read. Raises CorruptStore if one is not as it was written."""
         folder = folder_at(self.out)
         for row in rows:
             shard = row["shard"]
@@ -109,18 +112,15 @@ class CheckRecords:
         return len(rows)
 
 
-def _alike(name: str) -> str:
-    """A name without its numbers and its split: what trainers find by a pattern is alike."""
+def _pattern(name: str) -> str:
+    """Replace the numbers and the split in a file name by `*`, as a trainer's pattern would."""
     directory, _, last = name.rpartition("/")
     return f"{directory}/{_VARIABLE.sub('*', last)}"
 
 
 def unlisted(folder: Folder, listed: Collection[str]) -> list[str]:
-    """The files beside those of an export that are called alike, so that a trainer would read them as well."""
-    patterns = {_alike(name) for name in listed}
+    """Return files beside those of an export with such similar names that a trainer would read them, too."""
+    patterns = {_pattern(name) for name in listed}
     directories = sorted({name.rpartition("/")[0] for name in listed})
     there = (os.path.join(directory, name) for directory in directories for name in folder.names(directory or "."))
-    return sorted(name for name in there if name not in listed and _alike(name) in patterns)
-
-
-_VARIABLE = re.compile(r"\d+|train|val")
+    return sorted(name for name in there if name not in listed and _pattern(name) in patterns)

@@ -6,7 +6,7 @@ from tokenmill.errors import CorruptStore, StorageError, StoreError
 from tokenmill.executors import progress
 from tokenmill.exports import records
 from tokenmill.exports.formats import FORMATS
-from tokenmill.exports.job import EXPORT, MANIFEST, FrozenExport, anew, is_begun, read_frozen
+from tokenmill.exports.job import EXPORT, MANIFEST, FrozenExport, is_begun, read_frozen, restart_advice
 from tokenmill.exports.sort_documents import chunks
 from tokenmill.exports.verify import CheckByteRange, CheckRecords, byte_ranges, unlisted
 from tokenmill.pipeline.verify_store import Checks
@@ -41,14 +41,14 @@ def check_exports(folder: Folder, store: str, checks: Checks) -> tuple[dict[str,
 
 
 def _complete_export(folder: Folder) -> FrozenExport | None:
-    """The export of a directory, if it is complete."""
+    """Return the export of a directory if it is complete."""
     if not folder.exists(EXPORT) and not is_begun(folder):
         return None
     return read_frozen(folder) if folder.exists(MANIFEST) else None
 
 
 def compare_store(export: Folder, frozen: FrozenExport, checks: Checks) -> str | None:
-    """Compare an export with the store that it was made from. Returns the reason if the store cannot be read."""
+    """Compare an export with its store. Returns the reason if the store cannot be read."""
     parent = export.root.rpartition("/")[0]
     try:
         directory = parent if parent and folder_at(parent).exists(layout.RUN) else frozen.store
@@ -70,7 +70,7 @@ def compare_store(export: Folder, frozen: FrozenExport, checks: Checks) -> str |
 
 
 def _other_store(store: Folder, export: Folder) -> CorruptStore:
-    advice = anew(export)
+    advice = restart_advice(export)
     return CorruptStore(
         "the export was made from other parts than the store has now",
         f"store        {store.root}",

@@ -1,4 +1,4 @@
-"""What workers do for an export: count, sort, write. Everything here happens inside a worker."""
+"""The functions of an export that run in workers: count, sort, write."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from tokenmill.store.run import require_run
 
 @dataclass(frozen=True, slots=True)
 class ExportContext:
-    """Where an export is made of what: the store, the export's directory, and what was frozen there."""
+    """What a worker needs to know of an export: the store, the export's directory, and the content of export.json."""
 
     store: str
     out: str
@@ -46,20 +46,20 @@ class ExportContext:
 
     @property
     def order(self) -> SplitAndShuffle:
-        """The split and the shuffle."""
+        """The split and the shuffle of the export."""
         return SplitAndShuffle.of(self.frozen.job, source_columns(self.store, self.sources_sha256)[1])
 
-    def parts(self, parts: Iterable[int], *, content_too: bool) -> Iterator[PartContent]:
-        """Some parts of the store, one after the other; with `content_too` what they hold is hashed."""
-        return prefetch_map(folder_at(self.store), lambda part: self.open_part(part, content_too), parts)
+    def parts(self, parts: Iterable[int], *, check_content: bool) -> Iterator[PartContent]:
+        """Yield parts of the store. With `check_content` their content is compared with its checksum."""
+        return prefetch_map(folder_at(self.store), lambda part: self.open_part(part, check_content), parts)
 
-    def open_part(self, part: int, content_too: bool) -> PartContent:
-        """The part that the manifest of the exported store lists."""
+    def open_part(self, part: int, check_content: bool) -> PartContent:
+        """Open a part, which must be the one in the manifest of the exported store."""
         parts = ListedParts(self.store, self.frozen.job.store, self.shuffle.dtype, len(self.order.identities))
-        return parts.open(part, content_too=content_too)[1]
+        return parts.open(part, content_too=check_content)[1]
 
-    def extent(self, stream: int, first_block: int, last_block: int) -> DocumentRange:
-        """The documents of some blocks."""
+    def documents(self, stream: int, first_block: int, last_block: int) -> DocumentRange:
+        """Return the documents of blocks [first_block, last_block]."""
         blocks = range(first_block, last_block + 1)
         if self.frozen.job.shuffle is None:
             return PartDocuments(folder_at(self.store), self.order, self.open_part, stream, blocks)
@@ -68,7 +68,7 @@ class ExportContext:
 
 @functools.lru_cache(maxsize=1)
 def source_columns(store: str, _sources_sha256: str) -> tuple[pa.Array, npt.NDArray[np.uint64]]:
-    """The paths and the identities of a store's sources; a worker may see another store at the same path later."""
+    """Read the paths and identities of a store's sources. The hash in the key tells apart stores at the same path."""
     folder = folder_at(store)
     table = tables.read_sources(folder, require_run(folder))
     return table["path"].combine_chunks(), table["identity"].to_numpy()
@@ -76,82 +76,83 @@ def source_columns(store: str, _sources_sha256: str) -> tuple[pa.Array, npt.NDAr
 
 @dataclass(frozen=True, slots=True)
 class CountStreams:
-    """The function that counts the documents and tokens of each stream in some parts."""
+    """Counts the documents and tokens of each stream in some parts."""
 
-    site: ExportContext
+    context: ExportContext
 
     def __call__(self, parts: tuple[int, ...]) -> tuple[Counts, Counts]:
-        """Documents and tokens: a row for each stream, a column for each part."""
-        order, streams = self.site.order, self.site.frozen.job.streams
+        """Return documents and tokens: a row for each stream, a column for each part."""
+        order, streams = self.context.order, self.context.frozen.job.streams
         documents, tokens = np.zeros((2, streams, len(parts)), np.int64)
-        for place, content in enumerate(self.site.parts(parts, content_too=False)):
-            found = order.streams(content.source, content.row)
-            found = np.zeros(len(content.row), np.uint8) if found is None else found
-            documents[:, place] = np.bincount(found, minlength=streams)
-            tokens[:, place] = np.bincount(found, np.diff(content.offsets), minlength=streams)
+        for column, content in enumerate(self.context.parts(parts, check_content=False)):
+            stream = order.streams(content.source, content.row)
+            stream = np.zeros(len(content.row), np.uint8) if stream is None else stream
+            documents[:, column] = np.bincount(stream, minlength=streams)
+            tokens[:, column] = np.bincount(stream, np.diff(content.offsets), minlength=streams)
         return documents, tokens
 
 
 @dataclass(frozen=True, slots=True)
 class SortDocuments:
-    """The function that makes a run of some parts."""
+    """Writes a sorted run from some parts."""
 
-    site: ExportContext
+    context: ExportContext
 
     def __call__(self, task: tuple[int, int, int]) -> int:
-        """Run number, first part, last part + 1; returns the tokens sorted."""
+        """Take run number, first part and last part + 1. Return the number of sorted tokens."""
         run, start, stop = task
-        job, bins, order = self.site.frozen.job, self.site.frozen.bins, self.site.order
-        contents = list(self.site.parts(range(start, stop), content_too=True))
-        origins = DocumentTable.joined(
-            [DocumentTable(np.diff(each.offsets), each.source, each.row) for each in contents]
+        job, bins, order = self.context.frozen.job, self.context.frozen.bins, self.context.order
+        contents = list(self.context.parts(range(start, stop), check_content=True))
+        origins = DocumentTable.concatenate(
+            [DocumentTable(np.diff(part.offsets), part.source, part.row) for part in contents]
         )
         keys = order.keys(origins.source, origins.row)
         stream = order.streams(origins.source, origins.row)
         sorting = np.argsort(keys, kind="stable") if stream is None else np.lexsort((keys, stream))
         # There are 2^n bins, and a key's bin is its highest n bits.
-        place = (keys >> np.uint64(65 - bins.bit_length())).astype(np.int64)
+        bin_of = (keys >> np.uint64(65 - bins.bit_length())).astype(np.int64)
         if stream is not None:
-            place += stream.astype(np.int64) * bins
+            bin_of += stream.astype(np.int64) * bins
         content = PartContent(
-            take_documents([(each.tokens, each.offsets) for each in contents], sorting),
+            take_documents([(part.tokens, part.offsets) for part in contents], sorting),
             np.concatenate([np.zeros(1, np.int64), np.cumsum(origins.lengths[sorting])]),
             origins.source[sorting],
             origins.row[sorting],
         )
-        sorted_runs.publish_sorted_run(folder_at(self.site.out), run, content, place[sorting], bins * job.streams)
+        sorted_runs.publish_sorted_run(folder_at(self.context.out), run, content, bin_of[sorting], bins * job.streams)
         return len(content.tokens)
 
 
 @dataclass(frozen=True, slots=True)
 class FindDocumentEdges:
-    """The function that finds the document edges at or after positions of a stream."""
+    """Finds the first document edge at or after each of some positions of a stream."""
 
-    site: ExportContext
+    context: ExportContext
 
     def __call__(self, task: tuple[int, tuple[tuple[int, int, int], ...]]) -> Counts:
-        """The stream, and for each position its block, the tokens before the block, and itself."""
-        stream, places = task
+        """Take the stream, and for each position its block, the tokens before the block, and the position."""
+        stream, queries = task
         resolved = []
-        for (block, before), some in itertools.groupby(places, key=lambda place: place[:2]):
-            lengths = self.site.extent(stream, block, block).origins.lengths
+        for (block, before), group in itertools.groupby(queries, key=lambda query: query[:2]):
+            lengths = self.context.documents(stream, block, block).origins.lengths
             edges = before + np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
-            resolved.append(edges[np.searchsorted(edges, [position for _, _, position in some])])
+            resolved.append(edges[np.searchsorted(edges, [position for _, _, position in group])])
         return np.concatenate(resolved)
 
 
 @dataclass(frozen=True, slots=True)
 class WriteShard:
-    """The function that writes one shard and then its record, which commits it."""
+    """Writes one shard and then its record, which commits it."""
 
-    site: ExportContext
+    context: ExportContext
 
     def __call__(self, task: ShardTask) -> ShardRecord:
-        """A shard that has its record already is left alone: whoever published it died before telling.
+        """Return the record of the shard. A shard that has one already is not written again.
 
-        It may also be another machine, which may have come to the end, and have removed what is read here.
+        An earlier worker may have committed the shard and died before it returned. Another machine may have completed
+        the export, and removed the sorted runs while this worker was reading them.
         """
-        folder = folder_at(self.site.out)
+        folder = folder_at(self.context.out)
         if records.exists(folder, task.shard):
             return records.read(folder, task.shard)
         try:
@@ -162,11 +163,11 @@ class WriteShard:
             return records.read(folder, task.shard)
 
     def _write(self, folder: Folder, task: ShardTask) -> ShardRecord:
-        job = self.site.frozen.job
+        job = self.context.frozen.job
         format_ = find_format(job.format)
-        extent = self.site.extent(task.stream, task.first_block, task.last_block)
-        origins, tokens, cut = self._content(task, extent)
-        shard = shard_of(self.site, task)
+        documents = self.context.documents(task.stream, task.first_block, task.last_block)
+        origins, tokens, cut = self._content(task, documents)
+        shard = shard_of(self.context, task)
         content = Content(origins.lengths, origins.source, origins.row, tokens)
         files = format_.write(folder, shard, content)
         folder.sync_directory(shard.folder)
@@ -186,16 +187,16 @@ class WriteShard:
         records.publish(folder, record, origins)
         return record
 
-    def _content(self, task: ShardTask, extent: DocumentRange) -> tuple[DocumentTable, Iterator[Tokens], int]:
-        """The documents of the shard, their tokens, and how many tokens of the first are in the shard before."""
-        job = self.site.frozen.job
-        ends = task.before + np.cumsum(extent.origins.lengths)
-        starts = ends - extent.origins.lengths
+    def _content(self, task: ShardTask, documents: DocumentRange) -> tuple[DocumentTable, Iterator[Tokens], int]:
+        """Return the documents of the shard, their tokens, and how many tokens of the first are in earlier shards."""
+        job = self.context.frozen.job
+        ends = task.before + np.cumsum(documents.origins.lengths)
+        starts = ends - documents.origins.lengths
         held = (starts < task.stop) & (ends > task.start)
         empty = (starts == ends) & (starts >= task.start) & ((starts < task.stop) | task.final)
         inside = np.flatnonzero(held | empty)
         first, last = (int(inside[0]), int(inside[-1]) + 1) if len(inside) else (0, 0)
-        origins = extent.origins.slice(first, last)
+        origins = documents.origins.slice(first, last)
         lengths = np.minimum(ends[first:last], task.stop) - np.maximum(starts[first:last], task.start)
         if int(lengths.sum()) != task.tokens:
             raise CorruptStore(
@@ -205,7 +206,7 @@ class WriteShard:
                 "`tokenmill verify` tells whether the store is sound; then remove the export and start it again.",
             )
         cut = task.start - int(starts[first]) if len(inside) and starts[first] < task.start else 0
-        batches = extent.batches(first, last, self.site.batch_bytes)
+        batches = documents.batches(first, last, self.context.batch_bytes)
         begin = job.end_token if job.end == "prepended" and task.tokens else None
         tokens = with_leading_end_tokens(batches, cut, task.tokens, begin)
         dtype = np.dtype(job.dtype)
@@ -216,10 +217,10 @@ class WriteShard:
 def with_leading_end_tokens(
     batches: Iterator[TokenArray], skip: int, count: int, end_token: int | None
 ) -> Iterator[TokenArray]:
-    """`count` tokens of a stream after the first `skip`.
+    """Yield `count` tokens of a stream after the first `skip`. `end_token` is given if it is to precede each document.
 
-    Documents come with their end token after them. If `end_token` is given it is to stand before each instead: that is
-    the same stream one token later, with an end token put before its first document.
+    In the store an end token follows each document. A stream with end tokens before the documents is the same stream
+    delayed by one token, with one end token before the first document.
     """
     if end_token is None:
         return _cut(batches, skip, count)
@@ -232,16 +233,16 @@ def with_leading_end_tokens(
 
 def _cut(batches: Iterator[TokenArray], skip: int, count: int) -> Iterator[TokenArray]:
     for batch in batches:
-        some = batch[skip : skip + count]
+        wanted = batch[skip : skip + count]
         skip = max(skip - len(batch), 0)
-        count -= len(some)
-        if len(some):
-            yield some
+        count -= len(wanted)
+        if len(wanted):
+            yield wanted
 
 
-def shard_of(site: ExportContext, task: ShardTask) -> Shard:
-    """The shard as its format sees it."""
-    job = site.frozen.job
+def shard_of(context: ExportContext, task: ShardTask) -> Shard:
+    """Return the shard as its format needs it."""
+    job = context.frozen.job
     return Shard(
         number=task.number,
         count=task.count,
@@ -252,32 +253,32 @@ def shard_of(site: ExportContext, task: ShardTask) -> Shard:
         tokenizer=job.tokenizer,
         shuffled=job.shuffle is not None,
         sequence_tokens=job.sequence_tokens,
-        paths=source_columns(site.store, site.sources_sha256)[0],
-        piece=job.shard_tokens is None,
+        paths=source_columns(context.store, context.sources_sha256)[0],
+        is_partial=job.shard_tokens is None,
         position=task.position,
         file_tokens=task.file_tokens,
     )
 
 
 def split_folder(job: ExportJob, split: str) -> str:
-    """The directory of a split inside the export: its own if the format wants one and there are two."""
+    """Return the directory of a split in the export. It is empty unless the format separates two splits."""
     return split if find_format(job.format).SPEC.folders and job.val is not None else ""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadRecords:
-    """The function that reads the records of many shards."""
+    """Reads the records of many shards."""
 
     out: str
 
     def __call__(self, shards: tuple[int, ...]) -> list[ShardRecord]:
-        """The records that are as they were written, in the order asked for."""
+        """Return the valid records in the order of the shards."""
         folder = folder_at(self.out)
-        found = prefetch_map(folder, functools.partial(_read_sound, folder), shards)
-        return [record for record in found if record is not None]
+        valid = prefetch_map(folder, functools.partial(_read_valid, folder), shards)
+        return [record for record in valid if record is not None]
 
 
-def _read_sound(folder: Folder, shard: int) -> ShardRecord | None:
+def _read_valid(folder: Folder, shard: int) -> ShardRecord | None:
     try:
         records.read_origins(folder, shard)
         return records.read(folder, shard)

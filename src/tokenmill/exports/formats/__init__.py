@@ -1,4 +1,4 @@
-"""Formats: the files that trainers read, one module each. Adding one touches its module, this list and its docs."""
+"""Formats: the files that trainers read, one module each. A new format needs a module, a line here, and its docs."""
 
 from __future__ import annotations
 
@@ -22,23 +22,19 @@ FORMATS: dict[str, Format] = {
 
 
 def find_format(name: str) -> Format:
-    """The format of a name, in capitals or not, or an error that lists those there are."""
-    found = FORMATS.get(name.lower())
-    if found is None:
+    """Return the format of a name in any case. Raises UsageError with the list of formats."""
+    format_ = FORMATS.get(name.lower())
+    if format_ is None:
         raise UsageError(f"there is no format {name!r}", f"formats      {', '.join(FORMATS)}", *_advice(name.lower()))
-    return found
+    return format_
 
 
 def _advice(name: str) -> list[str]:
-    """What may have been meant: several formats, one that is spelt otherwise, or the trainer that one is for."""
+    """Suggest what was meant: several formats, a misspelled one, or the format of a trainer."""
     if "," in name:
         return ["Give --to once for each format: --to nanogpt --to megatron."]
-    known = {word: format_ for format_ in FORMATS for word in (format_, *_trainers(format_))}
-    return [f"Did you mean {known[word]}?" for word in difflib.get_close_matches(name, known, 1)]
-
-
-def _trainers(format_: str) -> list[str]:
-    return FORMATS[format_].SPEC.trainer.lower().split(", ")
+    names = {key: name for name, item in FORMATS.items() for key in (name, *item.SPEC.trainer.lower().split(", "))}
+    return [f"Did you mean {names[match]}?" for match in difflib.get_close_matches(name, names, 1)]
 
 
 __all__ = ["FORMATS", "Format", "find_format"]

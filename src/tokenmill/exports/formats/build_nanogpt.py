@@ -24,12 +24,14 @@ SPEC = FormatSpec(
     named=True,
     shortest_shard="batch x sequence x processes + 1 tokens",
 )
+# The size of the header that NumPy writes for a vector.
 HEADER_BYTES = 128
+
 finish = no_index
 
 
 def files(shard: Shard) -> tuple[str, ...]:
-    """One file, which the trainer finds by the split in its name."""
+    """Return one file. The trainer finds it by the split in its name."""
     return (f"{shard.name or 'edufineweb'}_{shard.split}_{shard.number:06d}.npy",)
 
 
@@ -39,7 +41,7 @@ def write(folder: Folder, shard: Shard, content: Content) -> tuple[WrittenFile, 
 
 
 def read(folder: Folder, names: Sequence[str], dtype: str) -> ShardData:
-    """The tokens of a shard, if its header is the one that its size and dtype ask for."""
+    """Read the tokens of a shard. Raises if its header does not match its size and dtype."""
     tokens = array(folder, names[0], dtype, HEADER_BYTES)
     if folder.read(names[0], HEADER_BYTES) != _header(len(tokens), dtype):
         raise damaged(folder, names[0], f"its header does not tell of {len(tokens)} tokens of {dtype}")
@@ -47,7 +49,7 @@ def read(folder: Folder, names: Sequence[str], dtype: str) -> ShardData:
 
 
 def _header(tokens: int, dtype: str) -> bytes:
-    """NumPy's header of version 1.0, as every NumPy writes it for a vector."""
+    """Return NumPy's header of version 1.0, as every NumPy version writes it for a vector."""
     fields = f"{{'descr': '<u{np.dtype(dtype).itemsize}', 'fortran_order': False, 'shape': ({tokens},), }}"
     text = fields.ljust(HEADER_BYTES - 11) + "\n"
     return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text.encode()

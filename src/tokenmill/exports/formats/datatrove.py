@@ -1,4 +1,4 @@
-"""datatrove: tokens in a `.ds`, the end of each document in a `.ds.index`, tokenizer and count in a `.ds.metadata`."""
+"""datatrove: tokens in a `.ds`, document ends in a `.ds.index`, tokenizer and count in a `.ds.metadata`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ finish = no_index
 
 
 def files(shard: Shard) -> tuple[str, ...]:
-    """The three files of a shard, named as those of a rank."""
+    """Return the three files of a shard, named like those of a datatrove rank."""
     order = "shuffled" if shard.shuffled else "unshuffled"
     name = os.path.join(shard.folder, f"{shard.number:05d}_00000_{order}.ds")
     return (name, f"{name}.index", f"{name}.metadata")
@@ -44,28 +44,28 @@ def write(folder: Folder, shard: Shard, content: Content) -> tuple[WrittenFile, 
 
 
 def read(folder: Folder, names: Sequence[str], dtype: str) -> ShardData:
-    """The tokens and lengths of a shard, if the index ends with the last token and the metadata agree."""
+    """Read the tokens and lengths of a shard. Raises if the index or the metadata do not match the tokens."""
     name, index, metadata = names
     tokens = array(folder, name, dtype)
     ends = array(folder, index, "uint64").astype(np.int64)
     lengths = spans(folder, index, np.concatenate([np.zeros(1, np.int64), ends]), len(tokens))
     lines = folder.read(metadata, 1 << 20).split(b"\n")
-    told = [lines[0].rpartition(b"|")[2], *lines[1:2]]
-    if told != [b"%d" % tokens.dtype.itemsize, b"%d" % len(tokens)]:
+    counts = [lines[0].rpartition(b"|")[2], *lines[1:2]]
+    if counts != [b"%d" % tokens.dtype.itemsize, b"%d" % len(tokens)]:
         raise damaged(folder, metadata, f"it does not tell of {len(tokens)} tokens of {dtype}")
     return ShardData(tokens, lengths)
 
 
 def _metadata(shard: Shard, tokens: int) -> str:
-    """Tokenizer and bytes per token, the count, and the count for people.
+    """Return the metadata: tokenizer and bytes per token, the count, and the count for humans.
 
-    datatrove's merger takes the first line apart at its only `|`, and fails if there is no name.
+    datatrove's merger splits the first line at its only `|`, and fails if the name is empty.
     """
     tokenizer = "_".join(shard.tokenizer.replace("|", "_").splitlines()) or "unknown"
     return f"{tokenizer}|{np.dtype(shard.dtype).itemsize}\n{tokens}\n{_abbreviate(tokens)}T"
 
 
 def _abbreviate(count: int) -> str:
-    """Three digits and a prefix, as `1.23 M`; a count below a thousand as it is."""
-    power, place = divmod(len(str(count)) - 1, 3)
-    return f"{count / 1000**power:.{2 - place}f} {'kMGTPE'[power - 1]}" if power else f"{count} "
+    """Return three digits and a prefix, as in `1.23 M`. A count below a thousand has no prefix."""
+    power, digit = divmod(len(str(count)) - 1, 3)
+    return f"{count / 1000**power:.{2 - digit}f} {'kMGTPE'[power - 1]}" if power else f"{count} "

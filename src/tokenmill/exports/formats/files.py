@@ -1,4 +1,4 @@
-"""Files of shards: published with a checksum of what went into them, and read back as arrays."""
+"""Files of shards: publish them with a checksum, and read them back as arrays."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from tokenmill.errors import CorruptStore, StoreError
 from tokenmill.exports.formats.protocol import CompletedSplit, Content, Shard, Tokens, WrittenFile
 from tokenmill.storage import Folder
 
+# Bytes that are hashed and then written while they are in the processor's cache.
 CACHED_BYTES = 1 << 20
-"""How much is hashed and then written, while it is in the processor's cache."""
 
 
 class ChecksumWriter:
-    """A file that is being written, with its size and checksum so far."""
+    """Writes a file, and keeps its size and checksum."""
 
     closed = False
 
@@ -31,12 +31,12 @@ class ChecksumWriter:
         self._digest = xxhash.xxh3_128()
 
     def write(self, data: bytes | memoryview) -> int:
-        """Write bytes; also the face of a file for libraries that write to one."""
+        """Write bytes. Libraries can use this object as a file."""
         view = memoryview(data).cast("B")
         for start in range(0, view.nbytes, CACHED_BYTES):
-            piece = view[start : start + CACHED_BYTES]
-            self._digest.update(piece)
-            self._file.write(piece)
+            chunk = view[start : start + CACHED_BYTES]
+            self._digest.update(chunk)
+            self._file.write(chunk)
         self._bytes += view.nbytes
         return view.nbytes
 
@@ -46,38 +46,38 @@ class ChecksumWriter:
         self.write(little.reshape(-1).view(np.uint8).data)
 
     def write_tokens(self, content: Content) -> None:
-        """Write the tokens of a shard, which must be as many as its documents have."""
+        """Write the tokens of a shard. Raises if their number is not that of its documents."""
         count = 0
         for batch in content.batches:
             self.write_array(batch)
             count += len(batch)
         if count != content.tokens:
-            raise _miscounted(count, content.tokens)
+            raise _wrong_count(count, content.tokens)
 
     @property
     def written(self) -> WrittenFile:
-        """What has been written."""
+        """The name, size and checksum of the bytes written so far."""
         return WrittenFile(self._name, self._bytes, self._digest.hexdigest())
 
 
 @contextlib.contextmanager
 def publish(folder: Folder, name: str) -> Iterator[ChecksumWriter]:
-    """Write a file that appears, whole, when the block ends. Whoever commits the shard settles its files' names."""
+    """Write a file that appears, complete, when the block ends. WriteShard syncs its directory before the commit."""
     with folder.publish(name, durable=False) as file:
         yield ChecksumWriter(file, name)
 
 
 def write_raw(folder: Folder, name: str, shard: Shard, content: Content) -> WrittenFile:
-    """Write the tokens and nothing else: as a file, or as one piece of a file that several workers fill."""
-    if not shard.piece:
+    """Write only the tokens: as a file, or as a region of a file that several workers write."""
+    if not shard.is_partial:
         with publish(folder, name) as file:
             file.write_tokens(content)
             return file.written
     size = np.dtype(shard.dtype).itemsize
-    with folder.write_region(name, shard.file_tokens * size, shard.position * size) as piece:
-        hashed = ChecksumWriter(piece, name)
-        hashed.write_tokens(content)
-        return hashed.written
+    with folder.write_region(name, shard.file_tokens * size, shard.position * size) as region:
+        writer = ChecksumWriter(region, name)
+        writer.write_tokens(content)
+        return writer.written
 
 
 def write_headed(folder: Folder, name: str, header: bytes, content: Content) -> WrittenFile:
@@ -89,12 +89,12 @@ def write_headed(folder: Folder, name: str, header: bytes, content: Content) -> 
 
 
 def no_index(_folder: Folder, _split: CompletedSplit) -> tuple[WrittenFile, ...]:
-    """The `finish` of formats whose shards stand for themselves."""
+    """Write nothing: the `finish` of formats without an index over all shards."""
     return ()
 
 
 def write_listing(folder: Folder, name: str, before: str, items: Iterable[dict[str, Any]], after: str) -> WrittenFile:
-    """Publish a JSON file that is one long list between two texts, holding one item at a time."""
+    """Publish a JSON file of one long list between two texts. Only one item is in memory at a time."""
     with publish(folder, name) as file:
         file.write(before.encode())
         for position, item in enumerate(items):
@@ -103,29 +103,29 @@ def write_listing(folder: Folder, name: str, before: str, items: Iterable[dict[s
         return file.written
 
 
-def recut(batches: Iterator[Tokens], sizes: Iterable[int], dtype: str) -> Iterator[Tokens]:
-    """The same tokens in arrays of the given sizes, which must add up to them; views where one batch holds an array."""
+def rechunk(batches: Iterator[Tokens], sizes: Iterable[int], dtype: str) -> Iterator[Tokens]:
+    """Yield the tokens in arrays of the given sizes: views where possible. Raises if the sums differ."""
     rest: Tokens = np.empty(0, dtype)
     for size in sizes:
-        pieces = [rest[:size]]
+        chunks = [rest[:size]]
         rest = rest[size:]
-        missing = size - len(pieces[0])
+        missing = size - len(chunks[0])
         while missing:
             batch = next(batches, None)
             if batch is None:
-                raise _miscounted(size - missing, size)
-            pieces.append(batch[:missing])
+                raise _wrong_count(size - missing, size)
+            chunks.append(batch[:missing])
             rest = batch[missing:]
-            missing -= len(pieces[-1])
-        filled = [piece for piece in pieces if len(piece)]
-        yield filled[0] if len(filled) == 1 else np.concatenate(filled or pieces)
+            missing -= len(chunks[-1])
+        filled = [chunk for chunk in chunks if len(chunk)]
+        yield filled[0] if len(filled) == 1 else np.concatenate(filled or chunks)
     left = len(rest) + sum(len(batch) for batch in batches)
     if left:
-        raise _miscounted(left, 0)
+        raise _wrong_count(left, 0)
 
 
 def check_fits(folder: Folder, name: str, size_bytes: int, most_bytes: int) -> None:
-    """Refuse a file whose own offsets could not tell its size."""
+    """Raise if a file would be larger than the offsets of its format can address."""
     if size_bytes > most_bytes:
         raise StoreError(
             f"{folder.path(name)} would be larger than its format allows",
@@ -135,31 +135,33 @@ def check_fits(folder: Folder, name: str, size_bytes: int, most_bytes: int) -> N
         )
 
 
-def _miscounted(found: int, expected: int) -> StoreError:
-    return StoreError("a shard's documents do not have its tokens", f"expected     {expected}", f"found        {found}")
+def _wrong_count(actual: int, expected: int) -> StoreError:
+    return StoreError(
+        "a shard's documents do not have its tokens", f"expected     {expected}", f"found        {actual}"
+    )
 
 
 def damaged(folder: Folder, name: str, reason: str) -> CorruptStore:
-    """The error for a file that does not hold what it should."""
+    """Return the error for a file with invalid content."""
     return CorruptStore(f"{folder.path(name)} is damaged", f"reason       {reason}")
 
 
 def file_size(folder: Folder, name: str) -> int:
-    """The size of a file that must be there."""
+    """Return the size of a file. Raises CorruptStore if it is missing."""
     if not folder.exists(name):
         raise CorruptStore(f"{folder.path(name)} is missing")
     return folder.size(name)
 
 
 def spans(folder: Folder, name: str, edges: npt.NDArray[np.int64], last: int) -> npt.NDArray[np.int64]:
-    """The lengths between edges that a file tells; an error if they do not rise to `last` without a step back."""
+    """Return the lengths between the edges in a file. Raises if the edges do not rise to `last`."""
     if int(edges[-1]) != last or bool((edges[1:] < edges[:-1]).any()):
         raise damaged(folder, name, f"its offsets do not rise from {int(edges[0])} to {last}")
     return np.diff(edges)
 
 
 def array(folder: Folder, name: str, dtype: str, start_byte: int = 0, count: int | None = None) -> npt.NDArray[Any]:
-    """Values of a file as a view of its memory map; an error if they are not all there."""
+    """Return values of a file as a view of its memory map. Raises if the file is too short."""
     size = file_size(folder, name)
     item = np.dtype(dtype).itemsize
     if count is None:

@@ -1,4 +1,4 @@
-"""litdata: chunks of documents behind their offsets, for its `TokensLoader`, and an `index.json` over all of them."""
+"""litdata: chunks of offsets and documents, as its `TokensLoader` reads them, and an `index.json` for all chunks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tokenmill.exports.formats.protocol import (
 )
 from tokenmill.storage import Folder
 
-# Offsets are uint32.
+# Offsets in a chunk are uint32.
 MAX_BYTES = (1 << 32) - 1
 SPEC = FormatSpec(
     name="litdata",
@@ -37,21 +37,23 @@ SPEC = FormatSpec(
     header_bytes=8,
     item_bytes=4,
 )
-# litdata's numbers for dtypes: NumPy's table has no code that its TokensLoader takes for int32, torch's has.
+# litdata's codes for dtypes. For int32, its TokensLoader accepts only the code of torch's table.
 DATA_FORMATS = {"uint16": "no_header_numpy:5", "uint32": "no_header_numpy:6", "int32": "no_header_tensor:16"}
+
+# The smallest chunk size that the index states.
 CHUNK_BYTES = 1 << 26
 
 
 def files(shard: Shard) -> tuple[str, ...]:
-    """One chunk, named as those of the first worker."""
+    """Return one chunk, named like those of litdata's first worker."""
     return (os.path.join(shard.folder, f"chunk-0-{shard.number}.bin"),)
 
 
 def write(folder: Folder, shard: Shard, content: Content) -> tuple[WrittenFile, ...]:
-    """Write the number of documents, where each begins and ends in the file, and the tokens."""
+    """Write the number of documents, the byte offsets of the documents, and the tokens."""
     name = files(shard)[0]
     documents = len(content.lengths)
-    edges = np.full(documents + 1, _first(documents), np.int64)
+    edges = np.full(documents + 1, _first_byte(documents), np.int64)
     edges[1:] += np.cumsum(content.lengths) * np.dtype(shard.dtype).itemsize
     check_fits(folder, name, int(edges[-1]), MAX_BYTES)
     with publish(folder, name) as file:
@@ -62,7 +64,7 @@ def write(folder: Folder, shard: Shard, content: Content) -> tuple[WrittenFile, 
 
 
 def finish(folder: Folder, split: CompletedSplit) -> tuple[WrittenFile, ...]:
-    """Write the index of a split's chunks, with a constant for the time so that it is always the same."""
+    """Write the index of a split's chunks. Its time is a constant, so that the file is deterministic."""
     records = sorted(split.records, key=lambda record: record.number)
     config = {
         "chunk_bytes": max([CHUNK_BYTES, *(record.files[0].bytes for record in records)]),
@@ -79,20 +81,20 @@ def finish(folder: Folder, split: CompletedSplit) -> tuple[WrittenFile, ...]:
 
 
 def read(folder: Folder, names: Sequence[str], dtype: str) -> ShardData:
-    """The tokens and lengths of a chunk, if its offsets lead from the first token to the end of the file."""
+    """Read the tokens and lengths of a chunk. Raises if its offsets do not cover the file."""
     name = names[0]
     size = file_size(folder, name)
     documents = int(array(folder, name, "uint32", 0, 1)[0])
     edges = array(folder, name, "uint32", 4, documents + 1).astype(np.int64)
-    first, item = _first(documents), np.dtype(dtype).itemsize
+    first, item = _first_byte(documents), np.dtype(dtype).itemsize
     lengths = spans(folder, name, edges, size)
     if int(edges[0]) != first or bool((lengths % item).any()):
         raise damaged(folder, name, f"its offsets are not those of documents of {dtype} from byte {first} on")
     return ShardData(array(folder, name, dtype, first), lengths // item)
 
 
-def _first(documents: int) -> int:
-    """The byte at which the tokens begin."""
+def _first_byte(documents: int) -> int:
+    """Return the byte at which the tokens start."""
     return 4 * (documents + 2)
 
 

@@ -1,4 +1,4 @@
-"""llm.c and modded-nanogpt: shards with a header of 256 int32, of which the first three tell kind and length."""
+"""llm.c and modded-nanogpt: shards with a header of 256 int32: magic number, version, length, zeros."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from tokenmill.exports.formats.files import array, check_fits, damaged, no_index
 from tokenmill.exports.formats.protocol import Content, FormatSpec, Shard, ShardData, WrittenFile
 from tokenmill.storage import Folder
 
+# 256 int32 values.
 HEADER_BYTES = 1024
+
 # llm.c seeks with a signed 32-bit offset.
 MAX_BYTES = (1 << 31) - 1
 SPEC = FormatSpec(
@@ -30,13 +32,13 @@ SPEC = FormatSpec(
     header_bytes=HEADER_BYTES,
     shortest_shard="batch x sequence x processes + 1 tokens",
 )
-# Magic number and version: the form for GPT-2's tokens, and the one of train_llama3.py.
+# Magic number and version: for GPT-2's tokens, and for train_llama3.py.
 KINDS = {"uint16": (20240520, 1), "uint32": (20240801, 7)}
 finish = no_index
 
 
 def files(shard: Shard) -> tuple[str, ...]:
-    """One file, which the trainer finds by a pattern on the split in its name."""
+    """Return one file. The trainer finds it by a pattern with the split."""
     return (f"{shard.name or 'fineweb'}_{shard.split}_{shard.number:06d}.bin",)
 
 
@@ -48,7 +50,7 @@ def write(folder: Folder, shard: Shard, content: Content) -> tuple[WrittenFile, 
 
 
 def read(folder: Folder, names: Sequence[str], dtype: str) -> ShardData:
-    """The tokens of a shard, if its header tells of the right kind and of exactly the tokens that are there."""
+    """Read the tokens of a shard. Raises if its header does not match its dtype and size."""
     tokens = array(folder, names[0], dtype, HEADER_BYTES)
     if folder.read(names[0], HEADER_BYTES) != _header(len(tokens), dtype):
         magic, version = KINDS[dtype]

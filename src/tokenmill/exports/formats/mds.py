@@ -1,6 +1,6 @@
-"""MosaicML Streaming: shards of samples of one length, cut from the stream of tokens, and an `index.json` over them.
+"""MosaicML Streaming: shards of samples of one length, cut from the token stream, and an `index.json` for all shards.
 
-A sample has one column, `tokens`, a NumPy array that is stored with its shape.
+A sample has one column, `tokens`: a NumPy array that is stored with its shape.
 """
 
 from __future__ import annotations
@@ -13,7 +13,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tokenmill.exports.formats.files import array, check_fits, damaged, file_size, publish, recut, spans, write_listing
+from tokenmill.exports.formats.files import (
+    array,
+    check_fits,
+    damaged,
+    file_size,
+    publish,
+    rechunk,
+    spans,
+    write_listing,
+)
 from tokenmill.exports.formats.protocol import (
     CompletedSplit,
     Content,
@@ -26,9 +35,12 @@ from tokenmill.exports.formats.protocol import (
 )
 from tokenmill.storage import Folder
 
-# Offsets are uint32.
+# Offsets in a shard are uint32.
 MAX_BYTES = (1 << 32) - 1
+
+# The default length of a sample.
 SEQUENCE_TOKENS = 2048
+
 SPEC = FormatSpec(
     name="mds",
     trainer="MosaicML Streaming, llm-foundry",
@@ -44,18 +56,20 @@ SPEC = FormatSpec(
     item_bytes=13,
     sequence_tokens=SEQUENCE_TOKENS,
 )
-# The sizes that a shard may give as its limit; the first is the default of MosaicML's writer.
+# Values for the `size_limit` of a shard. The first is the default of MosaicML's writer.
 LIMITS = (*(1 << power for power in range(26, 32)), MAX_BYTES)
+
+# Tokens that are packed into samples at a time.
 TOKENS_PER_BATCH = 1 << 20
 
 
 def files(shard: Shard) -> tuple[str, ...]:
-    """One file of samples."""
+    """Return one file of samples."""
     return (os.path.join(shard.folder, f"shard.{shard.number:05d}.mds"),)
 
 
 def write(folder: Folder, shard: Shard, content: Content) -> tuple[WrittenFile, ...]:
-    """Write samples of `sequence_tokens` tokens; what is left at the end becomes a shorter one."""
+    """Write samples of `sequence_tokens` tokens. The last one may be shorter."""
     name = files(shard)[0]
     length = shard.sequence_tokens or SEQUENCE_TOKENS
     samples, rest = divmod(content.tokens, length)
@@ -72,7 +86,7 @@ def write(folder: Folder, shard: Shard, content: Content) -> tuple[WrittenFile, 
         file.write_array(np.array([len(edges) - 1], np.uint32))
         file.write_array(edges.astype(np.uint32))
         file.write(config)
-        for tokens in recut(content.batches, [*sizes, rest] if rest else sizes, shard.dtype):
+        for tokens in rechunk(content.batches, [*sizes, rest] if rest else sizes, shard.dtype):
             file.write_array(_pack(tokens.reshape(-1, min(length, len(tokens))), shard.dtype))
         return (file.written,)
 
@@ -87,7 +101,7 @@ def finish(folder: Folder, split: CompletedSplit) -> tuple[WrittenFile, ...]:
 
 
 def read(folder: Folder, names: Sequence[str], dtype: str) -> ShardData:
-    """The tokens and lengths of a shard's samples, if the file is as `write` makes it."""
+    """Read the tokens and lengths of a shard's samples. Raises if `write` would not write such a file."""
     name = names[0]
     size = file_size(folder, name)
     samples = int(array(folder, name, "uint32", 0, 1)[0])
@@ -98,24 +112,24 @@ def read(folder: Folder, names: Sequence[str], dtype: str) -> ShardData:
     if int(edges[0]) != head_bytes + len(config) or folder.read(name, int(edges[0]))[head_bytes:] != config:
         raise damaged(folder, name, f"it does not describe itself as a shard of {dtype}")
     whole = samples - int(samples > 1 and bool(sizes[-1] < sizes[0]))
-    blocks = [_unpack(folder, name, some, dtype) for some in (edges[: whole + 1], edges[whole:])]
+    blocks = [_unpack(folder, name, part, dtype) for part in (edges[: whole + 1], edges[whole:])]
     lengths = np.repeat([block.shape[1] for block in blocks], [len(block) for block in blocks])
     return ShardData(np.concatenate([block.reshape(-1) for block in blocks]), lengths)
 
 
 def _sample(length: int, dtype: str) -> np.dtype[np.void]:
-    """A sample: its size, then the code of its shape, the length in as few bytes as hold it, and the values."""
-    narrow, values = (kind.newbyteorder("<") for kind in (np.min_scalar_type(length), np.dtype(dtype)))
-    return np.dtype([("size", "<u4"), ("code", "u1"), ("length", narrow), ("tokens", values, (length,))])
+    """Return the layout of a sample: its size, the code of its shape, the length in the fewest bytes, the values."""
+    length_type, values = (kind.newbyteorder("<") for kind in (np.min_scalar_type(length), np.dtype(dtype)))
+    return np.dtype([("size", "<u4"), ("code", "u1"), ("length", length_type), ("tokens", values, (length,))])
 
 
 def _head(sample: np.dtype[np.void]) -> tuple[int, int, int]:
-    """The values of size, code (one dimension, bytes of the length) and length."""
+    """Return the values of size, code (one dimension, bytes of the length) and length."""
     return sample.itemsize - 4, 4 | sample["length"].itemsize.bit_length() - 1, sample["tokens"].shape[0]
 
 
 def _pack(tokens: Tokens, dtype: str) -> npt.NDArray[np.void]:
-    """Samples of one length, from a row for each."""
+    """Return samples of one length from the rows of an array."""
     block = np.empty(len(tokens), _sample(tokens.shape[1], dtype))
     block["size"], block["code"], block["length"] = _head(block.dtype)
     block["tokens"] = tokens
@@ -123,7 +137,7 @@ def _pack(tokens: Tokens, dtype: str) -> npt.NDArray[np.void]:
 
 
 def _unpack(folder: Folder, name: str, edges: npt.NDArray[np.int64], dtype: str) -> Tokens:
-    """A row for each of the samples between edges, which must be of one size."""
+    """Read the samples between edges as rows of an array. Raises if their sizes differ."""
     if len(edges) == 1:
         return np.empty((0, 0), dtype)
     size = int(edges[1] - edges[0])
@@ -141,14 +155,14 @@ def _unpack(folder: Folder, name: str, edges: npt.NDArray[np.int64], dtype: str)
 
 
 def _config(other_bytes: int, dtype: str) -> bytes:
-    """What a shard tells of itself, given the size of all the rest of its file."""
+    """Return the JSON description in a shard, given the size of the rest of the file."""
     texts = [json.dumps(_description(limit, dtype), sort_keys=True).encode() for limit in LIMITS]
     fitting = [text for text, limit in zip(texts, LIMITS, strict=True) if other_bytes + len(text) <= limit]
     return fitting[0] if fitting else texts[-1]
 
 
 def _describe(record: ShardRecord, length: int, dtype: str) -> dict[str, Any]:
-    """A shard as the index tells of it."""
+    """Return the entry of a shard in the index."""
     file = record.files[0]
     return {
         **_description(next(limit for limit in LIMITS if file.bytes <= limit), dtype),

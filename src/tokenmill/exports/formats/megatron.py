@@ -1,6 +1,6 @@
-"""Megatron-LM: the tokens of a split in a `.bin`, the places of its documents in an `.idx`.
+"""Megatron-LM: the tokens of a split in a `.bin`, the lengths and offsets of its documents in an `.idx`.
 
-Workers fill the `.bin` in pieces; the `.idx`, which needs all lengths, is then written in three passes over them.
+Workers write regions of the `.bin`. The `.idx` needs all lengths, so it is written last, in three passes over them.
 """
 
 from __future__ import annotations
@@ -28,33 +28,40 @@ SPEC = FormatSpec(
     use_val="--train-data-path {train_prefix} --valid-data-path {val_prefix}",
     most_documents=(1 << 31) - 1,
 )
+# Magic number and version of an index.
 MAGIC = b"MMIDIDX\0\0" + (1).to_bytes(8, "little")
+
+# Megatron's codes for dtypes.
 CODES = {"uint16": 8, "int32": 4}
+
+# Magic number, version, dtype, and two counts.
 HEADER_BYTES = 34
+
+# Lengths are int32.
 MAX_TOKENS = (1 << 31) - 1
 
 Lengths = npt.NDArray[np.int64]
 
 
 def files(shard: Shard) -> tuple[str, ...]:
-    """The pair of a split, or of a shard if a split has several."""
+    """Return the pair of files of a split, or of a shard if a split has several."""
     prefix = f"{shard.name}_" if shard.name else ""
-    number = "" if shard.piece else f"_{shard.number:06d}"
+    number = "" if shard.is_partial else f"_{shard.number:06d}"
     stem = f"{prefix}{shard.split}{number}_text_document"
     return (f"{stem}.bin", f"{stem}.idx")
 
 
 def write(folder: Folder, shard: Shard, content: Content) -> tuple[WrittenFile, ...]:
-    """Write the tokens, and their index unless this is a piece of a split, whose index is left to `finish`."""
+    """Write the tokens and their index. For a region of a file, `finish` writes the index."""
     tokens, index = files(shard)
     written = write_raw(folder, tokens, shard, content)
-    if shard.piece:
+    if shard.is_partial:
         return (written,)
     return (written, _write_index(folder, index, shard.dtype, len(content.lengths), lambda: iter([content.lengths])))
 
 
 def finish(folder: Folder, split: CompletedSplit) -> tuple[WrittenFile, ...]:
-    """Write the index of a split whose pieces are all there."""
+    """Write the index of a split that is one file."""
     if split.file is None:
         return ()
     documents = sum(record.documents for record in split.records)
@@ -62,7 +69,7 @@ def finish(folder: Folder, split: CompletedSplit) -> tuple[WrittenFile, ...]:
 
 
 def read(folder: Folder, names: Sequence[str], dtype: str) -> ShardData:
-    """The tokens and lengths of a pair, if every number of the index agrees with the lengths and the tokens."""
+    """Read the tokens and lengths of a pair. Raises if a value of the index does not match them."""
     name, index = names
     tokens = array(folder, name, dtype)
     size = file_size(folder, index)
@@ -83,7 +90,7 @@ def read(folder: Folder, names: Sequence[str], dtype: str) -> ShardData:
 
 
 def _header(documents: int, dtype: str) -> bytes:
-    """The header of an index of one sequence for each document."""
+    """Return the header of an index with one sequence for each document."""
     counts = documents.to_bytes(8, "little") + (documents + 1 & (1 << 64) - 1).to_bytes(8, "little")
     return MAGIC + bytes([CODES[dtype]]) + counts
 
@@ -91,7 +98,7 @@ def _header(documents: int, dtype: str) -> bytes:
 def _write_index(
     folder: Folder, name: str, dtype: str, documents: int, lengths: Callable[[], Iterator[Lengths]]
 ) -> WrittenFile:
-    """Write an index while holding the lengths of no more than one shard."""
+    """Write an index with the lengths of only one shard in memory at a time."""
     item = np.dtype(dtype).itemsize
     with publish(folder, name) as file:
         file.write(_header(documents, dtype))

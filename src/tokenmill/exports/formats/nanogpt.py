@@ -24,15 +24,15 @@ finish = no_index
 
 
 def files(shard: Shard) -> tuple[str, ...]:
-    """One file for each split."""
+    """Return the one file of the split."""
     return (f"{shard.split}.bin",)
 
 
 def write(folder: Folder, shard: Shard, content: Content) -> tuple[WrittenFile, ...]:
-    """Write the tokens, as a file or as a piece of one."""
+    """Write the tokens as a file or as a region of one."""
     return (write_raw(folder, files(shard)[0], shard, content),)
 
 
 def read(folder: Folder, names: Sequence[str], dtype: str) -> ShardData:
-    """The tokens of a split."""
+    """Read the tokens of a split."""
     return ShardData(array(folder, names[0], dtype))

@@ -27,15 +27,19 @@ SPEC = FormatSpec(
     use='NumpyFSLDatasetConfig(paths=glob("{train}"), sequence_length=2048, ...)',
     folders=True,
 )
+# Rows that are formatted at a time.
 ROWS_PER_BATCH = 1 << 16
+
+# More rows than a compressed byte can hold, because each row has another id.
 ROWS_PER_BYTE = 8
-"""More rows than a packed byte can stand for: each has another id."""
+
+# The columns of a `.csv.gz`, which has no header.
 COLUMNS = ["start", "end", "id", "src", "loc"]
 finish = no_index
 
 
 def files(shard: Shard) -> tuple[str, ...]:
-    """The tokens and the rows of a shard, named as those of one process."""
+    """Return the files with the tokens and the rows of a shard, named like those of one dolma process."""
     stem = os.path.join(shard.folder, f"part-0-{shard.number:05d}")
     return (f"{stem}.npy", f"{stem}.csv.gz")
 
@@ -44,7 +48,8 @@ def write(folder: Folder, shard: Shard, content: Content) -> tuple[WrittenFile, 
     """Write the tokens and the rows: `start,end,id,src,loc`, where an id is `{source}-{row}` and loc counts from 1."""
     name, table = files(shard)
     written = write_raw(folder, name, shard, content)
-    compressor = zlib.compressobj(1, zlib.DEFLATED, 31)  # level 9 takes as long as all the rest, for 0.1 % of the bytes
+    # Level 9 would take as long as everything else, for 0.1 % of the bytes.
+    compressor = zlib.compressobj(1, zlib.DEFLATED, 31)
     with publish(folder, table) as rows:
         for text in _rows(shard.paths, content):
             rows.write(compressor.compress(text))
@@ -53,7 +58,7 @@ def write(folder: Folder, shard: Shard, content: Content) -> tuple[WrittenFile, 
 
 
 def read(folder: Folder, names: Sequence[str], dtype: str) -> ShardData:
-    """The tokens and lengths of a shard, if its rows follow each other from the first token to the last."""
+    """Read the tokens and lengths of a shard. Raises if its rows do not cover the tokens in order."""
     name, table = names
     tokens = array(folder, name, dtype)
     if not file_size(folder, table):
@@ -69,7 +74,7 @@ def read(folder: Folder, names: Sequence[str], dtype: str) -> ShardData:
 
 
 def _quote(paths: pa.Array) -> pa.Array:
-    """The paths as fields of a CSV file, in quotes where they need them."""
+    """Return the paths as CSV fields, quoted where necessary."""
     paths = paths.cast(pa.string())
     inner = pc.replace_substring(paths, '"', '""')
     quoted = pc.binary_join_element_wise('"', inner, '"', "")
@@ -77,16 +82,16 @@ def _quote(paths: pa.Array) -> pa.Array:
 
 
 def _rows(paths: pa.Array, content: Content) -> Iterator[pa.Buffer]:
-    """The text of some rows at a time."""
+    """Yield the text of ROWS_PER_BATCH rows at a time."""
     start = 0
     for first in range(0, len(content.lengths), ROWS_PER_BATCH):
-        some = slice(first, first + ROWS_PER_BATCH)
-        source, row, lengths = content.source[some], content.row[some], content.lengths[some]
+        batch = slice(first, first + ROWS_PER_BATCH)
+        source, row, lengths = content.source[batch], content.row[batch], content.lengths[batch]
         ends = np.cumsum(lengths) + start
         start = int(ends[-1])
         identity = pc.binary_join_element_wise(_text(source), _text(row), "-")
-        used, place = np.unique(source, return_inverse=True)
-        path = _quote(paths.take(pa.array(used))).take(pa.array(place))
+        used, index = np.unique(source, return_inverse=True)
+        path = _quote(paths.take(pa.array(used))).take(pa.array(index))
         fields = [_text(ends - lengths), _text(ends), identity, path, _text(row + 1)]
         line = pc.binary_join_element_wise(*fields, ",")
         lines = pc.binary_join_element_wise(line, "", "\r\n")
@@ -98,7 +103,7 @@ def _text(numbers: npt.NDArray[np.integer]) -> pa.Array:
 
 
 def _read_rows(folder: Folder, name: str) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """The columns start and end; the text is unpacked a block at a time."""
+    """Read the columns start and end. The text is decompressed a block at a time."""
     with pa.CompressedInputStream(folder.map(name), "gzip") as stream:
         if not stream.read(1):
             return np.empty(0, np.int64), np.empty(0, np.int64)
@@ -111,14 +116,14 @@ def _read_rows(folder: Folder, name: str) -> tuple[npt.NDArray[np.int64], npt.ND
                 column_types={"start": pa.int64(), "end": pa.int64()}, include_columns=COLUMNS[:2], null_values=[]
             ),
         )
-        batches = list(_few(reader, ROWS_PER_BYTE * file_size(folder, name) + ROWS_PER_BATCH))
-    columns = ([batch.column(place).to_numpy() for batch in batches] for place in (0, 1))
+        batches = list(_limit_rows(reader, ROWS_PER_BYTE * file_size(folder, name) + ROWS_PER_BATCH))
+    columns = ([batch.column(index).to_numpy() for batch in batches] for index in (0, 1))
     starts, ends = (np.concatenate([np.empty(0, np.int64), *column]) for column in columns)
     return starts, ends
 
 
-def _few(reader: pa_csv.CSVStreamingReader, most_rows: int) -> Iterator[pa.RecordBatch]:
-    """The batches of a file that unpacks to no more rows than it can be meant to."""
+def _limit_rows(reader: pa_csv.CSVStreamingReader, most_rows: int) -> Iterator[pa.RecordBatch]:
+    """Yield the batches of a file. Raises after too many rows, so that a small file cannot fill the memory."""
     rows = 0
     for batch in reader:
         rows += batch.num_rows

@@ -1,6 +1,6 @@
 """Parquet: a row for each document, with its tokens, the path of its source and its row there.
 
-Readers that know nothing of tokenmill, `datasets` among them, take the files as they are.
+Any Parquet reader can read the files, `datasets` among them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tokenmill.errors import StoreError
-from tokenmill.exports.formats.files import damaged, file_size, no_index, publish, recut
+from tokenmill.exports.formats.files import damaged, file_size, no_index, publish, rechunk
 from tokenmill.exports.formats.protocol import Content, FormatSpec, Shard, ShardData, Tokens, WrittenFile
 from tokenmill.storage import Folder
 from tokenmill.storage.untrusted.malformed import MalformedDataError
@@ -30,31 +30,42 @@ SPEC = FormatSpec(
     shard_tokens=100_000_000,
     use='datasets.load_dataset("{directory}")',
 )
+# Tokens of a row group, unless one document is longer.
 GROUP_TOKENS = 1 << 22
+
+# Maximum rows of a row group.
 GROUP_ROWS = 1 << 20
+
+# Offsets of a list column are int32.
 MAX_TOKENS = (1 << 31) - 1
+
+# Bytes or values that even a tiny file may have when it is decompressed.
 SPARE = 1 << 26
+
+# Maximum values per byte of a file, beyond SPARE.
 MAX_VALUES_FACTOR = 1 << 12
+
 # Magic number, length of the footer, magic number.
 MIN_BYTES = 12
+
 finish = no_index
 
 
 def files(shard: Shard) -> tuple[str, ...]:
-    """One file, whose name tells `datasets` the split."""
+    """Return one file. `datasets` gets the split from its name."""
     return (f"{shard.split}-{shard.number:05d}-of-{shard.count:05d}.parquet",)
 
 
 def write(folder: Folder, shard: Shard, content: Content) -> tuple[WrittenFile, ...]:
-    """Write row groups of about four million tokens, or one document if it is longer."""
+    """Write row groups of about GROUP_TOKENS tokens, or of one longer document."""
     name = files(shard)[0]
     if len(content.lengths) and int(content.lengths.max()) > MAX_TOKENS:
         raise StoreError(f"a document of {int(content.lengths.max())} tokens is too long for {folder.path(name)}")
     groups = list(_groups(content.lengths))
     sizes = (int(content.lengths[group].sum()) for group in groups)
     with publish(folder, name) as file:
-        # Indices into a dictionary that holds any vocabulary, lightly compressed: a sixth smaller than compressed
-        # values where text does not repeat, as fast, and known to every reader.
+        # Indices into a dictionary, which has room for any vocabulary, with light compression: a sixth smaller than
+        # compressed values where text does not repeat, equally fast, and supported by every reader.
         with pq.ParquetWriter(
             file,
             _schema(shard.dtype),
@@ -66,22 +77,22 @@ def write(folder: Folder, shard: Shard, content: Content) -> tuple[WrittenFile, 
             write_page_checksum=True,
             store_schema=False,
         ) as writer:
-            for group, tokens in zip(groups, recut(content.batches, sizes, shard.dtype), strict=True):
+            for group, tokens in zip(groups, rechunk(content.batches, sizes, shard.dtype), strict=True):
                 writer.write_table(_table(shard, content, group, tokens), GROUP_ROWS)
         return (file.written,)
 
 
 def read(folder: Folder, names: Sequence[str], dtype: str) -> ShardData:
-    """The tokens and lengths of a file's documents, if its pages agree with their checksums."""
+    """Read the tokens and lengths of a file's documents. Raises if a page does not match its checksum."""
     name = names[0]
     if file_size(folder, name) < MIN_BYTES or folder.read(name, 4) != b"PAR1":
         raise damaged(folder, name, "it does not begin as a Parquet file")
     try:
-        told = read_groups(folder.buffer(name))
-        _check_size(folder.buffer(name), told)
+        row_groups = read_groups(folder.buffer(name))
+        _check_size(folder.buffer(name), row_groups)
         reader = pq.ParquetFile(folder.map(name), page_checksum_verification=True, pre_buffer=False)
-        groups = [_read_group(reader, group, each, dtype) for group, each in enumerate(told)]
-        rows = sum(each.rows for each in told)
+        groups = [_read_group(reader, index, group, dtype) for index, group in enumerate(row_groups)]
+        rows = sum(group.rows for group in row_groups)
     except (*ARROW_ERRORS, MalformedDataError) as error:
         raise damaged(folder, name, str(error)) from error
     tokens = np.concatenate([np.empty(0, dtype), *(tokens for tokens, _ in groups)])
@@ -92,10 +103,12 @@ def read(folder: Folder, names: Sequence[str], dtype: str) -> ShardData:
 
 
 def _check_size(data: pa.Buffer, groups: Sequence[RowGroup]) -> None:
-    """Refuse what would become many times larger than its file; a document may be one token over and over, though."""
-    held = count_pages(data, groups)
-    if held.unpacked_bytes > FACTOR * data.size + SPARE or held.max_values > MAX_VALUES_FACTOR * data.size + SPARE:
-        raise MalformedDataError(f"{data.size} bytes would become {held.unpacked_bytes}, and {held.max_values} tokens")
+    """Raise if the content is far larger than the file. The limit allows documents that repeat one token."""
+    pages = count_pages(data, groups)
+    if pages.unpacked_bytes > FACTOR * data.size + SPARE or pages.max_values > MAX_VALUES_FACTOR * data.size + SPARE:
+        raise MalformedDataError(
+            f"{data.size} bytes would become {pages.unpacked_bytes}, and {pages.max_values} tokens"
+        )
 
 
 def _schema(dtype: str) -> pa.Schema:
@@ -103,7 +116,7 @@ def _schema(dtype: str) -> pa.Schema:
     return pa.schema(
         [
             pa.field("tokens", pa.list_(element), nullable=False),
-            # Strings to every reader, as the schema of Arrow is not stored.
+            # Readers see strings, because the Arrow schema is not stored.
             pa.field("source", pa.dictionary(pa.int32(), pa.string()), nullable=False),
             pa.field("row", pa.uint64(), nullable=False),
         ]
@@ -111,7 +124,7 @@ def _schema(dtype: str) -> pa.Schema:
 
 
 def _groups(lengths: npt.NDArray[np.int64]) -> Iterator[slice]:
-    """Runs of documents with as many tokens and rows as a row group may have, and one at least."""
+    """Yield slices of documents for row groups, each with at least one document."""
     ends = np.cumsum(lengths)
     start = 0
     while start < len(lengths):
@@ -123,7 +136,7 @@ def _groups(lengths: npt.NDArray[np.int64]) -> Iterator[slice]:
 
 
 def _table(shard: Shard, content: Content, group: slice, tokens: Tokens) -> pa.Table:
-    """Some documents, with only the paths that they have."""
+    """Return the table of some documents, with only the paths that they use."""
     schema = _schema(shard.dtype)
     offsets = np.zeros(group.stop - group.start + 1, np.int32)
     np.cumsum(content.lengths[group], out=offsets[1:])
@@ -137,15 +150,17 @@ def _table(shard: Shard, content: Content, group: slice, tokens: Tokens) -> pa.T
     return pa.table(columns, schema=schema)
 
 
-def _read_group(reader: pq.ParquetFile, group: int, told: RowGroup, dtype: str) -> tuple[Tokens, npt.NDArray[np.int64]]:
-    """The tokens and lengths of a row group, if they are as many as it tells; an empty document counts as a value."""
-    if told.rows > GROUP_ROWS:
-        raise ValueError(f"a row group has {told.rows} rows")
-    column = reader.read_row_group(group, ["tokens"], use_threads=False).column("tokens").combine_chunks()
+def _read_group(
+    reader: pq.ParquetFile, index: int, group: RowGroup, dtype: str
+) -> tuple[Tokens, npt.NDArray[np.int64]]:
+    """Read the tokens and lengths of a row group. Raises if its counts differ; an empty document counts as a value."""
+    if group.rows > GROUP_ROWS:
+        raise ValueError(f"a row group has {group.rows} rows")
+    column = reader.read_row_group(index, ["tokens"], use_threads=False).column("tokens").combine_chunks()
     if column.type != _schema(dtype).field("tokens").type or column.null_count:
         raise ValueError(f"its tokens are {column.type}, not {dtype}")
     lengths = column.value_lengths().to_numpy().astype(np.int64)
-    values = told.columns[0][2]
-    if int(np.maximum(lengths, 1).sum()) != values or len(lengths) != told.rows:
+    values = group.columns[0][2]
+    if int(np.maximum(lengths, 1).sum()) != values or len(lengths) != group.rows:
         raise ValueError(f"a row group does not hold the {values} values that it tells")
     return column.flatten().to_numpy(), lengths

@@ -1,7 +1,7 @@
-"""What a format tells of itself, and what passes between an export and the module of its format.
+"""The interface of a format's module, and the records that an export exchanges with it.
 
-A format is one module: `SPEC`, `files` (the names of a shard's files), `write` (one shard), `finish` (what can only
-be written when every shard is there) and `read` (a shard back to tokens). It knows nothing of stores or workers.
+A format is one module: `SPEC`, `files` (the names of a shard's files), `write` (one shard), `finish` (files that need
+every shard) and `read` (a shard back to tokens). It depends on neither stores nor workers.
 """
 
 from __future__ import annotations
@@ -19,29 +19,36 @@ from tokenmill.storage import Folder
 
 Tokens = npt.NDArray[np.integer[Any]]
 Split = Literal["train", "val"]
-Place = Literal["appended", "prepended"]
+EndTokenPosition = Literal["appended", "prepended"]
 Tail = Literal["keep", "drop", "merge"]
 
 
 @dataclass(frozen=True, slots=True)
 class FormatSpec:
-    """What a format is for, what its reader takes, and what its own scripts do unless told otherwise.
+    """The trainer of a format, what its readers accept, and the defaults of the trainer's own scripts.
 
-    `cuts` tells that a document may go on in the next shard, so that shards hold exact counts. `shard_tokens` is None
-    where a split is one file, which several workers then fill together. `val` is `first-shard`, a share of the
-    documents or nothing. `folders` tells that each split has a directory of its own, if there is more than one;
-    `single` that a split is always one file; `numbered_together` that shards are counted through both splits, train
-    from 1 on; `named` that a name can be chosen for its files. `most_bytes` is the size of a file that readers can
-    address, of which `header_bytes` and `item_bytes` for each document or sequence are not tokens. `use` is how the
-    trainer is told of the files, and `use_val` the same where there is a val: templates with the `{directory}`, the
-    directory `{train_folder}`, the files `{train}` and `{val}` (a pattern if they are several), their paths without
-    endings, one after the other (`{train_prefix}` and `{val_prefix}`), and `{token_bytes}`.
+    Attributes:
+        cuts: A document may continue in the next shard, so shards have exactly the planned tokens.
+        shard_tokens: Tokens per shard. None if a split is one file, of which workers write regions.
+        val: The default of `--val`: `first-shard`, a fraction of the documents, or None.
+        folders: Each split has its own directory, if there are two.
+        single: A split is always one file.
+        numbered_together: Shards are numbered through both splits, and train starts at 1 or later.
+        named: `--name` is allowed.
+        most_bytes: The largest file that readers can address.
+        header_bytes: Bytes of a file before its items and tokens.
+        item_bytes: Bytes for each document or sequence, in addition to its tokens.
+        shortest_shard: The trainer stops at shards with less than this, as text for a notice.
+        use: How to point the trainer at the files: a template with `{directory}`, `{train_folder}`, `{train}` and
+            `{val}` (a file, or a pattern for several), `{train_prefix}` and `{val_prefix}` (paths without extensions,
+            separated by spaces), and `{token_bytes}`.
+        use_val: The same for an export with a validation split.
     """
 
     name: str
     trainer: str
     files: str
-    end: Place
+    end: EndTokenPosition
     dtypes: tuple[str, ...]
     cuts: bool
     shard_tokens: int | None
@@ -63,10 +70,10 @@ class FormatSpec:
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """One shard to be written: its place in the export, and what the export's options mean for its files.
+    """One shard to be written: its position in the export, and the options of the export that its files depend on.
 
-    `number` counts within the naming of the format, `position` is the token at which this shard starts in its file (0
-    unless it is a `piece` of one that is written in several), `file_tokens` the length of that file.
+    `number` is the number in the file name. If `is_partial`, the shard is a region of a file of `file_tokens` tokens,
+    and `position` is its first token there.
     """
 
     number: int
@@ -79,7 +86,7 @@ class Shard:
     shuffled: bool
     sequence_tokens: int | None
     paths: pa.Array
-    piece: bool = False
+    is_partial: bool = False
     position: int = 0
     file_tokens: int = 0
 
@@ -88,8 +95,8 @@ class Shard:
 class Content:
     """The documents of a shard. The batches hold `lengths.sum()` tokens of the shard's dtype, in order.
 
-    Where the format cuts documents, the first and the last may be pieces of documents. `source` indexes the paths of
-    the shard.
+    If the format cuts documents, the first and the last may be parts of documents. `source` indexes the paths of the
+    shard.
     """
 
     lengths: npt.NDArray[np.int64]
@@ -99,12 +106,12 @@ class Content:
 
     @property
     def tokens(self) -> int:
-        """How many tokens the batches hold."""
+        """The number of tokens in the batches."""
         return int(self.lengths.sum())
 
 
 class WrittenFile(msgspec.Struct, frozen=True):
-    """A file that was written, or a piece of one, and the checksum (XXH3, 128 bits) of those bytes."""
+    """A file that was written, or a region of one, and the checksum (XXH3, 128 bits) of those bytes."""
 
     name: str
     bytes: int
@@ -112,10 +119,11 @@ class WrittenFile(msgspec.Struct, frozen=True):
 
 
 class ShardRecord(msgspec.Struct, frozen=True):
-    """What is known of a committed shard. `start` is its first token in the stream of documents it is cut from.
+    """The counts and checksums of a committed shard. `start` is its first token in its stream of documents.
 
-    Of its `documents` all but one are `begun` in it if the first began in the shard before, with `cut` tokens.
-    `documents_xxh3` is the checksum of where they are from, `export` the digest of the export.
+    `documents` counts all documents with tokens in the shard, `begun` those that start in it. `cut` is the number of
+    tokens of the first document in earlier shards. `documents_xxh3` is the checksum of the documents' lengths and
+    origins, `export` the digest of the export.
     """
 
     shard: int
@@ -133,10 +141,10 @@ class ShardRecord(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class CompletedSplit:
-    """A split whose shards are all there, for `finish`.
+    """A split whose shards are all committed, for `finish`.
 
-    `file` is the one file of the split if its shards are pieces of it. `lengths` starts over the lengths of the
-    documents, shard by shard, each time it is called.
+    `file` is the file of the split if its shards are regions of one file. Each call of `lengths` iterates over the
+    lengths of the documents from the first shard on.
     """
 
     folder: str
@@ -149,7 +157,7 @@ class CompletedSplit:
 
 @dataclass(frozen=True, slots=True)
 class ShardData:
-    """A shard as its reader gives it: the token stream, and the documents' lengths where the format knows them."""
+    """A shard that was read: the token stream, and the documents' lengths if the format stores them."""
 
     tokens: Tokens
     lengths: npt.NDArray[np.int64] | None = None
@@ -160,16 +168,16 @@ class Format(Protocol):
 
     @property
     def SPEC(self) -> FormatSpec:  # noqa: N802 - a constant of the module
-        """What the format is."""
+        """The description of the format."""
 
     def files(self, shard: Shard) -> tuple[str, ...]:
-        """The names of a shard's files in the export's directory, the one with the tokens first."""
+        """Return the names of a shard's files in the export's directory, the one with the tokens first."""
 
     def write(self, folder: Folder, shard: Shard, content: Content) -> tuple[WrittenFile, ...]:
         """Publish the files of one shard."""
 
     def finish(self, folder: Folder, split: CompletedSplit) -> tuple[WrittenFile, ...]:
-        """Publish what needs all shards of a split; nothing for most formats."""
+        """Publish the files that need all shards of a split. Most formats have none."""
 
     def read(self, folder: Folder, names: Sequence[str], dtype: str) -> ShardData:
         """Read a shard's files (as `files` names them) back."""

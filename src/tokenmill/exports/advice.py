@@ -1,0 +1,95 @@
+"""What an export tells its user: notices about results that may surprise, and how the trainer finds the files."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+
+from tokenmill.exports import shards
+from tokenmill.exports.formats import find_format
+from tokenmill.exports.formats.protocol import ShardRecord
+from tokenmill.exports.job import ExportJob
+from tokenmill.exports.write_shard import split_folder
+from tokenmill.storage import Folder
+
+Splits = Mapping[str, Sequence[ShardRecord]]
+
+# A shorter last shard may stop a trainer: a batch of GPT-2's size has half as many tokens.
+SHORT_TOKENS = 1 << 20
+
+# A smaller validation split says little about a model: it is one or two windows of a trainer.
+TINY_VAL_TOKENS = 2048
+
+# Fractions that a notice proposes for `--val`.
+VAL_FRACTIONS = (0.01, 0.02, 0.05, 0.1, 0.2)
+
+# With more files than this, only the first and the last prefix are shown.
+MAX_PREFIXES = 3
+
+
+def split_notices(job: ExportJob, splits: Splits, skipped: Mapping[str, int], store_tokens: int) -> Iterator[str]:
+    """Yield a notice for each short, tiny or missing split.
+
+    Args:
+        job: The job of the export.
+        splits: The records of each split that has shards.
+        skipped: The tokens of each split that are in no shard. A split without documents is not in it.
+        store_tokens: The tokens of the store.
+    """
+    shortest_shard = find_format(job.format).SPEC.shortest_shard
+    for split, records in splits.items():
+        last = records[-1].tokens
+        if shortest_shard and last < min(SHORT_TOKENS, shards.tokens_per_shard(job)):
+            remedy = "A larger --val" if split == "val" else "--tail merge or drop"
+            yield (
+                f"the last {split} shard has {last:,} tokens; the trainer stops at one of less than "
+                f"{shortest_shard}. {remedy} avoids it"
+            )
+    if not store_tokens:
+        yield "the store holds no tokens: no file is written"
+        return
+    for split in ["train"] if job.val is None else ["train", "val"]:
+        if split not in skipped:
+            remedy = f"; hold out more: {_larger_val(store_tokens)}" if split == "val" else ""
+            yield f"no document fell into {split}: it has no file{remedy}"
+        elif split not in splits:
+            yield f"{split} has no file: its {skipped[split]:,} tokens fill no sequence or shard"
+    train, val = (sum(record.tokens for record in splits.get(split, [])) for split in ("train", "val"))
+    if 0 < val < TINY_VAL_TOKENS and train > 10 * val and not shortest_shard:
+        yield f"val has only {val:,} tokens; hold out more: {_larger_val(store_tokens)}"
+
+
+def _larger_val(store_tokens: int) -> str:
+    """Return the smallest fraction that makes a useful validation split, or the largest one that is proposed."""
+    enough = (fraction for fraction in VAL_FRACTIONS if fraction * store_tokens > 2 * TINY_VAL_TOKENS)
+    return f"--val {next(enough, VAL_FRACTIONS[-1])}, or larger"
+
+
+def trainer_usage(job: ExportJob, folder: Folder, splits: Splits) -> str:
+    """Return how to point the trainer at the files, or an empty string without a train split."""
+    if "train" not in splits:
+        return ""
+    spec = find_format(job.format).SPEC
+    files = {split: sorted({record.files[0].name for record in records}) for split, records in splits.items()}
+    template = spec.use_val if "val" in splits and spec.use_val else spec.use
+    return template.format(
+        directory=folder.root,
+        train_folder=folder.path(split_folder(job, "train") or "."),
+        token_bytes=np.dtype(job.dtype).itemsize,
+        **{split: folder.path(_glob(names)) for split, names in files.items()},
+        **{f"{split}_prefix": _prefixes([*map(folder.path, names)]) for split, names in files.items()},
+    )
+
+
+def _glob(files: Sequence[str]) -> str:
+    """Return the only file of a split, or a pattern for several: their names differ in the last number."""
+    return files[0] if len(files) == 1 else re.sub(r"\d+(?=\D*$)", "*", files[0])
+
+
+def _prefixes(paths: Sequence[str]) -> str:
+    """Return the paths without their extensions."""
+    stems = [os.path.splitext(path)[0] for path in paths]
+    return " ".join(stems if len(stems) <= MAX_PREFIXES else [stems[0], "...", stems[-1]])
