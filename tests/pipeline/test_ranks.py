@@ -22,9 +22,9 @@ from tests.support.servers.proxy import Proxy
 from tests.support.servers.seaweed import Bucket
 from tests.support.small_stores import prepare, write_source
 from tokenmill.errors import UsageError
-from tokenmill.pipeline.driver import Driver
 from tokenmill.pipeline.ranks import RankShare, choose_rank_share
 from tokenmill.pipeline.run_once import run_once
+from tokenmill.pipeline.schedule import CommittedUnits, Schedule
 from tokenmill.storage import folder_at
 from tokenmill.storage.local import disk
 from tokenmill.storage.objects import lease
@@ -372,19 +372,20 @@ def test_a_part_in_a_listing_may_be_the_drivers_own(
     """A part of a unit that is under way counts as another driver's when it is seen twice without an outcome."""
     forced: list[bool] = []
 
-    def force(self: Driver) -> bool:
-        if not forced and self._given:
-            (unit,) = self._given
-            listed = self.committed.copy()
+    def force(self: Schedule) -> bool:
+        units = self.committed
+        if not forced and units._in_flight:
+            (unit,) = units._in_flight
+            listed = units.mask()
             listed[unit] = True
             with monkeypatch.context() as patched:
-                patched.setattr(Driver, "_done_units", lambda _: listed)
+                patched.setattr(CommittedUnits, "_list", lambda _: listed)
                 for _ in range(looks):
-                    self._take_from_others(given_too=True)
-            forced.append(bool(self.committed[unit]))
+                    units.list_parts(with_in_flight=True)
+            forced.append(units[unit])
         return False
 
-    monkeypatch.setattr(Driver, "_others_are_done", force)
+    monkeypatch.setattr(Schedule, "is_done_elsewhere", force)
     told = prepare(write_source(tmp_path / "in.parquet", "documents"), tmp_path / "out", rank=0, of=1)
     assert forced == [looks == 2]
     assert told.units_done_now == told.units - (looks == 2)
