@@ -14,7 +14,7 @@ from tests.support import dying
 from tests.support.corpora import part_bytes
 from tests.support.small_stores import prepare
 from tokenmill import errors
-from tokenmill.store.quarantine import TOGETHER
+from tokenmill.store.quarantine import QUARANTINE_FILE
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -42,7 +42,7 @@ def edited(change: Callable[[list[str]], list[str]]) -> Callable[[Path], None]:
     """A damage that changes the lines of the file."""
 
     def damage(out: Path) -> None:
-        path = out / TOGETHER
+        path = out / QUARANTINE_FILE
         path.write_text("\n".join(change(path.read_text().splitlines())) + "\n")
 
     return damage
@@ -50,7 +50,7 @@ def edited(change: Callable[[list[str]], list[str]]) -> Callable[[Path], None]:
 
 def change_pieces(out: Path) -> None:
     """Another row in the records of each unit, and in all of them together."""
-    for path in [*(out / "quarantine").iterdir(), out / TOGETHER]:
+    for path in [*(out / "quarantine").iterdir(), out / QUARANTINE_FILE]:
         records = [json.loads(line) for line in path.read_text().splitlines()]
         path.write_text("".join(json.dumps({**each, "row": each["row"] + 1}) + "\n" for each in records))
 
@@ -61,9 +61,9 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
     "changed": edited(lambda lines: [lines[0].replace("out.jsonl", "new.jsonl"), *lines[1:]]),
     "replaced": edited(lambda lines: [lines[1], *lines[1:]]),
     "no JSON": edited(lambda lines: ["{", *lines[1:]]),
-    "lost": lambda out: (out / TOGETHER).unlink(),
-    "of another store": lambda out: shutil.copyfile(out.parent / "other" / TOGETHER, out / TOGETHER),
-    "lost with the pieces": lambda out: [shutil.rmtree(out / "quarantine"), (out / TOGETHER).unlink()],
+    "lost": lambda out: (out / QUARANTINE_FILE).unlink(),
+    "of another store": lambda out: shutil.copyfile(out.parent / "other" / QUARANTINE_FILE, out / QUARANTINE_FILE),
+    "lost with the pieces": lambda out: [shutil.rmtree(out / "quarantine"), (out / QUARANTINE_FILE).unlink()],
     "changed with the pieces": change_pieces,
 }
 
@@ -71,13 +71,13 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_records_of_bad_rows_are_checked_and_written_again(out: Path, damage: str) -> None:
     """`verify` refuses the records; `prepare` writes them again, and the store is what it was."""
-    sound = part_bytes(out), (out / TOGETHER).read_bytes(), (out / "manifest.parquet").read_bytes()
+    sound = part_bytes(out), (out / QUARANTINE_FILE).read_bytes(), (out / "manifest.parquet").read_bytes()
     DAMAGES[damage](out)
     with pytest.raises(errors.CorruptStore):
         tokenmill.verify(str(out))
     result = prepare(str(out.parent / "in/out.jsonl"), out, **OPTIONS)
     assert (result.units_done_now > 0) == ("pieces" in damage)
-    assert (part_bytes(out), (out / TOGETHER).read_bytes(), (out / "manifest.parquet").read_bytes()) == sound
+    assert (part_bytes(out), (out / QUARANTINE_FILE).read_bytes(), (out / "manifest.parquet").read_bytes()) == sound
     tokenmill.verify(str(out))
 
 
@@ -94,8 +94,8 @@ def test_records_in_a_store_without_bad_rows(tmp_path: Path, out: Path) -> None:
     source = tmp_path / "in" / "good.jsonl"
     source.write_text(json.dumps({"text": "good"}) + "\n")
     prepare(str(source), tmp_path / "good", **OPTIONS)
-    shutil.copyfile(out / TOGETHER, tmp_path / "good" / TOGETHER)
+    shutil.copyfile(out / QUARANTINE_FILE, tmp_path / "good" / QUARANTINE_FILE)
     with pytest.raises(errors.CorruptStore):
         tokenmill.verify(str(tmp_path / "good"))
     prepare(str(source), tmp_path / "good", **OPTIONS)
-    assert not (tmp_path / "good" / TOGETHER).exists()
+    assert not (tmp_path / "good" / QUARANTINE_FILE).exists()

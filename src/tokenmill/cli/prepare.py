@@ -82,7 +82,7 @@ def _lines(result: PrepareResult) -> Iterable[output.Line]:
 
 def _skipped(result: PrepareResult) -> Iterable[output.Line]:
     from tokenmill.store.part import NULL  # noqa: PLC0415 - heavy
-    from tokenmill.store.quarantine import TOGETHER  # noqa: PLC0415
+    from tokenmill.store.quarantine import QUARANTINE_FILE  # noqa: PLC0415
 
     reasons = dict(sorted(result.skipped_reasons.items()))
     if nulls := reasons.pop(NULL, 0):
@@ -90,5 +90,5 @@ def _skipped(result: PrepareResult) -> Iterable[output.Line]:
         yield "skipped", f"{count(nulls, 'row')} without text; {command} names them"
     if result.quarantined:
         counts = ", ".join(f"{rows:,} {reason}" for reason, rows in reasons.items())
-        file = f"{result.directory}/{TOGETHER}"
+        file = f"{result.directory}/{QUARANTINE_FILE}"
         yield "quarantine", f"{count(result.quarantined, 'document')}, named in {file}: {counts}"

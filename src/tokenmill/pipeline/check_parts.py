@@ -10,7 +10,7 @@ import msgspec
 from tokenmill.errors import CorruptStore
 from tokenmill.storage import Folder, folder_at, prefetch_map
 from tokenmill.store.job import Job
-from tokenmill.store.part import PartSummary, check_part, is_cut_off, read_summary
+from tokenmill.store.part import PartSummary, check_part, is_truncated, read_summary
 
 # How many headers of parts are fetched ahead from a remote store.
 PREFETCH_HEADERS = 32
@@ -45,7 +45,7 @@ class CheckParts:
     def _check(self, folder: Folder, job: str, part: tuple[int, str]) -> PartSummary | InvalidPart:
         unit, slice_digest = part
         try:
-            if is_cut_off(folder, unit):
+            if is_truncated(folder, unit):
                 return InvalidPart(unit, "its end is missing")
             summary = check_part(folder, unit, self.job) if self.content_too else read_summary(folder, unit)
         except CorruptStore as error:

@@ -132,7 +132,7 @@ class PartInventory:
         if not wrong and not unrecorded and not self.repair and not self.retry_quarantine:
             if run.format == STORE_FORMAT and not quarantine.is_gathered(folder, bad):
                 quarantine.gather(folder, self.committed.mask())
-                self.context.events.warn(f"{quarantine.TOGETHER} was damaged: written again")
+                self.context.events.warn(f"{quarantine.QUARANTINE_FILE} was damaged: written again")
             return True
         self._refuse_old_format(*([f"missing      {count(len(wrong), 'part')}, first: {wrong[0]}"] if wrong else []))
         self._do_again(wrong, "missing, cut off or not the manifest's")

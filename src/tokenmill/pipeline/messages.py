@@ -136,7 +136,7 @@ def too_many_bad(folder: Folder, counts: BadRowCounts, max_bad: float, log: str)
     return RunFailed(
         f"{counts.sentence()}, more than --max-bad {100 * max_bad:g}%",
         *(f"{number:>11,}  {reason}" for reason, number in counts.reasons.most_common(NAMED_FAILURES)),
-        f"named in     {folder.path(quarantine.TOGETHER)}",
+        f"named in     {folder.path(quarantine.QUARANTINE_FILE)}",
         f"             and {log}, if their unit is not done",
         *counts.question(),
         "What is committed stays. Repair the sources and use another --out, or run it again and allow more:",

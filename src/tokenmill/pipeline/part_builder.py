@@ -109,7 +109,7 @@ class BuiltPart:
 
     def publish(self, folder: Folder) -> PartSummary:
         """Publish the rows in quarantine, then the part."""
-        quarantine.publish_piece(folder, self.summary, self.bad)
+        quarantine.publish_unit_file(folder, self.summary, self.bad)
         publish_part(folder, self.summary, self.content)
         return self.summary
 

@@ -1,6 +1,6 @@
-"""What each process that works on a run tells of itself, every few seconds, in a small file of its own.
+"""Heartbeats: each driver of a run publishes its state every few seconds in a small file of its own.
 
-Nothing depends on it but what people are shown. Whoever has not been heard of for a while is taken to be gone.
+They are only shown to people; no result depends on them. A driver whose heartbeat is overdue counts as dead.
 """
 
 from __future__ import annotations
@@ -21,15 +21,19 @@ if TYPE_CHECKING:
     from tokenmill.storage import Folder
 
 LOCAL_SECONDS = 2.0
+"""The interval on a disk."""
+
 REMOTE_SECONDS = 10.0
-"""How often it is told, on a disk and over a network."""
+"""The interval in an object store."""
 
 GRACE_SECONDS = 20.0
-"""How much later than that it may come before its writer is taken to be gone; clocks differ by less."""
+"""The grace period for an overdue heartbeat. The clocks of the machines must differ by less."""
 
 MAX_READ = 4096
+"""The maximum number of heartbeats that are read."""
+
 MAX_ENDED = 16
-"""How many drivers that are no longer at work keep their file; older ones are removed by the next driver."""
+"""The number of latest heartbeats that are kept. The next driver removes older ones of dead drivers."""
 
 MAX_HEARTBEAT_BYTES = 1 << 20
 READ_PER_BATCH = 16
@@ -39,7 +43,7 @@ Number = Annotated[float, msgspec.Meta(ge=0, le=1e15)]
 
 
 class EndRecord(msgspec.Struct, frozen=True):
-    """How a process ended its work: complete, failed, interrupted or killed; the error, and the exit code if known."""
+    """How a driver ended: complete, failed, interrupted or killed; the error, and the exit code if known."""
 
     outcome: str
     kind: str = ""
@@ -48,7 +52,7 @@ class EndRecord(msgspec.Struct, frozen=True):
 
 
 class HeartbeatRecord(msgspec.Struct, frozen=True):
-    """A process, its workers, their nodes, and what came of them since it was started. Rates: of the last minute."""
+    """The state of a driver. Counts are since its start; rates are of the last minute."""
 
     driver: str
     host: str
@@ -70,54 +74,54 @@ class HeartbeatRecord(msgspec.Struct, frozen=True):
     failures: Count = 0
     bytes_per_second: Number = 0.0
     tokens_per_second: Number = 0.0
-    units_done: Count | None = None  # of the whole store, by any driver, as far as this one knows
+    units_done: Count | None = None  # of the whole store, by all drivers, as far as this driver knows
     planned_bytes_done: Count | None = None
 
     @property
     def is_alive(self) -> bool:
-        """Whether it was at work a moment ago."""
+        """Whether the driver has not ended and its heartbeat is not overdue."""
         return not self.ended and time.time() - self.time < 3 * self.every_seconds + GRACE_SECONDS
 
     @property
     def done(self) -> tuple[int, int] | None:
-        """Units that have a part, and the bytes planned for them; None if its driver does not tell."""
+        """Units that have a part, and the bytes planned for them; None if the driver does not publish them."""
         if self.units_done is None or self.planned_bytes_done is None:
             return None
         return self.units_done, self.planned_bytes_done
 
 
 def interval_seconds(folder: Folder) -> float:
-    """How often a pulse is published there."""
+    """The interval between heartbeats in this directory."""
     return REMOTE_SECONDS if folder.is_remote else LOCAL_SECONDS
 
 
-def publish(folder: Folder, pulse: HeartbeatRecord) -> None:
-    """Tell of this process; what it told before is gone."""
-    with folder.publish(f"{layout.DRIVERS}/{pulse.driver}.json", durable=False) as file:
-        file.write(msgspec.json.encode(pulse))
+def publish(folder: Folder, beat: HeartbeatRecord) -> None:
+    """Publish the heartbeat of this driver in place of the previous one."""
+    with folder.publish(f"{layout.DRIVERS}/{beat.driver}.json", durable=False) as file:
+        file.write(msgspec.json.encode(beat))
 
 
-def read(folder: Folder, known: Mapping[str, HeartbeatRecord] | None = None) -> dict[str, HeartbeatRecord]:
-    """The last pulse of each driver by its name, in order; names begin with the time when the driver was started.
+def read(folder: Folder, previous: Mapping[str, HeartbeatRecord] | None = None) -> dict[str, HeartbeatRecord]:
+    """Read the last heartbeat of each driver, by file name, in the order of the drivers' start times.
 
-    A driver that is `known` to be at work no more is not read again.
+    The heartbeat of a driver that was dead in `previous` is not read again.
     """
     names = _names(folder)[-MAX_READ:]
-    over = {name: pulse for name, pulse in (known or {}).items() if not pulse.is_alive}
-    fresh = [name for name in names if name not in over]
-    found = dict(zip(fresh, prefetch_map(folder, partial(_read, folder), fresh, READ_PER_BATCH), strict=True))
-    pulses = {name: over.get(name) or found.get(name) for name in names}
-    return {name: pulse for name, pulse in pulses.items() if pulse is not None}
+    dead = {name: beat for name, beat in (previous or {}).items() if not beat.is_alive}
+    fresh = [name for name in names if name not in dead]
+    read_now = dict(zip(fresh, prefetch_map(folder, partial(_read, folder), fresh, READ_PER_BATCH), strict=True))
+    beats = {name: dead.get(name) or read_now.get(name) for name in names}
+    return {name: beat for name, beat in beats.items() if beat is not None}
 
 
 def prune(folder: Folder) -> int:
-    """Remove the files of drivers that are no longer at work, but for the last ones; how many there were."""
+    """Remove the heartbeats of dead drivers, except for the latest ones; returns their number."""
     old = _names(folder)[:-MAX_ENDED][:MAX_READ]
-    pulses = prefetch_map(folder, partial(_read, folder), old, READ_PER_BATCH)
-    over = [name for name, pulse in zip(old, pulses, strict=True) if pulse is None or not pulse.is_alive]
-    for name in over:
+    beats = prefetch_map(folder, partial(_read, folder), old, READ_PER_BATCH)
+    dead = [name for name, beat in zip(old, beats, strict=True) if beat is None or not beat.is_alive]
+    for name in dead:
         folder.discard(f"{layout.DRIVERS}/{name}")
-    return len(over)
+    return len(dead)
 
 
 def _names(folder: Folder) -> list[str]:
@@ -125,7 +129,7 @@ def _names(folder: Folder) -> list[str]:
 
 
 def _read(folder: Folder, name: str) -> HeartbeatRecord | None:
-    """One of them; None if it is none, or has just gone."""
+    """Read a heartbeat; None if it is malformed or was just removed."""
     try:
         return decode(folder.read(f"{layout.DRIVERS}/{name}", MAX_HEARTBEAT_BYTES), HeartbeatRecord)
     except (MalformedDataError, TokenmillError):

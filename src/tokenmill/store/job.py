@@ -9,7 +9,7 @@ from tokenmill.tokenizers.spec import TokenizerSpec
 
 
 class Job(msgspec.Struct, frozen=True):
-    """What is done to each document. Two runs with equal jobs and equal sources give equal bytes."""
+    """How documents are tokenized. Two runs with equal jobs and equal sources write equal bytes."""
 
     tokenizer: TokenizerSpec
     column: str
@@ -19,10 +19,10 @@ class Job(msgspec.Struct, frozen=True):
     unit_bytes: int
     limit_units: int | None = None
     document_bytes: int | None = None
-    """A longer document is not tokenized. None in stores of format 5, whose limit followed from the memory."""
+    """Longer documents are not tokenized. None in stores of format 5, whose limit depended on the memory."""
 
     def identity(self) -> dict[str, str]:
-        """The choices that decide the bytes, each under the name that people know it by."""
+        """The choices that decide the bytes, by the name of the option."""
         tokenizer = self.tokenizer
         limit = {} if self.document_bytes is None else {"--max-document-bytes": str(self.document_bytes)}
         return {
@@ -42,7 +42,7 @@ class Job(msgspec.Struct, frozen=True):
         return digest_of(self.identity())
 
     def differences(self, now: Job) -> list[tuple[str, str, str]]:
-        """What differs between this job and another: (name, here, there)."""
+        """The choices that differ: (name, value in this job, value in the other)."""
         return differences(self.identity(), now.identity())
 
 

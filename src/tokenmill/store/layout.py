@@ -46,11 +46,11 @@ _ADVICE = {
     f"{PARTS}/": "Run the same `tokenmill prepare` with --repair: it makes the damaged parts again, and no other.",
     f"{TOKENIZER}/": f"{_PREPARE} it writes the vocabulary again.",
 }
-"""What to do about a damaged file, by the beginning of its name."""
+"""The advice for a damaged file, by the first characters of its name."""
 
 
 def json_bytes(record: Any) -> bytes:
-    """A record as indented JSON."""
+    """Encode a record as indented JSON."""
     return msgspec.json.format(msgspec.json.encode(record), indent=2) + b"\n"
 
 
@@ -61,76 +61,76 @@ def publish_json(folder: Folder, name: str, record: Any) -> None:
 
 
 def hashed_name(name: str, sha256: str) -> str:
-    """The name of a table with its hash in it, so that it can be published beside another version of itself."""
+    """The name of a table that contains its hash, so that two versions can exist side by side."""
     return f"{name.removesuffix('.parquet')}-{sha256[:16]}.parquet"
 
 
 def table_name(folder: Folder, name: str, sha256: str) -> str:
     """The name of a table of a frozen run.
 
-    It holds the table's hash in an object store, which has no lock, and on a disk once the run was frozen again.
+    The name contains the hash in an object store, which has no lock, and on a disk after the run was frozen again.
     """
     hashed = hashed_name(name, sha256)
     return hashed if folder.is_remote or folder.exists(hashed) else name
 
 
 def committed_units(folder: Folder, units: int) -> npt.NDArray[np.bool_]:
-    """Which units have a part, by listing the parts once."""
+    """Which units have a part. Lists the parts once."""
     return numbered_files(folder, PARTS, "arrow", units)
 
 
 def part_sizes(folder: Folder, units: int) -> npt.NDArray[np.int64]:
-    """The size of each unit's part, by listing the parts once; -1 where the part is missing."""
+    """The size of each unit's part, or -1 if it is missing. Lists the parts once."""
     sizes = np.full(units, -1, np.int64)
     for files in folder.numbered_sizes(PARTS, units):
-        found = [(int(match[1]), size) for name, size in files if (match := _PART.fullmatch(name))]
-        numbers, lengths = np.array(found, np.int64).reshape(-1, 2).T
+        matches = [(int(match[1]), size) for name, size in files if (match := _PART.fullmatch(name))]
+        numbers, lengths = np.array(matches, np.int64).reshape(-1, 2).T
         sizes[numbers[numbers < units]] = lengths[numbers < units]
     return sizes
 
 
 def numbered_parts(folder: Folder) -> list[int]:
-    """The numbers of all parts that are there, also of those that the plan does not have."""
+    """The unit numbers of all existing parts, including those that are not in the plan."""
     return sorted(int(match[1]) for name in folder.names(PARTS) if (match := _PART.fullmatch(name)))
 
 
 def numbered_files(folder: Folder, directory: str, ending: str, count: int) -> npt.NDArray[np.bool_]:
-    """Which of so many files are in a directory, where a file is called by its number, by listing it once."""
+    """Which of the files 0 to `count` - 1 exist in a directory of numbered files. Lists the directory once."""
     pattern = re.compile(rf"([0-9]{{8,18}})\.{ending}")
-    there = np.zeros(count, np.bool_)
+    exists = np.zeros(count, np.bool_)
     for names in folder.numbered_names(directory, count):
         numbers = np.array([int(match[1]) for name in names if (match := pattern.fullmatch(name))], np.int64)
-        there[numbers[numbers < count]] = True
-    return there
+        exists[numbers[numbers < count]] = True
+    return exists
 
 
 def withdraw_manifest(folder: Folder) -> None:
-    """Remove the manifest, durably, before a part is made again: from now on the store is incomplete."""
+    """Remove the manifest durably, before a part is replaced. The store is incomplete afterwards."""
     folder.discard(MANIFEST)
     folder.sync_directory(".")
 
 
 def remove_temporaries(folder: Folder) -> None:
-    """Remove what killed writers left behind; call it only while nobody else writes."""
+    """Remove the temporary files of killed writers. The caller holds the lock, so no other process writes."""
     for directory in (".", TOKENIZER, PARTS, QUARANTINE, DRIVERS, RECHECKED):
         folder.remove_temporaries(directory)
 
 
 def remove_stale_temporaries(folder: Folder) -> None:
-    """Remove what killed writers left behind, if nobody writes now."""
+    """Remove the temporary files of killed writers, unless another process holds the lock."""
     with contextlib.suppress(UsageError), folder.lock(LOCK):
         remove_temporaries(folder)
 
 
 def damaged(folder: Folder, name: str, reason: str) -> CorruptStore:
-    """The error for a file that does not hold what it should, with the command that makes it again."""
+    """The error for a damaged file, with the command that repairs it."""
     return CorruptStore(f"{folder.path(name)} is damaged", f"reason       {reason}", *_advice(name))
 
 
 def lost(folder: Folder, name: str) -> CorruptStore:
-    """The error for a file that should be there, with the command that makes it again."""
+    """The error for a missing file, with the command that repairs it."""
     return CorruptStore(f"{folder.path(name)} is missing", *_advice(name))
 
 
 def _advice(name: str) -> list[str]:
-    return [advice for beginning, advice in _ADVICE.items() if name.startswith(beginning)]
+    return [advice for prefix, advice in _ADVICE.items() if name.startswith(prefix)]

@@ -1,4 +1,4 @@
-"""Open parts of a complete store, each compared with the manifest's checksum of it."""
+"""Open parts of a complete store, and compare each with its checksum in the manifest."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 
 def store_digest(manifest: pa.Table) -> str:
-    """What identifies the content of a store: the hash of the checksums of its parts."""
+    """The identity of a store's content: the hash of the checksums of its parts."""
     return hashlib.sha256("".join(manifest["sha256"].to_pylist()).encode()).hexdigest()
 
 
 @functools.lru_cache(maxsize=1)
 def _checksums(directory: str, store: str) -> pa.ChunkedArray:
-    """The checksums of the parts, in order, of the store with this digest: so the cache cannot hold another store's."""
+    """The checksums of the parts, in order. The digest is part of the cache key, so a changed store is read again."""
     folder = folder_at(directory)
     checksums = tables.read_checksums(folder, require_run(folder))
     if store_digest(checksums) != store:
@@ -45,13 +45,13 @@ class ListedParts:
 
     @classmethod
     def of(cls, folder: Folder, run: Run, manifest: pa.Table) -> ListedParts:
-        """The parts of a store whose manifest was read."""
+        """The parts that a manifest lists."""
         return cls(folder.root, store_digest(manifest), run.job.tokenizer.dtype, run.sources)
 
     def open(self, unit: int, *, content_too: bool) -> tuple[PartSummary, PartContent]:
-        """The part that the manifest lists for a unit; a CorruptStore if it is another one.
+        """Open the part of a unit. Raises CorruptStore if it is not the part that the manifest lists.
 
-        With `content_too` its columns are hashed as well.
+        With `content_too` the columns are hashed and compared, too.
         """
         folder = folder_at(self.directory)
         summary, content = open_part(folder, unit)

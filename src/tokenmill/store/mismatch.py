@@ -21,19 +21,19 @@ if TYPE_CHECKING:
 
 
 class MismatchRecord(msgspec.Struct, frozen=True):
-    """An audit that the fast engine failed in this store: `message` names the document."""
+    """An audit that the fast engine failed in this store. `message` names the document."""
 
     engine: str
     message: str
 
 
 def publish_mismatch(folder: Folder, mismatch: MismatchRecord) -> None:
-    """Record that the fast engine was wrong in this store; the first record stays."""
+    """Record that the fast engine failed an audit. An earlier record is kept."""
     folder.publish_new(MISMATCH, json_bytes(mismatch))
 
 
 def read_mismatch(folder: Folder) -> MismatchRecord | None:
-    """The audit that failed in this store, or None."""
+    """Read the record of the failed audit; None if no audit failed."""
     if not folder.exists(MISMATCH):
         return None
     try:
@@ -43,7 +43,7 @@ def read_mismatch(folder: Folder) -> MismatchRecord | None:
 
 
 def is_suspect(folder: Folder, run: Run) -> bool:
-    """Whether the fast engine failed an audit in this store, and some part is not confirmed by the reference yet."""
+    """Whether the fast engine failed an audit and the reference engine has not confirmed every part."""
     return folder.exists(MISMATCH) and not bool(rechecked_units(folder, run.units).all())
 
 
@@ -59,7 +59,7 @@ def refuse_suspect(folder: Folder, run: Run) -> None:
 
 
 def rechecked_name(unit: int) -> str:
-    """The file whose existence means that the part of a unit was made, or confirmed, by the reference engine."""
+    """The mark of a unit whose part the reference engine made or confirmed."""
     return f"{RECHECKED}/{unit:08d}.ok"
 
 

@@ -1,7 +1,7 @@
 """A part: the committed tokens of one unit, as one Arrow IPC file with one record batch.
 
-The file carries its own counts and checksum in the schema's metadata, and neither a time stamp nor a host name, so the
-same unit gives the same bytes anywhere.
+The schema's metadata holds the counts and checksums. The file has no time stamp and no host name, so the same unit
+gives the same bytes on every machine.
 """
 
 from __future__ import annotations
@@ -26,26 +26,28 @@ if TYPE_CHECKING:
     from tokenmill.store.job import Job
 
 FORMAT = "2"
-"""2 since a part names its slice, hashes its text, and has an XXH3 beside the SHA-256. Format 1 can still be read."""
+"""Format 2 added the slice, the hash of the text, and the XXH3. Format 1 can still be read."""
 
 NULL = "null"
-"""Why a row is skipped that has no text. Rows that are skipped for any other reason are in quarantine."""
+"""The reason for skipping a row without text. Rows skipped for other reasons are in quarantine."""
 
 ARROW_END = b"ARROW1"
-"""What an Arrow IPC file ends with."""
+"""The last bytes of an Arrow IPC file."""
 
 HEADER_BYTES = 8 << 10
-"""Enough of a file's start to hold the schema of nearly every part; longer ones are read again, whole."""
+"""The bytes read for a part's schema. If the schema is longer, the whole file is read."""
 
 OFFSETS_PER_BATCH = 1 << 20
+"""A sparse file can have more offsets than fit in memory, so they are checked in batches."""
+
 MAX_INT64 = (1 << 63) - 1
-"""What a count can be in the manifest."""
+"""The maximum of a count in the manifest."""
 
 TokenArray = npt.NDArray[np.unsignedinteger[Any]]
 
 
 class SkippedRow(msgspec.Struct, frozen=True, array_like=True):
-    """Rows [first, last] of a source that are not documents of the store, and why."""
+    """Rows in [first, last] of a source that are not documents of the store, and the reason."""
 
     source: int
     first: int
@@ -55,11 +57,11 @@ class SkippedRow(msgspec.Struct, frozen=True, array_like=True):
 
 
 class PartSummary(msgspec.Struct, frozen=True):
-    """What a part states about itself: one row of the manifest.
+    """The metadata of a part, from which its row of the manifest is made.
 
     `slice` is the digest of the slice of the sources that the part was made from. `text` is the hash of the documents'
-    text, so that a part can be compared with its sources without an engine. `xxh3` is the hash of the columns, for
-    readers that check a part at the speed of memory.
+    text; with it a part is compared with its sources without an engine. `xxh3` is the hash of the columns, for fast
+    checks.
     """
 
     unit: int
@@ -75,12 +77,12 @@ class PartSummary(msgspec.Struct, frozen=True):
 
     @property
     def skipped_rows(self) -> int:
-        """How many rows of the unit's sources are not in the part."""
+        """The number of rows of the unit that are not in the part."""
         return sum(skipped.rows for skipped in self.skipped) if self.skipped else 0
 
     @property
     def quarantined_rows(self) -> int:
-        """How many of them are not there because they could not be."""
+        """The number of skipped rows that are in quarantine."""
         return sum(skipped.rows for skipped in self.skipped if skipped.reason != NULL) if self.skipped else 0
 
 
@@ -98,12 +100,12 @@ class PartContent:
         return self.tokens[self.offsets[position] : self.offsets[position + 1]]
 
     def slice(self, start: int, stop: int) -> PartContent:
-        """Some of the documents, without a copy of their tokens."""
+        """Documents [start, stop), without a copy of their tokens."""
         return PartContent(self.tokens, self.offsets[start : stop + 1], self.source[start:stop], self.row[start:stop])
 
 
 class TextHash:
-    """The hash of the text of documents, and of where one ends and the next begins, however they come in batches."""
+    """The hash of the text and the boundaries of documents. It does not depend on how they are batched."""
 
     def __init__(self) -> None:
         self._text, self._lengths = xxhash.xxh3_128(), xxhash.xxh3_128()
@@ -124,7 +126,7 @@ def _columns(content: PartContent) -> list[memoryview]:
 
 
 def checksum(content: PartContent, summary: PartSummary) -> str:
-    """SHA-256 over the values of the columns, in order, then the summary in JSON with its hash left empty."""
+    """SHA-256 of the values of the columns, in order, and the summary in JSON with an empty `sha256`."""
     digest = hashlib.sha256()
     for column in _columns(content):
         digest.update(column)
@@ -133,7 +135,7 @@ def checksum(content: PartContent, summary: PartSummary) -> str:
 
 
 def fast_checksum(content: PartContent) -> str:
-    """XXH3 over the values of the columns, in order."""
+    """XXH3 of the values of the columns, in order."""
     digest = xxhash.xxh3_128()
     for column in _columns(content):
         digest.update(column)
@@ -141,7 +143,7 @@ def fast_checksum(content: PartContent) -> str:
 
 
 def _hashed(summary: PartSummary) -> bytes:
-    """The summary as it enters the checksum. A part of format 1 has none of the fields after `skipped`."""
+    """The summary as it enters the checksum. Parts of format 1 do not have the fields after `skipped`."""
     empty = msgspec.structs.replace(summary, sha256="")
     if summary.xxh3:
         return msgspec.json.encode(empty)
@@ -161,27 +163,27 @@ def with_checksum(summary: PartSummary, content: PartContent) -> PartSummary:
 
 
 def write_part(folder: Folder, summary: PartSummary, content: PartContent) -> PartSummary:
-    """Publish a part, its checksum filled in."""
+    """Publish a part; returns its summary with both checksums."""
     summary = with_checksum(summary, content)
     publish_part(folder, summary, content)
     return summary
 
 
 def publish_part(folder: Folder, summary: PartSummary, content: PartContent) -> None:
-    """Publish a part; once it exists, its unit is committed, and nobody writes it again: Overtaken is raised."""
+    """Publish a part, which commits its unit. Raises AlreadyPublishedError if the part exists."""
     metadata = {"tokenmill.format": FORMAT, "tokenmill.part": msgspec.json.encode(summary)}
     name = part_name(summary.unit)
     if folder.is_remote:
         if not folder.publish_if_absent(name, _in_memory(content, metadata)):
             raise AlreadyPublishedError(name)
         return
-    # A part whose name a loss of power takes away is done again; they are settled together, before the manifest.
+    # No directory fsync here: a part lost in a power cut is tokenized again. All parts are synced before the manifest.
     with folder.publish(name, durable=False, if_absent=True) as file:
         write_columns(file, content, metadata)
 
 
 def _in_memory(content: PartContent, metadata: dict[str, Any]) -> pa.Buffer:
-    """The file of a part; measured first, because a buffer that grows is copied again and again."""
+    """Encode a part. The size is measured first, because a growing buffer is copied repeatedly."""
     measure = pa.MockOutputStream()
     write_columns(measure, content, metadata)
     data = pa.allocate_buffer(measure.size())
@@ -199,7 +201,7 @@ def write_columns(file: BinaryIO | pa.NativeFile, content: PartContent, metadata
 
 
 def read_summary(folder: Folder, unit: int) -> PartSummary:
-    """A part's counts and checksum, from the first bytes of its file."""
+    """Read the counts and checksums of a part, from the first bytes of its file."""
     name = part_name(unit)
     try:
         try:
@@ -215,8 +217,8 @@ def read_summary(folder: Folder, unit: int) -> PartSummary:
         raise _corrupt(folder, unit, "there is no such file") from error
 
 
-def is_cut_off(folder: Folder, unit: int) -> bool:
-    """Whether the file of a part lacks its end. An object is never cut off, so that costs no request."""
+def is_truncated(folder: Folder, unit: int) -> bool:
+    """Whether the file of a part is truncated. Objects are never truncated, so they are not read."""
     if folder.is_remote:
         return False
     name = part_name(unit)
@@ -225,7 +227,7 @@ def is_cut_off(folder: Folder, unit: int) -> bool:
 
 
 def open_part(folder: Folder, unit: int) -> tuple[PartSummary, PartContent]:
-    """A part's columns as views of its memory map, with the counts it states checked against the columns."""
+    """Open a part: its columns are views of the memory map. Compares the stated counts with the columns."""
     try:
         schema, batch = read_batch(folder.buffer(part_name(unit)), *_SCHEMAS)
         summary = _summary(unit, schema)
@@ -241,7 +243,7 @@ def open_part(folder: Folder, unit: int) -> tuple[PartSummary, PartContent]:
 
 
 def check_content(folder: Folder, summary: PartSummary, content: PartContent) -> None:
-    """Compare the columns of a part with its XXH3, or with its SHA-256 where that is all it has."""
+    """Compare the columns of a part with its XXH3, or with its SHA-256 if it has no XXH3 (format 1)."""
     if summary.xxh3:
         actual, expected = fast_checksum(content), summary.xxh3
     else:
@@ -251,7 +253,7 @@ def check_content(folder: Folder, summary: PartSummary, content: PartContent) ->
 
 
 def check_part(folder: Folder, unit: int, job: Job | None = None) -> PartSummary:
-    """Read a part whole and compare it with its checksums, and with the job that should have made it, if it is given.
+    """Read a whole part and compare it with its checksums and, if given, with its job.
 
     The checksums detect corruption, not tampering.
     """
@@ -271,7 +273,7 @@ def check_part(folder: Folder, unit: int, job: Job | None = None) -> PartSummary
 
 
 def check_fits(folder: Folder, unit: int, content: PartContent, dtype: str, sources: int) -> None:
-    """Refuse a part of another token type than its store's, or one that names a source that there is not."""
+    """Refuse a part whose token type is not the store's, or that names an unknown source."""
     _check_type(folder, unit, content, dtype)
     if len(content.source) and int(content.source.max()) >= sources:
         raise _corrupt(folder, unit, f"it names source {content.source.max()}, of {sources}")
@@ -305,21 +307,20 @@ def _content(batch: pa.RecordBatch) -> PartContent:
 
 def _check_shape(summary: PartSummary, content: PartContent) -> None:
     offsets = content.offsets
-    sound = (
+    is_sound = (
         len(offsets) == summary.documents + 1 == len(content.row) + 1 == len(content.source) + 1
         and int(offsets[0]) == 0
         and int(offsets[-1]) == summary.tokens == len(content.tokens)
-        and _rise(offsets)
+        and _is_ascending(offsets)
     )
-    if not sound:
+    if not is_sound:
         raise MalformedDataError("its columns do not have the lengths it states")
 
 
-def _rise(offsets: npt.NDArray[np.int64]) -> bool:
-    """Whether they never step back; some at a time, because a file with holes has more of them than there is memory."""
+def _is_ascending(offsets: npt.NDArray[np.int64]) -> bool:
     starts = range(0, len(offsets) - 1, OFFSETS_PER_BATCH)
-    pieces = (offsets[start : start + OFFSETS_PER_BATCH + 1] for start in starts)
-    return all(bool((piece[1:] >= piece[:-1]).all()) for piece in pieces)
+    batches = (offsets[start : start + OFFSETS_PER_BATCH + 1] for start in starts)
+    return all(bool((batch[1:] >= batch[:-1]).all()) for batch in batches)
 
 
 def _summary(unit: int, schema: pa.Schema) -> PartSummary:

@@ -1,8 +1,8 @@
-"""The quarantine: which rows of the sources could not become documents of the store, and why.
+"""The quarantine: the rows of the sources that could not become documents of the store, with the reason.
 
-A unit's rows are published as `quarantine/NNNNNNNN-HASH.jsonl` before its part is, so that a committed unit always has
-them; the hash is the part's, because two machines may leave out different rows, and only one of their parts counts.
-`quarantine.jsonl` is all of them together, in the order of the units.
+The rows of a unit are published as `quarantine/NNNNNNNN-HASH.jsonl` before its part, so that every committed unit has
+them. HASH is the part's, because two machines can skip different rows, and only one of their parts is committed.
+`quarantine.jsonl` holds the rows of all units, in the order of the units.
 """
 
 from __future__ import annotations
@@ -30,15 +30,14 @@ if TYPE_CHECKING:
     from tokenmill.sources.documents import BadRow, SourceFile
     from tokenmill.storage import Folder
 
-TOGETHER = "quarantine.jsonl"
-PIECES = layout.QUARANTINE
+QUARANTINE_FILE = "quarantine.jsonl"
 PREFETCH_HEADERS = 16
 
 
 class Quarantined(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One row: where it is, why it is here, and the hash of its bytes. Its text, if that was asked for.
+    """One row: its location, the reason, the hash of its bytes, and its text if requested.
 
-    `text` and `base64` hold at most the first 64 KiB; it is `base64` where the bytes are not valid UTF-8.
+    `text` and `base64` hold at most the first 64 KiB. `base64` is used if the bytes are not valid UTF-8.
     """
 
     unit: int
@@ -52,7 +51,7 @@ class Quarantined(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def record(unit: int, file: SourceFile, bad: BadRow, *, with_text: bool) -> Quarantined:
-    """The entry of one row."""
+    """Make the entry of one row."""
     entry = Quarantined(unit, file.path, bad.row, bad.reason, bad.detail, bad.sha256)
     if not with_text:
         return entry
@@ -62,38 +61,38 @@ def record(unit: int, file: SourceFile, bad: BadRow, *, with_text: bool) -> Quar
         return msgspec.structs.replace(entry, base64=bad.raw)
 
 
-def publish_piece(folder: Folder, part: PartSummary, entries: list[Quarantined]) -> None:
-    """Publish the rows that a part leaves out, before it. What belongs to no part is not looked at: see `gather`."""
+def publish_unit_file(folder: Folder, part: PartSummary, entries: list[Quarantined]) -> None:
+    """Publish the quarantined rows of a part, before the part. `gather` ignores files that belong to no part."""
     if not entries:
         return
-    folder.create(PIECES)
-    with folder.publish(_piece(part)) as file:
+    folder.create(layout.QUARANTINE)
+    with folder.publish(_unit_file(part)) as file:
         file.write(msgspec.json.Encoder().encode_lines(entries))
 
 
 def gather(folder: Folder, committed: npt.NDArray[np.bool_]) -> int:
-    """Publish the rows of all committed units in one file; how many units have some: those whose part says so."""
-    units = {int(match[1]) for name in folder.names(PIECES) if (match := _PIECE.fullmatch(name))}
-    there = sorted(unit for unit in units if unit < len(committed) and committed[unit])
-    summaries = prefetch_map(folder, partial(read_summary, folder), there, PREFETCH_HEADERS)
+    """Publish the rows of all committed units in one file; returns the number of units whose parts state such rows."""
+    units = {int(match[1]) for name in folder.names(layout.QUARANTINE) if (match := _FILE.fullmatch(name))}
+    listed = sorted(unit for unit in units if unit < len(committed) and committed[unit])
+    summaries = prefetch_map(folder, partial(read_summary, folder), listed, PREFETCH_HEADERS)
     parts = [summary for summary in summaries if summary.quarantined_rows]
     if not parts:
-        folder.discard(TOGETHER)
+        folder.discard(QUARANTINE_FILE)
         return 0
-    with folder.publish(TOGETHER) as file:
-        for lines in prefetch_map(folder, lambda part: list(folder.lines(_piece(part))), parts):
+    with folder.publish(QUARANTINE_FILE) as file:
+        for lines in prefetch_map(folder, lambda part: list(folder.lines(_unit_file(part))), parts):
             file.writelines(lines)
     return len(parts)
 
 
 def units_to_check(run: Run, manifest: pa.Table) -> list[int]:
-    """The units with rows in quarantine. Stores of format 5 may have records under other names: none of theirs."""
+    """The units with rows in quarantine. Empty for format 5, whose records can have other names."""
     units: list[int] = np.flatnonzero(manifest["quarantined"].to_numpy() > 0).tolist()
     return units if run.format == STORE_FORMAT else []
 
 
 def unrecorded(folder: Folder, units: Iterable[int]) -> list[int]:
-    """The units whose records are lost, or do not name the rows that their parts skip."""
+    """The units whose records are missing or do not name the rows that their parts skip."""
     parts = prefetch_map(folder, partial(read_summary, folder), units, PREFETCH_HEADERS)
     checked = prefetch_map(folder, lambda part: (part.unit, _is_recorded(folder, part)), parts, PREFETCH_HEADERS)
     return [unit for unit, is_recorded in checked if not is_recorded]
@@ -102,48 +101,50 @@ def unrecorded(folder: Folder, units: Iterable[int]) -> list[int]:
 def is_gathered(folder: Folder, units: Iterable[int]) -> bool:
     """Whether `quarantine.jsonl` holds the records of these units, in this order, and nothing else."""
     parts = prefetch_map(folder, partial(read_summary, folder), units, PREFETCH_HEADERS)
-    pieces = prefetch_map(folder, lambda part: list(folder.lines(_piece(part))), parts)
-    expected = itertools.chain.from_iterable(pieces)
-    there = folder.lines(TOGETHER) if folder.exists(TOGETHER) else iter(())
-    return all(one == other for one, other in itertools.zip_longest(expected, there))
+    files = prefetch_map(folder, lambda part: list(folder.lines(_unit_file(part))), parts)
+    expected = itertools.chain.from_iterable(files)
+    actual = folder.lines(QUARANTINE_FILE) if folder.exists(QUARANTINE_FILE) else iter(())
+    return all(one == other for one, other in itertools.zip_longest(expected, actual))
 
 
 def _is_recorded(folder: Folder, part: PartSummary) -> bool:
     """Whether the records of a part name as many rows as it skips, each in a range that it skips for that reason."""
     try:
-        entries = [decode(line, Quarantined) for line in folder.lines(_piece(part))]
+        entries = [decode(line, Quarantined) for line in folder.lines(_unit_file(part))]
     except (MalformedDataError, StoreError):
         return False
-    left = Counter({skipped: skipped.rows for skipped in part.skipped if skipped.reason != NULL})
+    remaining = Counter({skipped: skipped.rows for skipped in part.skipped if skipped.reason != NULL})
     for entry in entries:
-        ranges = [each for each in left if each.first <= entry.row <= each.last and each.reason == entry.reason]
-        home = next((each for each in ranges if left[each]), None)
-        if entry.unit != part.unit or home is None:
+        ranges = [span for span in remaining if span.first <= entry.row <= span.last and span.reason == entry.reason]
+        matching = next((span for span in ranges if remaining[span]), None)
+        if entry.unit != part.unit or matching is None:
             return False
-        left[home] -= 1
-    return not any(left.values())
+        remaining[matching] -= 1
+    return not any(remaining.values())
 
 
 def read(folder: Folder) -> Iterator[Quarantined]:
-    """The rows in quarantine, in the order of the units; none if there is no such file."""
-    if not folder.exists(TOGETHER):
+    """Yield the rows of `quarantine.jsonl`, in the order of the units; nothing if the file does not exist."""
+    if not folder.exists(QUARANTINE_FILE):
         return
-    for number, line in enumerate(folder.lines(TOGETHER), 1):
+    for number, line in enumerate(folder.lines(QUARANTINE_FILE), 1):
         try:
             yield decode(line, Quarantined)
         except MalformedDataError as damage:
             reason = f"reason       {damage}"
             advice = "Run the same `tokenmill prepare` again: it writes the file again."
-            raise CorruptStore(f"line {number} of {folder.path(TOGETHER)} is damaged", reason, advice) from damage
+            raise CorruptStore(
+                f"line {number} of {folder.path(QUARANTINE_FILE)} is damaged", reason, advice
+            ) from damage
 
 
 def reasons(folder: Folder) -> Counter[str]:
-    """How many rows are in quarantine, for each reason."""
+    """The number of quarantined rows, by reason."""
     return Counter(entry.reason for entry in read(folder))
 
 
-_PIECE = re.compile(r"([0-9]{8,18})-[0-9a-f]{16}\.jsonl")
+_FILE = re.compile(r"([0-9]{8,18})-[0-9a-f]{16}\.jsonl")
 
 
-def _piece(part: PartSummary) -> str:
-    return f"{PIECES}/{part.unit:08d}-{part.sha256[:16]}.jsonl"
+def _unit_file(part: PartSummary) -> str:
+    return f"{layout.QUARANTINE}/{part.unit:08d}-{part.sha256[:16]}.jsonl"

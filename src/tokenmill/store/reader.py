@@ -1,4 +1,4 @@
-"""The store as a reader sees it: documents and tokens by position, zero-copy from the memory-mapped parts."""
+"""Read a complete store: documents and tokens by position, without copies, from memory-mapped parts."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from tokenmill.store.part import PartContent, SkippedRow, TokenArray, check_fits
 from tokenmill.store.run import read_vocabulary, require_run
 
 OPEN_PARTS = 64
+"""The maximum number of parts that are open at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +33,7 @@ class Document:
 
 
 class Store:
-    """A complete token store. `store[i]` is document i, `store.tokens(a, b)` any stretch of the token stream."""
+    """A complete token store. `store[i]` is document i; `store.tokens(a, b)` is a range of the token stream."""
 
     def __init__(self, directory: str) -> None:
         self._folder = folder_at(directory)
@@ -44,7 +45,7 @@ class Store:
 
     @property
     def directory(self) -> str:
-        """Where the store is."""
+        """The directory of the store."""
         return self._folder.root
 
     @property
@@ -59,67 +60,67 @@ class Store:
 
     @property
     def token_count(self) -> int:
-        """How many tokens the store holds, begin and end tokens included."""
+        """The number of tokens in the store, including begin and end tokens."""
         return int(self._token_ends[-1]) if len(self._token_ends) else 0
 
     def __len__(self) -> int:
         return int(self._document_ends[-1]) if len(self._document_ends) else 0
 
     def __getitem__(self, position: int) -> TokenArray:
-        part, place = self._find(position)
-        return self._part(part).document(place)
+        part, index = self._find(position)
+        return self._part(part).document(index)
 
     def __iter__(self) -> Iterator[TokenArray]:
         for content in self.parts():
-            for place in range(len(content.row)):
-                yield content.document(place)
+            for index in range(len(content.row)):
+                yield content.document(index)
 
     def __repr__(self) -> str:
         return f"<Store {self.directory}: {len(self):,} documents, {self.token_count:,} tokens ({self.dtype})>"
 
     def document(self, position: int) -> Document:
-        """Document number `position`, with where it comes from."""
-        part, place = self._find(position)
+        """Document number `position`, with its source and row."""
+        part, index = self._find(position)
         content = self._part(part)
-        path, kind = (self.sources[name][int(content.source[place])].as_py() for name in ("path", "kind"))
-        return Document(content.document(place), path, int(content.row[place]), kind)
+        path, kind = (self.sources[name][int(content.source[index])].as_py() for name in ("path", "kind"))
+        return Document(content.document(index), path, int(content.row[index]), kind)
 
     def at(self, token: int) -> tuple[int, int]:
-        """The document that a token of the whole stream is in, and which of its tokens it is."""
+        """The document that holds a token of the whole stream, and the index of the token in that document."""
         if not 0 <= token < self.token_count:
             raise IndexError(f"token {token} of a store of {self.token_count}")
         part = int(np.searchsorted(self._token_ends, token, side="right"))
         offsets = self._part(part).offsets
         token -= self._tokens_before(part)
-        place = int(np.searchsorted(offsets, token, side="right")) - 1
-        return self._documents_before(part) + place, token - int(offsets[place])
+        index = int(np.searchsorted(offsets, token, side="right")) - 1
+        return self._documents_before(part) + index, token - int(offsets[index])
 
     def start_of(self, position: int) -> int:
-        """The token of the whole stream that document number `position` starts with."""
-        part, place = self._find(position)
-        return self._tokens_before(part) + int(self._part(part).offsets[place])
+        """The position in the token stream of the first token of document number `position`."""
+        part, index = self._find(position)
+        return self._tokens_before(part) + int(self._part(part).offsets[index])
 
     def find(self, source: int, row: int) -> int | None:
-        """The number of the document that is this row of the source with this number; None if there is none.
+        """The number of the document from this row of this source (by number); None if the store has no such document.
 
-        The plan tells which part would hold it, and only that is opened.
+        Only the part that the plan assigns to the row is opened.
         """
         part = self._part_of(source, row) if 0 <= row < 1 << 64 else None
         if part is None:
             return None
         content = self._part(part)
         low, high = np.searchsorted(content.source, [source, source + 1]).tolist()
-        place = low + int(np.searchsorted(content.row[low:high], np.uint64(row)))
-        return self._documents_before(part) + place if place < high and int(content.row[place]) == row else None
+        index = low + int(np.searchsorted(content.row[low:high], np.uint64(row)))
+        return self._documents_before(part) + index if index < high and int(content.row[index]) == row else None
 
     def why_not(self, source: int, row: int) -> str:
-        """Why a row of a source is not in the store, as far as its part tells."""
+        """The reason why a row of a source is not in the store, as recorded in its part."""
         part = self._part_of(source, row)
         if part is None:
             limit = self.job.limit_units
             return "no unit has it" + (f": the run is of the first {limit:,} (--limit-units)" if limit else "")
-        skipped = [each for each in read_summary(self._folder, part).skipped if each.source == source]
-        return next((each.reason for each in skipped if each.first <= row <= each.last), "no document starts there")
+        ranges = [skipped for skipped in read_summary(self._folder, part).skipped if skipped.source == source]
+        return next((rows.reason for rows in ranges if rows.first <= row <= rows.last), "no document starts there")
 
     def tokens(self, start: int, stop: int) -> TokenArray:
         """Tokens [start, stop) of the whole stream: a view if they are in one part, else a copy."""
@@ -128,11 +129,11 @@ class Store:
             return np.empty(0, self.dtype)
         first = int(np.searchsorted(self._token_ends, start, side="right"))
         last = int(np.searchsorted(self._token_ends, stop - 1, side="right"))
-        pieces = [self._stretch(part, start, stop) for part in range(first, last + 1)]
-        return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+        arrays = [self._tokens_of(part, start, stop) for part in range(first, last + 1)]
+        return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
 
     def parts(self) -> Iterator[PartContent]:
-        """The parts in order, each with its columns as views of the memory map."""
+        """Yield the parts in order. Their columns are views of the memory map."""
         for part in range(len(self.manifest)):
             yield self._part(part)
 
@@ -142,7 +143,7 @@ class Store:
         return tables.read_sources(self._folder, self.run)
 
     def skipped(self) -> Iterator[SkippedRow]:
-        """The rows of the sources that are not in the store, part by part."""
+        """Yield the rows of the sources that are not in the store, part by part."""
         units = self.manifest["unit"].to_numpy()[self.manifest["skipped"].to_numpy() > 0]
         for unit in units:
             for skipped in read_summary(self._folder, int(unit)).skipped:
@@ -171,14 +172,14 @@ class Store:
         return part, position - self._documents_before(part)
 
     def _part_of(self, source: int, row: int) -> int | None:
-        """The part of the slice of the source that the row is in: the only one with the source, or told by the plan."""
+        """The part that holds a row of a source: the only part of the source, or the part that the plan assigns."""
         first, sources, stop, rows = (self._plan[name] for name in ("source", "sources", "stop", "rows"))
         starts = first.to_numpy().astype(np.int64)
         low = int(np.searchsorted(starts + sources.to_numpy(), source, side="right"))
         high = int(np.searchsorted(starts, source, side="right"))
-        if high - low < 2:  # a compressed file is one slice, too, and its rows are not counted in bytes of the file
+        if high - low < 2:  # also a compressed file, whose rows are not byte positions in the file
             return low if low < high else None
-        counted = rows.slice(low, high - low)  # where rows are not counted, a row is the byte that it starts at
+        counted = rows.slice(low, high - low)  # if rows are not counted, a row is its start byte
         ends = np.cumsum(counted.to_numpy()) if not counted.null_count else stop.slice(low, high - low).to_numpy()
         part = low + int(np.searchsorted(ends, row, side="right"))
         return part if part < high else None
@@ -195,6 +196,6 @@ class Store:
     def _tokens_before(self, part: int) -> int:
         return int(self._token_ends[part - 1]) if part else 0
 
-    def _stretch(self, part: int, start: int, stop: int) -> TokenArray:
+    def _tokens_of(self, part: int, start: int, stop: int) -> TokenArray:
         before = self._tokens_before(part)
         return self._part(part).tokens[max(start - before, 0) : stop - before]

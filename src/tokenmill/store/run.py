@@ -19,18 +19,18 @@ if TYPE_CHECKING:
     from tokenmill.tokenizers.spec import TokenizerSpec
 
 STORE_FORMAT = 6
-"""2 since sources have an identity, 3 since the manifest counts rows in quarantine, 4 since the plan keeps footers, 5
-since it keeps only the numbers of them that differ, 6 since parts name their slices and the job limits documents."""
+"""The format that is written. 2 added the identity of sources, 3 the quarantined rows in the manifest, 4 footers in the
+plan. 5 reduced footers to the numbers that differ. 6 added slices to parts and a document limit to the job."""
 
 OLDEST_STORE_FORMAT = 5
 """The oldest format that can be read, exported and verified. Only a run of STORE_FORMAT can be continued."""
 
-_ENDINGS = {"tiktoken": "tiktoken", "huggingface": "json"}
-"""What the vocabulary of each kind of tokenizer is called after its hash."""
+_EXTENSIONS = {"tiktoken": "tiktoken", "huggingface": "json"}
+"""The file extension of the vocabulary, by the kind of the tokenizer."""
 
 
 class Run(msgspec.Struct, frozen=True):
-    """The frozen run: the job, what it was started with, and the hashes of the files beside it."""
+    """The frozen run: the job, totals, the checksums of plan and sources, and the engine and versions at the start."""
 
     job: Job
     units: int
@@ -51,11 +51,11 @@ class _Format(msgspec.Struct):
 
 
 def read_run(folder: Folder, *, with_tables: bool = True) -> Run | None:
-    """The frozen run of a directory, or None if there is none yet.
+    """Read and check the frozen run of a directory; None if the directory has no run.
 
     Args:
         folder: The directory.
-        with_tables: Whether to check that the plan and the sources are there, and have as many rows as the run states.
+        with_tables: Whether to check that the plan and the sources exist and have as many rows as the run states.
     """
     if not folder.exists(RUN):
         return None
@@ -76,7 +76,7 @@ def read_run(folder: Folder, *, with_tables: bool = True) -> Run | None:
 
 
 def require_run(folder: Folder) -> Run:
-    """The frozen run of a directory that should have one."""
+    """Read the frozen run of a directory. Raises StoreError if the directory has no run."""
     run = read_run(folder)
     if run is None:
         raise StoreError(
@@ -87,7 +87,7 @@ def require_run(folder: Folder) -> Run:
 
 
 def read_vocabulary(folder: Folder, tokenizer: TokenizerSpec) -> bytes:
-    """The vocabulary of a run, which is what its hash says, byte for byte."""
+    """Read the vocabulary of a run and compare it with its SHA-256."""
     name = f"{TOKENIZER}/{tokenizer.file}"
     try:
         content = folder.read(name)
@@ -108,14 +108,14 @@ def _check_counts(run: Run) -> None:
 
 
 def _check_tokenizer(job: Job) -> None:
-    """Refuse a tokenizer whose file is not named by its hash, or that no vocabulary can be."""
+    """Refuse an unknown kind, an impossible size, a file not named by its hash, or a token outside the vocabulary."""
     tokenizer = job.tokenizer
-    if tokenizer.kind not in _ENDINGS or not 0 < tokenizer.vocabulary_size <= 1 << 32:
+    if tokenizer.kind not in _EXTENSIONS or not 0 < tokenizer.vocabulary_size <= 1 << 32:
         raise MalformedDataError(
             f"there is no vocabulary of {tokenizer.vocabulary_size} ids and of kind {tokenizer.kind[:20]!r}"
         )
-    named = f"{tokenizer.sha256}.{_ENDINGS[tokenizer.kind]}"
-    if not re.fullmatch("[0-9a-f]{64}", tokenizer.sha256) or tokenizer.file != named:
+    expected = f"{tokenizer.sha256}.{_EXTENSIONS[tokenizer.kind]}"
+    if not re.fullmatch("[0-9a-f]{64}", tokenizer.sha256) or tokenizer.file != expected:
         raise MalformedDataError(f"the vocabulary has the name {tokenizer.file[:100]!r}")
     tokens = [*tokenizer.special_tokens.values(), tokenizer.end_of_text, job.begin, job.end]
     if any(token is not None and not 0 <= token < tokenizer.vocabulary_size for token in tokens):

@@ -68,7 +68,7 @@ class RunWatcher:
         is_complete = self._is_complete(has_drivers=bool(alive))
         holder = self.folder.lock_holder(layout.LOCK)
         if holder is None and not self.folder.is_remote:
-            alive = [beat for beat in alive if beat.of]  # only ranks work on a disk without an exclusive lock
+            alive = [beat for beat in alive if beat.of]  # on a disk, only ranks work without an exclusive lock
         active = [] if is_complete else alive
         units_done, planned_bytes_done = self._committed(active)
         self._is_first_read = False

@@ -26,23 +26,27 @@ if TYPE_CHECKING:
     from tokenmill.store.run import Run
 
 FOOTER_BYTES = 1 << 20
-"""More than the footer of any of our tables has."""
+"""The bytes read from the end of a table. The footers of plan and sources are smaller."""
 
 DETAIL = "detail"
-"""It is packed by a codec that cannot shrink it much: that of many files alike would look like a bomb to readers."""
+"""The column of packed footers. It is compressed with snappy: similar footers would compress so well with zstd that
+the reader would refuse the table as a decompression bomb."""
 
 PLAN_GROUP_UNITS = 1 << 15
-"""How many units are read at a time: what has been read of them is in memory twice for a moment."""
+"""Units per row group. While a row group is read, it is in memory twice."""
 
 PLAN_SCHEMA = pa.schema(
     [
         ("source", pa.uint32()),  # the first source of the unit
-        ("sources", pa.uint32()),  # how many sources follow each other in it
-        ("start", pa.int64()),  # the slice, if the unit is a slice of one source; null if it is whole sources
+        ("sources", pa.uint32()),  # the number of consecutive sources in it
+        ("start", pa.int64()),  # the slice of a single source; null if the unit consists of whole sources
         ("stop", pa.int64()),
-        ("text_bytes", pa.int64()),  # as near as can be told without reading
-        ("rows", pa.int64()),  # null where only reading tells
-        (DETAIL, pa.large_binary()),  # what reading the slice needs of the file's footer, so that it is read once
+        ("text_bytes", pa.int64()),  # an estimate, made without reading the text
+        ("rows", pa.int64()),  # null if the rows cannot be counted without reading
+        (
+            DETAIL,
+            pa.large_binary(),
+        ),  # the part of the file's footer that the slice needs, so that no worker reads it again
     ]
 )
 
@@ -53,7 +57,7 @@ MANIFEST_SCHEMA = pa.schema(
         ("tokens", pa.int64()),
         ("text_bytes", pa.int64()),
         ("skipped", pa.int64()),
-        ("quarantined", pa.int64()),  # of those that are skipped
+        ("quarantined", pa.int64()),  # included in `skipped`
         ("sha256", pa.string()),
         ("xxh3", pa.string()),
         ("bytes", pa.int64()),  # the size of the part's file
@@ -61,7 +65,7 @@ MANIFEST_SCHEMA = pa.schema(
 )
 
 MANIFEST_RUN = b"tokenmill.run"
-"""The key of the manifest's metadata that names the run whose parts the manifest lists (see `manifest_run`)."""
+"""The metadata key under which the manifest names its run (see `manifest_run`)."""
 
 COUNT_COLUMNS = ("documents", "tokens", "text_bytes", "skipped", "quarantined")
 
@@ -82,11 +86,11 @@ _SCHEMAS = {
 }
 
 _OPTIONAL = ("start", "stop", "rows", DETAIL)
-"""The columns that may be null: a unit of whole sources has no slice, and rows are not always known."""
+"""The columns that may be null."""
 
 
 def table_bytes(table: pa.Table) -> bytes:
-    """A table as Parquet."""
+    """Encode a table as Parquet."""
     sink = pa.BufferOutputStream()
     if table.schema.equals(PLAN_SCHEMA):
         names = [name for name in table.column_names if name != DETAIL]
@@ -112,10 +116,14 @@ def read_table(
     schema: pa.Schema | None = None,
     wanted: Collection[str] | None = None,
 ) -> pa.Table:
-    """Read a table that `publish_table` wrote, checked against its hash where one is known.
+    """Read and check a table that `publish_table` wrote.
 
-    Its columns are those of the schema, if there is one, by default the one that a table of this name has in a store;
-    if only some of them are `wanted`, the others are not read.
+    Args:
+        folder: The directory.
+        name: The name of the file.
+        sha256: The expected hash, if the run states one.
+        schema: The expected schema; by default the schema of the table with this name.
+        wanted: The columns to read; by default all.
     """
     try:
         data = folder.buffer(name)
@@ -132,29 +140,29 @@ def read_table(
 
 
 def read_plan(folder: Folder, run: Run) -> pa.Table:
-    """The plan of a run, whose units are slices of sources that there are."""
+    """Read the plan of a run. Refuses units with unknown sources or invalid sizes."""
     plan = read_table(folder, table_name(folder, PLAN, run.plan_sha256), run.plan_sha256, PLAN_SCHEMA)
     source, sources = (plan[name].to_numpy().astype(np.int64) for name in ("source", "sources"))
     slices = [plan[name].fill_null(0).to_numpy() for name in ("start", "stop", "text_bytes", "rows")]
     if bool((source + sources > run.sources).any()) or bool((sources < 1).any()):
         raise damaged(folder, PLAN, f"a unit is not of the {run.sources} sources")
-    if any(bool((column < 0).any()) for column in slices) or _too_many(plan["text_bytes"]):
+    if any(bool((column < 0).any()) for column in slices) or _is_impossible(plan["text_bytes"]):
         raise damaged(folder, PLAN, "a unit has an invalid size")
     return plan
 
 
 def read_planned_bytes(folder: Folder, run: Run) -> npt.NDArray[np.int64]:
-    """How much text each unit has, by the plan, of which nothing else is read."""
+    """Read only the planned text bytes of each unit."""
     name = table_name(folder, PLAN, run.plan_sha256)
     column = read_table(folder, name, run.plan_sha256, PLAN_SCHEMA, ["text_bytes"])["text_bytes"]
-    if _too_many(column):
+    if _is_impossible(column):
         raise damaged(folder, PLAN, "a unit has an invalid size")
     planned: npt.NDArray[np.int64] = column.to_numpy()
     return planned
 
 
 def read_sources(folder: Folder, run: Run) -> pa.Table:
-    """The sources of a run."""
+    """Read the sources of a run. Refuses unknown kinds."""
     sources = read_table(folder, table_name(folder, SOURCES, run.sources_sha256), run.sources_sha256, _SCHEMAS[SOURCES])
     kinds = set(sources["kind"].unique().to_pylist())
     if not kinds <= set(KINDS):
@@ -163,20 +171,20 @@ def read_sources(folder: Folder, run: Run) -> pa.Table:
 
 
 def check_tables(folder: Folder, run: Run) -> None:
-    """Refuse a run whose plan or sources are lost, or do not have as many rows as the run states."""
+    """Refuse a run whose plan or sources are missing or do not have as many rows as the run states."""
     _check_rows(folder, table_name(folder, PLAN, run.plan_sha256), run.units)
     _check_rows(folder, table_name(folder, SOURCES, run.sources_sha256), run.sources)
 
 
 def _check_rows(folder: Folder, name: str, expected: int) -> None:
-    """Compare a count of `run.json` with the table it counts, before anything is made of that size."""
+    """Compare a count of `run.json` with its table, before memory of that size is allocated."""
     try:
         size = folder.size(name)
     except StoreError:
         if folder.exists(name):
             raise
         raise lost(folder, name) from None
-    tail = min(size, FOOTER_BYTES)  # a plan may take hundreds of megabytes, and a network may be in between
+    tail = min(size, FOOTER_BYTES)  # a plan can have hundreds of megabytes, and the store can be remote
     try:
         rows = count_rows(pa.py_buffer(folder.read_at(name, size - tail, tail)), size)
     except MalformedDataError as damage:
@@ -190,17 +198,17 @@ class ForeignManifest(CorruptStore):
 
 
 def manifest_run(run: Run) -> bytes:
-    """What a manifest states about its run: the job, and the checksums of the plan and of the sources."""
+    """The identity of a run in its manifest: the job's digest, and the checksums of plan and sources."""
     return canonical({"job": run.job.digest(), "plan": run.plan_sha256, "sources": run.sources_sha256})
 
 
 def publish_manifest(folder: Folder, run: Run, manifest: pa.Table) -> None:
-    """Publish the manifest of this run: from now on the store is complete."""
+    """Publish the manifest of this run. The store is complete afterwards."""
     publish_table(folder, MANIFEST, manifest.replace_schema_metadata({MANIFEST_RUN: manifest_run(run)}))
 
 
 def require_manifest(folder: Folder, run: Run) -> pa.Table:
-    """The manifest of a store that should be complete."""
+    """Read the manifest. Raises IncompleteStore if it is missing or if parts are suspect."""
     if folder.exists(MANIFEST):
         refuse_suspect(folder, run)
         return read_manifest(folder, run)
@@ -213,27 +221,27 @@ def require_manifest(folder: Folder, run: Run) -> pa.Table:
 
 
 def read_manifest(folder: Folder, run: Run) -> pa.Table:
-    """The manifest, if it belongs to this run, has the units of the plan, and counts that can be added up."""
+    """Read the manifest. Refuses one of another run, with other units than the plan, or with impossible counts."""
     schema = _manifest_schema(run)
     manifest = read_table(folder, MANIFEST, schema=schema)
     _check_manifest_run(folder, run, manifest)
     if not np.array_equal(manifest["unit"].to_numpy(), np.arange(run.units)):
         raise damaged(folder, MANIFEST, f"its units are not the {run.units} of the plan")
     for field in schema:
-        if pa.types.is_integer(field.type) and _too_many(manifest[field.name]):
+        if pa.types.is_integer(field.type) and _is_impossible(manifest[field.name]):
             raise damaged(folder, MANIFEST, f"its column {field.name} has impossible counts")
     return manifest
 
 
 def read_checksums(folder: Folder, run: Run) -> pa.Table:
-    """The checksums of the manifest, of which nothing else is read."""
+    """Read only the checksums of the manifest."""
     checksums = read_table(folder, MANIFEST, schema=_manifest_schema(run), wanted=["sha256"])
     _check_manifest_run(folder, run, checksums)
     return checksums
 
 
 def has_foreign_manifest(folder: Folder, run: Run) -> bool:
-    """Whether a store has a manifest that names another run."""
+    """Whether the store has a manifest that names another run."""
     try:
         if folder.exists(MANIFEST):
             read_checksums(folder, run)
@@ -243,12 +251,12 @@ def has_foreign_manifest(folder: Folder, run: Run) -> bool:
 
 
 def manifest_row(s: PartSummary) -> tuple[int | str, ...]:
-    """The row of a part in the manifest, without the size of its file."""
+    """The manifest row of a part, without the size of its file."""
     return s.unit, s.documents, s.tokens, s.text_bytes, s.skipped_rows, s.quarantined_rows, s.sha256, s.xxh3
 
 
 def manifest_columns(rows: Sequence[tuple[int | str, ...]]) -> pa.Table:
-    """Some rows of the manifest, without the sizes of the files."""
+    """A table of manifest rows, without the sizes of the files."""
     schema = MANIFEST_SCHEMA.remove(len(MANIFEST_SCHEMA) - 1)
     columns = list(zip(*rows, strict=True)) if rows else [()] * len(schema)
     arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
@@ -256,7 +264,7 @@ def manifest_columns(rows: Sequence[tuple[int | str, ...]]) -> pa.Table:
 
 
 def is_listed(manifest: pa.Table, summary: PartSummary) -> bool:
-    """Whether the manifest's row of this unit describes this very part."""
+    """Whether the manifest row of this unit describes this part."""
     row = manifest_columns([manifest_row(summary)])
     names = [name for name in row.column_names if name in manifest.column_names]
     return bool(manifest.slice(summary.unit, 1).select(names).equals(row.select(names)))
@@ -276,7 +284,7 @@ def _check_manifest_run(folder: Folder, run: Run, manifest: pa.Table) -> None:
     raise ForeignManifest(*damaged(folder, MANIFEST, f"it belongs to another run than {RUN}").args)
 
 
-def _too_many(column: pa.ChunkedArray) -> bool:
-    """Whether counts are negative, or their sum is none that 63 bits hold."""
+def _is_impossible(column: pa.ChunkedArray) -> bool:
+    """Whether a count is negative or the sum is 2**62 or more."""
     counts = column.to_numpy()
     return bool((counts < 0).any()) or float(counts.sum(dtype=np.float64)) >= 2.0**62

@@ -65,7 +65,7 @@ def make_base(base: Path, vocabulary: Path) -> None:
     _, content = part.open_part(folder_at(str(base / "store")), 0)
     sorted_runs.publish_sorted_run(folder, 0, content, np.zeros(len(content.row), np.int64), 2)
     row = quarantine.Quarantined(0, sources[0], 7, "utf-8", "byte 3", "0" * 64, "text", b"\xff")
-    (base / "store" / quarantine.TOGETHER).write_bytes(msgspec.json.Encoder().encode_lines([row, row]))
+    (base / "store" / quarantine.QUARANTINE_FILE).write_bytes(msgspec.json.Encoder().encode_lines([row, row]))
     next((base / "store/drivers").iterdir()).rename(base / "store/drivers/one.json")
     _shorten(vocabulary, base)
     shutil.copytree(base / "store", base / "sound")
@@ -245,7 +245,7 @@ TARGETS: dict[str, Target] = {
     "run": Target("store/run.json", "json", _read_store),
     "run-unfinished": Target("store/run.json", "json", _read_unfinished),
     "pulse": Target("store/drivers/one.json", "json", _read_pulse),
-    "quarantine": Target(f"store/{quarantine.TOGETHER}", "json", _read_quarantine),
+    "quarantine": Target(f"store/{quarantine.QUARANTINE_FILE}", "json", _read_quarantine),
     "export-job": Target("store/nanogpt/.tokenmill/export.json", "json", _read_export_job),
     "export-plan": Target("store/nanogpt/.tokenmill/plan.parquet", "parquet", _read_export_plan),
     "export-record": Target("store/nanogpt/.tokenmill/shards/00000000.arrow", "arrow", _read_record),
