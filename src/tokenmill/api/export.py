@@ -88,7 +88,7 @@ class ExportLimits:
     force: bool = False
 
 
-def export_store(  # noqa: PLR0913, PLR0917 - what, where to, how, by whom
+def export_store(  # noqa: PLR0913, PLR0917 - store, target, request, limits, reporter, workers
     directory: str,
     out: str | None,
     request: ExportRequest,

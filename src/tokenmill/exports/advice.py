@@ -1,4 +1,4 @@
-"""What an export tells its user: notices about results that may surprise, and how the trainer finds the files."""
+"""What an export reports to its user: notices about surprising results, and how to point the trainer at the files."""
 
 from __future__ import annotations
 

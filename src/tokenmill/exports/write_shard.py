@@ -68,7 +68,7 @@ class ExportContext:
 
 @functools.lru_cache(maxsize=1)
 def source_columns(store: str, _sources_sha256: str) -> tuple[pa.Array, npt.NDArray[np.uint64]]:
-    """Read the paths and identities of a store's sources. The hash in the key tells apart stores at the same path."""
+    """Read the paths and identities of a store's sources. The hash is a cache key: the store at a path may change."""
     folder = folder_at(store)
     table = tables.read_sources(folder, require_run(folder))
     return table["path"].combine_chunks(), table["identity"].to_numpy()
