@@ -1,6 +1,6 @@
 """How long `tokenmill locate` takes on a large store, and whether tokens of every format lead back to it.
 
-    python benchmarks/locate.py --directory DIR [--tokens 1010M] [--positions 10000] [--formats nanogpt,llmc,...]
+    python -m benchmarks.locate --directory DIR [--tokens 1010M] [--positions 10000] [--formats nanogpt,llmc,...]
 
 A store of random tokens is made in DIR, exported to each format in turn, shuffled and with a validation split, and
 asked. A query by command is a fresh process: what it takes beyond an import of the same libraries is told apart. Round
@@ -18,9 +18,9 @@ import sys
 import time
 
 import numpy as np
-from synthetic import make_store
 
 import tokenmill
+from benchmarks.synthetic import make_store
 from tokenmill.exports import records
 from tokenmill.exports.formats import FORMATS, find_format
 from tokenmill.exports.job import read_frozen

@@ -20,8 +20,8 @@ Ends with exit code 1 if the large corpus needs more than 1.10 times what the sm
 than the caches may hold, if a run takes more than its budget, or if the tight budget led to no drop, so that nothing
 was tested.
 
-    TOKENMILL_TEST_DATA=DIR python benchmarks/memory.py --json memory.json
-    python benchmarks/memory.py --corpus DIR/corpus --scale 0.02
+    TOKENMILL_TEST_DATA=DIR python -m benchmarks.memory --json memory.json
+    python -m benchmarks.memory --corpus DIR/corpus --scale 0.02
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from engine_ratio import add_corpus_option, build_corpus, freeze_run, read_originals, tokenmill_command
 
+from benchmarks.engine_ratio import add_corpus_option, build_corpus, freeze_run, read_originals, tokenmill_command
 from tokenmill.humanize import parse_size
 from tokenmill.pipeline import plan
 from tokenmill.pipeline.resources import plan_resources

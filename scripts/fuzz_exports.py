@@ -1,6 +1,6 @@
 """Export random stores with random options, and compare every token with a model in plain Python.
 
-    python scripts/fuzz_exports.py [--minutes 5] [--seed N]
+    python -m scripts.fuzz_exports [--minutes 5] [--seed N]
 
 Stores with and without begin and end tokens, of one document, of empty ones, of none; any format, split, shuffle, shard
 size, tail, end token, type and sequence length that is not refused as a usage error; runs, bins, batches and pieces so
@@ -20,8 +20,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
 import tokenmill
 from tests.support.corpora import SMALL_TIKTOKEN, write_parquet

@@ -1,7 +1,7 @@
 """Run `tokenmill prepare` again and again while everything around it fails, and check that nothing is lost or silent.
 
-    python scripts/soak.py --minutes 30 [--seed S] [--keep]
-    python scripts/soak.py --replay RUN SEED
+    python -m scripts.soak --minutes 30 [--seed S] [--keep]
+    python -m scripts.soak --replay RUN SEED
 
 Every run has a seed of its own and is one of five kinds, which take turns:
 
@@ -38,8 +38,6 @@ import tempfile
 import textwrap
 import time
 from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
 from tests.support.soaking import disks, shims
 from tests.support.soaking.changing import Changing

@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import outputs
-from catalogue import Pipeline
-from environments import Environment
-from works import Work, convert
+from benchmarks.peers import outputs
+from benchmarks.peers.catalogue import Pipeline
+from benchmarks.peers.environments import Environment
+from benchmarks.peers.works import Work, convert
 
 HERE = Path(__file__).resolve().parent
 HIDDEN = ("VIRTUAL_ENV", "PYTHONPATH", "PYTHONDONTWRITEBYTECODE")

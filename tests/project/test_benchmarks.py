@@ -17,12 +17,11 @@ MACHINE = {"processor": "a processor", "cores": 2, "memory_bytes": 8e9, "system"
 
 
 @pytest.fixture
-def peers(monkeypatch: pytest.MonkeyPatch):
-    """Imports a module of benchmarks/peers."""
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks" / "peers"))
+def peers():
+    """Imports a module of benchmarks.peers."""
 
     def load(name: str) -> ModuleType:
-        return importlib.import_module(name)
+        return importlib.import_module(f"benchmarks.peers.{name}")
 
     return load
 
