@@ -116,7 +116,9 @@ class Pretend:
 
     def __call__(self, task: UnitTask) -> Committed:
         """What is told of a unit of one document."""
-        return Committed(PartSummary(task.unit, self.digest, 1, 10, task.text_bytes, "0" * 64, slice=task.slice), self.engine)
+        return Committed(
+            PartSummary(task.unit, self.digest, 1, 10, task.text_bytes, "0" * 64, slice=task.slice), self.engine
+        )
 
 
 def run(sources: str, store: str, workers: str, tokenizer: str, on: str) -> dict[str, Any]:
