@@ -50,6 +50,7 @@ from tokenmill.humanize import parse_size
 from tokenmill.pipeline import plan
 from tokenmill.pipeline.resources import plan_resources
 from tokenmill.pipeline.tokenize import Tokenize
+from tokenmill.pipeline.units import WorkerLimits
 from tokenmill.system import machine
 from tokenmill.tokenizers.engines.gigatoken import GigatokenEngine
 from tokenmill.tokenizers.tokenizer import CACHE_BYTES
@@ -297,7 +298,7 @@ def count_drops(files: list[str], tokenizer: str, workers: int, memory: str | No
     GigatokenEngine.clear_cache = counted  # type: ignore[method-assign]
     frozen = freeze_run(files, tokenizer, store)
     means = plan_resources(workers, memory, most_workers=frozen.run.units)
-    tokenize = Tokenize(store, frozen.run.job, frozen.run.engine, means.worker_bytes)
+    tokenize = Tokenize(store, frozen.run.job, frozen.run.engine, WorkerLimits(means.worker_bytes))
     for task in plan.tasks(frozen.plan, frozen.sources, range(0, frozen.run.units, means.workers)):
         tokenize(task)
     return drops
