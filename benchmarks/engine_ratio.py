@@ -49,6 +49,7 @@ import pyarrow.parquet as pq
 
 from tokenmill.executors.local import LocalExecutor
 from tokenmill.pipeline import plan, worker_modules
+from tokenmill.pipeline.commit import Committed
 from tokenmill.pipeline.freeze import FrozenRun, freeze
 from tokenmill.pipeline.request import PrepareOptions, find_sources, make_request, versions
 from tokenmill.pipeline.resources import plan_resources
@@ -479,7 +480,9 @@ def profile_worker(contest: Contest, target_bytes: int) -> dict[str, Any]:
     text_bytes = 0
     started = time.perf_counter()
     for task in plan.tasks(frozen.plan, frozen.sources, range(frozen.run.units)):
-        text_bytes += tokenize(task).summary.text_bytes
+        committed = tokenize(task)
+        assert isinstance(committed, Committed)  # a store on disk is written at once
+        text_bytes += committed.summary.text_bytes
         if text_bytes >= target_bytes:
             break
     seconds = time.perf_counter() - started

@@ -295,7 +295,7 @@ def count_drops(files: list[str], tokenizer: str, workers: int, memory: str | No
         drops += 1
         clear_cache(engine)
 
-    GigatokenEngine.clear_cache = counted  # type: ignore[method-assign]
+    GigatokenEngine.clear_cache = counted  # type: ignore[method-assign,assignment]
     frozen = freeze_run(files, tokenizer, store)
     means = plan_resources(workers, memory, most_workers=frozen.run.units)
     tokenize = Tokenize(store, frozen.run.job, frozen.run.engine, WorkerLimits(means.worker_bytes))

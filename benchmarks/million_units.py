@@ -123,7 +123,7 @@ class Pretend:
 
 def run(sources: str, store: str, workers: str, tokenizer: str, on: str) -> dict[str, Any]:
     """Prepare a store without its parts."""
-    driver.Tokenize = Pretend  # type: ignore[misc,assignment]
+    driver.Tokenize = Pretend  # type: ignore[attr-defined,assignment]
     words: dict[str, Any] = {"tokenizer": tokenizer, "unit_bytes": 1, "workers": int(workers)}
     done = tokenmill.prepare(sources, out=store, on=on, reporter=Silent(), **words)
     return {"units": done.units, "units_done_now": done.units_done_now, "deaths": done.deaths}
@@ -222,7 +222,7 @@ def make_parts(store: str, missing: int, workers: int) -> None:
 
 def _skip_fsync() -> None:
     """In a process that only makes parts: the disk may take its time."""
-    os.fsync = lambda _: None
+    os.fsync = lambda _: None  # type: ignore[assignment]
 
 
 def _make_parts(store: str, encoded_job: bytes, units: list[int]) -> bytes:

@@ -113,7 +113,7 @@ def make_store(kind: str, sources: str, directory: str, missing: set[int], optio
 
 def _skip_fsync() -> None:
     """In a process that only makes parts: the disk may take its time."""
-    os.fsync = lambda _: None
+    os.fsync = lambda _: None  # type: ignore[assignment]
 
 
 def make_parts(kind: str, directory: str, encoded_job: bytes, units: list[int]) -> bytes:

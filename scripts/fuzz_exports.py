@@ -32,7 +32,11 @@ from tokenmill.exports.formats import FORMATS, find_format
 
 LENGTHS = {"many": [0, 3, 40, 200, 900], "long": [5, 20_000], "one": [300], "empty": [0]}
 DOCUMENTS = {"many": 400, "long": 40, "one": 1, "empty": 9}
-ENDS = {"end": {"eot": 1199}, "no end": {"eot": "none"}, "begin and end": {"eot": 1199, "bos": 7}}
+ENDS: dict[str, dict[str, Any]] = {
+    "end": {"eot": 1199},
+    "no end": {"eot": "none"},
+    "begin and end": {"eot": 1199, "bos": 7},
+}
 
 
 def make_stores(directory: Path, rng: random.Random) -> list[tokenmill.Store]:
@@ -75,8 +79,8 @@ def shrink_work(rng: random.Random) -> None:
         whole = frozen(*arguments)
         return type(whole)(whole.job, bins=rng.choice([2, 8, 64, 1024]), run_tokens=rng.choice([500, 5000, 30_000]))
 
-    export._frozen = small  # noqa: SLF001
-    export._batch_bytes = lambda _: rng.choice([200, 3000, 1 << 20])  # noqa: SLF001
+    export._frozen = small  # type: ignore[assignment]  # noqa: SLF001
+    export._batch_bytes = lambda _: rng.choice([200, 3000, 1 << 20])  # type: ignore[assignment]  # noqa: SLF001
     shards.PIECE_TOKENS = 9000
 
 

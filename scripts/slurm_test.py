@@ -85,7 +85,7 @@ class Blow:
     task: int
     share: float
     words: str
-    strike: Callable[[Array], None]
+    strike: Callable[[Array], object]
     units_then: int | None = None
 
 

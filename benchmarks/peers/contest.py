@@ -125,6 +125,7 @@ def _run(entry: Entry, setting: Setting, work: Work, *, keep: bool) -> dict[str,
 
 def command_of(entry: Entry, setting: Setting, source: str, out: str, *, keep: bool) -> list[str]:
     """The command of a pipeline: that of tokenmill, or a recipe with its arguments."""
+    assert entry.environment is not None  # a pipeline without one has failed before
     pipeline, programs = entry.pipeline, entry.environment.programs
     if not pipeline.recipe:
         words = ["prepare", source, "--tokenizer", "gpt2", "--out", out, "--workers", str(setting.workers), "--quiet"]
