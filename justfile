@@ -12,7 +12,7 @@ lint:
     python scripts/check_prose.py
     lint-imports
 
-# Types of the package, the tests, the scripts and the benchmarks.
+# Types of the package, the scripts and the benchmarks.
 types:
     mypy
 
