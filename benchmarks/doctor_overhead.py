@@ -8,6 +8,7 @@ left out.
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import subprocess
 import sys
@@ -82,7 +83,7 @@ def with_doctor(code: str) -> dict[str, float]:
 
 def drain(process: subprocess.Popen[bytes]) -> None:
     """Read a command's stderr as a terminal would, whoever writes it."""
-    assert process.stderr
+    assert isinstance(process.stderr, io.BufferedReader)
     while process.stderr.read1(1 << 16):
         pass
 

@@ -47,11 +47,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from tokenmill.executors.local import LocalExecutor
 from tokenmill.pipeline import plan, worker_modules
+from tokenmill.pipeline.commit import Committed
 from tokenmill.pipeline.freeze import FrozenRun, freeze
 from tokenmill.pipeline.request import PrepareOptions, find_sources, make_request, versions
 from tokenmill.pipeline.resources import plan_resources
 from tokenmill.pipeline.tokenize import Tokenize
+from tokenmill.pipeline.units import WorkerLimits
 from tokenmill.storage import folder_at
 from tokenmill.store import layout
 from tokenmill.tokenizers.resolve import resolve
@@ -440,25 +443,26 @@ class Stopwatch:
 STEPS = {
     "load engine, probe": [("tokenmill.pipeline.tokenize", "loaded_tokenizer")],
     "UTF-8 validation": [
-        ("tokenmill.sources.columnar", "checked"),
-        ("tokenmill.sources.text", "checked"),
-        ("tokenmill.sources.jsonl", "checked"),
+        ("tokenmill.sources.columnar", "split_valid"),
+        ("tokenmill.sources.text", "split_valid"),
+        ("tokenmill.sources.jsonl", "split_valid"),
     ],
     "gap scan": [("tokenmill.tokenizers.tokenizer", "documents_with_gap")],
     "encode": [("tokenmill.tokenizers.engines.gigatoken:GigatokenEngine", "encode")],
     "encode gap documents": [("tokenmill.tokenizers.tokenizer:Tokenizer", "_replace")],
     "white space scan": [("tokenmill.tokenizers.tokenizer", "documents_with_long_white_space")],
     "audit": [("tokenmill.tokenizers.audit:Audit", "check")],
-    "bound (begin, end)": [("tokenmill.pipeline.tokenize", "framed")],
-    "count, join columns": [
-        ("tokenmill.pipeline.tokenize:_PartBuilder", "add"),
-        ("tokenmill.pipeline.tokenize:_PartBuilder", "publish"),
-    ],
-    "checksum": [("tokenmill.store.part", "checksum")],
-    "write": [("tokenmill.pipeline.tokenize", "write_part")],
+    "bound (begin, end)": [("tokenmill.pipeline.units", "framed")],
+    "hash text, collect columns": [("tokenmill.pipeline.part_builder:PartBuilder", "add")],
+    "join columns": [("tokenmill.pipeline.part_builder:PartBuilder", "finish")],
+    "checksums": [("tokenmill.pipeline.part_builder", "with_checksum")],
+    "write": [("tokenmill.pipeline.part_builder", "publish_part")],
     "fsync": [("os", "fsync")],
 }
-"""The functions of one worker, by what they do; a name after a colon is a class. Reading is wrapped on its own."""
+"""The functions of one worker, by what they do; a name after a colon is a class."""
+
+READING = ("tokenmill.pipeline.units", "unit_documents")
+"""The generator that reads the documents of a unit."""
 
 
 def profile_worker(contest: Contest, target_bytes: int) -> dict[str, Any]:
@@ -469,14 +473,16 @@ def profile_worker(contest: Contest, target_bytes: int) -> dict[str, Any]:
     watch = Stopwatch()
     for label, functions in STEPS.items():
         for owner, name in functions:
-            watch.wrap(_named(owner), name, label)
-    watch.wrap_generator(_named("tokenmill.pipeline.tokenize"), "unit_documents", "read, decode")
-    worker_bytes = plan_resources(contest.workers, None, contest.workers).worker_bytes
-    tokenize = Tokenize(contest.directory + "/profiled", frozen.run.job, frozen.run.engine, worker_bytes)
+            watch.wrap(named(owner), name, label)
+    watch.wrap_generator(named(READING[0]), READING[1], "read, decode")
+    limits = WorkerLimits(plan_resources(contest.workers, None, contest.workers).worker_bytes)
+    tokenize = Tokenize(contest.directory + "/profiled", frozen.run.job, frozen.run.engine, limits)
     text_bytes = 0
     started = time.perf_counter()
     for task in plan.tasks(frozen.plan, frozen.sources, range(frozen.run.units)):
-        text_bytes += tokenize(task).summary.text_bytes
+        committed = tokenize(task)
+        assert isinstance(committed, Committed)  # a store on disk is written at once
+        text_bytes += committed.summary.text_bytes
         if text_bytes >= target_bytes:
             break
     seconds = time.perf_counter() - started
@@ -490,10 +496,12 @@ def freeze_run(sources: list[str], tokenizer: str, directory: str) -> FrozenRun:
     request = make_request(words, find_sources(words))
     folder = folder_at(directory)
     folder.create()
-    return freeze(folder, request)
+    with LocalExecutor() as executor:
+        return freeze(folder, request, executor.start(1))
 
 
-def _named(owner: str) -> Any:
+def named(owner: str) -> Any:
+    """The module or class with this name."""
     module, _, name = owner.partition(":")
     found = importlib.import_module(module)
     return getattr(found, name) if name else found

@@ -8,7 +8,7 @@ account and leaves out the start of the command, which is in the last column. En
 (nanogpt, build-nanogpt, llmc, megatron, datatrove, olmo) is slower than half of the copy that is on the disk too. The
 other copy, which is a copy in memory when `cp` ends, is in the table to compare with.
 
-    python benchmarks/export_speed.py [--tokens 1B] [--rounds 3] [--workers 2] [--shuffle] [--json FILE]
+    python -m benchmarks.export_speed [--tokens 1B] [--rounds 3] [--workers 2] [--shuffle] [--json FILE]
 """
 
 from __future__ import annotations
@@ -23,9 +23,8 @@ import tempfile
 import time
 from typing import Any
 
-from engine_ratio import tokenmill_command
-from synthetic import make_store
-
+from benchmarks.engine_ratio import tokenmill_command
+from benchmarks.synthetic import make_store
 from tokenmill.exports.formats import FORMATS
 from tokenmill.pipeline.sizes import parse_size
 

@@ -1,6 +1,6 @@
 """How long `tokenmill locate` takes on a large store, and whether tokens of every format lead back to it.
 
-    python benchmarks/locate.py --directory DIR [--tokens 1010M] [--positions 10000] [--formats nanogpt,llmc,...]
+    python -m benchmarks.locate --directory DIR [--tokens 1010M] [--positions 10000] [--formats nanogpt,llmc,...]
 
 A store of random tokens is made in DIR, exported to each format in turn, shuffled and with a validation split, and
 asked. A query by command is a fresh process: what it takes beyond an import of the same libraries is told apart. Round
@@ -16,18 +16,21 @@ import shutil
 import subprocess
 import sys
 import time
+from typing import Any
 
 import numpy as np
-from synthetic import make_store
 
 import tokenmill
+from benchmarks.synthetic import make_store
 from tokenmill.exports import records
 from tokenmill.exports.formats import FORMATS, find_format
 from tokenmill.exports.job import read_frozen
 from tokenmill.exports.locator import Locator
 from tokenmill.exports.trace import ExportIndex
 from tokenmill.pipeline.sizes import parse_size
-from tokenmill.storage import folder_at
+from tokenmill.storage import Folder, folder_at
+
+Query = tuple[list[Any], dict[str, Any]]
 
 TIMED = """
 import json, re, sys, time
@@ -57,7 +60,7 @@ def main() -> None:
     store = tokenmill.open(directory)
     random = np.random.default_rng(1)
     tokens = random.integers(0, store.token_count, words.queries).tolist()
-    result = {"tokens": store.token_count, "documents": len(store), "parts": len(store.manifest)}
+    result: dict[str, Any] = {"tokens": store.token_count, "documents": len(store), "parts": len(store.manifest)}
     result["store"] = asked([([directory, token], {}) for token in tokens])
     result["formats"] = {}
     for name in words.formats.split(","):
@@ -79,11 +82,12 @@ def of_format(store: tokenmill.Store, name: str, words: argparse.Namespace) -> d
     ends = np.cumsum([count for _, count, _ in files])
     wanted = np.sort(random.integers(0, ends[-1], words.positions))
     started = time.perf_counter()
-    forward, back = [], []
+    forward: list[Query] = []
+    back: list[Query] = []
     for file, (path, count, names) in enumerate(files):
         before = int(ends[file]) - count
         positions = wanted[(wanted >= before) & (wanted < ends[file])] - before
-        read = find_format(name).read(folder, names, export.job.dtype).tokens if len(positions) else []
+        read: Any = find_format(name).read(folder, names, export.job.dtype).tokens if len(positions) else []
         for token in positions.tolist():
             (document,) = locator.in_export(export, path, token, token + 1)
             assert store[document.document][document.offset] == read[token], (path, token)
@@ -105,10 +109,11 @@ def of_format(store: tokenmill.Store, name: str, words: argparse.Namespace) -> d
     }
 
 
-def token_files(folder: object) -> list[tuple[str, int, tuple[str, ...]]]:
+def token_files(folder: Folder) -> list[tuple[str, int, tuple[str, ...]]]:
     """The files with tokens: the name, how many tokens, and all names that the format's reader wants."""
     found: dict[str, tuple[int, tuple[str, ...]]] = {}
     frozen = read_frozen(folder)
+    assert frozen is not None
     for shard in records.read_manifest(folder, frozen.job.digest()).to_pylist():
         names = tuple(file["name"] for file in shard["files"])
         if names[0].endswith("_document.bin"):  # of Megatron, whose index belongs to no shard if a split is one file
@@ -117,7 +122,7 @@ def token_files(folder: object) -> list[tuple[str, int, tuple[str, ...]]]:
     return [(name, count, names) for name, (count, names) in found.items()]
 
 
-def asked(queries: list[tuple[list[object], dict[str, object]]]) -> dict[str, float]:
+def asked(queries: list[Query]) -> dict[str, float]:
     """What queries take in processes of their own, after the libraries are loaded: best, median, worst; peak memory."""
     seconds, peaks = [], []
     for arguments, words in queries:

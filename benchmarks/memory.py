@@ -20,8 +20,8 @@ Ends with exit code 1 if the large corpus needs more than 1.10 times what the sm
 than the caches may hold, if a run takes more than its budget, or if the tight budget led to no drop, so that nothing
 was tested.
 
-    TOKENMILL_TEST_DATA=DIR python benchmarks/memory.py --json memory.json
-    python benchmarks/memory.py --corpus DIR/corpus --scale 0.02
+    TOKENMILL_TEST_DATA=DIR python -m benchmarks.memory --json memory.json
+    python -m benchmarks.memory --corpus DIR/corpus --scale 0.02
 """
 
 from __future__ import annotations
@@ -44,12 +44,13 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from engine_ratio import add_corpus_option, build_corpus, freeze_run, read_originals, tokenmill_command
 
+from benchmarks.engine_ratio import add_corpus_option, build_corpus, freeze_run, read_originals, tokenmill_command
 from tokenmill.pipeline import plan
 from tokenmill.pipeline.resources import plan_resources
 from tokenmill.pipeline.sizes import parse_size
 from tokenmill.pipeline.tokenize import Tokenize
+from tokenmill.pipeline.units import WorkerLimits
 from tokenmill.system import machine
 from tokenmill.tokenizers.engines.gigatoken import GigatokenEngine
 from tokenmill.tokenizers.tokenizer import CACHE_BYTES
@@ -294,10 +295,10 @@ def count_drops(files: list[str], tokenizer: str, workers: int, memory: str | No
         drops += 1
         clear_cache(engine)
 
-    GigatokenEngine.clear_cache = counted  # type: ignore[method-assign]
+    GigatokenEngine.clear_cache = counted  # type: ignore[method-assign,assignment]
     frozen = freeze_run(files, tokenizer, store)
     means = plan_resources(workers, memory, most_workers=frozen.run.units)
-    tokenize = Tokenize(store, frozen.run.job, frozen.run.engine, means.worker_bytes)
+    tokenize = Tokenize(store, frozen.run.job, frozen.run.engine, WorkerLimits(means.worker_bytes))
     for task in plan.tasks(frozen.plan, frozen.sources, range(0, frozen.run.units, means.workers)):
         tokenize(task)
     return drops

@@ -25,8 +25,8 @@ in memory (/dev/shm) if there is room for them. A first round of 100 units tells
 had. `growth` is how many times as long the largest size takes as the one before, starting apart, for each unit: 1 is
 linear. Ends with exit code 1 if a step takes more than 120 s or 2 GB, or its growth passes 1.3.
 
-    TOKENMILL_TEST_DATA=DIR python benchmarks/million_units.py --json million_units.json
-    TIKTOKEN_CACHE_DIR=DIR python benchmarks/million_units.py --units 1000 --units 10000
+    TOKENMILL_TEST_DATA=DIR python -m benchmarks.million_units --json million_units.json
+    TIKTOKEN_CACHE_DIR=DIR python -m benchmarks.million_units --units 1000 --units 10000
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ from typing import Any
 import msgspec
 import numpy as np
 import pyarrow as pa
-from engine_ratio import tokenmill_command
-from memory import process_tree
-from plan_scale import GROUPS_IN_FILE, text_of, write_parquet
 
 import tokenmill
+from benchmarks.engine_ratio import tokenmill_command
+from benchmarks.memory import process_tree
+from benchmarks.plan_scale import GROUPS_IN_FILE, text_of, write_parquet
 from tokenmill.executors.local import LocalExecutor
 from tokenmill.executors.outcomes import Done, Executor, RetryPolicy
 from tokenmill.executors.progress import Silent
@@ -66,7 +66,6 @@ from tokenmill.pipeline.commit import Committed
 from tokenmill.pipeline.freeze import freeze, load_existing
 from tokenmill.pipeline.plan import UnitTask
 from tokenmill.pipeline.request import PrepareOptions, find_sources, make_request
-from tokenmill.pipeline.units import WorkerLimits
 from tokenmill.sources.documents import Slices
 from tokenmill.sources.parquet_footer import PackedFooter
 from tokenmill.storage import folder_at
@@ -109,7 +108,7 @@ class Nothing(msgspec.Struct, frozen=True):
 class Pretend:
     """The function of a worker in a run in which nothing is done: a unit's part is said to be there."""
 
-    def __init__(self, directory: str, job: Job, engine: str, limits: WorkerLimits) -> None:  # noqa: ARG002 - as Tokenize has
+    def __init__(self, directory: str, job: Job, engine: str, *_: object) -> None:  # noqa: ARG002 - as Tokenize has
         self.digest = job.digest()
         self.engine = engine
 
@@ -118,12 +117,14 @@ class Pretend:
 
     def __call__(self, task: UnitTask) -> Committed:
         """What is told of a unit of one document."""
-        return Committed(PartSummary(task.unit, self.digest, 1, 10, task.text_bytes, "0" * 64), self.engine)
+        return Committed(
+            PartSummary(task.unit, self.digest, 1, 10, task.text_bytes, "0" * 64, slice=task.slice), self.engine
+        )
 
 
 def run(sources: str, store: str, workers: str, tokenizer: str, on: str) -> dict[str, Any]:
     """Prepare a store without its parts."""
-    driver.Tokenize = Pretend  # type: ignore[misc,assignment]
+    driver.Tokenize = Pretend  # type: ignore[attr-defined,assignment]
     words: dict[str, Any] = {"tokenizer": tokenizer, "unit_bytes": 1, "workers": int(workers)}
     done = tokenmill.prepare(sources, out=store, on=on, reporter=Silent(), **words)
     return {"units": done.units, "units_done_now": done.units_done_now, "deaths": done.deaths}
@@ -222,7 +223,7 @@ def make_parts(store: str, missing: int, workers: int) -> None:
 
 def _skip_fsync() -> None:
     """In a process that only makes parts: the disk may take its time."""
-    os.fsync = lambda _: None
+    os.fsync = lambda _: None  # type: ignore[assignment]
 
 
 def _make_parts(store: str, encoded_job: bytes, units: list[int]) -> bytes:
@@ -327,7 +328,7 @@ def memory_of(pid: int) -> dict[str, int]:
 
 def own_step(function: str, *words: str) -> list[str]:
     """The command that calls a function of this module, by its name, and prints what it returns."""
-    code = f"import json, sys, million_units; print(json.dumps(million_units.{function}(*sys.argv[1:])))"
+    code = f"import json, sys, benchmarks.million_units as m; print(json.dumps(m.{function}(*sys.argv[1:])))"
     return [sys.executable, "-c", code, *words]
 
 
@@ -461,8 +462,8 @@ def main() -> int:
     data = os.environ.get("TOKENMILL_TEST_DATA")
     if data:
         os.environ.setdefault("TIKTOKEN_CACHE_DIR", os.path.join(data, "vocab"))
-    here = os.path.dirname(os.path.abspath(__file__))
-    os.environ["PYTHONPATH"] = os.pathsep.join([here, *filter(None, [os.environ.get("PYTHONPATH")])])
+    root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # workers import this file as a module
+    os.environ["PYTHONPATH"] = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
     found: list[Measured] = []
     for units in (START_UNITS, *options.units):
         with tempfile.TemporaryDirectory(dir=scratch(options), prefix="tokenmill-million-") as directory:

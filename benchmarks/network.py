@@ -7,7 +7,7 @@ with --cpu 0 they compete with it. Rounds are interleaved, and the figure of eac
 that of the command's own account, so the start is left out. The store's parts are compared once. Ends with exit code 1
 if the network costs more than a tenth.
 
-    python benchmarks/network.py [--rounds 3] [--copies 4] [--latency-ms 20] [--workers 2] [--cpu 1] [--tokenizer gpt2]
+    python -m benchmarks.network [--rounds 3] [--copies 4] [--latency-ms 20] [--workers 2] [--cpu 1] [--tokenizer gpt2]
 """
 
 from __future__ import annotations
@@ -24,9 +24,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from engine_ratio import tokenmill_command
-
-sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
+from benchmarks.engine_ratio import tokenmill_command
 from tests.support.servers.proxy import Proxy
 from tests.support.servers.seaweed import S3Server, start_seaweed
 

@@ -13,8 +13,8 @@ store is a real one. Then each command is run and timed from start to exit:
 `tree` is the most memory that the command and its workers had together, sampled as memory.py does, `process` the most
 that any one of them had resident. Ends with exit code 1 if a command takes more than 30 s or its tree more than 600 MB.
 
-    TOKENMILL_TEST_DATA=DIR python benchmarks/plan_scale.py --json plan_scale.json
-    TIKTOKEN_CACHE_DIR=DIR python benchmarks/plan_scale.py --units 2000
+    TOKENMILL_TEST_DATA=DIR python -m benchmarks.plan_scale --json plan_scale.json
+    TIKTOKEN_CACHE_DIR=DIR python -m benchmarks.plan_scale --units 2000
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from engine_ratio import tokenmill_command
-from memory import Measured, measure
 
+from benchmarks.engine_ratio import tokenmill_command
+from benchmarks.memory import Measured, measure
 from tokenmill.executors.local import LocalExecutor
 from tokenmill.pipeline.freeze import freeze
 from tokenmill.pipeline.request import PrepareOptions, find_sources, make_request
@@ -113,7 +113,7 @@ def make_store(kind: str, sources: str, directory: str, missing: set[int], optio
 
 def _skip_fsync() -> None:
     """In a process that only makes parts: the disk may take its time."""
-    os.fsync = lambda _: None
+    os.fsync = lambda _: None  # type: ignore[assignment]
 
 
 def make_parts(kind: str, directory: str, encoded_job: bytes, units: list[int]) -> bytes:

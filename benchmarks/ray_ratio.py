@@ -4,7 +4,7 @@ Rounds are interleaved, and the figure of each side is its best round. The speed
 it counts from when units are given out, so the start of a cluster is left out; the seconds of the whole command are
 told beside it. The parts of both stores are compared. Ends with exit code 1 if Ray reaches less than 0.9.
 
-    TOKENMILL_TEST_DATA=DIR python benchmarks/ray_ratio.py [--rounds 3] [--copies 4] [--workers 2] [--tokenizer gpt2]
+    TOKENMILL_TEST_DATA=DIR python -m benchmarks.ray_ratio [--rounds 3] [--copies 4] [--workers 2] [--tokenizer gpt2]
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from engine_ratio import tokenmill_command
+from benchmarks.engine_ratio import tokenmill_command
 
 MIN_RATIO = 0.9
 PLACES = ("local", "ray")

@@ -110,7 +110,9 @@ def load(tokenizer: str) -> tuple[Encode, int]:
         live = tokenizers.Tokenizer.from_file(tokenizer)
         live.encode_special_tokens = True
         encode = live.encode_batch
-        return lambda texts: [e.ids for e in encode(texts, add_special_tokens=False)], live.token_to_id("<|endoftext|>")
+        end = live.token_to_id("<|endoftext|>")
+        assert end is not None, tokenizer
+        return lambda texts: [e.ids for e in encode(texts, add_special_tokens=False)], end
     import tiktoken
 
     encoding = tiktoken.get_encoding(tokenizer)

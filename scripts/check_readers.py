@@ -241,7 +241,9 @@ def main() -> int:
         os.environ.setdefault("TIKTOKEN_CACHE_DIR", os.path.join(data, "vocab"))
     elif not options.corpus:
         parser.error("name a --corpus, or set TOKENMILL_TEST_DATA")
-    corpus = sorted(str(path) for path in Path(options.corpus or os.path.join(data, "corpus", "en")).glob("*.parquet"))
+    corpus = sorted(
+        str(path) for path in Path(options.corpus or os.path.join(data or "", "corpus", "en")).glob("*.parquet")
+    )
     if not corpus:
         parser.error("the corpus has no Parquet files")
     with tempfile.TemporaryDirectory() as scratch:

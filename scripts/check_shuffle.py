@@ -1,7 +1,7 @@
 """Check the global shuffle: same bytes for any number of workers and after kills, every document once, no trace of the
 old order, and memory under the budget on a store ten times as large.
 
-    python scripts/check_shuffle.py [--memory 1.2GB] [--times 10] [--small-tokens 200M] [--kills 12] [--seed N]
+    python -m scripts.check_shuffle [--memory 1.2GB] [--times 10] [--small-tokens 200M] [--kills 12] [--seed N]
 
 On a store of --small-tokens random tokens, `tokenmill export --to llmc --shuffle 7` runs with 1, 2 and 4 workers, and
 with 2 workers while its process group is killed --kills times at random moments; all have to give the same files. Then
@@ -30,12 +30,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "benchmarks"))
-
-from memory import measure
-from synthetic import make_store
-
 import tokenmill
+from benchmarks.memory import measure
+from benchmarks.synthetic import make_store
 from tokenmill.pipeline.sizes import parse_size
 
 SEED = "7"

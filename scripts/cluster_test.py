@@ -1,6 +1,6 @@
 """Disturb `tokenmill prepare --on ray://...` on a cluster of real nodes, and check that the store is as a local run's.
 
-    python scripts/cluster_test.py [--documents 20000] [--nodes 3] [--rate 2000000] [--only WORD]...
+    python -m scripts.cluster_test [--documents 20000] [--nodes 3] [--rate 2000000] [--only WORD]...
 
 A head and nodes are started by `ray start` in network namespaces of this machine, the sources and the store are on
 SeaweedFS. Every scenario has a fresh cluster and a store of its own, and strikes when a third of the units is
@@ -27,8 +27,6 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
 from tests.support import poison
 from tests.support.cluster_runs import SLOW, Run, Site, losses, site

@@ -36,7 +36,7 @@ ASSIGNED = [*range(0xD800), *range(0xE000, 0x34000), *range(0xE0000, 0xE1000)]
 OUTER = [*range(0x34000, 0xE0000), *range(0xE1000, 0x110000)]
 
 # The first five tell letters, numbers, spaces, marks, both cases and the rest apart in all schemes.
-CONTEXTS = (
+CONTEXTS: tuple[str, ...] = (
     "a{0}a ",
     "1{0}1 ",
     ".{0}. ",

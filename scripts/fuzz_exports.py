@@ -1,6 +1,6 @@
 """Export random stores with random options, and compare every token with a model in plain Python.
 
-    python scripts/fuzz_exports.py [--minutes 5] [--seed N]
+    python -m scripts.fuzz_exports [--minutes 5] [--seed N]
 
 Stores with and without begin and end tokens, of one document, of empty ones, of none; any format, split, shuffle, shard
 size, tail, end token, type and sequence length that is not refused as a usage error; runs, bins, batches and pieces so
@@ -21,8 +21,6 @@ from typing import Any
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
-
 import tokenmill
 from tests.support.corpora import SMALL_TIKTOKEN, write_parquet
 from tests.support.export_model import flat, model, read_back
@@ -34,7 +32,11 @@ from tokenmill.exports.formats import FORMATS, find_format
 
 LENGTHS = {"many": [0, 3, 40, 200, 900], "long": [5, 20_000], "one": [300], "empty": [0]}
 DOCUMENTS = {"many": 400, "long": 40, "one": 1, "empty": 9}
-ENDS = {"end": {"eot": 1199}, "no end": {"eot": "none"}, "begin and end": {"eot": 1199, "bos": 7}}
+ENDS: dict[str, dict[str, Any]] = {
+    "end": {"eot": 1199},
+    "no end": {"eot": "none"},
+    "begin and end": {"eot": 1199, "bos": 7},
+}
 
 
 def make_stores(directory: Path, rng: random.Random) -> list[tokenmill.Store]:
@@ -77,8 +79,8 @@ def shrink_work(rng: random.Random) -> None:
         whole = frozen(*arguments)
         return type(whole)(whole.job, bins=rng.choice([2, 8, 64, 1024]), run_tokens=rng.choice([500, 5000, 30_000]))
 
-    export._freeze_work = small  # noqa: SLF001
-    export._batch_bytes = lambda _: rng.choice([200, 3000, 1 << 20])  # noqa: SLF001
+    export._freeze_work = small  # type: ignore[assignment]  # noqa: SLF001
+    export._batch_bytes = lambda _: rng.choice([200, 3000, 1 << 20])  # type: ignore[assignment]  # noqa: SLF001
     shards.REGION_TOKENS = 9000
 
 

@@ -1,15 +1,15 @@
 """Fuzz everything that reads a file of a store or an export, as somebody else may have written it.
 
-    python scripts/fuzz_readers.py [--minutes 10] [--seed N] [--reader NAME]... [--keep DIR]
+    python -m scripts.fuzz_readers [--minutes 10] [--seed N] [--reader NAME]... [--keep DIR]
 
 Inputs are damaged copies of the files of a small sound store; those that take steps through tokenmill that none took
 before are damaged further. A child process reads them, with half a gigabyte of memory more than it starts with and ten
 seconds for each: what ends in anything but a result or a TokenmillError is a finding, the child's death included.
 Findings are written to DIR as `<reader>/finding-*`, and inputs that cover something of their own as `<reader>/*`; the
-ones in tests/fuzz were found like that. The seed repeats a run up to the first death of a child. Exit code 1 if there
-are findings.
+ones in tests/support/fuzz were found like that. The seed repeats a run up to the first death of a child. Exit code 1
+if there are findings.
 
-    python scripts/fuzz_readers.py --replay FILE...      FILE is <reader>/<name>; its fate is printed
+    python -m scripts.fuzz_readers --replay FILE...      FILE is <reader>/<name>; its fate is printed
 """
 
 from __future__ import annotations
@@ -33,8 +33,6 @@ from types import CodeType, FrameType
 from typing import Any
 
 import pyarrow as pa
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "fuzz"))
 
 from tests.support.fuzz.mutations import mutate
 from tests.support.fuzz.targets import PACKAGE, TARGETS, fate, make_base
@@ -162,7 +160,7 @@ def supervise(work: Path, arguments: argparse.Namespace) -> int:
     until = time.time() + arguments.minutes * 60
     deaths = 0
     while time.time() < until:
-        command = [sys.executable, __file__, "--child", str(work), "--until", str(until), "--seed"]
+        command = [sys.executable, "-m", "scripts.fuzz_readers", "--child", str(work), "--until", str(until), "--seed"]
         command += [str(arguments.seed + deaths), *(word for name in arguments.reader for word in ("--reader", name))]
         code = subprocess.run(command, check=False).returncode
         if code == 0:
@@ -258,7 +256,7 @@ def main() -> None:
     with contextlib.ExitStack() as stack:
         work = arguments.work or Path(stack.enter_context(tempfile.TemporaryDirectory()))
         work.mkdir(exist_ok=True)
-        prepare(work, ROOT / "tests" / "fuzz")
+        prepare(work, ROOT / "tests" / "support" / "fuzz")
         if arguments.replay:
             sys.exit(replay(work, arguments.replay) > 0)
         print(f"seed {arguments.seed}", flush=True)

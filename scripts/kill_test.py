@@ -1,6 +1,6 @@
 """Kill `tokenmill prepare` at random moments, run it again, and check that it does everything exactly once.
 
-    python scripts/kill_test.py [--corpus DIR] [--tokenizer gpt2] [--group-kills 30] [--worker-kills 30] [--seed N]
+    python -m scripts.kill_test [--corpus DIR] [--tokenizer gpt2] [--group-kills 30] [--worker-kills 30] [--seed N]
 
 First the whole process group is killed, several times for each output directory, so that resumed runs are killed too;
 then single workers. In the end every directory has to hold the same bytes as that of an undisturbed run, without any
@@ -21,8 +21,6 @@ import tempfile
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
 from tests.support.killing import (
     Job,

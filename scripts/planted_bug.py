@@ -1,6 +1,6 @@
 """Tokenize with a fast engine that gets one document in N wrong, and check that the store ends exact.
 
-    python scripts/planted_bug.py CORPUS [--every 1000] [--copies 4] [--tries 20]
+    python -m scripts.planted_bug CORPUS [--every 1000] [--copies 4] [--tries 20]
 
 CORPUS is a directory of Parquet files with a column `text`. Each try plants the bug under another seed and runs
 `tokenmill prepare`. If the audit meets a wrong document, every part that was committed before has to be corrected: the
@@ -20,8 +20,6 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
 from tests.support import poison
 

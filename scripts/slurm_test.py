@@ -1,6 +1,6 @@
 """Tokenize under a real Slurm, kill and requeue its tasks, and compare the store with one made in peace.
 
-    python scripts/slurm_test.py [--store disk] [--store s3] [--store srun] [--store cancel] [--megabytes 120] ...
+    python -m scripts.slurm_test [--store disk] [--store s3] [--store srun] [--store cancel] [--megabytes 120] ...
 
 It starts a Slurm of its own (munged, slurmctld and slurmd of Debian's packages, in a temporary directory, on loopback)
 and submits examples/slurm/prepare.sbatch as an array of four over one store, on disk and then on a SeaweedFS, with
@@ -38,8 +38,6 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
 from tests.support.remote_runs import differences, local_files, results
 from tests.support.servers.seaweed import start_seaweed
@@ -87,7 +85,7 @@ class Blow:
     task: int
     share: float
     words: str
-    strike: Callable[[Array], None]
+    strike: Callable[[Array], object]
     units_then: int | None = None
 
 

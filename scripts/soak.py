@@ -1,7 +1,7 @@
 """Run `tokenmill prepare` again and again while everything around it fails, and check that nothing is lost or silent.
 
-    python scripts/soak.py --minutes 30 [--seed S] [--keep]
-    python scripts/soak.py --replay RUN SEED
+    python -m scripts.soak --minutes 30 [--seed S] [--keep]
+    python -m scripts.soak --replay RUN SEED
 
 Every run has a seed of its own and is one of five kinds, which take turns:
 
@@ -39,12 +39,10 @@ import textwrap
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
-
 from tests.support.soaking import disks, shims
 from tests.support.soaking.changing import Changing
 from tests.support.soaking.damaged import Batch, Driver
-from tests.support.soaking.storms import POISONS, Storm, folder_of, poison
+from tests.support.soaking.storms import POISONS, Storm, folder_of
 from tests.support.soaking.tally import Tally
 from tests.support.soaking.tampering import Tampering
 
@@ -70,7 +68,7 @@ class Soak:
             if kind == "storm":
                 Storm(seed, folder, self.tally).run()
             elif kind == "poisoned":
-                Storm(seed, folder, self.tally, random.Random(seed).sample(POISONS, 2)).run()
+                Storm(seed, folder, self.tally, tuple(random.Random(seed).sample(POISONS, 2))).run()
             elif kind == "changing":
                 Changing(seed, folder, self.tally).run()
             elif kind == "tampered":
@@ -86,9 +84,8 @@ class Soak:
         """Runs, one after the other, until the time is up."""
         rng, started = random.Random(seed), time.monotonic()
         told, number = started, 0
-        turns = [kind for kind in TURNS if kind != "poisoned" or poison is not None]
         while time.monotonic() - started < minutes * 60:
-            self.run(turns[number % len(turns)], rng.randrange(1 << 32))
+            self.run(TURNS[number % len(TURNS)], rng.randrange(1 << 32))
             number += 1
             if time.monotonic() - told > PROGRESS_SECONDS:
                 told = time.monotonic()
@@ -107,8 +104,6 @@ def note_what_is_skipped(tally: Tally) -> None:
         tally.skipped.add("full and read-only disks: no file system may be mounted here")
     if shims.library() is None:
         tally.skipped.add("failing calls and clock jumps: no library can be built and preloaded here")
-    if poison is None:
-        tally.skipped.add("poisoned documents: tests/poison.py is not there")
 
 
 def main() -> int:

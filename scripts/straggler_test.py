@@ -1,6 +1,6 @@
 """Run four ranks on one store, one of them ten times as slow, and compare the end with the ideal.
 
-    python scripts/straggler_test.py [--store disk|s3] [--megabytes 200] [--units 400] [--duty 0.35] [--slow 10]
+    python -m scripts.straggler_test [--store disk|s3] [--megabytes 200] [--units 400] [--duty 0.35] [--slow 10]
 
 A rank is slowed by stopping all its processes (SIGSTOP) and letting them go on (SIGCONT), twice a second: they run for
 the share --duty of the time, the slow rank for a tenth of that. This slows all that a rank does, its start and its
@@ -33,8 +33,6 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
 from tests.support.remote_runs import differences, local_files
 from tests.support.servers.seaweed import start_seaweed

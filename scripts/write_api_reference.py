@@ -164,7 +164,7 @@ def member_section(name: str, content: Any) -> str:
         signature = inspect.signature(content)
         own = [parameter for key, parameter in signature.parameters.items() if key != "self"]
         return f"\n### {name}\n\n{call(name, signature.replace(parameters=own))}\n{docstring(content)}\n"
-    getter = getattr(content, "fget", None) or getattr(content, "func", None)
+    getter: Any = getattr(content, "fget", None) or getattr(content, "func", None)
     returns = annotation(inspect.signature(getter).return_annotation)
     return f"\n### {name}\n\n```py\n{name}: {returns}\n```\n\n{docstring(getter)}\n"
 

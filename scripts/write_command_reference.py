@@ -48,7 +48,7 @@ def main() -> int:
 
 def section(name: str, command: click.Command) -> str:
     """One command: how it is called, what it does, its arguments and options, and an example that works."""
-    context = click.Context(command, info_name=f"tokenmill {name}", terminal_width=100, **CONTEXT)
+    context = click.Context(command, info_name=f"tokenmill {name}", terminal_width=100, **CONTEXT)  # type: ignore[arg-type]
     usage = command.get_usage(context).removeprefix("Usage: ")
     tables = [table(heading, found, context) for heading, found in options.sections(command, context).items()]
     parts = [f"## tokenmill {name}", fence(usage), inspect.cleandoc(command.help or ""), *tables, examples(command)]

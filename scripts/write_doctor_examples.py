@@ -1,6 +1,6 @@
 """Write what the doctor says of every script of examples/why_it_dies into docs/why-it-dies.md, as it says it now.
 
-    python scripts/write_doctor_examples.py
+    python -m scripts.write_doctor_examples
 
 Runs each script under the watching doctor, and asks the other mode where it can know. Needs root for the cgroup and the
 small disk. A test compares the words that do not change from run to run.
@@ -15,8 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-sys.path.insert(0, str(ROOT / "tests"))
-
 from tests.support import dying  # noqa: E402
 
 PAGE = ROOT / "docs" / "why-it-dies.md"

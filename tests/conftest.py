@@ -16,6 +16,32 @@ from tests.support.servers.azure import AzureServer, find_azurite, start_azurite
 from tests.support.servers.hub import Hub
 from tests.support.servers.seaweed import Bucket, S3Server, start_seaweed
 
+SERVER_FIXTURES = {"s3_server", "azure_server", "hub", "cluster"}
+
+# The tests of these files start processes, kill them, or wait. All other tests without a server are marked fast.
+SLOW_FILES = {
+    "analysis": {"test_report"},
+    "api": {"test_bench", "test_locate", "test_map_dataset", "test_status_cost"},
+    "cli": {"test_attacked_operator"},
+    "doctor": {"test_examine", "test_watch", "test_why_it_dies"},
+    "executors": {
+        "test_cluster",
+        "test_contract",
+        "test_node_versions",
+        "test_own_cluster",
+        "test_prefetch",
+        "test_ray",
+    },
+    "exports": {"test_begun_exports", "test_exchanged_files", "test_export"},
+    "guarantees": {"test_deterministic", "test_exact", "test_exactly_once", "test_safe"},
+    "pipeline": {"test_changed_sources", "test_poison", "test_ranks", "test_slurm", "test_surroundings"},
+    "project": {"test_docs", "test_examples", "test_oldest", "test_package", "test_servers"},
+    "sources": {"test_damaged_files"},
+    "storage": {"test_caches", "test_hub_runs", "test_remote", "test_remote_faults", "test_several_machines"},
+    "store": {"test_changed_files", "test_damaged_files", "test_manifest_of_another_run"},
+    "tokenizers": {"test_gate_mutations", "test_tokenize_fn"},
+}
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """`--slow` runs the tests that take long."""
@@ -23,13 +49,21 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Skip, with a reason, what cannot run here."""
+    """Mark the fast tests, and skip, with a reason, what cannot run here."""
     data = os.environ.get("TOKENMILL_TEST_DATA")
     for item in items:
+        if _is_fast(item):
+            item.add_marker(pytest.mark.fast)
         if "slow" in item.keywords and not config.getoption("--slow"):
             item.add_marker(pytest.mark.skip(reason="slow: run with --slow"))
         if "data" in item.keywords and not data:
             item.add_marker(pytest.mark.skip(reason="TOKENMILL_TEST_DATA is not set"))
+
+
+def _is_fast(item: pytest.Item) -> bool:
+    fixtures = set(getattr(item, "fixturenames", ()))
+    in_slow_file = item.path.stem in SLOW_FILES.get(item.path.parent.name, ())
+    return not in_slow_file and "slow" not in item.keywords and not fixtures & SERVER_FIXTURES
 
 
 @pytest.fixture(scope="session")

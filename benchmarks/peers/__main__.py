@@ -1,6 +1,6 @@
 """tokenmill beside its peers: the same work, each in an environment of its own, interleaved, whole commands timed.
 
-    python benchmarks/peers --corpus DIR --out RESULTS
+    python -m benchmarks.peers --corpus DIR --out RESULTS
 
 DIR holds Parquet files with a column `text`. tokenmill (a wheel of this checkout) and gigatoken get the corpus repeated
 to --bytes; each of the others the first documents of it, as many as take about --seconds; and tokenmill gets those,
@@ -24,12 +24,10 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-import chart
-import environments
-import table
-from catalogue import PIPELINES, STORE, TOKENMILL, Pipeline
-from contest import Entry, Setting, failures, run_rounds
-from works import Corpus, Work, write_ranks
+from benchmarks.peers import chart, environments, table
+from benchmarks.peers.catalogue import PIPELINES, STORE, TOKENMILL, Pipeline
+from benchmarks.peers.contest import Entry, Setting, failures, run_rounds
+from benchmarks.peers.works import Corpus, Work, write_ranks
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 SMALL_BYTES = 2_000_000
@@ -61,7 +59,7 @@ def main() -> int:
 
 def parse() -> argparse.Namespace:
     """The options."""
-    parser = argparse.ArgumentParser("benchmarks/peers", None, __doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser("benchmarks.peers", None, __doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--corpus", help="directory of Parquet files with a column `text`")
     parser.add_argument("--out", required=True, help="directory for the results")
     parser.add_argument("--bytes", type=size, default=600 * 10**6, help="text for tokenmill, such as 600M (default)")

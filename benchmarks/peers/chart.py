@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 from xml.sax.saxutils import escape
 
-from results import Comparison, Line, compare, figure
+from benchmarks.peers.results import Comparison, Line, compare, figure
 
 WIDTH = 700
 LEFT = 262

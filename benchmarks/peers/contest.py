@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import outputs
-from catalogue import Pipeline
-from environments import Environment
-from works import Work, convert
+from benchmarks.peers import outputs
+from benchmarks.peers.catalogue import Pipeline
+from benchmarks.peers.environments import Environment
+from benchmarks.peers.works import Work, convert
 
 HERE = Path(__file__).resolve().parent
 HIDDEN = ("VIRTUAL_ENV", "PYTHONPATH", "PYTHONDONTWRITEBYTECODE")
@@ -125,6 +125,7 @@ def _run(entry: Entry, setting: Setting, work: Work, *, keep: bool) -> dict[str,
 
 def command_of(entry: Entry, setting: Setting, source: str, out: str, *, keep: bool) -> list[str]:
     """The command of a pipeline: that of tokenmill, or a recipe with its arguments."""
+    assert entry.environment is not None  # a pipeline without one has failed before
     pipeline, programs = entry.pipeline, entry.environment.programs
     if not pipeline.recipe:
         words = ["prepare", source, "--tokenizer", "gpt2", "--out", out, "--workers", str(setting.workers), "--quiet"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from results import Comparison, Line, compare, figure
+from benchmarks.peers.results import Comparison, Line, compare, figure
 
 HEADINGS = (
     "pipeline",

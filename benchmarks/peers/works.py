@@ -13,11 +13,12 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-import outputs
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import tiktoken
+
+from benchmarks.peers import outputs
 
 FILE_BYTES = 8_000_000
 ROWS_IN_GROUP = 1000

@@ -11,18 +11,18 @@ from xml.etree import ElementTree as ET
 import numpy as np
 import pytest
 
+from benchmarks import engine_ratio
 from tests.support import GOLDEN, ROOT
 
 MACHINE = {"processor": "a processor", "cores": 2, "memory_bytes": 8e9, "system": "Linux", "python": "3.11.7"}
 
 
 @pytest.fixture
-def peers(monkeypatch: pytest.MonkeyPatch):
-    """Imports a module of benchmarks/peers."""
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks" / "peers"))
+def peers():
+    """Imports a module of benchmarks.peers."""
 
     def load(name: str) -> ModuleType:
-        return importlib.import_module(name)
+        return importlib.import_module(f"benchmarks.peers.{name}")
 
     return load
 
@@ -138,3 +138,12 @@ def test_every_peer_is_pinned_and_has_its_program(peers) -> None:
     for pipeline in peers("catalogue").PIPELINES:
         assert (ROOT / "benchmarks" / "peers" / "recipes" / pipeline.recipe).is_file()
         assert all(re.search(r"==\d", package) for package in pipeline.packages[: pipeline.named])
+
+
+def test_every_step_of_the_profile_has_its_function() -> None:
+    """The functions that `engine_ratio.py --profile` puts on the clock exist."""
+    functions = [engine_ratio.READING, *(function for step in engine_ratio.STEPS.values() for function in step)]
+    missing = [
+        function for function in functions if not callable(getattr(engine_ratio.named(function[0]), function[1], None))
+    ]
+    assert not missing

@@ -1,6 +1,6 @@
 """A store from an untrusted place: nothing outside it is read or written, nothing hangs, nothing grows without bound.
 
-The files in tests/fuzz were found by scripts/fuzz_readers.py; each is read again here.
+The files in tests/support/fuzz were found by scripts/fuzz_readers.py; each is read again here.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,7 +14,7 @@ SMALL_TIKTOKEN = f"{DATA / 'small.tiktoken'}:gpt2"
 SMALL_JSON = str(DATA / "small.json")
 
 
-def write_parquet(path: Path, texts: list[str | None], row_group_size: int = 100) -> str:
+def write_parquet(path: Path, texts: Sequence[str | None], row_group_size: int = 100) -> str:
     """Write texts as a Parquet file with a text and an id column."""
     table = pa.table({"id": list(range(len(texts))), "text": pa.array(texts, pa.string())})
     path.parent.mkdir(parents=True, exist_ok=True)

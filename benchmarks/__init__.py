@@ -1,0 +1,1 @@
+"""Measurements; the first lines of each file say how it is run."""

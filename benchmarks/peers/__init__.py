@@ -1,0 +1,1 @@
+"""The comparison with other tools: `python -m benchmarks.peers`."""
