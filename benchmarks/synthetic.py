@@ -13,9 +13,8 @@ import pyarrow as pa
 
 from tokenmill.storage import folder_at
 from tokenmill.store import layout, tables
-from tokenmill.store.job import Job
+from tokenmill.store.job import Job, Run
 from tokenmill.store.part import PartContent, PartSummary, write_part
-from tokenmill.store.run import Run
 from tokenmill.tokenizers.engines.tiktoken import format_ranks
 from tokenmill.tokenizers.spec import TokenizerSpec
 

@@ -34,8 +34,9 @@ from tokenmill.executors.outcomes import Died, Done, Failed, Item, Value
 from tokenmill.humanize import size
 from tokenmill.pipeline.plan import tasks
 from tokenmill.store import tables
+from tokenmill.store.job import Run
 from tokenmill.store.listed_parts import ListedParts
-from tokenmill.store.run import Run, read_vocabulary
+from tokenmill.store.run import read_vocabulary
 from tokenmill.tokenizers.token_bytes import token_bytes_lookup
 
 if TYPE_CHECKING:

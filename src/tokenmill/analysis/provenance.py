@@ -14,7 +14,7 @@ from tokenmill.analysis.count_parts import OTHER_REASONS
 from tokenmill.analysis.statistics import BadRowReason, Provenance, SkippedRows
 from tokenmill.errors import StoreError
 from tokenmill.store import layout, quarantine
-from tokenmill.store.run import Run
+from tokenmill.store.job import Run
 
 if TYPE_CHECKING:
     from tokenmill.storage import Folder

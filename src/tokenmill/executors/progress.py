@@ -157,11 +157,13 @@ class ProgressBar(Silent):
                 left = duration(((task.total or 0) - task.completed) * elapsed / done)
                 return Text(f"{rates(task.fields['step'], elapsed)}  {left} left", style="cyan")
 
+        console = self._console
+
         class Narrow(Progress):
-            """A bar that leaves some columns free."""
+            """A bar that leaves some columns free. rich calls get_renderable before Progress.console can be used."""
 
             def get_renderable(self) -> RenderableType:
-                return Constrain(super().get_renderable(), self.console.width - INTERRUPT_COLUMNS)
+                return Constrain(super().get_renderable(), console.width - INTERRUPT_COLUMNS)
 
         self._clear()
         whole = Column(no_wrap=True)

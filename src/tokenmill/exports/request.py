@@ -17,8 +17,8 @@ from tokenmill.exports.formats import FORMATS, find_format
 from tokenmill.exports.formats.protocol import EndTokenPosition, FormatSpec, Tail
 from tokenmill.exports.job import FIRST_SHARD, ExportJob
 from tokenmill.pipeline.sizes import parse_size
+from tokenmill.store.job import Run
 from tokenmill.store.listed_parts import store_digest
-from tokenmill.store.run import Run
 from tokenmill.tokenizers.spec import TokenizerSpec
 
 # How many ids a token type can hold.

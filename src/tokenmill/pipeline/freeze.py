@@ -23,7 +23,8 @@ from tokenmill.pipeline.split_sources import plan_units
 from tokenmill.pipeline.units import fast_bytes
 from tokenmill.sources import with_identities
 from tokenmill.store import layout, tables
-from tokenmill.store.run import STORE_FORMAT, Run, read_run, read_vocabulary, require_run
+from tokenmill.store.job import STORE_FORMAT, Run
+from tokenmill.store.run import read_run, read_vocabulary, require_run
 from tokenmill.tokenizers.tokenizer import REFERENCES
 
 if TYPE_CHECKING:

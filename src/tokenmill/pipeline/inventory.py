@@ -13,8 +13,8 @@ from tokenmill.humanize import count
 from tokenmill.pipeline.adoption import check_parts, remove_parts
 from tokenmill.pipeline.check_parts import ANY_SLICE, InvalidPart
 from tokenmill.store import layout, quarantine, tables
+from tokenmill.store.job import STORE_FORMAT
 from tokenmill.store.mismatch import read_mismatch
-from tokenmill.store.run import STORE_FORMAT
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -15,8 +15,8 @@ from tokenmill.pipeline.adoption import check_parts
 from tokenmill.pipeline.check_parts import InvalidPart
 from tokenmill.pipeline.sample import ROW_BYTES
 from tokenmill.store import event_log, layout, quarantine, tables
+from tokenmill.store.job import Run
 from tokenmill.store.part import NULL, PartSummary, part_name
-from tokenmill.store.run import Run
 
 if TYPE_CHECKING:
     from tokenmill.executors.fan_out import FanOut

@@ -31,8 +31,9 @@ from tokenmill.sources.documents import ReadOptions
 from tokenmill.storage import Folder, folder_at
 from tokenmill.storage.text_types import is_text
 from tokenmill.store import layout
+from tokenmill.store.job import STORE_FORMAT, Run
 from tokenmill.store.mismatch import MismatchRecord, publish_mismatch, read_mismatch
-from tokenmill.store.run import STORE_FORMAT, Run, read_run, read_vocabulary
+from tokenmill.store.run import read_run, read_vocabulary
 from tokenmill.tokenizers import vocabulary_cache
 from tokenmill.tokenizers.resolve import Vocabulary, boundary_token, end_token
 from tokenmill.tokenizers.tokenizer import REFERENCES

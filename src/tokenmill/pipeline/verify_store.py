@@ -17,7 +17,8 @@ from tokenmill.pipeline.freeze import FrozenRun
 from tokenmill.pipeline.verify import Verify
 from tokenmill.storage import Folder
 from tokenmill.store import quarantine, tables
-from tokenmill.store.run import STORE_FORMAT, Run, read_vocabulary
+from tokenmill.store.job import STORE_FORMAT, Run
+from tokenmill.store.run import read_vocabulary
 
 NAMED_PROBLEMS = 10
 

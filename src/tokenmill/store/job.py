@@ -1,4 +1,4 @@
-"""The job: everything that decides the bytes of a store, frozen, with a canonical digest."""
+"""The job, which decides the bytes of a store, and the run that applies it to sources."""
 
 from __future__ import annotations
 
@@ -6,6 +6,13 @@ import msgspec
 
 from tokenmill.digest import differences, digest_of
 from tokenmill.tokenizers.spec import TokenizerSpec
+
+STORE_FORMAT = 6
+"""The format that is written. 2 added the identity of sources, 3 the quarantined rows in the manifest, 4 footers in the
+plan. 5 reduced footers to the numbers that differ. 6 added slices to parts and a document limit to the job."""
+
+OLDEST_STORE_FORMAT = 5
+"""The oldest format that can be read, exported and verified. Only a run of STORE_FORMAT can be continued."""
 
 
 class Job(msgspec.Struct, frozen=True):
@@ -48,3 +55,18 @@ class Job(msgspec.Struct, frozen=True):
 
 def _token(token: int | None) -> str:
     return "none" if token is None else str(token)
+
+
+class Run(msgspec.Struct, frozen=True):
+    """The frozen run: the job, totals, the checksums of plan and sources, and the engine and versions at the start."""
+
+    job: Job
+    units: int
+    sources: int
+    source_bytes: int
+    text_bytes: int
+    sources_sha256: str
+    plan_sha256: str
+    engine: str
+    versions: dict[str, str]
+    format: int = STORE_FORMAT

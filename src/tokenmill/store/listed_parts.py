@@ -12,8 +12,9 @@ import pyarrow as pa
 from tokenmill.errors import CorruptStore
 from tokenmill.storage import folder_at
 from tokenmill.store import layout, tables
+from tokenmill.store.job import Run
 from tokenmill.store.part import PartContent, PartSummary, check_content, check_fits, open_part, part_name
-from tokenmill.store.run import Run, require_run
+from tokenmill.store.run import require_run
 
 if TYPE_CHECKING:
     from tokenmill.storage import Folder

@@ -17,7 +17,7 @@ from tokenmill.store.layout import MAX_JSON_BYTES, MISMATCH, RECHECKED, json_byt
 
 if TYPE_CHECKING:
     from tokenmill.storage import Folder
-    from tokenmill.store.run import Run
+    from tokenmill.store.job import Run
 
 
 class MismatchRecord(msgspec.Struct, frozen=True):

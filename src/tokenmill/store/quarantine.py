@@ -23,8 +23,8 @@ from tokenmill.errors import CorruptStore, StoreError
 from tokenmill.storage import prefetch_map
 from tokenmill.storage.untrusted.malformed import MalformedDataError, decode
 from tokenmill.store import layout
+from tokenmill.store.job import STORE_FORMAT, Run
 from tokenmill.store.part import NULL, PartSummary, read_summary
-from tokenmill.store.run import STORE_FORMAT, Run
 
 if TYPE_CHECKING:
     from tokenmill.sources.documents import BadRow, SourceFile

@@ -1,4 +1,4 @@
-"""The frozen run: the record in `run.json`, how it is read and checked, and the vocabulary that it names."""
+"""Read and check `run.json`, and the vocabulary that it names."""
 
 from __future__ import annotations
 
@@ -11,37 +11,15 @@ import msgspec
 from tokenmill.errors import StoreError
 from tokenmill.storage.untrusted.malformed import MalformedDataError, decode
 from tokenmill.store import tables
-from tokenmill.store.job import Job
+from tokenmill.store.job import OLDEST_STORE_FORMAT, STORE_FORMAT, Job, Run
 from tokenmill.store.layout import MAX_JSON_BYTES, RUN, TOKENIZER, damaged, lost
 
 if TYPE_CHECKING:
     from tokenmill.storage import Folder
     from tokenmill.tokenizers.spec import TokenizerSpec
 
-STORE_FORMAT = 6
-"""The format that is written. 2 added the identity of sources, 3 the quarantined rows in the manifest, 4 footers in the
-plan. 5 reduced footers to the numbers that differ. 6 added slices to parts and a document limit to the job."""
-
-OLDEST_STORE_FORMAT = 5
-"""The oldest format that can be read, exported and verified. Only a run of STORE_FORMAT can be continued."""
-
 _EXTENSIONS = {"tiktoken": "tiktoken", "huggingface": "json"}
 """The file extension of the vocabulary, by the kind of the tokenizer."""
-
-
-class Run(msgspec.Struct, frozen=True):
-    """The frozen run: the job, totals, the checksums of plan and sources, and the engine and versions at the start."""
-
-    job: Job
-    units: int
-    sources: int
-    source_bytes: int
-    text_bytes: int
-    sources_sha256: str
-    plan_sha256: str
-    engine: str
-    versions: dict[str, str]
-    format: int = STORE_FORMAT
 
 
 class _Format(msgspec.Struct):

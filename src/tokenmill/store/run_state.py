@@ -14,8 +14,8 @@ from tokenmill.storage import Folder
 from tokenmill.storage.untrusted.malformed import MalformedDataError, decode
 from tokenmill.store import event_log, heartbeats, layout, tables
 from tokenmill.store.heartbeats import EndRecord, HeartbeatRecord
+from tokenmill.store.job import Run
 from tokenmill.store.mismatch import is_suspect
-from tokenmill.store.run import Run
 
 KILLED = EndRecord("killed", headline="no end is recorded: it was killed, or its machine was lost", exit_code=None)
 

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from tokenmill.storage import Folder
+    from tokenmill.store.job import Run
     from tokenmill.store.part import PartSummary
-    from tokenmill.store.run import Run
 
 FOOTER_BYTES = 1 << 20
 """The bytes read from the end of a table. The footers of plan and sources are smaller."""
