@@ -496,7 +496,9 @@ def test_everything_is_printed_in_one_place() -> None:
     rooms = ("cli", "api", "pipeline", "exports", "analysis", "executors")
     modules = [file for room in rooms for file in (SOURCE / room).rglob("*.py")]
     found = {str(file): calls for file in modules if (calls := printing_calls(file))}
-    found = {file: calls for file, calls in found.items() if not file.endswith(("cli/failures.py", "executors/terminal.py"))}
+    found = {
+        file: calls for file, calls in found.items() if not file.endswith(("cli/failures.py", "executors/terminal.py"))
+    }
     assert found == {}
 
 
