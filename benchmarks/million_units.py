@@ -67,7 +67,7 @@ from tokenmill.pipeline.freeze import freeze, load_existing
 from tokenmill.pipeline.plan import UnitTask
 from tokenmill.pipeline.request import PrepareOptions, find_sources, make_request
 from tokenmill.sources.documents import Slices
-from tokenmill.sources.parquet_footer import PackedFooter
+from tokenmill.sources.packed_footer import PackedFooter
 from tokenmill.storage import folder_at
 from tokenmill.store import event_log, layout, tables
 from tokenmill.store.job import Job

@@ -38,7 +38,7 @@ from tests.support.executor_functions import (
     zeros,
 )
 from tests.support.killing import alive, wait_until
-from tokenmill.executors import worker_process
+from tokenmill.executors import forkserver, worker_process
 from tokenmill.executors.local import LocalExecutor
 from tokenmill.executors.outcomes import Cause, Died, Done, Failed, RetryPolicy
 
@@ -211,7 +211,7 @@ def test_a_worker_that_dies_idle_is_replaced(make: Make) -> None:
 
 def test_a_worker_that_will_not_end_is_killed(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker that stopped answering but does not come to its end does not hold up the run."""
-    monkeypatch.setattr(worker_process, "END_SECONDS", 0.2)
+    monkeypatch.setattr(forkserver, "END_SECONDS", 0.2)
     outcomes = list(make(1).run(linger, [1]))
     assert [(outcome.attempt, outcome.exit_code) for outcome in outcomes] == [(n, -signal.SIGKILL) for n in (1, 2, 3)]
 

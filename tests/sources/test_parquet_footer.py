@@ -14,7 +14,7 @@ from tests.support.corpora import write_parquet
 from tests.support.source_files import source
 from tokenmill import sources
 from tokenmill.pipeline import plan as planning
-from tokenmill.sources import parquet, parquet_footer
+from tokenmill.sources import packed_footer, parquet, parquet_footer
 from tokenmill.sources.documents import ReadOptions, Slice, SourceFile
 from tokenmill.storage import folder_at
 from tokenmill.storage.addresses import FileInfo
@@ -119,7 +119,7 @@ def test_reading_stays_within_reach(tmp_path: Path) -> None:
             return pa.py_buffer(data[start:stop])
 
         info = FileInfo("s3://nowhere/corpus.parquet", file.size, "version")
-        footer = parquet._footer_from_plan(file, file_slice, "text")
+        footer = parquet_footer.footer_from_plan(file, file_slice, "text")
         stream = pa.PythonFile(RangeFile(info, fetch, spans), mode="r")
         reader = pq.ParquetFile(stream, metadata=footer.metadata, pre_buffer=False, buffer_size=parquet.BUFFER_BYTES)
         assert reader.read(columns=["text"]).num_rows == footer.rows.sum()
@@ -152,7 +152,7 @@ def test_what_is_kept_is_a_few_bytes_for_each_row_group(tmp_path: Path) -> None:
     assert sum(sizes) < 400 * 20
 
 
-GOOD = parquet_footer.PackedFooter(
+GOOD = packed_footer.PackedFooter(
     "text", 1, True, 2, "writer", ((1, False, (0, 3)),), bytes([0, 60, 200, 1, 200, 1, 8, 0])
 )
 
@@ -181,8 +181,8 @@ def test_what_is_kept_and_damaged_is_told(tmp_path: Path, kept: bytes) -> None:
 def test_what_is_kept_is_believed_as_far_as_it_is_sound(tmp_path: Path) -> None:
     """The damages above are damages of something that is read otherwise."""
     file = write(tmp_path / "corpus.parquet", ARRAYS["string"])
-    assert parquet_footer.read_footer(msgspec.msgpack.encode(GOOD), 1).row_group(0).num_rows == 30
+    assert packed_footer.unpack_footer(msgspec.msgpack.encode(GOOD), 1).row_group(0).num_rows == 30
     file_slice = slices(file, 1)[0]
-    kept = msgspec.msgpack.decode((file_slice.detail or b"")[8:], type=parquet_footer.PackedFooter)
+    kept = msgspec.msgpack.decode((file_slice.detail or b"")[8:], type=packed_footer.PackedFooter)
     assert kept.name == "text"
     assert read(file, file_slice) == list(enumerate(TEXTS[:30]))

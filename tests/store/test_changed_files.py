@@ -16,7 +16,7 @@ import tokenmill
 from tests.support import DATA, dying, poison
 from tests.support.corpora import SMALL_JSON, SMALL_TIKTOKEN, part_bytes, write_parquet
 from tokenmill import errors
-from tokenmill.pipeline.source_changes import compare_sources
+from tokenmill.pipeline.compare_sources import compare_sources
 from tokenmill.storage import folder_at
 from tokenmill.store import layout, tables
 from tokenmill.store.mismatch import MismatchRecord, publish_mismatch

@@ -16,7 +16,6 @@ from tokenmill.exports.exporter import ExportResult
 from tokenmill.exports.request import ExportOptions, make_export_request, refuse_unused
 from tokenmill.humanize import count
 from tokenmill.pipeline import plan, ranks, worker_modules
-from tokenmill.pipeline.adoption import hold_store, open_run
 from tokenmill.pipeline.announce import announce
 from tokenmill.pipeline.complete import RunCompletion
 from tokenmill.pipeline.context import RunContext, make_events
@@ -24,6 +23,7 @@ from tokenmill.pipeline.position import DEFAULT_SECONDS
 from tokenmill.pipeline.preflight import export_token_bytes
 from tokenmill.pipeline.request import BadDocumentPolicy, PrepareOptions, PrepareRequest, find_sources, make_request
 from tokenmill.pipeline.resources import plan_resources
+from tokenmill.pipeline.stale_parts import hold_store, open_run
 from tokenmill.sources import Ignored
 from tokenmill.sources.named_datasets import resolve_sources
 from tokenmill.storage import folder_at

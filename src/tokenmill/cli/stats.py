@@ -15,7 +15,7 @@ from tokenmill.humanize import count, duration, escape_control_characters, numbe
 if TYPE_CHECKING:
     from tokenmill.analysis.history import History
     from tokenmill.analysis.statistics import Breakdown, Statistics
-    from tokenmill.cli.bars import Bar
+    from tokenmill.cli.bar_charts import Bar
 
 SHOWN_BARS = 10
 # The quantiles that fit into a line. The median is in the line above.
@@ -108,7 +108,7 @@ def _run(history: History) -> str:
 
 
 def _print_charts(statistics: Statistics) -> None:
-    from tokenmill.cli.bars import print_bars, print_curve  # noqa: PLC0415 - heavy
+    from tokenmill.cli.bar_charts import print_bars, print_curve  # noqa: PLC0415 - heavy
 
     title = "documents by length in tokens (each row: from its number up to twice as many)"
     print_bars(title, _length_bars(statistics))
@@ -123,7 +123,7 @@ def _print_charts(statistics: Statistics) -> None:
 
 def _length_bars(statistics: Statistics) -> list[Bar]:
     """One bar for each power of two: the bins are more than a terminal has lines."""
-    from tokenmill.cli.bars import Bar  # noqa: PLC0415 - heavy
+    from tokenmill.cli.bar_charts import Bar  # noqa: PLC0415 - heavy
 
     octaves: dict[int, int] = {}
     for length_bin in statistics.lengths.bins:
@@ -147,7 +147,7 @@ def _title(breakdown: Breakdown, title: str) -> str:
 def _breakdown_bars(breakdown: Breakdown, tokens: int, *, are_paths: bool = False) -> list[Bar]:
     """A bar for each of the largest values. Paths are shown without the folder that all of them are in."""
     from tokenmill.analysis.visible_text import display_name  # noqa: PLC0415 - heavy
-    from tokenmill.cli.bars import Bar  # noqa: PLC0415
+    from tokenmill.cli.bar_charts import Bar  # noqa: PLC0415
 
     largest = breakdown.largest[:SHOWN_BARS]
     folder = largest[0].name.rpartition("/")[0] + "/" if are_paths and largest and "/" in largest[0].name else ""
@@ -169,7 +169,7 @@ def _breakdown_bars(breakdown: Breakdown, tokens: int, *, are_paths: bool = Fals
 
 def _token_bars(statistics: Statistics) -> list[Bar]:
     from tokenmill.analysis.visible_text import make_visible  # noqa: PLC0415 - heavy
-    from tokenmill.cli.bars import Bar  # noqa: PLC0415
+    from tokenmill.cli.bar_charts import Bar  # noqa: PLC0415
 
     return [
         Bar(

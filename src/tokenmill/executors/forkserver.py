@@ -1,154 +1,117 @@
-"""The fork server: a clean process that loads the libraries once and forks the workers.
-
-Loading the libraries takes over a second; forking a worker after that takes milliseconds. Forking is safe in this
-process only: it runs none of the user's code and has one thread. If a library has started another thread, workers are
-started as new interpreters instead.
-"""
+"""The parent's handle of the fork server, the process that forks the workers (`forkserver_main.py`)."""
 
 from __future__ import annotations
 
 import contextlib
-import importlib
-import json
 import os
-import select
 import signal
 import socket
-import struct
 import subprocess
-import sys
-import traceback
+import threading
 from multiprocessing.connection import Connection
-from typing import Any
 
-from tokenmill.executors import worker
-from tokenmill.system import machine, startup
+from tokenmill.executors.forkserver_main import ENVIRONMENT, REQUEST, interpreter
+from tokenmill.system import machine
+from tokenmill.system.limits import NO_PROCESS
 
-# A request and its number. `s` starts a worker with the three descriptors sent along; the answer repeats the number.
-# `k` kills the worker whose process id is the number.
-REQUEST = struct.Struct("=cq")
-
-ENVIRONMENT = {
-    # One process per core leaves no core for a library's own threads, and they do not survive a fork.
-    "OPENBLAS_NUM_THREADS": "1",
-    "OMP_NUM_THREADS": "1",
-    "JE_ARROW_MALLOC_CONF": "background_thread:false",
-}
+# Seconds that a process may take to end before it is killed.
+END_SECONDS = 5.0
 
 
-def main(control_descriptor: int, lifeline_descriptor: int, parent: int, preload: list[str]) -> None:
-    """Load the modules, then start and kill workers on request and report their ends, until the parent is gone."""
-    worker.die_with(parent)
-    startup.skip_pandas()
-    # Ctrl-C reaches the whole process group; the parent decides what to do.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-    for module in preload:
-        with contextlib.suppress(ImportError):  # the worker that needs it reports it
-            importlib.import_module(module)
-    with socket.socket(fileno=control_descriptor) as control:
-        _ForkServerLoop(control, lifeline_descriptor).serve()
+def no_process(number: int) -> OSError:
+    """The error for a process that the system did not start: a limit of processes, files or memory."""
+    return OSError(number, f"{NO_PROCESS}: {os.strerror(number)}")
 
 
-class _ForkServerLoop:
-    def __init__(self, control: socket.socket, lifeline_descriptor: int) -> None:
-        self._control = control
-        self._lifeline = lifeline_descriptor
-        self._answers = Connection(os.dup(control.fileno()))
-        self._workers: set[int] = set()
-        self._woken, waker = os.pipe()
-        os.set_blocking(waker, False)
-        signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
-        signal.signal(signal.SIGCHLD, lambda *_: None)
+class ForkServer:
+    """Handle of the fork server. When that process dies, its workers die with it."""
 
-    def serve(self) -> None:
-        """Answer requests until the parent is gone."""
-        with contextlib.suppress(ConnectionError):
-            while self._serve_one():
-                pass
-        for pid in self._workers:
-            os.kill(pid, signal.SIGKILL)
-        for _ in self._workers:
-            os.wait()
-        os._exit(0)  # the parent waits, and there is nothing to clean up
+    def __init__(self, preload: tuple[str, ...]) -> None:
+        self._control, theirs = socket.socketpair()
+        lifeline, self._lifeline = os.pipe()
+        command = interpreter("forkserver_main", "main", theirs.fileno(), lifeline, os.getpid(), preload)
+        # Ctrl-C reaches the whole process group. The fork server starts with SIGINT blocked, because it could only
+        # show a traceback while it loads its first modules. It ignores the signal before it unblocks it.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            with theirs:
+                self._process = subprocess.Popen(  # noqa: S603 - our own interpreter
+                    command,
+                    pass_fds=(theirs.fileno(), lifeline),
+                    env={**os.environ, **ENVIRONMENT},
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                )
+        except OSError as error:
+            raise no_process(error.errno or 0) from error
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        os.close(lifeline)
+        self._answers = Connection(os.dup(self._control.fileno()))
+        self._requests = 0
+        self._pids: dict[int, int] = {}
+        self._ends: dict[int, tuple[int, int]] = {}
 
-    def _serve_one(self) -> bool:
-        control = self._control.fileno()
-        ready, _, _ = select.select([control, self._woken], [], [])
-        if self._woken in ready:
-            os.read(self._woken, 4096)
-            self._report_ends()
-        if control not in ready:
-            return True
-        message, descriptors, _, _ = socket.recv_fds(self._control, REQUEST.size, 3)
-        if len(message) < REQUEST.size:
+    def start_worker(self, work: int, output: int, status: int) -> int:
+        """Request a worker with these descriptors; return the number of the request, for `pid_of`."""
+        self._requests += 1
+        with contextlib.suppress(OSError):  # if the fork server is gone, the worker's pipe is closed, too
+            socket.send_fds(self._control, [REQUEST.pack(b"s", self._requests)], [work, output, status])
+        return self._requests
+
+    @property
+    def alive(self) -> bool:
+        """Whether the fork server runs."""
+        return self._process.poll() is None
+
+    def held_bytes(self) -> int:
+        """The memory of the fork server, which each worker inherits."""
+        return machine.private_bytes_of(self._process.pid)
+
+    def pid_of(self, number: int) -> int | None:
+        """Wait for a requested worker, and return its process id; None if the fork server died before."""
+        while number not in self._pids and self._receive():
+            pass
+        return self._pids.get(number)
+
+    def end_of(self, pid: int) -> tuple[int, int]:
+        """Wait for the end of a worker, and kill it if it takes long; exit code (negative: signal) and peak memory."""
+        timer = threading.Timer(END_SECONDS, self.kill, (pid,))
+        timer.start()
+        while pid not in self._ends and self._receive():
+            pass
+        timer.cancel()
+        return self._ends.pop(pid, (-signal.SIGKILL, 0))
+
+    def kill(self, pid: int) -> None:
+        """Kill a worker, if it still runs."""
+        with contextlib.suppress(OSError):
+            self._control.sendall(REQUEST.pack(b"k", pid))
+
+    def _receive(self) -> bool:
+        """Receive one message of the fork server; return False if it is gone."""
+        try:
+            kind, number, content = self._answers.recv()
+        except (EOFError, OSError):
             return False
-        request, number = REQUEST.unpack(message)
-        if request == b"s":
-            self._start(number, *descriptors)
-        elif number in self._workers:
-            os.kill(number, signal.SIGKILL)
+        if kind == "refused":
+            raise no_process(content)
+        if kind == "started":
+            self._pids[number] = content
+            self._ends.pop(content, None)  # of an earlier process with the same id
+        else:
+            self._ends[number] = content
         return True
 
-    def _start(self, number: int, *descriptors: int) -> None:
+    def close(self) -> None:
+        """End the fork server and all its workers at once, and wait for their end."""
+        if not self._requests:
+            self._process.kill()
+        self._control.close()
+        self._answers.close()
+        os.close(self._lifeline)
         try:
-            pid = self._fork(*descriptors) if machine.threads() == 1 else None
-            pid = pid or self._spawn(*descriptors)
-        except OSError as error:  # a limit of processes, files or memory: the parent reports it
-            self._answers.send(("refused", number, error.errno))
-            return
-        finally:
-            for descriptor in descriptors:
-                os.close(descriptor)
-        self._workers.add(pid)
-        self._answers.send(("started", number, pid))
-
-    def _fork(self, work_descriptor: int, output_descriptor: int, status_descriptor: int) -> int:
-        forkserver = os.getpid()
-        pid = os.fork()
-        if pid:
-            return pid
-        code = 1
-        try:
-            signal.set_wakeup_fd(-1)
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            self._control.close()
-            self._answers.close()
-            os.dup2(output_descriptor, 1)
-            os.dup2(output_descriptor, 2)
-            worker.serve(work_descriptor, status_descriptor, self._lifeline, forkserver)
-            code = 0
-        except SystemExit as stop:
-            code = stop.code if isinstance(stop.code, int) else int(stop.code is not None)
-        except BaseException:  # noqa: BLE001 - no code of the fork server may run on in a worker
-            traceback.print_exc()
-        finally:
-            sys.stderr.flush()
-            os._exit(code)
-
-    def _spawn(self, work_descriptor: int, output_descriptor: int, status_descriptor: int) -> int:
-        command = interpreter("worker", "serve", work_descriptor, status_descriptor, self._lifeline, os.getpid())
-        kept = (work_descriptor, status_descriptor, self._lifeline)
-        return subprocess.Popen(command, pass_fds=kept, stdout=output_descriptor, stderr=output_descriptor).pid  # noqa: S603
-
-    def _report_ends(self) -> None:
-        with contextlib.suppress(ChildProcessError):
-            while True:
-                pid, status, usage = os.wait4(-1, os.WNOHANG)
-                if not pid:
-                    return
-                self._workers.discard(pid)
-                end = (os.waitstatus_to_exitcode(status), machine.peak_bytes(usage))
-                self._answers.send(("ended", pid, end))
-
-
-def interpreter(module: str, function: str, *arguments: Any) -> list[str]:
-    """The command that runs a function of this package in a new interpreter with the same `sys.path`.
-
-    `-P`, because modules must not be imported from the working directory, which holds data.
-    """
-    code = (
-        "import sys, json; path, arguments = json.loads(sys.argv[1]); sys.path[:] = path;"
-        f"from tokenmill.executors.{module} import {function}; {function}(*arguments)"
-    )
-    return [sys.executable, "-P", "-c", code, json.dumps([sys.path, arguments])]
+            self._process.wait(END_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
+from tokenmill.executors.forkserver import ForkServer
 from tokenmill.executors.outcomes import (
     DEFAULT_POLICY,
     Capacity,
@@ -30,7 +31,7 @@ from tokenmill.executors.outcomes import (
     Worker,
 )
 from tokenmill.executors.retries import Attempt, Queue
-from tokenmill.executors.worker_process import ForkServer, WorkerProcess
+from tokenmill.executors.worker_process import WorkerProcess
 from tokenmill.system import machine
 
 # Seconds between two checks of the busy workers.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, fields
-from decimal import Decimal
 from typing import Any, get_args
 
 import msgspec
@@ -16,6 +15,7 @@ from tokenmill.exports import shards
 from tokenmill.exports.formats import FORMATS, find_format
 from tokenmill.exports.formats.protocol import EndTokenPosition, FormatSpec, Tail
 from tokenmill.exports.job import FIRST_SHARD, ExportJob
+from tokenmill.exports.val_split import parse_val
 from tokenmill.pipeline.sizes import parse_size
 from tokenmill.store.job import Run
 from tokenmill.store.listed_parts import store_digest
@@ -87,7 +87,7 @@ def make_export_request(to: str, options: ExportOptions, tokenizer: TokenizerSpe
         spec=spec,
         dtype=_dtype(spec, options.dtype, tokenizer),
         end=_one_of("--end-token", options.end_token, EndTokenPosition, spec.end),
-        val=_val(options.val, spec),
+        val=parse_val(options.val, spec.val),
         shard_tokens=None if spec.single else _tokens("--shard-tokens", options.shard_tokens) or spec.shard_tokens,
         tail=tail,
         sequence_tokens=sequence or spec.sequence_tokens,
@@ -181,31 +181,6 @@ def _dtype(spec: FormatSpec, wanted: str | None, tokenizer: TokenizerSpec) -> st
         f"ids          {tokenizer.vocabulary_size:,} of {tokenizer.name}; {largest} holds {ID_LIMITS[largest]:,}",
         f"Use a format with larger ids ({', '.join(fitting)}) or a tokenizer with at most 65,536 ids, such as gpt2.",
     )
-
-
-def _val(given: str | float | None, spec: FormatSpec) -> str | None:
-    val = str(given) if given is not None else spec.val
-    if val is None or val == "none":
-        return None
-    if val == FIRST_SHARD:
-        return val
-    fraction = _fraction(val)
-    if fraction == 0:
-        return None
-    if fraction is None or not 0 < fraction < 1:
-        raise UsageError(
-            f"--val {val} is not a share",
-            "Give the share of the documents to hold out, between 0 and 1 (0.0005, or 0.05%), first-shard, or none.",
-        )
-    return repr(fraction)
-
-
-def _fraction(text: str) -> float | None:
-    """Parse a number or a percentage. Decimal arithmetic is exact, so 1% and 0.01 are the same job."""
-    try:
-        return float(Decimal(text.strip().removesuffix("%")) / (100 if text.strip().endswith("%") else 1))
-    except (ArithmeticError, ValueError):
-        return None
 
 
 def _tokens(option: str, value: str | int | None) -> int | None:

@@ -17,8 +17,8 @@ import pyarrow as pa
 
 from tokenmill.errors import CorruptStore, JobChanged, SourceError
 from tokenmill.humanize import count, size
+from tokenmill.pipeline.compare_sources import compare_sources, refuse_changed
 from tokenmill.pipeline.request import PrepareRequest, versions
-from tokenmill.pipeline.source_changes import compare_sources, refuse_changed
 from tokenmill.pipeline.split_sources import plan_units
 from tokenmill.pipeline.units import fast_bytes
 from tokenmill.sources import with_identities

@@ -10,8 +10,8 @@ import numpy as np
 from tokenmill.errors import CorruptStore, StoreError
 from tokenmill.executors.fan_out import FanOut
 from tokenmill.humanize import count
-from tokenmill.pipeline.adoption import check_parts, remove_parts
 from tokenmill.pipeline.check_parts import ANY_SLICE, InvalidPart
+from tokenmill.pipeline.stale_parts import check_parts, remove_parts
 from tokenmill.store import layout, quarantine, tables
 from tokenmill.store.job import STORE_FORMAT
 from tokenmill.store.mismatch import read_mismatch

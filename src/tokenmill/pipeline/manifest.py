@@ -11,9 +11,9 @@ import pyarrow as pa
 
 from tokenmill.errors import CorruptStore
 from tokenmill.pipeline import plan as planning
-from tokenmill.pipeline.adoption import check_parts
 from tokenmill.pipeline.check_parts import InvalidPart
 from tokenmill.pipeline.sample import ROW_BYTES
+from tokenmill.pipeline.stale_parts import check_parts
 from tokenmill.store import event_log, layout, quarantine, tables
 from tokenmill.store.job import Run
 from tokenmill.store.part import NULL, PartSummary, part_name

@@ -18,9 +18,9 @@ from tokenmill.executors.fan_out import FanOut, run_all
 from tokenmill.executors.outcomes import DEFAULT_POLICY
 from tokenmill.pipeline import plan
 from tokenmill.pipeline.check_parts import ANY_SLICE, CheckParts, InvalidPart
+from tokenmill.pipeline.compare_sources import USE_THE_ORIGINAL
 from tokenmill.pipeline.freeze import freeze, publish_again
 from tokenmill.pipeline.run_once import PLANNING, run_once
-from tokenmill.pipeline.source_changes import USE_THE_ORIGINAL
 from tokenmill.pipeline.verify import CompareText
 from tokenmill.store import layout, tables
 from tokenmill.store.mismatch import rechecked_name
