@@ -99,3 +99,15 @@ def test_records_in_a_store_without_bad_rows(tmp_path: Path, out: Path) -> None:
         tokenmill.verify(str(tmp_path / "good"))
     prepare(str(source), tmp_path / "good", **OPTIONS)
     assert not (tmp_path / "good" / QUARANTINE_FILE).exists()
+
+
+def test_records_of_an_earlier_part_are_removed(tmp_path: Path) -> None:
+    """A source is repaired, and its units are done again: no record of the rows that were bad before remains."""
+    source = tmp_path / "in" / "rows.jsonl"
+    write_lines(source, 3)
+    with pytest.raises(errors.TokenmillError):
+        prepare(source, tmp_path / "out", unit_bytes=1500, max_bad=0.01)
+    assert list((tmp_path / "out" / "quarantine").iterdir())
+    write_lines(source, 11)  # no row has this remainder
+    prepare(source, tmp_path / "out", unit_bytes=1500, max_bad=0.01)
+    assert list((tmp_path / "out" / "quarantine").iterdir()) == []

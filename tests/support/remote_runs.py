@@ -18,12 +18,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
 from tests.support.corpora import SMALL_TIKTOKEN
+from tests.support.killing import without_sources
 from tests.support.servers.seaweed import S3Server
-from tokenmill.store import tables
 
 WAIT_SECONDS = 60.0
 """The longest that a command may take."""
@@ -135,15 +132,8 @@ def results(files: Mapping[str, bytes]) -> dict[str, bytes]:
     found = {name: data for name, data in named.items() if not NOT_COMPARED.fullmatch(name)}
     found.pop("sources.parquet")
     frozen = {**json.loads(found["run.json"]), "sources_sha256": "", "engine": ""}
-    listed = {"manifest.parquet": _without_sources(found["manifest.parquet"])} if "manifest.parquet" in found else {}
+    listed = {"manifest.parquet": without_sources(found["manifest.parquet"])} if "manifest.parquet" in found else {}
     return {**found, **listed, "run.json": json.dumps(frozen).encode()}
-
-
-def _without_sources(manifest: bytes) -> bytes:
-    """A manifest that does not name the checksum of the sources."""
-    table = pq.read_table(pa.BufferReader(manifest))
-    stated = {**json.loads(table.schema.metadata[tables.MANIFEST_RUN]), "sources": ""}
-    return tables.table_bytes(table.replace_schema_metadata({tables.MANIFEST_RUN: json.dumps(stated)}))
 
 
 def differences(files: Mapping[str, bytes], expected: Mapping[str, bytes]) -> list[str]:

@@ -62,7 +62,7 @@ def record(unit: int, file: SourceFile, bad: BadRow, *, with_text: bool) -> Quar
 
 
 def publish_unit_file(folder: Folder, part: PartSummary, entries: list[Quarantined]) -> None:
-    """Publish the quarantined rows of a part, before the part. `gather` ignores files that belong to no part."""
+    """Publish the quarantined rows of a part, before the part."""
     if not entries:
         return
     folder.create(layout.QUARANTINE)
@@ -71,17 +71,26 @@ def publish_unit_file(folder: Folder, part: PartSummary, entries: list[Quarantin
 
 
 def gather(folder: Folder, committed: npt.NDArray[np.bool_]) -> int:
-    """Publish the rows of all committed units in one file; returns the number of units whose parts state such rows."""
-    units = {int(match[1]) for name in folder.names(layout.QUARANTINE) if (match := _FILE.fullmatch(name))}
+    """Publish the rows of all committed units in one file; returns the number of units whose parts state such rows.
+
+    Removes the files of these units that belong to no part: an earlier part of the unit skipped other rows.
+    """
+    matches = [match for name in folder.names(layout.QUARANTINE) if (match := _FILE.fullmatch(name))]
+    units = {int(match[1]) for match in matches}
     listed = sorted(unit for unit in units if unit < len(committed) and committed[unit])
     summaries = prefetch_map(folder, partial(read_summary, folder), listed, PREFETCH_HEADERS)
     parts = [summary for summary in summaries if summary.quarantined_rows]
-    if not parts:
+    if parts:
+        with folder.publish(QUARANTINE_FILE) as file:
+            for lines in prefetch_map(folder, lambda part: list(folder.lines(_unit_file(part))), parts):
+                file.writelines(lines)
+    else:
         folder.discard(QUARANTINE_FILE)
-        return 0
-    with folder.publish(QUARANTINE_FILE) as file:
-        for lines in prefetch_map(folder, lambda part: list(folder.lines(_unit_file(part))), parts):
-            file.writelines(lines)
+    used, committed_units = {_unit_file(part) for part in parts}, set(listed)
+    for match in matches:
+        name = f"{layout.QUARANTINE}/{match[0]}"
+        if int(match[1]) in committed_units and name not in used:
+            folder.discard(name)
     return len(parts)
 
 
