@@ -27,7 +27,7 @@ import tiktoken_ext.openai_public
 import tokenizers
 
 from tokenmill.tokenizers import unicode_gap
-from tokenmill.tokenizers.gigatoken_support import JSON_SPLITS
+from tokenmill.tokenizers.split_patterns import DEEPSEEK_SPLITS, JSON_SPLITS
 
 Encode = Callable[[list[str]], list[list[int]]]
 
@@ -58,14 +58,7 @@ END_CONTEXTS = ("{0}", "a{0}", " {0}", "\n{0}")  # the end of a document has rul
 SPLITS: dict[str, list[str]] = {
     "gpt2": [],
     **{name: [pattern] for name, pattern in JSON_SPLITS.items()},
-    "deepseek": [
-        r"\p{N}{1,3}",
-        "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+",
-        (
-            "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+"
-            "| ?[\\p{P}\\p{S}]+[\r\n]*|\\s*[\r\n]+|\\s+(?!\\S)|\\s+"
-        ),
-    ],
+    "deepseek": list(DEEPSEEK_SPLITS),
 }
 
 
@@ -300,6 +293,18 @@ def _letters_and_marks() -> list[int]:
     return [point for point, ids in zip(points, encoded, strict=True) if len(tokens[ids[0]]) == 2]
 
 
+def numbers() -> set[int]:
+    """The code points outside of ASCII that the Digits step or a regex for numbers of `tokenizers` isolates."""
+    points = [point for point in (*ASSIGNED, *OUTER) if point >= 0x80]
+    text = "a" + "a".join(map(chr, points)) + "a"
+    steps = (
+        tokenizers.pre_tokenizers.Digits(individual_digits=True),
+        tokenizers.pre_tokenizers.Split(tokenizers.Regex(r"\p{N}"), "isolated"),
+    )
+    isolated = {part for step in steps for part, _ in step.pre_tokenize_str(text) if len(part) == 1}
+    return {ord(part) for part in isolated if ord(part) >= 0x80}
+
+
 def ranges_of(points: Iterable[int]) -> list[tuple[int, int]]:
     """Sorted code points as (first, last) ranges."""
     ranges: list[tuple[int, int]] = []
@@ -337,7 +342,12 @@ def derive(*, quick: bool, tell: Callable[[str, set[int]], None] = lambda _name,
     tell("NFC, combining class", combining)
     composing = composition_gap(forms, combining)
     tell("NFC, composition", composing)
-    return {"SPLIT_GAP": split, "NFC_GAP": combining | composing, "SYMBOL_GAP": symbol - split}
+    return {
+        "SPLIT_GAP": split,
+        "NFC_GAP": combining | composing,
+        "SYMBOL_GAP": symbol - split,
+        "NUMBERS": numbers(),
+    }
 
 
 def missing(derived: dict[str, set[int]]) -> dict[str, set[int]]:

@@ -21,8 +21,9 @@ from tokenmill.tokenizers import tokenizer as tokenizer_module
 from tokenmill.tokenizers.audit import AuditMismatchError
 from tokenmill.tokenizers.engines.gigatoken import GigatokenEngine
 from tokenmill.tokenizers.engines.protocol import Encoded, text_buffers
-from tokenmill.tokenizers.gigatoken_support import JSON_SPLITS, unsupported
+from tokenmill.tokenizers.gigatoken_support import unsupported
 from tokenmill.tokenizers.resolve import SCHEMES, Vocabulary, resolve
+from tokenmill.tokenizers.split_patterns import JSON_SPLITS
 from tokenmill.tokenizers.tokenizer import REFERENCES, Tokenizer
 
 SMALL = json.loads(Path(SMALL_JSON).read_text())
@@ -97,6 +98,7 @@ class Wrong:
 
     def __init__(self, engine: GigatokenEngine, document: int, token: int) -> None:
         self.engine, self.document, self.token = engine, document, token
+        self.gap = engine.gap
 
     def encode(self, text: pa.LargeStringArray) -> Encoded:
         """The tokens, one of them changed."""

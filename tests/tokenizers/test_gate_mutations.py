@@ -21,8 +21,9 @@ from tokenmill.tokenizers.engines.gigatoken import GigatokenEngine
 from tokenmill.tokenizers.engines.huggingface import HuggingFaceEngine
 from tokenmill.tokenizers.engines.protocol import Encoded
 from tokenmill.tokenizers.engines.tiktoken import TiktokenEngine
-from tokenmill.tokenizers.gigatoken_support import JSON_SPLITS, unsupported
+from tokenmill.tokenizers.gigatoken_support import unsupported
 from tokenmill.tokenizers.resolve import Vocabulary, resolve
+from tokenmill.tokenizers.split_patterns import JSON_SPLITS
 from tokenmill.tokenizers.tokenizer import choose_engine
 from tokenmill.tokenizers.unicode_gap import documents_with_gap
 

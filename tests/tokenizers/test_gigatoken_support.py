@@ -14,8 +14,9 @@ import tokenizers
 from tests.support.corpora import DATA, SMALL_JSON, SMALL_TIKTOKEN
 from tests.support.documents import DOCUMENTS
 from tokenmill.errors import UsageError
-from tokenmill.tokenizers.gigatoken_support import JSON_SPLITS, unsupported
+from tokenmill.tokenizers.gigatoken_support import unsupported
 from tokenmill.tokenizers.resolve import resolve
+from tokenmill.tokenizers.split_patterns import JSON_SPLITS
 from tokenmill.tokenizers.tokenizer import Tokenizer, choose_engine
 
 SMALL = json.loads(Path(SMALL_JSON).read_text())
@@ -27,6 +28,13 @@ def split(pattern: str, **changes: Any) -> dict[str, Any]:
     """A splitter by a regex, then bytes."""
     step = {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False, **changes}
     return {"type": "Sequence", "pretokenizers": [step, BYTE_LEVEL]}
+
+
+def digits(byte_level: dict[str, Any] | None = None, **changes: Any) -> dict[str, Any]:
+    """A splitter at digits, then bytes with GPT-2's regex."""
+    step = {"type": "Digits", "individual_digits": True, **changes}
+    steps = [step, {**BYTE_LEVEL, "use_regex": True, **(byte_level or {})}]
+    return {"type": "Sequence", "pretokenizers": steps}
 
 
 def added(content: str, **changes: Any) -> dict[str, Any]:
@@ -45,22 +53,30 @@ def changed(path: Path, **changes: Any) -> str:
 SUPPORTED = {name: {"pre_tokenizer": split(pattern)} for name, pattern in JSON_SPLITS.items()} | {
     "nfc": {"normalizer": {"type": "NFC"}},
     "nfc-spaces": {"normalizer": {"type": "NFC"}, "added_tokens": [added("    ", normalized=True)]},
+    "two passes": {"added_tokens": [added("aabb", normalized=True), added("abbb", id=1201)]},
+    "overlap": {"added_tokens": [added("xt|"), added("<|endoftext|>", id=1201, special=True)]},
+    "removed, inverted": {"pre_tokenizer": split(JSON_SPLITS["llama3"], behavior="Removed", invert=True)},
     "prefix-space": {"pre_tokenizer": {**BYTE_LEVEL, "add_prefix_space": True, "use_regex": True}},
 }
 REFUSED = {
     "possessive digits": {"pre_tokenizer": split(JSON_SPLITS["llama3"].replace("{1,3}", "{1,3}+"))},
     "other pattern": {"pre_tokenizer": split(JSON_SPLITS["llama3"].replace(r"[\r\n]+|", r"[\r\n]|"))},
     "removed": {"pre_tokenizer": split(JSON_SPLITS["llama3"], behavior="Removed")},
+    "inverted": {"pre_tokenizer": split(JSON_SPLITS["llama3"], invert=True)},
+    "digits by number": {"pre_tokenizer": digits(individual_digits=False)},
+    "digits and a space": {"pre_tokenizer": digits({"add_prefix_space": True})},
+    "a word with a space added": {
+        "pre_tokenizer": {**BYTE_LEVEL, "add_prefix_space": True, "use_regex": True},
+        "added_tokens": [added("<x>")],
+    },
     "no splitter": {"pre_tokenizer": None},
     "bytes only": {"pre_tokenizer": BYTE_LEVEL},
     "two splits": {"pre_tokenizer": {"type": "Sequence", "pretokenizers": [*split("x")["pretokenizers"], BYTE_LEVEL]}},
     "lowercase": {"normalizer": {"type": "Lowercase"}},
     "single word": {"added_tokens": [added("<x>", single_word=True)]},
     "normalized": {"normalizer": {"type": "NFC"}, "added_tokens": [added("abc", normalized=True)]},
-    "two passes": {"added_tokens": [added("aabb", normalized=True), added("abbb", id=1201)]},
     "two ids": {"added_tokens": [added("t")]},
     "other id": {"added_tokens": [added("<x>", id=1300)]},
-    "overlap": {"added_tokens": [added("xt|"), added("<|endoftext|>", id=1201, special=True)]},
     "dropout": {"model": {**SMALL["model"], "dropout": 0.1}},
     "fallback": {"model": {**SMALL["model"], "byte_fallback": True}},
     "merge twice": {"model": {**SMALL["model"], "merges": [*SMALL["model"]["merges"], SMALL["model"]["merges"][0]]}},

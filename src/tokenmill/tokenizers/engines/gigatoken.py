@@ -10,8 +10,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tokenmill.errors import TokenizerError
-from tokenmill.tokenizers.engines.protocol import Encoded, is_refusal, narrowed, text_buffers
-from tokenmill.tokenizers.gigatoken_support import TIKTOKEN_SCHEMES
+from tokenmill.tokenizers.cutting import ByteArray, Cutter
+from tokenmill.tokenizers.engines.protocol import Encoded, Offsets, is_refusal, narrowed, text_buffers
+from tokenmill.tokenizers.gigatoken_support import TIKTOKEN_SCHEMES, natively_matched
+from tokenmill.tokenizers.split_patterns import flatten, recognize_splitter
+from tokenmill.tokenizers.unicode_gap import NFC_GAP, SPLIT_GAP
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -31,6 +34,11 @@ class GigatokenEngine:
     def __init__(self, spec: TokenizerSpec, content: bytes) -> None:
         self._spec = spec
         self._content = content
+        self._cutter = Cutter([], None)
+        # Documents with a character of this table go to the reference.
+        self.gap = SPLIT_GAP
+        if spec.kind != "tiktoken":
+            self._content = self._adapt(json.loads(content))
         self._tokenizer = self._build()
 
     def encode(self, text: pa.LargeStringArray) -> Encoded:
@@ -44,7 +52,10 @@ class GigatokenEngine:
 
     def _encode(self, text: pa.LargeStringArray) -> Encoded:
         data, offsets = text_buffers(text)
-        if len(text) <= MAX_SINGLE_DOCUMENTS:
+        return self._cutter.encode(data, offsets, lambda slices: self._encode_slices(data, slices))
+
+    def _encode_slices(self, data: ByteArray, offsets: Offsets) -> Encoded:
+        if len(offsets) <= MAX_SINGLE_DOCUMENTS:
             whole = data.tobytes()
             documents = [self._tokenizer.encode(whole[start:stop]) for start, stop in itertools.pairwise(offsets)]
             return Encoded.join(self._spec, [narrowed(self._spec, tokens) for tokens in documents])
@@ -71,11 +82,25 @@ class GigatokenEngine:
                 raise
             raise TokenizerError(f"gigatoken does not support {self._spec.name}", str(error)[:200]) from error
 
+    def _adapt(self, content: dict[str, Any]) -> bytes:
+        """The tokenizer.json for gigatoken: without the tokens that the cutter matches, and split as gigatoken can."""
+        splitter = recognize_splitter(content["pre_tokenizer"])
+        added = content.get("added_tokens") or []
+        native = natively_matched(added)
+        self._cutter = Cutter([token for token in added if token not in native], splitter.digits)
+        self.gap = SPLIT_GAP + NFC_GAP + splitter.gap
+        content["added_tokens"] = native
+        content["pre_tokenizer"] = splitter.pre_tokenizer()
+        content["truncation"] = content["padding"] = content["post_processor"] = None
+        if not flatten(content.get("normalizer"), "normalizers"):
+            content["normalizer"] = None
+        return json.dumps(content).encode()
+
     def _load(self) -> Any:
         import gigatoken  # noqa: PLC0415 - heavy, and needed by this engine only
 
         if self._spec.kind != "tiktoken":
-            return gigatoken.Tokenizer.from_json(_without_special_tokens(self._content))
+            return gigatoken.Tokenizer.from_json(self._content.decode())
         scheme = TIKTOKEN_SCHEMES[self._spec.scheme or ""]
         # The library accepts only a path. The file is readable by this user only, and holds the checked bytes.
         with tempfile.NamedTemporaryFile(prefix="tokenmill-", suffix=".tiktoken") as file:
@@ -86,11 +111,3 @@ class GigatokenEngine:
 
 class EngineFailed(TokenizerError):  # noqa: N818 - the name is written to logs if an audit raises it
     """The fast engine raised an error or panicked while it encoded."""
-
-
-def _without_special_tokens(vocabulary: bytes) -> str:
-    """The tokenizer.json with its special tokens removed, so that their spelling in a text stays text."""
-    content = json.loads(vocabulary)
-    content["added_tokens"] = [token for token in content.get("added_tokens") or [] if not token.get("special")]
-    content["truncation"] = content["padding"] = content["post_processor"] = None
-    return json.dumps(content)

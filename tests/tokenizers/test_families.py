@@ -1,0 +1,122 @@
+"""Tokenizer families that people train with: the fast engine encodes each of them exactly as `tokenizers` does."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from tests.support.corpora import SMALL_JSON
+from tests.support.documents import DOCUMENTS
+from tests.support.families import FAMILIES, GPT2_LEVEL, adversarial, shape
+from tokenmill.tokenizers.cutting import Cutter
+from tokenmill.tokenizers.engines.gigatoken import GigatokenEngine
+from tokenmill.tokenizers.engines.huggingface import HuggingFaceEngine
+from tokenmill.tokenizers.engines.protocol import text_buffers
+from tokenmill.tokenizers.resolve import Vocabulary, resolve
+from tokenmill.tokenizers.tokenizer import Tokenizer, choose_engine
+from tokenmill.tokenizers.unicode_gap import documents_with_gap
+
+MODEL = json.loads(Path(SMALL_JSON).read_text())["model"]
+TEXTS = [*DOCUMENTS, *adversarial(1500, 5), "<think>" * 50, "1" * 301, "9 " * 200, "", "<think>", "7", "", "42"]
+
+
+def vocabulary_of(path: Path, content: dict[str, Any]) -> Vocabulary:
+    """Write a tokenizer.json and resolve it."""
+    path.write_text(json.dumps(content))
+    return resolve(str(path))
+
+
+def assert_equal_tokens(vocabulary: Vocabulary, texts: list[str], tokenizer: GigatokenEngine | Tokenizer) -> None:
+    """Every text's tokens are the reference's."""
+    text = pa.array(texts, pa.large_string())
+    reference, fast = HuggingFaceEngine(vocabulary.spec, vocabulary.content).encode(text), tokenizer.encode(text)
+    wrong = [t for i, t in enumerate(texts) if not np.array_equal(reference.document(i), fast.document(i))]
+    assert not wrong, wrong[:3]
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_family_is_encoded_by_the_fast_engine(tmp_path: Path, name: str) -> None:
+    """The family's shape is recognized, and all texts get the tokens of `tokenizers`, in a batch and one by one."""
+    vocabulary = vocabulary_of(tmp_path / "t.json", FAMILIES[name](MODEL))
+    assert choose_engine(vocabulary, "auto").engine == "gigatoken", choose_engine(vocabulary, "auto").reason
+    tokenizer = Tokenizer(vocabulary.spec, vocabulary.content, "gigatoken")
+    assert tokenizer.engine == "gigatoken", tokenizer.notices
+    assert_equal_tokens(vocabulary, TEXTS, tokenizer)
+    for text in TEXTS[-8:]:
+        assert_equal_tokens(vocabulary, [text], tokenizer)
+    assert tokenizer.mismatch is None
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_the_fast_engine_alone_is_right_where_there_is_no_gap(tmp_path: Path, name: str) -> None:
+    """Without the tables of characters and without the audit, the tokens are the reference's for other texts."""
+    vocabulary = vocabulary_of(tmp_path / "t.json", FAMILIES[name](MODEL))
+    engine = GigatokenEngine(vocabulary.spec, vocabulary.content)
+    data, offsets = text_buffers(pa.array(TEXTS, pa.large_string()))
+    with_gap = set(documents_with_gap(data, offsets, engine.gap).tolist())
+    texts = [text for index, text in enumerate(TEXTS) if index not in with_gap]
+    assert len(texts) > 1400
+    assert_equal_tokens(vocabulary, texts, engine)
+
+
+OVERLAPS = {
+    "tokens that overlap": [("aab", False, False), ("abb", False, False), ("bb", False, False), ("b", False, False)],
+    "prefixes": [("ab", False, False), ("abba", False, False), ("a", False, False)],
+    "two passes": [("aabb", False, True), ("abbb", False, False), ("ba", False, True)],
+    "hidden by special": [("abb", True, False), ("bba", False, False), ("aa", False, False)],
+    "special in the second pass": [("abb", True, True), ("bba", False, True), ("aba", False, False)],
+    "with spaces": [("a b", False, False), (" ab", False, False), ("b ", False, False)],
+    "other bytes": [("é", False, False), ("日本", False, False), ("é日", False, False)],
+    "regex characters": [("a.b", False, False), ("(a|b)", False, False), ("[ab]+", False, False)],
+}
+
+
+@pytest.mark.parametrize("name", OVERLAPS)
+def test_added_tokens_are_cut_as_tokenizers_cuts_them(tmp_path: Path, name: str) -> None:
+    """Overlapping tokens, both passes and special tokens: the leftmost and longest token wins, special ones hide."""
+    rng = random.Random(7)
+    pieces = [*"aabbb ", "é", "日", "本", ".", "(a|b)", "[ab]+", "x", *[text for text, _, _ in OVERLAPS[name]]]
+    texts = ["".join(rng.choices(pieces, k=rng.randint(0, 12))) for _ in range(2000)]
+    vocabulary = vocabulary_of(tmp_path / "t.json", shape(GPT2_LEVEL, None, OVERLAPS[name])(MODEL))
+    assert choose_engine(vocabulary, "auto").engine == "gigatoken", choose_engine(vocabulary, "auto").reason
+    assert_equal_tokens(vocabulary, texts, GigatokenEngine(vocabulary.spec, vocabulary.content))
+
+
+def test_numbers_outside_of_ascii_go_to_the_reference(tmp_path: Path) -> None:
+    """Every number of Unicode that the Digits step isolates is in the table, and its document is encoded right."""
+    vocabulary = vocabulary_of(tmp_path / "t.json", FAMILIES["StarCoder 2"](MODEL))
+    engine = GigatokenEngine(vocabulary.spec, vocabulary.content)
+    points = [point for point in range(0x80, 0x110000) if not 0xD800 <= point < 0xE000]
+    texts = [f"a{chr(point)}{chr(point)}b" for point in points]
+    data, offsets = text_buffers(pa.array(texts, pa.large_string()))
+    with_gap = set(documents_with_gap(data, offsets, engine.gap).tolist())
+    numbers = [index for index, point in enumerate(points) if chr(point).isnumeric() and _is_number(chr(point))]
+    assert len(numbers) > 1000
+    assert [hex(points[index]) for index in numbers if index not in with_gap] == []
+
+
+def _is_number(character: str) -> bool:
+    import unicodedata
+
+    return unicodedata.category(character).startswith("N")
+
+
+def test_a_document_without_cuts_is_passed_on_whole() -> None:
+    """The cutter adds nothing to a batch without added tokens and digits."""
+    cutter = Cutter([{"content": "<think>", "id": 7, "special": False, "normalized": False}], None)
+    offsets = np.array([0, 3, 3, 10])
+    seen = []
+
+    def encode(slices: np.ndarray) -> Any:
+        seen.append(slices)
+        raise StopIteration
+
+    with pytest.raises(StopIteration):
+        cutter.encode(np.frombuffer(b"abcdefghij", np.uint8), offsets, encode)
+    assert seen[0] is offsets
