@@ -5,24 +5,20 @@ Logs are untrusted: lines that do not parse are counted and skipped, and every c
 
 from __future__ import annotations
 
-import re
 from array import array
 from bisect import insort
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from tokenmill.errors import StoreError
-from tokenmill.store.layout import LOG
+from tokenmill.store import event_log
 
 if TYPE_CHECKING:
     from tokenmill.storage import Folder
 
-MAX_LINE_BYTES = 1 << 20
-MAX_LOG_BYTES = 2 << 30
 MAX_UNITS = 20_000_000
 MAX_WORKERS = 100_000
 MAX_SESSIONS = 10_000
@@ -145,7 +141,7 @@ def _logged_failure(line: _Line) -> LoggedFailure:
 def read_logs(folder: Folder) -> LogFacts:
     """Read all logs of a run. Logs that are not regular files, or are links, are skipped and listed."""
     facts = LogFacts()
-    for name in _log_names(folder):
+    for name in event_log.names(folder):
         try:
             _read_log(folder, name, facts)
         except StoreError as error:
@@ -155,33 +151,11 @@ def read_logs(folder: Folder) -> LogFacts:
 
 def _read_log(folder: Folder, name: str, facts: LogFacts) -> None:
     begun = folder.is_remote and bool(facts.sessions)  # a remote log is split into several files
-    for data in _lines(folder, name, facts):
+    facts.is_cut |= folder.size(name) > event_log.MAX_LOG_BYTES
+    for data in event_log.lines(folder, name):
         try:
             line = msgspec.json.decode(data, type=_Line)
         except (msgspec.DecodeError, ValueError, RecursionError):  # ValueError: the bytes are not UTF-8
             facts.bad_lines += 1
             continue
         begun = facts.add(line, begins=not begun) or begun
-
-
-def _log_names(folder: Folder) -> list[str]:
-    """The names of the logs: one for each rank, or the files of a remote log in the order of time."""
-    stem = LOG.partition(".")[0]
-    if folder.is_remote:
-        return sorted(f"{stem}/{name}" for name in folder.names(stem) if name.endswith(".jsonl"))
-    return sorted(name for name in folder.names(".") if re.fullmatch(rf"{stem}(-[0-9]{{1,9}})?\.jsonl", name))
-
-
-def _lines(folder: Folder, name: str, facts: LogFacts) -> Iterator[bytes]:
-    """The lines of a log that are not too long."""
-    rest = b""
-    size = folder.size(name)
-    facts.is_cut |= size > MAX_LOG_BYTES
-    for data in folder.chunks(name, 0, min(size, MAX_LOG_BYTES)):
-        *whole, rest = (rest + data).split(b"\n")
-        yield from (line for line in whole if line.strip())
-        if len(rest) > MAX_LINE_BYTES:
-            facts.bad_lines += 1
-            rest = b""
-    if rest.strip():
-        yield rest

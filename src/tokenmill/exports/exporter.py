@@ -125,8 +125,11 @@ class Exporter:
         self.folder.remove(names.RUNS)
 
     def _is_complete(self) -> bool:
-        """Return whether the manifest lists these shards and the other files are as it describes them."""
+        """Return whether the manifest lists these shards, and all files are finalized and as it describes them."""
         if not self.folder.exists(names.MANIFEST):
+            return False
+        regions = {record.files[0].name for record in self.records} if self.job.shard_tokens is None else set()
+        if not all(map(self.folder.exists, regions)):
             return False
         try:
             manifest = records.read_manifest(self.folder, self.job.digest())
@@ -229,7 +232,7 @@ class Exporter:
     def _as_written(self, files: Mapping[int, tuple[ByteRange, ...]]) -> set[int]:
         """Return the keys whose files are all as they were written.
 
-        On a disk, checksums are compared. In an object store, and for a file that is not finalized yet, only sizes
+        On a disk, checksums are compared, also of a file that is not finalized yet. In an object store, only sizes
         are compared.
         """
 
@@ -242,8 +245,7 @@ class Exporter:
         intact = {number for number, is_right in there if is_right}
         if self.folder.is_remote:
             return intact
-        items = [(number, files[number]) for number in sorted(intact)]
-        items = [item for item in items if all(self.folder.exists(file.name) for file in item[1])]
+        items = [(number, tuple(map(self._as_it_is_now, files[number]))) for number in sorted(intact)]
         token_bytes = np.dtype(self.job.dtype).itemsize
         self.fan_out.begin("compare", sum(file.bytes for _, ranges in items for file in ranges) // token_bytes)
         for done in self.fan_out.run(IsAsWritten(self.folder.root), items, lambda item: item[1][0].name):
@@ -251,6 +253,10 @@ class Exporter:
             if not done.value:
                 intact.discard(done.item[0])
         return intact
+
+    def _as_it_is_now(self, file: ByteRange) -> ByteRange:
+        """The byte range in the file that holds it now, which may not be finalized yet."""
+        return msgspec.structs.replace(file, name=self.folder.region_file(file.name))
 
     def _note(self, notice: str) -> None:
         if notice not in self.notices:

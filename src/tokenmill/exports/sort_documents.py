@@ -14,7 +14,7 @@ from tokenmill.executors.fan_out import FanOut
 from tokenmill.exports import sorted_runs
 from tokenmill.exports.job import RUNS
 from tokenmill.exports.shards import Blocks, Counts
-from tokenmill.exports.write_shard import CountStreams, ExportContext, FindDocumentEdges, SortDocuments
+from tokenmill.exports.write_shard import CheckSortedRun, CountStreams, ExportContext, FindDocumentEdges, SortDocuments
 from tokenmill.storage import folder_at, prefetch_map
 
 # Small items, such as records, that a worker gets at a time.
@@ -23,13 +23,14 @@ ITEMS_PER_BATCH = 64
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Ordering:
     """Counts the documents of an export, and sorts them first if the export is shuffled."""
 
     context: ExportContext
     manifest: pa.Table
     fan_out: FanOut
+    _is_sorted: bool = False
 
     def blocks(self) -> Blocks:
         """Return the counts of each block and stream."""
@@ -63,14 +64,17 @@ class Ordering:
         return Blocks(*counts)
 
     def sort(self) -> None:
-        """Write the missing sorted runs of a shuffle. Does nothing without a shuffle."""
-        if self.context.frozen.job.shuffle is None:
+        """Write the missing and damaged sorted runs of a shuffle, once. Does nothing without a shuffle."""
+        if self.context.frozen.job.shuffle is None or self._is_sorted:
             return
+        self._is_sorted = True
         folder, spans = folder_at(self.context.out), self._spans()
         folder.create(RUNS)
         folder.remove_temporaries(RUNS)
-        there = sorted_runs.committed(folder, len(spans))
-        missing = [span for span in spans if not there[span[0]]]
+        there = np.flatnonzero(sorted_runs.committed(folder, len(spans))).tolist()
+        checked = self.fan_out.run(CheckSortedRun(self.context), there, lambda run: f"sorted run {run}")
+        intact = {done.item for done in checked if done.value}
+        missing = [span for span in spans if span[0] not in intact]
         if not missing:
             return
         tokens = self.manifest["tokens"].to_numpy()

@@ -6,18 +6,22 @@ budget.
 
     00000003.tokens      the tokens of all documents
     00000003.documents   a record for each document: its end, row and source
-    00000003.index       for each bin and for the end, the documents before it; then the tokens before it. Published
-                         last, so its existence commits the run
+    00000003.index       for each bin and for the end, the documents before it; then the tokens before it; then the
+                         checksums. Published last, so its existence commits the run
+
+A resumed export compares the checksums of the runs that exist, and sorts the parts of a damaged run again.
 """
 
 from __future__ import annotations
 
+import struct
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+import xxhash
 
-from tokenmill.errors import CorruptStore
+from tokenmill.errors import CorruptStore, StorageError, StoreError
 from tokenmill.exports.job import RUNS
 from tokenmill.exports.shards import Counts
 from tokenmill.storage import Folder
@@ -26,6 +30,9 @@ from tokenmill.store.part import PartContent, TokenArray
 
 # A row of the `.documents` file.
 _RECORD = np.dtype([("end", "<i8"), ("row", "<u8"), ("source", "<u4")])
+# The end of the `.index` file: the digest of the export's work, and the checksums (XXH3, 128 bits) of the tokens, the
+# documents and the index up to here.
+_TRAILER = struct.Struct("<32s16s16s16s")
 
 
 def spans(part_tokens: Counts, run_tokens: int) -> list[tuple[int, int, int]]:
@@ -38,15 +45,23 @@ def spans(part_tokens: Counts, run_tokens: int) -> list[tuple[int, int, int]]:
     return list(zip(range(len(starts)), starts.tolist(), stops.tolist(), strict=True))
 
 
-def publish_sorted_run(folder: Folder, run: int, content: PartContent, bin_of: Counts, bins: int) -> None:
-    """Publish sorted documents. `bin_of` is the bin of each document, counted through all streams."""
+def publish_sorted_run(  # noqa: PLR0913, PLR0917 - a run, its content and what it belongs to
+    folder: Folder, run: int, digest: str, content: PartContent, bin_of: Counts, bins: int
+) -> None:
+    """Publish sorted documents of the export with this digest. `bin_of` is the bin of each document in all streams."""
     records = np.empty(len(content.row), _RECORD)
     records["end"], records["row"], records["source"] = content.offsets[1:], content.row, content.source
     before = np.searchsorted(bin_of, np.arange(bins + 1))
-    index = np.concatenate([before, content.offsets[before]]).astype("<i8")
-    for extension, column in (("tokens", content.tokens), ("documents", records), ("index", index)):
+    index = np.concatenate([before, content.offsets[before]]).astype("<i8").tobytes()
+    checksums = []
+    for extension, column in (("tokens", content.tokens), ("documents", records)):
+        data = np.ascontiguousarray(column).view(np.uint8).data
+        checksums.append(xxhash.xxh3_128_digest(data))
         with folder.publish(_name(run, extension), durable=False) as file:
-            file.write(np.ascontiguousarray(column).data)
+            file.write(data)
+    trailer = _TRAILER.pack(bytes.fromhex(digest), *checksums, xxhash.xxh3_128_digest(index))
+    with folder.publish(_name(run, "index"), durable=False) as file:
+        file.write(index + trailer)
 
 
 def committed(folder: Folder, count: int) -> npt.NDArray[np.bool_]:
@@ -56,13 +71,39 @@ def committed(folder: Folder, count: int) -> npt.NDArray[np.bool_]:
 
 def counts(folder: Folder, run: int) -> tuple[Counts, Counts]:
     """Return the documents and the tokens of a run in each bin."""
-    data = folder.read(_name(run, "index"))
-    if not data or len(data) % 16:
-        raise _corrupt(folder, run, "its index is cut off")
-    documents, tokens = np.diff(np.frombuffer(data, "<i8").reshape(2, -1))
+    index, _ = _read_index(folder, run)
+    documents, tokens = np.diff(index)
     if bool((documents < 0).any()) or bool((tokens < 0).any()) or tokens.sum(dtype=np.float64) >= 2.0**62:
-        raise _corrupt(folder, run, "its counts are none")
+        raise _corrupt(folder, run, "it has negative or impossible counts")
     return documents, tokens
+
+
+def is_intact(folder: Folder, run: int, digest: str) -> bool:
+    """Whether a run belongs to the export with this digest and its files are as they were written."""
+    try:
+        _, (export, *checksums) = _read_index(folder, run)
+        return export == digest and checksums == [_checksum(folder, _name(run, e)) for e in ("tokens", "documents")]
+    except (StoreError, StorageError):
+        return False
+
+
+def _read_index(folder: Folder, run: int) -> tuple[Counts, tuple[str, bytes, bytes]]:
+    """The counts before each bin, the digest of the export, and the checksums of the tokens and the documents."""
+    data = folder.read(_name(run, "index"))
+    index = data[: -_TRAILER.size]
+    if len(data) <= _TRAILER.size or len(index) % 16:
+        raise _corrupt(folder, run, "its index is cut off")
+    export, tokens, documents, own = _TRAILER.unpack(data[-_TRAILER.size :])
+    if xxhash.xxh3_128_digest(index) != own:
+        raise _corrupt(folder, run, "its index is not as it was written")
+    return np.frombuffer(index, "<i8").reshape(2, -1), (export.hex(), tokens, documents)
+
+
+def _checksum(folder: Folder, name: str) -> bytes:
+    digest = xxhash.xxh3_128()
+    for data in folder.chunks(name, 0, folder.size(name)):
+        digest.update(data)
+    return digest.digest()
 
 
 @dataclass(frozen=True, slots=True)

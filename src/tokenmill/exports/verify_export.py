@@ -5,6 +5,7 @@ from __future__ import annotations
 from tokenmill.errors import CorruptStore, StorageError, StoreError
 from tokenmill.executors import progress
 from tokenmill.exports import records
+from tokenmill.exports.file_checks import EXPORT_AGAIN
 from tokenmill.exports.formats import FORMATS
 from tokenmill.exports.job import EXPORT, MANIFEST, FrozenExport, is_begun, read_frozen, restart_advice
 from tokenmill.exports.sort_documents import chunks
@@ -17,22 +18,25 @@ from tokenmill.store.run import read_run
 
 
 def check_exports(folder: Folder, store: str, checks: Checks) -> tuple[dict[str, int], list[str]]:
-    """Check each complete export in the directory of the store with this digest.
+    """Check each export in the directory of the store with this digest. An export that is not complete is a problem.
 
     Returns the number of files of each export, and notices that name exports that were not checked.
     """
     exports, notices = {}, []
     for name in FORMATS:
         export = folder_at(folder.path(name))
+        if not export.exists(EXPORT) and not is_begun(export):
+            continue
         try:
-            frozen = _complete_export(export)
+            frozen = read_frozen(export)
         except CorruptStore as error:
             checks.problems.append(str(error))
             continue
         except StoreError as error:
             notices.append(f"export {name} not checked: {error.headline}")
             continue
-        if frozen is None:
+        if frozen is None or not export.exists(MANIFEST):
+            checks.problems.append(str(_incomplete(export)))
             continue
         if frozen.job.store != store:
             checks.problems.append(str(_other_store(folder, export)))
@@ -40,11 +44,8 @@ def check_exports(folder: Folder, store: str, checks: Checks) -> tuple[dict[str,
     return exports, notices
 
 
-def _complete_export(folder: Folder) -> FrozenExport | None:
-    """Return the export of a directory if it is complete."""
-    if not folder.exists(EXPORT) and not is_begun(folder):
-        return None
-    return read_frozen(folder) if folder.exists(MANIFEST) else None
+def _incomplete(export: Folder) -> CorruptStore:
+    return CorruptStore("an export is not complete, so it was not checked", f"export       {export.root}", EXPORT_AGAIN)
 
 
 def compare_store(export: Folder, frozen: FrozenExport, checks: Checks) -> str | None:

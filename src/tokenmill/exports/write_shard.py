@@ -119,8 +119,20 @@ class SortDocuments:
             origins.source[sorting],
             origins.row[sorting],
         )
-        sorted_runs.publish_sorted_run(folder_at(self.context.out), run, content, bin_of[sorting], bins * job.streams)
+        folder, digest = folder_at(self.context.out), self.context.frozen.work_digest()
+        sorted_runs.publish_sorted_run(folder, run, digest, content, bin_of[sorting], bins * job.streams)
         return len(content.tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class CheckSortedRun:
+    """Compares a sorted run of an earlier call with its checksums."""
+
+    context: ExportContext
+
+    def __call__(self, run: int) -> bool:
+        """Return whether the run is as it was written, for this export."""
+        return sorted_runs.is_intact(folder_at(self.context.out), run, self.context.frozen.work_digest())
 
 
 @dataclass(frozen=True, slots=True)

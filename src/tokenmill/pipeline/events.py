@@ -96,6 +96,7 @@ class RunEvents:
         self.log(
             "unit",
             unit=task.unit,
+            part=summary.sha256[: event_log.CHECKSUM_DIGITS],
             tokens=summary.tokens,
             text_bytes=summary.text_bytes,
             seconds=round(done.seconds, 3),

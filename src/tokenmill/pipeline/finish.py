@@ -59,13 +59,15 @@ def _write(folder: Folder, run: Run, fan_out: FanOut, max_bad: float) -> None:
     invalid = {part.unit: part.reason for part in builder.add_from_parts(fan_out, np.arange(run.units))}
     sizes = layout.part_sizes(folder, run.units)
     unusable = invalid | dict.fromkeys(builder.truncated(sizes), "its file is gone or cut off")
+    unrecorded = builder.unrecorded(np.arange(run.units), event_log.recorded_parts(folder, run.units)).tolist()
+    unusable = dict.fromkeys(unrecorded, "no log of this run records it, so it has to be compared") | unusable
     if unusable:
         unit = min(unusable)
         raise CorruptStore(
             f"{count(len(unusable), 'part')} of {folder.root} cannot be used",
             f"first        {folder.path(part_name(unit))}",
             f"reason       {unusable[unit]}",
-            "Run the same `tokenmill prepare` again: it makes these parts again, and no other.",
+            "Run the same `tokenmill prepare` again: it compares these parts with their sources, or makes them again.",
         )
     if builder.quarantined > max_bad * builder.rows:
         counts = BadRowCounts(builder.bad_reasons(), builder.rows, run.job.column)

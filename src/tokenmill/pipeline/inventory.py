@@ -11,8 +11,8 @@ from tokenmill.errors import CorruptStore, StoreError
 from tokenmill.executors.fan_out import FanOut
 from tokenmill.humanize import count
 from tokenmill.pipeline.check_parts import ANY_SLICE, InvalidPart
-from tokenmill.pipeline.stale_parts import check_parts, remove_parts
-from tokenmill.store import layout, quarantine, tables
+from tokenmill.pipeline.stale_parts import check_parts, remove_parts, with_other_text
+from tokenmill.store import event_log, layout, quarantine, tables
 from tokenmill.store.job import STORE_FORMAT
 from tokenmill.store.mismatch import read_mismatch
 
@@ -33,7 +33,8 @@ MAX_COLLECTIONS = 5
 class PartInventory:
     """Checks parts, removes those that cannot be used, and publishes the manifest.
 
-    `repair` checks the content of every part. `retry_quarantine` removes the parts that have rows in quarantine.
+    `repair` checks the content of every part, and compares its text with the sources. `retry_quarantine` removes the
+    parts that have rows in quarantine.
     `recheck` is set when the fast engine has failed an audit: the reference engine has to make or confirm every part.
     """
 
@@ -166,7 +167,19 @@ class PartInventory:
         for part in invalid:
             self.context.events.log("invalid part", unit=part.unit, reason=part.reason)
         self._sizes = layout.part_sizes(self.context.folder, self.context.frozen.run.units)
-        return sorted({*(part.unit for part in invalid), *self.manifest.truncated(self._sizes)})
+        unusable = {*(part.unit for part in invalid), *self.manifest.truncated(self._sizes)}
+        doubtful = np.setdiff1d(units if with_content else self._unrecorded(units), sorted(unusable))
+        fan_out, context = self._fan_out(executor), self.context
+        unusable |= set(with_other_text(context.folder, context.frozen, context.limits, fan_out, doubtful))
+        return sorted(unusable)
+
+    def _unrecorded(self, units: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """The units whose parts the log does not record: made by a driver that was killed just then, or put there."""
+        if not len(units):
+            return units
+        self.context.events.flush()
+        recorded = event_log.recorded_parts(self.context.folder, self.context.frozen.run.units)
+        return self.manifest.unrecorded(units, recorded)
 
     def _fan_out(self, executor: Executor) -> FanOut:
         return FanOut(executor, self.context.report, self.context.workers)

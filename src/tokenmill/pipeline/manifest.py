@@ -95,6 +95,15 @@ class ManifestBuilder:
                 self.add(part)
         return invalid
 
+    def unrecorded(self, units: npt.NDArray[np.int64], recorded: event_log.Checksums) -> npt.NDArray[np.int64]:
+        """Those of the units that are collected, but whose parts are not the ones that the log of the run records."""
+        self._pack()
+        table = pa.concat_tables(self._tables)
+        table = table.filter(pa.array(np.isin(table["unit"].to_numpy(), units)))
+        numbers = table["unit"].to_numpy().astype(np.int64)
+        found = np.array([event_log.checksum_prefix(sha256) for sha256 in table["sha256"].to_pylist()], np.uint64)
+        return np.sort(numbers[found != recorded[numbers]])
+
     def discard(self, units: list[int]) -> None:
         """Remove the rows of units that are done again."""
         self._pack()

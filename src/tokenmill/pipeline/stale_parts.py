@@ -30,6 +30,7 @@ from tokenmill.store.run import read_run, require_run
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+    import numpy.typing as npt
     import pyarrow as pa
 
     from tokenmill.executors.outcomes import Executor
@@ -121,7 +122,7 @@ def adopt(folder: Folder, frozen: FrozenRun, limits: WorkerLimits, executor: Exe
             moves[part.unit] = target
     remove_parts(folder, dropped)
     _move(folder, moves)
-    outdated = _with_other_text(folder, frozen, limits, fan_out)
+    outdated = with_other_text(folder, frozen, limits, fan_out, _doubtful_units(folder, frozen))
     if outdated and was_complete:  # the store may be in use
         task = next(plan.tasks(frozen.plan, frozen.sources, outdated[:1]))
         raise JobChanged(
@@ -189,12 +190,18 @@ def _move(folder: Folder, moves: dict[int, int]) -> None:
         remove_parts(folder, [unit])
 
 
-def _with_other_text(folder: Folder, frozen: FrozenRun, limits: WorkerLimits, fan_out: FanOut) -> list[int]:
-    """The units whose parts were not made from the text that their sources hold now."""
+def _doubtful_units(folder: Folder, frozen: FrozenRun) -> npt.NDArray[np.int64]:
+    """The units with a part and with a source that may have changed."""
     first, number = (frozen.plan[name].to_numpy().astype(np.int64) for name in ("source", "sources"))
     unproved = np.concatenate([np.zeros(1, np.int64), np.cumsum(frozen.unproved)])
     is_doubtful = unproved[first + number] > unproved[first]
-    units = np.flatnonzero(is_doubtful & layout.committed_units(folder, frozen.run.units))
+    return np.flatnonzero(is_doubtful & layout.committed_units(folder, frozen.run.units))
+
+
+def with_other_text(
+    folder: Folder, frozen: FrozenRun, limits: WorkerLimits, fan_out: FanOut, units: npt.NDArray[np.int64]
+) -> list[int]:
+    """Those of the units whose parts were not made from the text that their sources hold now."""
     tasks = plan.tasks(frozen.plan, frozen.sources, units)
     equal = set()
     if len(units):

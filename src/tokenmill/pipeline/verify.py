@@ -152,4 +152,5 @@ def _refuse_unreadable(file: SourceFile, documents: Documents, skipped: list[Ski
 
 def _different(task: UnitTask, file: SourceFile, what: str) -> CorruptStore:
     where = f"file         {file.path}"
-    return CorruptStore(f"part {task.unit} is not what its sources give", where, f"found        {what}")
+    advice = "Run the same `tokenmill prepare` with --repair: it makes such parts again."
+    return CorruptStore(f"part {task.unit} is not what its sources give", where, f"found        {what}", advice)

@@ -105,6 +105,9 @@ class Folder(Protocol):
     def region_exists(self, name: str, size: int, start: int, count: int) -> bool:
         """Whether `count` bytes from `start` were written of a file of `size` bytes, finalized or not."""
 
+    def region_file(self, name: str) -> str:
+        """The name under which a file of regions can be read now: its own, or a temporary one until `finalize`."""
+
     def finalize(self, name: str, size: int, on_progress: Callable[[int], None] = lambda _: None) -> None:
         """Publish a file whose regions are all written. Does nothing if it is already published.
 

@@ -1,4 +1,7 @@
-"""The event log of a run: one line of JSON per event. It is for people; no result depends on it.
+"""The event log of a run: one line of JSON per event.
+
+People read it, and a resumed run: a part is taken as made by this run if the log records its checksum. A part that is
+not recorded is compared with the text of its sources first. So no result depends on the log, only the time of a resume.
 
 Each rank has its own log, because not every shared disk lets several machines append to one file. In an object store
 the log is a directory to which every process adds objects (see storage.journal).
@@ -6,18 +9,38 @@ the log is a directory to which every process adds objects (see storage.journal)
 
 from __future__ import annotations
 
+import re
 import time
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 
-from tokenmill.errors import TokenmillError
+from tokenmill.errors import StoreError, TokenmillError
 from tokenmill.store.layout import LOG
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from tokenmill.storage import Folder
 
 TAIL_BYTES = 1 << 16
+MAX_LINE_BYTES = 1 << 20
+MAX_LOG_BYTES = 2 << 30
+# Hex digits of a part's checksum that the log records.
+CHECKSUM_DIGITS = 16
+
+Checksums = npt.NDArray[np.uint64]
+
+
+class _CommittedLine(msgspec.Struct):
+    """What is read of a line: which part a unit got, and when."""
+
+    time: float = 0.0
+    event: str = ""
+    unit: int = -1
+    part: str = ""
 
 
 def path(folder: Folder, rank: int | None = None) -> str:
@@ -43,6 +66,56 @@ def last_line(folder: Folder, rank: int | None = None) -> bytes:
     except TokenmillError:
         return b""
     return tail.rstrip(b"\n").rpartition(b"\n")[2]
+
+
+def names(folder: Folder) -> list[str]:
+    """The names of the logs: one for each rank, or the files of a remote log in the order of time."""
+    stem = LOG.partition(".")[0]
+    if folder.is_remote:
+        return sorted(f"{stem}/{name}" for name in folder.names(stem) if name.endswith(".jsonl"))
+    return sorted(name for name in folder.names(".") if re.fullmatch(rf"{stem}(-[0-9]{{1,9}})?\.jsonl", name))
+
+
+def lines(folder: Folder, name: str) -> Iterator[bytes]:
+    """The lines of a log. A line that is too long is yielded empty, and what exceeds MAX_LOG_BYTES is not read."""
+    rest = b""
+    for data in folder.chunks(name, 0, min(folder.size(name), MAX_LOG_BYTES)):
+        *whole, rest = (rest + data).split(b"\n")
+        yield from (line for line in whole if line.strip())
+        if len(rest) > MAX_LINE_BYTES:
+            yield b""
+            rest = b""
+    if rest.strip():
+        yield rest
+
+
+def checksum_prefix(sha256: str) -> int:
+    """The start of a part's checksum, as the log records it."""
+    return int(sha256[:CHECKSUM_DIGITS], 16)
+
+
+def recorded_parts(folder: Folder, units: int) -> Checksums:
+    """For each unit, the checksum prefix of the part that the logs recorded last; 0 if they record none."""
+    parts, times = np.zeros(units, np.uint64), np.zeros(units)
+    for name in names(folder):
+        try:
+            for data in lines(folder, name):
+                _record(data, parts, times)
+        except StoreError:  # not a regular file, or gone: its parts count as not recorded
+            continue
+    return parts
+
+
+def _record(data: bytes, parts: Checksums, times: npt.NDArray[np.float64]) -> None:
+    if b'"part"' not in data:
+        return
+    try:
+        entry = msgspec.json.decode(data, type=_CommittedLine)
+        prefix = checksum_prefix(entry.part)
+    except (msgspec.DecodeError, ValueError, RecursionError):
+        return
+    if entry.event == "unit" and 0 <= entry.unit < len(parts) and entry.time >= times[entry.unit] and prefix < 1 << 64:
+        parts[entry.unit], times[entry.unit] = prefix, entry.time
 
 
 def _name(rank: int | None) -> str:

@@ -196,6 +196,10 @@ class DiskFolder:
         """Whether the file, finalized or not, has its size. A region is not recorded separately."""
         return regions.written_bytes(*self._region_paths(name)) == size
 
+    def region_file(self, name: str) -> str:
+        """The name of the file as long as it is not finalized."""
+        return name if os.path.exists(self.path(name)) else regions.unfinished_name(name)
+
     def finalize(self, name: str, size: int, on_progress: Callable[[int], None] = lambda _: None) -> None:  # noqa: ARG002
         """Rename a file whose regions are all written. Does nothing if it is already published."""
         regions.finalize(*self._region_paths(name), size)

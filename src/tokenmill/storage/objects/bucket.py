@@ -222,6 +222,10 @@ class BucketFolder:
             return bool(final["size"] == size)
         return self._has_size(region_name(name, start), count)
 
+    def region_file(self, name: str) -> str:
+        """The object itself: before `finalize`, each region is an object of its own."""
+        return name
+
     def finalize(self, name: str, size: int, on_progress: Callable[[int], None] = lambda _: None) -> None:
         """Join the regions: read them in order while the final object is uploaded."""
         if not self._has_size(name, size):

@@ -1,0 +1,133 @@
+"""Files that an interrupted export left behind: sorted runs and unfinished files are compared with their checksums."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import tokenmill
+from tests.support.corpora import SMALL_JSON, write_parquet
+from tests.support.export_harm import tree
+from tokenmill import errors
+from tokenmill.executors.local import LocalExecutor
+from tokenmill.exports import PRELOAD, exporter
+
+pytestmark = pytest.mark.timeout(240)
+
+
+@pytest.fixture(scope="module")
+def stores(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+    """Two stores whose documents have the same lengths and other words."""
+    directory = tmp_path_factory.mktemp("stores")
+    for name, word in (("one", "wind"), ("other", "rain")):
+        texts = [f"document {row} {word} " + "says little " * (row % 13) for row in range(200)]
+        source = write_parquet(directory / f"{name}.parquet", texts, row_group_size=50)
+        tokenmill.prepare(source, tokenizer=SMALL_JSON, out=str(directory / name), unit_bytes=1, workers=1)
+    return str(directory / "one"), str(directory / "other")
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[LocalExecutor]:
+    """Workers for all exports."""
+    with LocalExecutor(PRELOAD) as executor:
+        yield executor
+
+
+def export(store: str, out: Path, pool: LocalExecutor, shuffle: int | None, to: str = "nanogpt") -> None:
+    """An export in one file."""
+    tokenmill.export(store, to=to, out=str(out), val="none", shuffle=shuffle, workers=1, executor=pool)
+
+
+def interrupt(monkeypatch: pytest.MonkeyPatch, method: str, action: Callable[[], None]) -> None:
+    """Let an export end with an error at one of its steps."""
+
+    def stop(*_: object, **__: object) -> None:
+        raise errors.StoreError("interrupted")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(exporter.Exporter, method, stop)
+        with pytest.raises(errors.StoreError, match="interrupted"):
+            action()
+
+
+def damage(path: Path) -> None:
+    """Flip a bit in the middle of a file."""
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+HARMS: dict[str, Callable[[Path], object]] = {
+    "tokens": lambda runs: damage(runs / "00000000.tokens"),
+    "documents": lambda runs: damage(runs / "00000000.documents"),
+    "index": lambda runs: damage(runs / "00000000.index"),
+    "tokens gone": lambda runs: (runs / "00000000.tokens").unlink(),
+    "documents gone": lambda runs: (runs / "00000000.documents").unlink(),
+    "tokens cut off": lambda runs: (runs / "00000000.tokens").write_bytes(b"\0\0"),
+}
+
+
+@pytest.mark.parametrize("harm", [*HARMS, "of another store"])
+def test_sorted_runs_of_an_interrupted_shuffle(
+    tmp_path: Path, stores: tuple[str, str], pool: LocalExecutor, monkeypatch: pytest.MonkeyPatch, harm: str
+) -> None:
+    """A run that is damaged, lost or another export's is sorted again."""
+    export(stores[0], tmp_path / "right", pool, 7)
+    for store, name in zip(stores, ("out", "other"), strict=True):
+        interrupt(monkeypatch, "_write", lambda s=store, n=name: export(s, tmp_path / n, pool, 7))
+    runs = tmp_path / "out" / ".tokenmill" / "runs"
+    if harm == "of another store":
+        shutil.copytree(tmp_path / "other" / ".tokenmill" / "runs", runs, dirs_exist_ok=True)
+    else:
+        HARMS[harm](runs)
+    export(stores[0], tmp_path / "out", pool, 7)
+    assert tree(tmp_path / "out") == tree(tmp_path / "right")
+
+
+@pytest.mark.parametrize("to", ["nanogpt", "megatron"])
+@pytest.mark.parametrize("is_damaged", [False, True])
+def test_an_unfinished_file_is_compared_with_its_checksums(
+    tmp_path: Path,
+    stores: tuple[str, str],
+    pool: LocalExecutor,
+    monkeypatch: pytest.MonkeyPatch,
+    to: str,
+    is_damaged: bool,
+) -> None:
+    """All shards are recorded, but the file is not finalized: a flipped bit is noticed, and written over."""
+    export(stores[0], tmp_path / "right", pool, None, to)
+    interrupt(monkeypatch, "_finish", lambda: export(stores[0], tmp_path / "out", pool, None, to))
+    (unfinished,) = (tmp_path / "out").glob(".*.unsealed")
+    if is_damaged:
+        damage(unfinished)
+    export(stores[0], tmp_path / "out", pool, None, to)
+    assert tree(tmp_path / "out") == tree(tmp_path / "right")
+
+
+@pytest.mark.parametrize("to", ["nanogpt", "megatron"])
+def test_a_complete_export_whose_file_has_its_unfinished_name(
+    tmp_path: Path, stores: tuple[str, str], pool: LocalExecutor, to: str
+) -> None:
+    """The manifest is there, but the trainer finds no file: the same export gives the file its name."""
+    export(stores[0], tmp_path / "out", pool, None, to)
+    expected = tree(tmp_path / "out")
+    (final,) = (tmp_path / "out").glob("train*.bin")
+    final.rename(final.with_name(f".{final.name}.unsealed"))
+    export(stores[0], tmp_path / "out", pool, None, to)
+    assert tree(tmp_path / "out") == expected
+
+
+def test_verify_names_an_export_without_its_manifest(tmp_path: Path, pool: LocalExecutor) -> None:
+    """An export that is not complete cannot be checked, so the store is not verified."""
+    source = write_parquet(tmp_path / "a.parquet", ["some text"] * 20)
+    store = tmp_path / "store"
+    tokenmill.prepare(source, tokenizer=SMALL_JSON, out=str(store), workers=1, executor=pool)
+    tokenmill.export(str(store), to="nanogpt", val="none", workers=1, executor=pool)
+    (store / "nanogpt" / ".tokenmill" / "manifest.parquet").unlink()
+    with pytest.raises(errors.TokenmillError, match="not complete"):
+        tokenmill.verify(str(store), all=True)
+    tokenmill.export(str(store), to="nanogpt", val="none", workers=1, executor=pool)
+    tokenmill.verify(str(store), all=True)

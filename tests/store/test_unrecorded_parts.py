@@ -1,0 +1,109 @@
+"""Parts that the log of the run does not record are compared with the text of their sources before they count."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+import tokenmill
+from tests.support.corpora import part_bytes
+from tests.support.small_stores import prepare
+from tokenmill import errors
+
+pytestmark = pytest.mark.timeout(240)
+UNIT_BYTES = 3000
+
+
+def write_lines(path: Path, word: str) -> str:
+    """JSON Lines of one size and with one beginning of more than 4 KiB, whatever the word is."""
+    path.parent.mkdir(exist_ok=True)
+    texts = [f"document {row} says little " * 3 for row in range(120)]
+    texts[100] = f"document 100 {word}"
+    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    return str(path)
+
+
+@pytest.fixture
+def stores(tmp_path: Path) -> tuple[str, Path, Path]:
+    """The source and the store of one text, and the store of another text of the same shape."""
+    source = write_lines(tmp_path / "in" / "a.jsonl", "wind")
+    prepare(source, tmp_path / "out", unit_bytes=UNIT_BYTES)
+    prepare(write_lines(tmp_path / "in" / "b.jsonl", "rain"), tmp_path / "other", unit_bytes=UNIT_BYTES)
+    return source, tmp_path / "out", tmp_path / "other"
+
+
+def events(out: Path, event: str) -> int:
+    """How often the log has an event."""
+    lines = (out / "log.jsonl").read_text().splitlines()
+    return sum(json.loads(line)["event"] == event for line in lines)
+
+
+def test_parts_of_another_text_with_the_same_beginning(stores: tuple[str, Path, Path]) -> None:
+    """Without a manifest, a part of another store with the same job and slice is compared by its text."""
+    source, out, other = stores
+    expected = part_bytes(out)
+    (out / "manifest.parquet").unlink()
+    shutil.copytree(other / "parts", out / "parts", dirs_exist_ok=True)
+    assert part_bytes(out) != expected
+    prepare(source, out, unit_bytes=UNIT_BYTES)
+    assert part_bytes(out) == expected
+
+
+def test_an_earlier_part_that_is_put_back(stores: tuple[str, Path, Path]) -> None:
+    """The log records two parts of a unit: the last one counts."""
+    source, out, _ = stores
+    old = part_bytes(out)
+    write_lines(Path(source), "snow")
+    (out / "manifest.parquet").unlink()
+    prepare(source, out, unit_bytes=UNIT_BYTES)
+    expected = part_bytes(out)
+    assert expected != old
+    for name, content in old.items():
+        (out / "parts" / name).write_bytes(content)
+    (out / "manifest.parquet").unlink()
+    prepare(source, out, unit_bytes=UNIT_BYTES)
+    assert part_bytes(out) == expected
+
+
+def test_recorded_parts_are_not_made_again(stores: tuple[str, Path, Path]) -> None:
+    """A part that the log records is kept; without the log it is compared, and kept as well."""
+    source, out, _ = stores
+    (out / "manifest.parquet").unlink()
+    units = events(out, "unit")
+    prepare(source, out, unit_bytes=UNIT_BYTES)
+    assert events(out, "unit") == units
+    (out / "manifest.parquet").unlink()
+    (out / "log.jsonl").unlink()
+    prepare(source, out, unit_bytes=UNIT_BYTES)
+    assert events(out, "unit") == 0
+    tokenmill.verify(str(out), all=True)
+
+
+def test_finish_refuses_what_it_cannot_compare(stores: tuple[str, Path, Path]) -> None:
+    """`finish` reads no source, so it asks for `prepare`, which heals the store."""
+    source, out, other = stores
+    expected = part_bytes(out)
+    (out / "manifest.parquet").unlink()
+    shutil.copytree(other / "parts", out / "parts", dirs_exist_ok=True)
+    with pytest.raises(errors.CorruptStore, match="cannot be used") as caught:
+        tokenmill.finish(str(out))
+    assert "tokenmill prepare" in str(caught.value)
+    prepare(source, out, unit_bytes=UNIT_BYTES)
+    assert part_bytes(out) == expected
+
+
+def test_repair_compares_the_text(stores: tuple[str, Path, Path]) -> None:
+    """Parts and records of another text, all in one: `verify` names the command, and `--repair` heals the store."""
+    source, out, other = stores
+    expected = part_bytes(out)
+    shutil.copytree(other / "parts", out / "parts", dirs_exist_ok=True)
+    shutil.copy(other / "log.jsonl", out / "log.jsonl")
+    (out / "manifest.parquet").unlink()
+    prepare(source, out, unit_bytes=UNIT_BYTES)  # the log is the other store's, so its parts are taken as recorded
+    with pytest.raises(errors.TokenmillError, match="--repair"):
+        tokenmill.verify(str(out), all=True)
+    prepare(source, out, unit_bytes=UNIT_BYTES, repair=True)
+    assert part_bytes(out) == expected
