@@ -220,6 +220,22 @@ def test_links_copies_and_other_names_of_a_file_are_understood(
         tokenmill.locate(copy, 777)
 
 
+def test_a_copy_of_another_export_with_the_same_size_is_refused(crew: LocalExecutor, tmp_path: Path) -> None:
+    """Two shuffles of a store have files of equal names and sizes: the checksum says which one a copy is of."""
+    source = write_parquet(tmp_path / "a.parquet", [f"document {row} says this" for row in range(60)])
+    tokenmill.prepare(source, tokenizer=SMALL_TIKTOKEN, out=str(tmp_path / "store"), eot=1199, workers=1, executor=crew)
+    for seed, out in ((8, None), (7, str(tmp_path / "seven"))):
+        tokenmill.export(
+            str(tmp_path / "store"), to="nanogpt", val="none", shuffle=seed, out=out, workers=1, executor=crew
+        )
+    (tmp_path / "copy").mkdir()
+    copy = shutil.copy(tmp_path / "seven" / "train.bin", tmp_path / "copy")
+    with pytest.raises(StoreError, match="neither a tokenmill store nor a file of an export"):
+        tokenmill.locate(str(copy), 100, store=str(tmp_path / "store"))
+    copy = shutil.copy(tmp_path / "store" / "nanogpt" / "train.bin", tmp_path / "copy")
+    assert tokenmill.locate(str(copy), 100, store=str(tmp_path / "store")).documents
+
+
 def test_an_export_that_is_not_of_the_store_is_not_asked(crew: LocalExecutor, tmp_path: Path) -> None:
     """What was exported before the store was made anew, and what is not complete, is named with the reason."""
     source, out = write_parquet(tmp_path / "a.parquet", ["One text.", "Another text."]), str(tmp_path / "store")

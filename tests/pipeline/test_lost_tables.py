@@ -128,6 +128,13 @@ def test_a_lost_run_beside_tables_of_another_store(out: Path, names: tuple[str, 
     tokenmill.verify(str(out), all=True)
 
 
+def flip(path: Path) -> None:
+    """Flip one bit of the last token."""
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
 CACHE_DAMAGES: dict[str, Callable[[Path], object]] = {
     "no run": lambda cache: (cache / layout.RUN).unlink(),
     "a damaged run": lambda cache: (cache / layout.RUN).write_bytes(b"{"),
@@ -137,6 +144,11 @@ CACHE_DAMAGES: dict[str, Callable[[Path], object]] = {
     "no rows": lambda cache: shutil.rmtree(cache / "rows"),
     "cut off rows": lambda cache: os.truncate(cache / "rows/00000000.arrow", 100),
     "half made": lambda cache: [path.unlink() for path in cache.glob("*.*")],
+    "a flipped bit in rows": lambda cache: flip(cache / "rows/00000000.arrow"),
+    "no record of rows": lambda cache: (cache / "rows/00000000.json").unlink(),
+    "touched rows": lambda cache: os.utime(cache / "rows/00000000.arrow"),
+    "other rows": lambda cache: None,
+    "other rows with their record": lambda cache: None,
 }
 
 
@@ -147,11 +159,19 @@ def test_a_damaged_cache_of_map_dataset_is_made_again(tmp_path: Path, damage: st
     cache = tmp_path / "cache"
     expected = tokenmill.map_dataset(dataset, SMALL_JSON, num_proc=1, cache_dir=str(cache)).to_dict()
     (folder,) = cache.iterdir()
-    if damage in {"no run", "half made"}:  # rows that are there belong to something else
+    if damage in {
+        "no run",
+        "half made",
+        "other rows",
+        "other rows with their record",
+    }:  # rows that are there belong to something else
         other = datasets.Dataset.from_dict({"text": [f"another {row}" for row in range(50)]})
         tokenmill.map_dataset(other, SMALL_JSON, num_proc=1, cache_dir=str(tmp_path / "other"))
         (other_folder,) = (tmp_path / "other").iterdir()
         shutil.copyfile(other_folder / "rows/00000000.arrow", folder / "rows/00000000.arrow")
+        if damage == "other rows with their record":
+            shutil.copy2(other_folder / "rows/00000000.arrow", folder / "rows/00000000.arrow")
+            shutil.copy2(other_folder / "rows/00000000.json", folder / "rows/00000000.json")
     CACHE_DAMAGES[damage](folder)
     assert tokenmill.map_dataset(dataset, SMALL_JSON, num_proc=1, cache_dir=str(cache)).to_dict() == expected
     assert (folder / layout.RUN).exists()

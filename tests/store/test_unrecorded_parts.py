@@ -107,3 +107,40 @@ def test_repair_compares_the_text(stores: tuple[str, Path, Path]) -> None:
         tokenmill.verify(str(out), all=True)
     prepare(source, out, unit_bytes=UNIT_BYTES, repair=True)
     assert part_bytes(out) == expected
+
+
+def test_a_compared_part_with_a_flipped_bit(stores: tuple[str, Path, Path]) -> None:
+    """A part that is compared with the text of its sources is compared with its own checksum, too."""
+    source, out, _ = stores
+    expected = part_bytes(out)
+    for name in ("manifest.parquet", "log.jsonl"):
+        (out / name).unlink()
+    path = min((out / "parts").iterdir())
+    content = bytearray(path.read_bytes())
+    content[content.index(b"ARROW1", 8) // 2] ^= 1
+    path.write_bytes(content)
+    prepare(source, out, unit_bytes=UNIT_BYTES)
+    assert part_bytes(out) == expected
+
+
+def test_a_manifest_that_is_a_directory(stores: tuple[str, Path, Path]) -> None:
+    """What stands in the place of the manifest and is no file ends in an error that names it, not in a traceback."""
+    source, out, _ = stores
+    (out / "manifest.parquet").unlink()
+    (out / "manifest.parquet").mkdir()
+    with pytest.raises(errors.TokenmillError, match=r"manifest\.parquet"):
+        prepare(source, out, unit_bytes=UNIT_BYTES)
+
+
+def test_finish_misses_records_of_bad_rows(tmp_path: Path) -> None:
+    """`finish` does not complete a store whose parts state bad rows that no file names; `prepare` heals it."""
+    source = tmp_path / "a.jsonl"
+    source.write_text('{"text": "good"}\n{"text": 7}\n' * 20)
+    prepare(str(source), tmp_path / "out", unit_bytes=200, max_bad=0.6)
+    for name in ("manifest.parquet", "quarantine.jsonl"):
+        (tmp_path / "out" / name).unlink()
+    shutil.rmtree(tmp_path / "out" / "quarantine")
+    with pytest.raises(errors.CorruptStore, match="cannot be used"):
+        tokenmill.finish(str(tmp_path / "out"), max_bad=0.6)
+    prepare(str(source), tmp_path / "out", unit_bytes=200, max_bad=0.6)
+    assert len((tmp_path / "out" / "quarantine.jsonl").read_text().splitlines()) == 20

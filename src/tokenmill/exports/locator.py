@@ -97,14 +97,14 @@ def _above(path: str) -> tuple[Folder, str | None] | None:
 
 
 def _copied(path: str, store: str) -> tuple[Folder, str] | None:
-    """Return the export of a store with a file of the same name and size as a copy outside, and that file."""
+    """Return the export of a store that a file outside is a copy of, and the file of the export."""
     parent, _, last = path.rpartition("/")
     beside, inside = folder_at(parent), folder_at(absolute(store))
     if not beside.exists(last):
         return None
     for name in exports_in(inside):
         folder = folder_at(inside.path(name))
-        if folder.exists(MANIFEST) and (same := ExportIndex(folder).find_copy(last, beside.size(last))) is not None:
+        if folder.exists(MANIFEST) and (same := ExportIndex(folder).find_copy(beside, last)) is not None:
             return folder, same
     return None
 

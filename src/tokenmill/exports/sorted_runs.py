@@ -25,6 +25,7 @@ from tokenmill.errors import CorruptStore, StorageError, StoreError
 from tokenmill.exports.job import RUNS
 from tokenmill.exports.shards import Counts
 from tokenmill.storage import Folder
+from tokenmill.storage.checksum import xxh3_of
 from tokenmill.store.layout import numbered_files
 from tokenmill.store.part import PartContent, TokenArray
 
@@ -82,12 +83,12 @@ def is_intact(folder: Folder, run: int, digest: str) -> bool:
     """Whether a run belongs to the export with this digest and its files are as they were written."""
     try:
         _, (export, *checksums) = _read_index(folder, run)
-        return export == digest and checksums == [_checksum(folder, _name(run, e)) for e in ("tokens", "documents")]
+        return export == digest and checksums == [xxh3_of(folder, _name(run, e)) for e in ("tokens", "documents")]
     except (StoreError, StorageError):
         return False
 
 
-def _read_index(folder: Folder, run: int) -> tuple[Counts, tuple[str, bytes, bytes]]:
+def _read_index(folder: Folder, run: int) -> tuple[Counts, tuple[str, str, str]]:
     """The counts before each bin, the digest of the export, and the checksums of the tokens and the documents."""
     data = folder.read(_name(run, "index"))
     index = data[: -_TRAILER.size]
@@ -96,14 +97,7 @@ def _read_index(folder: Folder, run: int) -> tuple[Counts, tuple[str, bytes, byt
     export, tokens, documents, own = _TRAILER.unpack(data[-_TRAILER.size :])
     if xxhash.xxh3_128_digest(index) != own:
         raise _corrupt(folder, run, "its index is not as it was written")
-    return np.frombuffer(index, "<i8").reshape(2, -1), (export.hex(), tokens, documents)
-
-
-def _checksum(folder: Folder, name: str) -> bytes:
-    digest = xxhash.xxh3_128()
-    for data in folder.chunks(name, 0, folder.size(name)):
-        digest.update(data)
-    return digest.digest()
+    return np.frombuffer(index, "<i8").reshape(2, -1), (export.hex(), tokens.hex(), documents.hex())
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ from tokenmill.exports.job import EXPORT, MANIFEST, ExportJob, read_frozen
 from tokenmill.exports.order import SplitAndShuffle
 from tokenmill.exports.shards import TRAIN, VAL, Counts
 from tokenmill.storage import Folder
+from tokenmill.storage.checksum import xxh3_of
 
 # Files that an error message lists.
 MAX_NAMED_FILES = 10
@@ -149,12 +150,17 @@ class ExportIndex:
         held_out = pc.equal(self._manifest["split"], "val").to_numpy(zero_copy_only=False)
         return np.where(held_out, VAL, TRAIN)
 
-    def find_copy(self, name: str, size: int) -> str | None:
-        """Return the file with this name and size in any directory of the export."""
+    def find_copy(self, beside: Folder, name: str) -> str | None:
+        """Return the file of the export, in any directory, that this file outside of it is a copy of.
+
+        Name, size and the checksum of the first bytes have to agree: other exports have files of that name and size.
+        """
         files = self._manifest["files"].combine_chunks().flatten()
-        paths, sizes = (pc.struct_field(files, field) for field in ("name", "bytes"))
+        paths, sizes, checksums = (pc.struct_field(files, field) for field in ("name", "bytes", "xxh3"))
         for path in pc.unique(paths.filter(pc.match_substring_regex(paths, f"(^|/){re.escape(name)}$"))).to_pylist():
-            if pc.sum(sizes.filter(pc.equal(paths, path))).as_py() == size:
+            in_file = pc.equal(paths, path)
+            size, first = pc.sum(sizes.filter(in_file)).as_py(), sizes.filter(in_file)[0].as_py()
+            if beside.size(name) == size and xxh3_of(beside, name, 0, first) == checksums.filter(in_file)[0].as_py():
                 return str(path)
         return None
 

@@ -11,12 +11,12 @@ from typing import Any
 
 import msgspec
 import pyarrow as pa
-import xxhash
 
 from tokenmill.errors import CorruptStore
 from tokenmill.exports import records
 from tokenmill.exports.file_checks import EXPORT_AGAIN, WRITE_AGAIN
 from tokenmill.storage import Folder, folder_at
+from tokenmill.storage.checksum import xxh3_of
 
 # What differs between the names of an export's files.
 _VARIABLE = re.compile(r"\d+|train|val")
@@ -64,10 +64,7 @@ class CheckByteRange:
             actual = f"found        {folder.size(byte_range.name):,}"
             headline = "a file of an export has another size"
             raise CorruptStore(headline, f"file         {path}", expected, actual, WRITE_AGAIN)
-        digest = xxhash.xxh3_128()
-        for data in folder.chunks(byte_range.name, byte_range.start, byte_range.bytes):
-            digest.update(data)
-        if digest.hexdigest() != byte_range.xxh3:
+        if xxh3_of(folder, byte_range.name, byte_range.start, byte_range.bytes) != byte_range.xxh3:
             where = f"bytes        {byte_range.start:,} to {byte_range.start + byte_range.bytes:,}"
             headline = "a file of an export is not as it was written"
             raise CorruptStore(headline, f"file         {path}", where, WRITE_AGAIN)

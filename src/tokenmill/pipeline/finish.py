@@ -61,6 +61,9 @@ def _write(folder: Folder, run: Run, fan_out: FanOut, max_bad: float) -> None:
     unusable = invalid | dict.fromkeys(builder.truncated(sizes), "its file is gone or cut off")
     unrecorded = builder.unrecorded(np.arange(run.units), event_log.recorded_parts(folder, run.units)).tolist()
     unusable = dict.fromkeys(unrecorded, "no log of this run records it, so it has to be compared") | unusable
+    if not unusable:
+        lost = quarantine.unrecorded(folder, builder.quarantined_units())
+        unusable = dict.fromkeys(lost, "the records of its bad rows are lost")
     if unusable:
         unit = min(unusable)
         raise CorruptStore(

@@ -118,9 +118,10 @@ class PartInventory:
         try:
             manifest = tables.require_manifest(folder, run)
         except CorruptStore as error:
-            self._refuse_old_format(error.details[0])
+            found = (*error.details, error.headline)[0]
+            self._refuse_old_format(found)
             layout.withdraw_manifest(folder)
-            reason = error.details[0].removeprefix("reason").strip()
+            reason = found.removeprefix("reason").strip()
             self.context.events.warn(f"the manifest is written again ({reason})")
             return False
         sizes = layout.part_sizes(folder, run.units)

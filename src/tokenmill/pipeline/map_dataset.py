@@ -22,7 +22,7 @@ from tokenmill.executors.local import LocalExecutor
 from tokenmill.pipeline import hf_datasets, plan
 from tokenmill.pipeline.freeze import FrozenRun, freeze, load_existing, publish_again
 from tokenmill.pipeline.hf_datasets import RowRange
-from tokenmill.pipeline.map_rows import ROWS, MapRows, rows_name, rows_schema
+from tokenmill.pipeline.map_rows import RECORD, ROWS, MapRows, are_intact, rows_name, rows_schema
 from tokenmill.pipeline.messages import span
 from tokenmill.pipeline.request import PrepareOptions, PrepareRequest, make_request, total_bytes
 from tokenmill.pipeline.resources import plan_resources
@@ -30,7 +30,7 @@ from tokenmill.sources import discover, files_between, split_file
 from tokenmill.sources.documents import ReadOptions
 from tokenmill.storage import Folder, folder_at
 from tokenmill.storage.text_types import is_text
-from tokenmill.store import layout
+from tokenmill.store import layout, tables
 from tokenmill.store.job import STORE_FORMAT, Run
 from tokenmill.store.mismatch import MismatchRecord, publish_mismatch, read_mismatch
 from tokenmill.store.run import read_run, read_vocabulary
@@ -126,6 +126,8 @@ class DatasetMapper:
         run = _sound_run(folder)
         if run is None or not _written(folder, run).all():
             return None
+        if not all(are_intact(folder, unit, _identity(run)) for unit in range(run.units)):
+            return None
         rows = len(dataset) if location.file_rows is None else sum(location.file_rows.values())
         paths = [folder.path(rows_name(unit)) for unit in range(run.units)]
         try:
@@ -208,7 +210,7 @@ class DatasetMapper:
         sizes = frozen.plan["text_bytes"].to_numpy()
         self.report.begin("tokenize", int(sizes.sum()), int(sizes[written].sum()), resources.workers)
         tasks = plan.tasks(frozen.plan, frozen.sources, np.flatnonzero(~written))
-        function = MapRows(folder.root, frozen.run.job, engine, resources.limits())
+        function = MapRows(folder.root, frozen.run.job, _identity(frozen.run), engine, resources.limits())
         fan_out = FanOut(self.pool, self.report, resources.workers)
         for done in fan_out.run(function, tasks, lambda task: f"unit {task.unit} ({span(task)})"):
             fan_out.count(done.item.text_bytes, done.value.text_bytes, done.value.tokens)
@@ -236,7 +238,12 @@ def _is_complete(folder: Folder) -> bool:
 
 
 def _written(folder: Folder, run: Run) -> npt.NDArray[np.bool_]:
-    return layout.numbered_files(folder, ROWS, "arrow", run.units)
+    """Which units have rows, with the record that is published after them."""
+    return layout.numbered_files(folder, ROWS, RECORD, run.units)
+
+
+def _identity(run: Run) -> str:
+    return digest_of(tables.manifest_run(run).decode())
 
 
 def _file_identity(path: str) -> tuple[int, ...]:

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 
 import msgspec
 import pyarrow as pa
 
+from tokenmill.errors import StoreError
 from tokenmill.pipeline.plan import UnitTask
 from tokenmill.pipeline.units import WorkerLimits, loaded_tokenizer, unit_tokens
-from tokenmill.storage import folder_at
+from tokenmill.storage import Folder, folder_at
+from tokenmill.storage.checksum import xxh3_of
+from tokenmill.storage.untrusted.malformed import MalformedDataError, decode
 from tokenmill.store.job import Job
 from tokenmill.tokenizers.tokenize_fn import token_columns
 from tokenmill.tokenizers.tokenizer import Tokenizer
 
 ROWS = "rows"
+# The ending of the files that describe row files.
+RECORD = "json"
 
 
 def rows_name(unit: int) -> str:
@@ -25,6 +31,32 @@ def rows_name(unit: int) -> str:
 def rows_schema(job: Job) -> pa.Schema:
     """The columns: `ids`, of the vocabulary's type, and `len`."""
     return pa.schema([("ids", pa.list_(pa.from_numpy_dtype(job.tokenizer.dtype))), ("len", pa.int64())])
+
+
+class RowsRecord(msgspec.Struct, frozen=True):
+    """Describes the row file of a unit: its run, size, modification time and checksum (XXH3, 128 bits)."""
+
+    run: str
+    bytes: int
+    mtime_ns: int
+    xxh3: str
+
+
+def record_name(unit: int) -> str:
+    """The name of the record of a unit's rows. It is published after the rows, so it commits them."""
+    return f"{ROWS}/{unit:08d}.{RECORD}"
+
+
+def are_intact(folder: Folder, unit: int, run: str) -> bool:
+    """Whether the rows of a unit are those that this run wrote. They are read only if their file was touched."""
+    try:
+        record = decode(folder.read(record_name(unit)), RowsRecord)
+        status = os.stat(folder.path(rows_name(unit)))
+        if record.run != run or record.bytes != status.st_size:
+            return False
+        return record.mtime_ns == status.st_mtime_ns or record.xxh3 == xxh3_of(folder, rows_name(unit))
+    except (MalformedDataError, StoreError, OSError):
+        return False
 
 
 class Mapped(msgspec.Struct, frozen=True):
@@ -42,6 +74,7 @@ class MapRows:
 
     directory: str
     job: Job
+    run: str
     engine: str
     limits: WorkerLimits
 
@@ -54,13 +87,15 @@ class MapRows:
     def _write(self, task: UnitTask, tokenizer: Tokenizer) -> tuple[int, int]:
         schema = rows_schema(self.job)
         tokens = text_bytes = 0
-        with (
-            folder_at(self.directory).publish(rows_name(task.unit), durable=False) as file,
-            pa.ipc.new_stream(file, schema) as writer,
-        ):
+        folder, name = folder_at(self.directory), rows_name(task.unit)
+        with folder.publish(name, durable=False) as file, pa.ipc.new_stream(file, schema) as writer:
             for _, documents, encoded in unit_tokens(task, self.job, tokenizer, self.limits):
                 is_null = documents.null_mask() if documents.text.null_count else None
                 writer.write_batch(pa.record_batch(token_columns(encoded, is_null), schema=schema))
                 tokens += len(encoded.tokens)
                 text_bytes += documents.text_bytes()
+        status = os.stat(folder.path(name))
+        record = RowsRecord(self.run, status.st_size, status.st_mtime_ns, xxh3_of(folder, name))
+        with folder.publish(record_name(task.unit), durable=False) as file:
+            file.write(msgspec.json.encode(record))
         return tokens, text_bytes

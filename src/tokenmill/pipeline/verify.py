@@ -17,7 +17,16 @@ from tokenmill.sources.bad_rows import READER_REASONS, TOO_LONG
 from tokenmill.sources.documents import Documents, RowArray, SourceFile
 from tokenmill.storage import folder_at
 from tokenmill.store.job import Job
-from tokenmill.store.part import NULL, PartContent, PartSummary, SkippedRow, TextHash, check_part, open_part
+from tokenmill.store.part import (
+    NULL,
+    PartContent,
+    PartSummary,
+    SkippedRow,
+    TextHash,
+    check_content,
+    check_part,
+    open_part,
+)
 from tokenmill.tokenizers import document_hash
 from tokenmill.tokenizers.engines.protocol import CannotEncode, text_buffers
 from tokenmill.tokenizers.framing import framed
@@ -98,8 +107,13 @@ class CompareText:
     limits: WorkerLimits
 
     def __call__(self, task: UnitTask) -> bool:
-        """Whether the part was made from this text, row for row. No engine is needed."""
-        summary, content = open_part(folder_at(self.directory), task.unit)
+        """Whether the part was made from this text, row for row, and is as it was written. No engine is needed."""
+        folder = folder_at(self.directory)
+        try:
+            summary, content = open_part(folder, task.unit)
+            check_content(folder, summary, content)
+        except CorruptStore:
+            return False
         by_engine = _quarantined(summary, besides=READER_REASONS)  # rows that only an engine finds to be bad
         text, seen, skipped = TextHash(), 0, list[tuple[int, RowArray, str]]()
         for file, documents in unit_documents(task, self.limits.read_options(self.job)):
