@@ -6,6 +6,7 @@ import json
 import os
 from collections import Counter
 from pathlib import Path
+from typing import Unpack
 
 import msgspec
 import numpy as np
@@ -16,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tokenmill
+from tests.support.arguments import PrepareArguments
 from tests.support.corpora import SMALL_JSON, SMALL_TIKTOKEN, write_parquet
 from tokenmill.analysis import by_column, duplicates, history
 from tokenmill.analysis.by_column import ValueCount, ValueCounts
@@ -39,10 +41,11 @@ def content(documents: list[list[int]]) -> PartContent:
     return PartContent(tokens, offsets, np.zeros(len(documents), np.uint32), np.arange(len(documents), dtype=np.uint64))
 
 
-def prepared(tmp_path: Path, *sources: str, tokenizer: str = SMALL_TIKTOKEN, **words: object) -> str:
+def prepared(tmp_path: Path, *sources: str, **words: Unpack[PrepareArguments]) -> str:
     """A store of these sources, in small units. Its end token is one that is in texts, too."""
     out = str(tmp_path / "tokens")
-    tokenmill.prepare(list(sources), tokenizer=tokenizer, out=out, unit_bytes="1k", workers=1, eot="32", **words)
+    given: PrepareArguments = {"tokenizer": SMALL_TIKTOKEN, "unit_bytes": "1k", "workers": 1, "eot": "32", **words}
+    tokenmill.prepare(list(sources), out=out, **given)
     return out
 
 

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
@@ -161,7 +162,7 @@ def test_addresses_of_the_web_are_told_how_to_be_read() -> None:
         ({"endpoint": "https://host/?token=hidden"}, "without a user name or password"),
     ],
 )
-def test_settings_that_cannot_be_meant_are_refused(words: dict[str, str], said: str) -> None:
+def test_settings_that_cannot_be_meant_are_refused(words: dict[str, Any], said: str) -> None:
     """What is no directory and no server changes nothing, and is shown without what may be secret."""
     before = dict(os.environ)
     with pytest.raises(UsageError) as raised, environment.using(**words):

@@ -30,6 +30,8 @@ from tokenmill.errors import CorruptStore, JobChanged, UsageError
 from tokenmill.executors.local import LocalExecutor
 from tokenmill.exports import PRELOAD, records, shards
 from tokenmill.exports.formats import FORMATS, find_format
+from tokenmill.exports.job import ExportJob
+from tokenmill.pipeline.resources import Resources
 from tokenmill.storage import folder_at
 
 POOL: list[LocalExecutor] = []
@@ -78,8 +80,8 @@ def many_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exporting, "_batch_bytes", lambda _: 3000)
     frozen = exporting._freeze_work
 
-    def small(*arguments: object) -> object:
-        whole = frozen(*arguments)
+    def small(job: ExportJob, resources: Resources, tokens: int, token_bytes: int) -> object:
+        whole = frozen(job, resources, tokens, token_bytes)
         return type(whole)(whole.job, bins=64, run_tokens=15_000)
 
     monkeypatch.setattr(exporting, "_freeze_work", small)
@@ -242,6 +244,7 @@ def test_a_store_without_end_token_exports_as_it_is(tmp_path: Path) -> None:
         export(store.directory, to=name, val="none", shuffle=1)
     assert len(read_back(tmp_path / "store/llmc", "llmc")["train"][0][0]) == store.token_count
     lengths = read_back(tmp_path / "store/megatron", "megatron")["train"][0][1]
+    assert lengths is not None
     assert sorted(lengths.tolist()) == sorted(len(document) for document in store)
 
 

@@ -260,7 +260,7 @@ def test_headers_are_checked(tmp_path: Path, name: str, file: int, places: Seque
     for place, bit in itertools.product(places, range(8)):
         changed = bytearray(data)
         changed[place] ^= 1 << bit
-        damage(path, changed)
+        damage(path, bytes(changed))
         with pytest.raises(CorruptStore):
             each.read(folder, files, "uint16")
 
@@ -374,7 +374,9 @@ def test_mds_keeps_a_rest_and_raises_its_limit(tmp_path: Path, monkeypatch: pyte
     told = json.loads(index.read_text())["shards"][0]
     assert (told["samples"], told["size_limit"], told["raw_data"]["bytes"]) == (4, 512, path.stat().st_size)
     assert b'"size_limit": 512' in path.read_bytes()
-    assert mds.read(folder_at(str(tmp_path)), [path.name], "uint16").lengths.tolist() == [4, 4, 4, 1]
+    lengths = mds.read(folder_at(str(tmp_path)), [path.name], "uint16").lengths
+    assert lengths is not None
+    assert lengths.tolist() == [4, 4, 4, 1]
 
 
 def test_parquet_row_groups_hold_whole_documents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,12 +15,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tokenmill
-from tests.support import ROOT
-from tests.support.corpora import DATA, SMALL_JSON, SMALL_TIKTOKEN, write_parquet
+from tests.support import DATA, ROOT
+from tests.support.corpora import SMALL_JSON, SMALL_TIKTOKEN, write_parquet
 from tests.support.documents import DOCUMENTS
 from tokenmill.errors import TokenmillError, UsageError
-from tokenmill.tokenizers import tokenizer as tokenizer_module
+from tokenmill.system import machine
 from tokenmill.tokenizers.audit import AuditMismatchError
+from tokenmill.tokenizers.engines.gigatoken import GigatokenEngine
 from tokenmill.tokenizers.engines.protocol import Encoded
 from tokenmill.tokenizers.engines.tiktoken import parse_ranks
 from tokenmill.tokenizers.resolve import SCHEMES, resolve
@@ -192,7 +193,7 @@ def test_a_failed_audit_names_the_document_and_falls_back(monkeypatch: pytest.Mo
 def test_a_failed_probe_falls_back_with_a_notice(monkeypatch: pytest.MonkeyPatch) -> None:
     """An engine that fails its probe is not used, and that is said."""
     monkeypatch.setattr(
-        tokenizer_module.GigatokenEngine,
+        GigatokenEngine,
         "encode",
         lambda self, text: Encoded(np.empty(0, np.uint16), np.zeros(len(text) + 1, np.int64)),
     )
@@ -232,10 +233,10 @@ def test_real_corpora_equal_the_reference(test_data: Path, name: str) -> None:
 def test_the_word_cache_is_emptied_when_it_is_large_and_not_again_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """The cache goes when the process has grown by its limit or beyond its share, and then only after new growth."""
     tokenizer = small_tokenizer("gpt2")
-    emptied = []
-    monkeypatch.setattr(tokenizer._fast, "clear_cache", lambda: emptied.append(resident // megabyte))
+    emptied: list[int] = []
     megabyte, resident = 1 << 20, 0
-    monkeypatch.setattr(tokenizer_module.machine, "private_bytes", lambda: resident)
+    monkeypatch.setattr(tokenizer._fast, "clear_cache", lambda: emptied.append(resident // megabyte))
+    monkeypatch.setattr(machine, "private_bytes", lambda: resident)
     share = 700 * megabyte
     sizes = [200, 300, 510, 530, 545, 560, 590, 600]  # the limit is 200 + 320; emptied at 530, then after 32 more
     for size in sizes:

@@ -401,7 +401,7 @@ def test_without_a_vocabulary_the_list_goes_without_times(tmp_path: Path) -> Non
         "HTTPS_PROXY": "http://127.0.0.1:9",
         "https_proxy": "http://127.0.0.1:9",
     }
-    shown = run("datasets", **offline).stdout
+    shown = run("datasets", code=0, **offline).stdout
     assert shown.splitlines()[0].split() == ["dataset", "version", "files", "rows", "tokens", "download", "disk"]
     assert "note         no time is told" in shown
     assert "20.2 GB" in shown

@@ -11,7 +11,8 @@ import pyarrow as pa
 import pytest
 
 import tokenmill
-from tests.support.corpora import DATA, SMALL_JSON, SMALL_TIKTOKEN, write_parquet
+from tests.support import DATA
+from tests.support.corpora import SMALL_JSON, SMALL_TIKTOKEN, write_parquet
 from tokenmill.errors import CorruptStore, TokenizerError
 from tokenmill.pipeline import plan
 from tokenmill.pipeline.freeze import load_existing
