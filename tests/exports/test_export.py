@@ -103,7 +103,7 @@ def test_an_export_is_what_the_model_says(
     traits = find_format(name).SPEC
     options = {"sequence_tokens": 64} if name == "mds" else {}
     export(store.directory, to=name, out=str(out), val=0.1, shuffle=seed, shard_tokens=7_000, workers=2, **options)
-    expected = model(store, 0.1, seed, traits.end)
+    expected = model(store, 0.1, seed, traits.defaults.end)
     found = read_back(out, name)
     assert list(found) == list(expected)
     for split, documents in expected.items():
