@@ -31,7 +31,7 @@ from tokenmill.executors.local import LocalExecutor
 from tokenmill.executors.outcomes import DEFAULT_POLICY, Done, RetryPolicy, Worker
 from tokenmill.executors.progress import Silent
 from tokenmill.pipeline import plan as planning
-from tokenmill.pipeline.complete import RunCompletion
+from tokenmill.pipeline.complete import CompletionOptions, RunCompletion
 from tokenmill.pipeline.context import RunContext
 from tokenmill.pipeline.events import RunEvents, RunLog
 from tokenmill.pipeline.freeze import freeze
@@ -409,7 +409,9 @@ def test_a_run_gives_up_an_engine_that_fails_an_audit(
     frozen = freeze(folder, request, InlineExecutor())
     limits = Resources(1, 1 << 40, 1 << 40, 1 << 40, 1 << 40, 1).limits()
     events = RunEvents(RunLog(folder), Silent(), 1)
-    run = RunCompletion(RunContext(folder, frozen, limits, 1, Silent(), events), "gigatoken", options)
+    run = RunCompletion(
+        RunContext(folder, frozen, limits, 1, Silent(), events), "gigatoken", CompletionOptions(max_bad=0.001)
+    )
     assert run.attempt(InlineExecutor()) is not None
     assert part_bytes(tmp_path / "out") == part_bytes(tmp_path / "right")
     assert len(calls) == 5
