@@ -171,6 +171,7 @@ def test_other_files_in_the_directory_of_a_run_are_left_alone(
     assert "holds other files" not in "".join(said)
 
 
+@pytest.mark.fast
 @pytest.mark.parametrize("out", ["a file", "a file/out"])
 def test_a_store_is_not_made_where_a_file_is(tmp_path: Path, corpus: list[str], out: str) -> None:
     """The message says that it is a file."""
@@ -180,6 +181,7 @@ def test_a_store_is_not_made_where_a_file_is(tmp_path: Path, corpus: list[str], 
     assert (tmp_path / "a file").read_text() == "mine"
 
 
+@pytest.mark.fast
 @pytest.mark.parametrize(
     "words",
     [{"to": "none such"}, {"to": "nanogpt", "val": "2"}, {"to": "llmc", "shard_tokens": "x"}, {"unit_bytes": 0}],
@@ -216,6 +218,7 @@ def test_a_limited_run_holds_the_first_units(tmp_path: Path, corpus: list[str]) 
     assert np.array_equal(some.tokens(0, some.token_count), every.tokens(0, some.token_count))
 
 
+@pytest.mark.fast
 def test_two_runs_do_not_share_a_directory(tmp_path: Path, corpus: list[str]) -> None:
     """While a run holds the directory, another one is refused with the process that holds it."""
     folder = folder_at(str(tmp_path / "out"))
@@ -224,6 +227,7 @@ def test_two_runs_do_not_share_a_directory(tmp_path: Path, corpus: list[str]) ->
         prepare(corpus, tmp_path / "out")
 
 
+@pytest.mark.fast
 @settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(unit_bytes=st.integers(1, 4000))
 def test_any_cut_into_units_covers_every_row_once(tmp_path: Path, corpus: list[str], unit_bytes: int) -> None:
@@ -291,6 +295,7 @@ def test_a_plan_is_read_as_it_was_written(
     assert list(planning.tasks(found, sources, [7, 2, 3])) == [tasks[7], tasks[2], tasks[3]]
 
 
+@pytest.mark.fast
 def test_unit_size_keeps_the_number_of_units_in_bounds() -> None:
     """A small corpus is shared out, a huge one has about a million units."""
     assert default_unit_bytes(10) == 1 << 20
@@ -347,6 +352,7 @@ def test_parts_open_elsewhere(tmp_path: Path, corpus: list[str]) -> None:
     assert dataset["tokens"][:] == expected
 
 
+@pytest.mark.fast
 def test_a_part_has_these_bytes(tmp_path: Path) -> None:
     """The file of a part is the same everywhere: its content hash is written down here."""
     folder = folder_at(str(tmp_path))

@@ -125,6 +125,7 @@ def test_long_runs_give_the_reference_tokens(scheme: str, text: str) -> None:
     assert encoded(FAST[scheme], [text]) == [REFERENCE[scheme].encode_ordinary(text)]
 
 
+@pytest.mark.fast
 @pytest.mark.parametrize("scheme", PATTERNS)
 def test_characters_on_which_engines_disagree_go_to_the_reference(scheme: str) -> None:
     """Every character that the engines' Unicode versions classify differently still gives the reference's tokens."""
@@ -176,6 +177,7 @@ def test_empty_documents_stay_and_nulls_are_named(tmp_path: Path) -> None:
     assert rows == [1, 3, 4]
 
 
+@pytest.mark.fast
 def test_a_failed_audit_names_the_document_and_falls_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """A wrong answer of the fast engine is caught by the audit, and the reference takes over."""
     tokenizer = small_tokenizer("gpt2")
@@ -190,6 +192,7 @@ def test_a_failed_audit_names_the_document_and_falls_back(monkeypatch: pytest.Mo
     assert encoded(tokenizer, ["alpha beta"]) == [REFERENCE["gpt2"].encode_ordinary("alpha beta")]
 
 
+@pytest.mark.fast
 def test_a_failed_probe_falls_back_with_a_notice(monkeypatch: pytest.MonkeyPatch) -> None:
     """An engine that fails its probe is not used, and that is said."""
     monkeypatch.setattr(
@@ -230,6 +233,7 @@ def test_real_corpora_equal_the_reference(test_data: Path, name: str) -> None:
     assert " 0 differ" in done.stdout
 
 
+@pytest.mark.fast
 def test_the_word_cache_is_emptied_when_it_is_large_and_not_again_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """The cache goes when the process has grown by its limit or beyond its share, and then only after new growth."""
     tokenizer = small_tokenizer("gpt2")
@@ -268,6 +272,7 @@ def test_a_vocabulary_that_is_none_is_refused(tmp_path: Path) -> None:
         resolve(str(tmp_path / "broken.json"))
 
 
+@pytest.mark.fast
 def test_the_scheme_of_a_rank_file_is_never_guessed(tmp_path: Path) -> None:
     """A rank file of another name asks for the scheme it was made for, as something to paste."""
     with pytest.raises(UsageError, match=r"small\.tiktoken:cl100k_base"):

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import ROOT
+from tests.conftest import SLOW_FILES
+from tests.support import ROOT, TESTS
 
 PACKAGE = ROOT / "src" / "tokenmill"
 MAX_TOP_MODULES = 6
@@ -109,3 +110,8 @@ def test_readme_lists_the_packages() -> None:
 def test_few_modules_are_at_the_top() -> None:
     """The top of the package holds packages, and only a few modules."""
     assert len(list(PACKAGE.glob("*.py"))) <= MAX_TOP_MODULES
+
+
+def test_the_list_of_slow_files_has_no_old_names() -> None:
+    """Every file that tests/conftest.py lists exists."""
+    assert [name for name in sorted(SLOW_FILES) if not (TESTS / name).is_file()] == []
