@@ -15,7 +15,7 @@ lint:
 prose:
     python scripts/check_prose.py
 
-# Types of the package, the scripts and the benchmarks.
+# Types of the package, the scripts, the benchmarks and the tests.
 types:
     mypy
 

@@ -11,7 +11,7 @@ unit each (--unit-bytes 1 keeps row groups apart), and every step is a process o
                        nothing; two workers
     execute, ahead     the same with two more units in the hands of each worker, as where a network is in between
     execute, Ray       the same by the Ray executor, up to --most-ray units, the start of its cluster included
-    run                `tokenmill.prepare` whole, but for what workers do: they say that they have made the part
+    run                `tokenmill.prepare` whole, but for what workers do: each writes a part of ten made-up tokens
     run, Ray           the same with on="ray", up to --most-ray units
     status, stopped    `tokenmill status` of a store in which 0.1 % of the parts are missing
     resume             `tokenmill prepare`: find what is missing, do it, read the head of every part, write the manifest
@@ -56,7 +56,15 @@ import pyarrow as pa
 import tokenmill
 from benchmarks.engine_ratio import tokenmill_command
 from benchmarks.memory import process_tree
-from benchmarks.plan_scale import GROUPS_IN_FILE, text_of, write_parquet
+from benchmarks.plan_scale import (
+    GROUPS_IN_FILE,
+    PlannedUnit,
+    planned_chunks,
+    skip_fsync,
+    text_of,
+    write_document,
+    write_parquet,
+)
 from tokenmill.executors.local import LocalExecutor
 from tokenmill.executors.outcomes import Done, Executor, RetryPolicy
 from tokenmill.executors.progress import Silent
@@ -87,6 +95,7 @@ WIDE_UNITS, WIDE_GROUPS, WIDE_GROUP_BYTES = 56, 13, 17
 START_UNITS = 100
 SIZES = [10_000, 100_000, 1_000_000]
 MISSING_SHARE = 0.001
+PRETENDED_TOKENS = 10
 PART_BYTES = 6000
 """What a part of one document takes in memory, with its entry in the directory."""
 
@@ -106,24 +115,34 @@ class Nothing(msgspec.Struct, frozen=True):
 
 
 class Pretend:
-    """The function of a worker in a run in which nothing is done: a unit's part is said to be there."""
+    """The function of a worker that reads and encodes nothing: a unit's part has one document of ten zeros.
 
-    def __init__(self, directory: str, job: Job, engine: str, *_: object) -> None:  # noqa: ARG002 - as Tokenize has
+    The part is written, because a run looks at all parts before it publishes the manifest.
+    """
+
+    def __init__(self, directory: str, job: Job, engine: str, *_: object) -> None:
+        self.directory = directory
         self.digest = job.digest()
+        self.dtype = job.tokenizer.dtype
         self.engine = engine
 
     def prefetch(self, task: UnitTask) -> None:
         """There is nothing to be done ahead."""
 
     def __call__(self, task: UnitTask) -> Committed:
-        """What is told of a unit of one document."""
-        return Committed(
-            PartSummary(task.unit, self.digest, 1, 10, task.text_bytes, "0" * 64, slice=task.slice), self.engine
+        """Write the part of a unit, and report it."""
+        content = PartContent(
+            tokens=np.zeros(PRETENDED_TOKENS, self.dtype),
+            offsets=np.array([0, PRETENDED_TOKENS], np.int64),
+            source=np.array([task.files[0].index], np.uint32),
+            row=np.array([task.unit % GROUPS_IN_FILE], np.uint64),
         )
+        summary = PartSummary(task.unit, self.digest, 1, PRETENDED_TOKENS, task.text_bytes, slice=task.slice)
+        return Committed(write_part(folder_at(self.directory), summary, content), self.engine)
 
 
 def run(sources: str, store: str, workers: str, tokenizer: str, on: str) -> dict[str, Any]:
-    """Prepare a store without its parts."""
+    """Prepare a store of made-up parts."""
     driver.Tokenize = Pretend  # type: ignore[attr-defined,assignment]
     words: dict[str, Any] = {"tokenizer": tokenizer, "unit_bytes": 1, "workers": int(workers)}
     done = tokenmill.prepare(sources, out=store, on=on, reporter=Silent(), **words)
@@ -212,39 +231,24 @@ def make_parts(store: str, missing: int, workers: int) -> None:
     folder = folder_at(store)
     run = require_run(folder)
     left_out = set(np.linspace(0, run.units - 1, missing).astype(int).tolist())
-    units = [unit for unit in range(run.units) if unit not in left_out]
-    chunks = [units[start : start + 2000] for start in range(0, len(units), 2000)]
+    chunks = planned_chunks(load_existing(folder, run), left_out)
     start = event_log.line("start", units=run.units, missing=run.units, workers=workers, engine="")
     event_log.append(folder, [start])
-    with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), _skip_fsync) as pool:
+    with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), skip_fsync) as pool:
         for lines in pool.map(partial(_make_parts, store, msgspec.json.encode(run.job)), chunks):
             folder.append(layout.LOG, lines)
 
 
-def _skip_fsync() -> None:
-    """In a process that only makes parts: the disk may take its time."""
-    os.fsync = lambda _: None  # type: ignore[assignment]
-
-
-def _make_parts(store: str, encoded_job: bytes, units: list[int]) -> bytes:
+def _make_parts(store: str, encoded_job: bytes, units: list[PlannedUnit]) -> bytes:
     """Write the parts of some units; the lines that a run would have logged of them."""
-    import tiktoken  # noqa: PLC0415 - not needed by the process that measures
-
-    job = msgspec.json.decode(encoded_job, type=Job)
-    encoding, digest, folder = tiktoken.get_encoding(job.tokenizer.name), job.digest(), folder_at(store)
+    job, folder = msgspec.json.decode(encoded_job, type=Job), folder_at(store)
     encoder, lines = msgspec.json.Encoder(), []
-    for unit in units:
+    for planned in units:
+        unit = planned[0]
         source, row = divmod(unit, GROUPS_IN_FILE)
         text = text_of(row)
-        tokens = [*encoding.encode_ordinary(text), *([job.end] if job.end is not None else [])]
-        content = PartContent(
-            tokens=np.array(tokens, job.tokenizer.dtype),
-            offsets=np.array([0, len(tokens)], np.int64),
-            source=np.array([source], np.uint32),
-            row=np.array([row], np.uint64),
-        )
-        write_part(folder, PartSummary(unit, digest, 1, len(tokens), len(text)), content)
-        event = {"time": time.time(), "event": "unit", "unit": unit, "tokens": len(tokens), "text_bytes": len(text)}
+        tokens = write_document(folder, job, planned, (source, row), text)
+        event = {"time": time.time(), "event": "unit", "unit": unit, "tokens": tokens, "text_bytes": len(text)}
         lines.append(encoder.encode(event | {"seconds": 0.001, "pid": os.getpid(), "peak_bytes": 0}))
     return b"\n".join(lines) + b"\n"
 

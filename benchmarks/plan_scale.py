@@ -38,17 +38,21 @@ import pyarrow.parquet as pq
 from benchmarks.engine_ratio import tokenmill_command
 from benchmarks.memory import Measured, measure
 from tokenmill.executors.local import LocalExecutor
-from tokenmill.pipeline.freeze import freeze
+from tokenmill.pipeline.freeze import FrozenRun, freeze
+from tokenmill.pipeline.plan import SliceDigests
 from tokenmill.pipeline.request import PrepareOptions, find_sources, make_request
-from tokenmill.storage import folder_at
+from tokenmill.storage import Folder, folder_at
 from tokenmill.store import event_log, layout
 from tokenmill.store.job import Job
-from tokenmill.store.part import PartContent, PartSummary, write_part
+from tokenmill.store.part import PartContent, PartSummary, TextHash, write_part
 
 MAX_SECONDS = 30.0
 MAX_BYTES = 600e6
 GROUPS_IN_FILE = 1000
 FILES_IN_DIRECTORY = 1000
+
+# The number of a unit, and the digest of its slice: a resume removes a part that was made from another slice.
+PlannedUnit = tuple[int, str]
 
 
 def text_of(unit: int) -> str:
@@ -100,10 +104,9 @@ def make_store(kind: str, sources: str, directory: str, missing: set[int], optio
         frozen = freeze(folder, request, executor.start(options.workers))
     if frozen.run.units != options.units:
         raise SystemExit(f"the plan has {frozen.run.units} units, not {options.units}")
-    units = [unit for unit in range(options.units) if unit not in missing]
-    chunks = [units[start : start + 2000] for start in range(0, len(units), 2000)]
+    chunks = planned_chunks(frozen, missing)
     job = msgspec.json.encode(frozen.run.job)
-    with ProcessPoolExecutor(options.workers, multiprocessing.get_context("spawn"), _skip_fsync) as pool:
+    with ProcessPoolExecutor(options.workers, multiprocessing.get_context("spawn"), skip_fsync) as pool:
         futures = [pool.submit(make_parts, kind, directory, job, chunk) for chunk in chunks]
         lines = b"".join(future.result() for future in futures)
     start = event_log.line("start", units=options.units, missing=options.units, workers=options.workers, engine="")
@@ -111,30 +114,46 @@ def make_store(kind: str, sources: str, directory: str, missing: set[int], optio
     folder.append(layout.LOG, lines)
 
 
-def _skip_fsync() -> None:
+def planned_chunks(frozen: FrozenRun, missing: set[int]) -> list[list[PlannedUnit]]:
+    """All units of a run but the missing ones, 2,000 to a list, each with the digest of its slice."""
+    slices = SliceDigests(frozen.plan, frozen.sources)
+    units = [(unit, slices[unit]) for unit in range(frozen.run.units) if unit not in missing]
+    return [units[start : start + 2000] for start in range(0, len(units), 2000)]
+
+
+def skip_fsync() -> None:
     """In a process that only makes parts: the disk may take its time."""
     os.fsync = lambda _: None  # type: ignore[assignment]
 
 
-def make_parts(kind: str, directory: str, encoded_job: bytes, units: list[int]) -> bytes:
-    """Write the parts of some units; the lines that a run would have logged of them."""
+def write_document(folder: Folder, job: Job, planned: PlannedUnit, place: tuple[int, int], text: str) -> int:
+    """Write the part of a unit that has one document, at this source and row; its number of tokens."""
     import tiktoken  # noqa: PLC0415 - not needed by the process that measures
 
-    job = msgspec.json.decode(encoded_job, type=Job)
-    encoding, digest, folder = tiktoken.get_encoding(job.tokenizer.name), job.digest(), folder_at(directory)
+    encoding = tiktoken.get_encoding(job.tokenizer.name)
+    tokens = [*encoding.encode_ordinary(text), *([job.end] if job.end is not None else [])]
+    content = PartContent(
+        tokens=np.array(tokens, job.tokenizer.dtype),
+        offsets=np.array([0, len(tokens)], np.int64),
+        source=np.array([place[0]], np.uint32),
+        row=np.array([place[1]], np.uint64),
+    )
+    data, text_hash = np.frombuffer(text.encode(), np.uint8), TextHash()
+    text_hash.update(data, np.array([0, len(data)], np.int64))
+    unit, slice_digest = planned
+    summary = PartSummary(unit, job.digest(), 1, len(tokens), len(data), slice=slice_digest, text=text_hash.hexdigest())
+    write_part(folder, summary, content)
+    return len(tokens)
+
+
+def make_parts(kind: str, directory: str, encoded_job: bytes, units: list[PlannedUnit]) -> bytes:
+    """Write the parts of some units; the lines that a run would have logged of them."""
+    job, folder = msgspec.json.decode(encoded_job, type=Job), folder_at(directory)
     lines = []
-    for unit in units:
-        text = text_of(unit)
-        tokens = [*encoding.encode_ordinary(text), *([job.end] if job.end is not None else [])]
-        source, row = KINDS[kind].place(unit)
-        content = PartContent(
-            tokens=np.array(tokens, job.tokenizer.dtype),
-            offsets=np.array([0, len(tokens)], np.int64),
-            source=np.array([source], np.uint32),
-            row=np.array([row], np.uint64),
-        )
-        write_part(folder, PartSummary(unit, digest, 1, len(tokens), len(text)), content)
-        event = {"time": round(time.time(), 3), "event": "unit", "unit": unit, "tokens": len(tokens)}
+    for planned in units:
+        unit, text = planned[0], text_of(planned[0])
+        tokens = write_document(folder, job, planned, KINDS[kind].place(unit), text)
+        event = {"time": round(time.time(), 3), "event": "unit", "unit": unit, "tokens": tokens}
         line = event | {"text_bytes": len(text), "seconds": 0.001, "pid": os.getpid(), "peak_bytes": 0}
         lines.append(json.dumps(line).encode() + b"\n")
     return b"".join(lines)

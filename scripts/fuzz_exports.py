@@ -87,9 +87,9 @@ def shrink_work(rng: random.Random) -> None:
 def difference(store: tokenmill.Store, out: Path, name: str, options: dict[str, Any], done: Any) -> str | None:
     """What is wrong with an export, if anything."""
     traits = find_format(name).SPEC
-    val = options.get("val", traits.val)
+    val = options.get("val", traits.defaults.val)
     share = float(val) if val not in {None, "none", "first-shard"} else None
-    end = options.get("end_token", traits.end)
+    end = options.get("end_token", traits.defaults.end)
     expected = {split: flat(documents) for split, documents in model(store, share, options.get("shuffle"), end).items()}
     found = read_back(out, name) if done.files else {}
     tokens = {split: np.concatenate([each for each, _ in of]).tolist() for split, of in found.items()}

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import TESTS
 from tests.support.corpora import write_parquet
 from tests.support.documents import DOCUMENTS
 from tests.support.servers.azure import AzureServer, find_azurite, start_azurite
@@ -18,28 +19,57 @@ from tests.support.servers.seaweed import Bucket, S3Server, start_seaweed
 
 SERVER_FIXTURES = {"s3_server", "azure_server", "hub", "cluster"}
 
-# The tests of these files start processes, kill them, or wait. All other tests without a server are marked fast.
+# The tests of these files start processes, kill them, or wait. Those among them that do not are marked fast one by one.
 SLOW_FILES = {
-    "analysis": {"test_report"},
-    "api": {"test_bench", "test_locate", "test_map_dataset", "test_status_cost"},
-    "cli": {"test_attacked_operator"},
-    "doctor": {"test_examine", "test_watch", "test_why_it_dies"},
-    "executors": {
-        "test_cluster",
-        "test_contract",
-        "test_node_versions",
-        "test_own_cluster",
-        "test_prefetch",
-        "test_ray",
-    },
-    "exports": {"test_begun_exports", "test_exchanged_files", "test_export"},
-    "guarantees": {"test_deterministic", "test_exact", "test_exactly_once", "test_safe"},
-    "pipeline": {"test_changed_sources", "test_poison", "test_ranks", "test_slurm", "test_surroundings"},
-    "project": {"test_docs", "test_examples", "test_oldest", "test_package", "test_servers"},
-    "sources": {"test_damaged_files"},
-    "storage": {"test_caches", "test_hub_runs", "test_remote", "test_remote_faults", "test_several_machines"},
-    "store": {"test_changed_files", "test_damaged_files", "test_manifest_of_another_run"},
-    "tokenizers": {"test_gate_mutations", "test_tokenize_fn"},
+    "analysis/test_report.py",
+    "analysis/test_statistics.py",
+    "api/test_bench.py",
+    "api/test_locate.py",
+    "api/test_map_dataset.py",
+    "api/test_status_cost.py",
+    "cli/test_attacked_operator.py",
+    "cli/test_commands.py",
+    "doctor/test_examine.py",
+    "doctor/test_watch.py",
+    "doctor/test_why_it_dies.py",
+    "executors/test_cluster.py",
+    "executors/test_contract.py",
+    "executors/test_node_versions.py",
+    "executors/test_own_cluster.py",
+    "executors/test_prefetch.py",
+    "executors/test_ray.py",
+    "exports/test_begun_exports.py",
+    "exports/test_exchanged_files.py",
+    "exports/test_export.py",
+    "guarantees/test_deterministic.py",
+    "guarantees/test_exact.py",
+    "guarantees/test_exactly_once.py",
+    "guarantees/test_safe.py",
+    "pipeline/test_changed_sources.py",
+    "pipeline/test_lost_tables.py",
+    "pipeline/test_poison.py",
+    "pipeline/test_ranks.py",
+    "pipeline/test_slurm.py",
+    "pipeline/test_surroundings.py",
+    "project/test_docs.py",
+    "project/test_examples.py",
+    "project/test_oldest.py",
+    "project/test_package.py",
+    "project/test_servers.py",
+    "sources/test_catalog.py",
+    "sources/test_damaged_files.py",
+    "storage/test_caches.py",
+    "storage/test_hub_runs.py",
+    "storage/test_remote.py",
+    "storage/test_remote_faults.py",
+    "storage/test_several_machines.py",
+    "store/test_changed_files.py",
+    "store/test_damaged_files.py",
+    "store/test_manifest_of_another_run.py",
+    "store/test_quarantine_records.py",
+    "tokenizers/test_gate_mutations.py",
+    "tokenizers/test_reference_decides.py",
+    "tokenizers/test_tokenize_fn.py",
 }
 
 
@@ -61,9 +91,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _is_fast(item: pytest.Item) -> bool:
-    fixtures = set(getattr(item, "fixturenames", ()))
-    in_slow_file = item.path.stem in SLOW_FILES.get(item.path.parent.name, ())
-    return not in_slow_file and "slow" not in item.keywords and not fixtures & SERVER_FIXTURES
+    """Whether a test takes little time: it needs no server and is not in a file of processes."""
+    needs_server = not SERVER_FIXTURES.isdisjoint(getattr(item, "fixturenames", ()))
+    is_in_slow_file = item.path.relative_to(TESTS).as_posix() in SLOW_FILES
+    return not is_in_slow_file and "slow" not in item.keywords and not needs_server
 
 
 @pytest.fixture(scope="session")

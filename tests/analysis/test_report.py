@@ -9,6 +9,7 @@ import subprocess
 import sys
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Unpack
 
 import msgspec
 import pyarrow as pa
@@ -16,6 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import tokenmill
+from tests.support.arguments import PrepareArguments
 from tests.support.corpora import SMALL_TIKTOKEN, write_parquet
 from tests.support.servers.seaweed import Bucket
 from tokenmill.analysis.html import render
@@ -58,7 +60,7 @@ class Page(HTMLParser):
             assert name != "style" or re.fullmatch(r"(width|left|bottom|--y):[\d.]+(%|ch)", value or ""), value
             if name == "title":
                 self.titles.append(value or "")
-        if tag not in EMPTY or (tag == "rect" and not self.get_starttag_text().endswith("/>")):
+        if tag not in EMPTY or (tag == "rect" and not (self.get_starttag_text() or "").endswith("/>")):
             self.open.append(tag)
 
     def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
@@ -80,10 +82,11 @@ class Page(HTMLParser):
         return " ".join(" ".join(self.text).split())
 
 
-def prepared(tmp_path: Path, *sources: str, **words: object) -> str:
+def prepared(tmp_path: Path, *sources: str, **words: Unpack[PrepareArguments]) -> str:
     """A store of these sources."""
     out = str(tmp_path / "tokens")
-    tokenmill.prepare(list(sources), tokenizer=SMALL_TIKTOKEN, out=out, unit_bytes="1k", workers=1, eot="none", **words)
+    given: PrepareArguments = {"tokenizer": SMALL_TIKTOKEN, "unit_bytes": "1k", "workers": 1, "eot": "none", **words}
+    tokenmill.prepare(list(sources), out=out, **given)
     return out
 
 

@@ -6,6 +6,7 @@ import json
 import os
 from collections import Counter
 from pathlib import Path
+from typing import Unpack
 
 import msgspec
 import numpy as np
@@ -16,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tokenmill
+from tests.support.arguments import PrepareArguments
 from tests.support.corpora import SMALL_JSON, SMALL_TIKTOKEN, write_parquet
 from tokenmill.analysis import by_column, duplicates, history
 from tokenmill.analysis.by_column import ValueCount, ValueCounts
@@ -39,10 +41,11 @@ def content(documents: list[list[int]]) -> PartContent:
     return PartContent(tokens, offsets, np.zeros(len(documents), np.uint32), np.arange(len(documents), dtype=np.uint64))
 
 
-def prepared(tmp_path: Path, *sources: str, tokenizer: str = SMALL_TIKTOKEN, **words: object) -> str:
+def prepared(tmp_path: Path, *sources: str, **words: Unpack[PrepareArguments]) -> str:
     """A store of these sources, in small units. Its end token is one that is in texts, too."""
     out = str(tmp_path / "tokens")
-    tokenmill.prepare(list(sources), tokenizer=tokenizer, out=out, unit_bytes="1k", workers=1, eot="32", **words)
+    given: PrepareArguments = {"tokenizer": SMALL_TIKTOKEN, "unit_bytes": "1k", "workers": 1, "eot": "32", **words}
+    tokenmill.prepare(list(sources), out=out, **given)
     return out
 
 
@@ -117,12 +120,14 @@ def test_tokens_are_counted_however_they_are_cut(documents: list[list[int]], at_
     assert counts.tolist() == [sum(each.count(token) for each in documents) for token in range(10)]
 
 
+@pytest.mark.fast
 def test_a_token_that_there_is_not_is_refused() -> None:
     """A part with an id beyond the vocabulary is damaged, and not counted."""
     with pytest.raises(CorruptStore, match="holds token 9, of 5"):
         count_tokens("store", 3, content([[1, 9]]), np.zeros(5, np.int64), TokenSizes(np.ones(5, np.int64), 0))
 
 
+@pytest.mark.fast
 @given(st.lists(st.integers(0, 1 << 50), min_size=1, max_size=50))
 @settings(max_examples=100, deadline=None)
 def test_quantiles_are_as_near_as_promised(lengths: list[int]) -> None:
@@ -138,6 +143,7 @@ def test_quantiles_are_as_near_as_promised(lengths: list[int]) -> None:
         assert found == exact if exact < 256 else abs(found - exact) <= 0.01 * exact
 
 
+@pytest.mark.fast
 def test_buckets_follow_each_other() -> None:
     """Every length has one bucket; their edges rise, and none is wider than 1 % of its lengths."""
     edges = first_lengths()
@@ -164,6 +170,7 @@ def test_duplicates_are_exact(tmp_path: Path) -> None:
     assert [(each.copies, each.source, each.row) for each in found.largest] == [(3, first, 0), (2, first, 1)]
 
 
+@pytest.mark.fast
 @given(st.lists(st.lists(st.integers(0, 2), max_size=3), max_size=30), st.integers(1, 5), st.integers(1, 4))
 @settings(max_examples=40, deadline=None)
 def test_duplicates_do_not_depend_on_ranges_or_files(documents: list[list[int]], ranges: int, files: int) -> None:
@@ -188,6 +195,7 @@ def test_duplicates_do_not_depend_on_ranges_or_files(documents: list[list[int]],
     assert found == expected
 
 
+@pytest.mark.fast
 def test_copies_take_one_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """However often a document is there, a scratch file has one record of it, so no range grows with its copies."""
     monkeypatch.setattr(duplicates, "DOCUMENTS_PER_BATCH", 1000)
@@ -324,6 +332,7 @@ def test_sources_that_changed_are_refused(tmp_path: Path) -> None:
         tokenmill.stats(directory, by="language")
 
 
+@pytest.mark.fast
 def test_too_many_values_are_folded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Above the limit the smallest are counted together; nothing is lost, and it is said."""
     monkeypatch.setattr(by_column, "MAX_VALUES", 4)
@@ -373,6 +382,7 @@ def _unit(time: float, tokens: int = 100, **more: object) -> dict[str, object]:
     return {"time": time, "event": "unit", "unit": 1, "tokens": tokens, "text_bytes": 4 * tokens, **more}
 
 
+@pytest.mark.fast
 def test_the_log_becomes_a_history(tmp_path: Path) -> None:
     """Sessions, pauses, speed, memory and deaths are told from the logs of all ranks."""
     _log(
@@ -404,6 +414,7 @@ def test_the_log_becomes_a_history(tmp_path: Path) -> None:
     assert (found.peak_bytes[0], found.peak_bytes[-1]) == (0, 70)
 
 
+@pytest.mark.fast
 @pytest.mark.parametrize(
     "data",
     [
@@ -424,6 +435,7 @@ def test_a_strange_log_breaks_nothing(tmp_path: Path, data: bytes) -> None:
     assert history.read_history(folder_at(str(tmp_path))) is None
 
 
+@pytest.mark.fast
 def test_lines_that_make_no_sense_are_counted(tmp_path: Path) -> None:
     """What can be read of a log is told, and how much cannot."""
     cut = b'{"time": 2.0, "event": "start"}\n{"time": 3.0, "event": "unit", "tokens": 5}\n{"time": 4.0, "ev'
@@ -433,6 +445,7 @@ def test_lines_that_make_no_sense_are_counted(tmp_path: Path) -> None:
     assert (found.units, found.tokens, found.lines_not_understood) == (1, 5, 2)
 
 
+@pytest.mark.fast
 def test_bad_bytes_in_a_line_are_that_line_only(tmp_path: Path) -> None:
     """A byte that is no UTF-8, in a string of a log, costs one line of it."""
     good = b'{"time": 3.0, "event": "unit", "tokens": 5}\n'
@@ -442,6 +455,7 @@ def test_bad_bytes_in_a_line_are_that_line_only(tmp_path: Path) -> None:
     assert (found.units, found.lines_not_understood) == (2, 1)
 
 
+@pytest.mark.fast
 def test_a_log_that_is_no_file_is_passed_over(tmp_path: Path) -> None:
     """A directory, a pipe or a link that leaves the store is told, and the other logs are read."""
     store = tmp_path / "store"
@@ -468,6 +482,7 @@ def test_a_damaged_quarantine_is_a_notice(tmp_path: Path) -> None:
     assert "quarantine.jsonl is damaged" in found.notices[0]
 
 
+@pytest.mark.fast
 @pytest.mark.parametrize(("first", "last"), [(5.0, 5.0004), (-0.0, 5e-324), (5.0, 5.0)])
 def test_a_run_of_no_time_has_no_course(tmp_path: Path, first: float, last: float) -> None:
     """A run that is shorter than a millisecond has no bins, and nothing is divided by its time."""
@@ -477,6 +492,7 @@ def test_a_run_of_no_time_has_no_course(tmp_path: Path, first: float, last: floa
     assert (found.working_seconds, found.tokens_per_second, found.peak_bytes, found.units) == (0.0, [], [], 1)
 
 
+@pytest.mark.fast
 def test_many_kinds_of_trouble(tmp_path: Path) -> None:
     """A kind that is known goes on being counted when there is no room for new ones; the first are so by time."""
     kinds = [f"kind {number}" for number in range(30)] + ["kind 0"] * 5
@@ -492,6 +508,7 @@ def test_many_kinds_of_trouble(tmp_path: Path) -> None:
     msgspec.json.encode(found)
 
 
+@pytest.mark.fast
 def test_a_line_that_ends_the_store_is_no_session(tmp_path: Path) -> None:
     """Ranks have a log each; the log in which the store is said to be complete adds no session."""
     _log(tmp_path, "log.jsonl", {"time": 900.0, "event": "complete", "units": 2})
@@ -503,11 +520,13 @@ def test_a_line_that_ends_the_store_is_no_session(tmp_path: Path) -> None:
     assert found.memory[0].peak_bytes == 1 << 52
 
 
+@pytest.mark.fast
 def test_no_log_is_no_history(tmp_path: Path) -> None:
     """A store may have been copied without it."""
     assert history.read_history(folder_at(str(tmp_path))) is None
 
 
+@pytest.mark.fast
 def test_counts_of_nothing_add_nothing() -> None:
     """A group of parts without documents leaves a tally as it was."""
     from tokenmill.analysis.totals import Totals

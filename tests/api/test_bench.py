@@ -11,6 +11,7 @@ import sys
 import time
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import msgspec
 import pyarrow as pa
@@ -164,7 +165,7 @@ def test_units_are_drawn_from_all_over_and_numbered_anew(tmp_path: Path) -> None
     drawn = [little.next() for _ in range(20)]
     assert len({task.file_slice for task in drawn}) == 2, "no more than was said"
     assert [units["start"][little.sample_index(task)].as_py() for task in drawn] == [
-        task.file_slice.start for task in drawn
+        task.file_slice and task.file_slice.start for task in drawn
     ]
     assert len({sample.UnitDraw(taken, max_bytes=1).next().file_slice for _ in range(20)}) == 1, "but one in any case"
 
@@ -213,9 +214,12 @@ def test_without_a_source_the_text_is_made_up(monkeypatch: pytest.MonkeyPatch, t
     monkeypatch.setattr(made_up_text, "WORDS", 5_000)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     seen: list[str] = []
-    monkeypatch.setattr(
-        bench_run, "write_made_up", lambda to: seen.extend(os.listdir(tmp_path)) or made_up_text.write_made_up(to)
-    )
+
+    def write_made_up(to: str) -> list[str]:
+        seen.extend(os.listdir(tmp_path))
+        return made_up_text.write_made_up(to)
+
+    monkeypatch.setattr(bench_run, "write_made_up", write_made_up)
     told = tokenmill.bench(tokenizer=SMALL_JSON, workers=1, seconds=0.2)
     assert len(seen) == 1, "if it is killed, one directory is left"
     assert seen[0].startswith(".tokenmill-bench-")
@@ -242,8 +246,9 @@ def test_without_a_source_the_text_is_made_up(monkeypatch: pytest.MonkeyPatch, t
 )
 def test_what_cannot_be_meant_is_refused(option: str, value: str, words: str) -> None:
     """Bad options are refused before anything is done, with what would be right."""
+    given: dict[str, Any] = {option[2:].replace("-", "_"): value if option == "--workers" else float(value)}
     with pytest.raises(UsageError, match=words):
-        tokenmill.bench("nowhere.txt", **{option[2:].replace("-", "_"): value if "w" in option[:3] else float(value)})
+        tokenmill.bench("nowhere.txt", **given)
 
 
 def test_a_damaged_source_is_named_and_nothing_is_left(tmp_path: Path, documents: list[str]) -> None:
@@ -388,12 +393,12 @@ def test_a_turn_in_which_a_worker_dies_is_done_again(tmp_path: Path, monkeypatch
             os.kill(pid, signal.SIGKILL)
             killed.append(self)
 
+    def counting(*key: Any, is_default: bool) -> Cell:
+        counted.extend(key[2])
+        return summarize_cell(*key, is_default=is_default)
+
     monkeypatch.setattr(measurement.Measurement, "add", killing)
-    monkeypatch.setattr(
-        bench_run,
-        "summarize_cell",
-        lambda *key, is_default: counted.extend(key[2]) or summarize_cell(*key, is_default=is_default),
-    )
+    monkeypatch.setattr(bench_run, "summarize_cell", counting)
     told = tokenmill.bench(source, tokenizer=SMALL_TIKTOKEN, workers=1, seconds=1.5, out=str(tmp_path))
     assert killed
     assert all(each is not killed[0] for each in counted)

@@ -134,7 +134,7 @@ def test_tokens_of_every_format_lead_to_the_store_and_back(
             held = sum(map(len, joined))
             assert held == document.document_tokens or name == "mds"  # which has sequences, and drops what fills none
             exported = np.roll(
-                store[document.document], choice.get("end_token") == "prepended" or traits.end == "prepended"
+                store[document.document], choice.get("end_token") == "prepended" or traits.defaults.end == "prepended"
             )
             assert np.array_equal(np.concatenate(joined), exported[:held])
 

@@ -20,7 +20,7 @@ import tokenmill
 from tests.support.corpora import SMALL_JSON, write_parquet
 from tests.support.killing import alive, wait_until, workers
 from tokenmill.errors import BadDocument, UsageError
-from tokenmill.pipeline import map_dataset
+from tokenmill.pipeline import map_dataset, plan
 
 datasets.disable_progress_bars()
 
@@ -217,7 +217,7 @@ def test_what_cannot_be_mapped_is_refused(loaded: Any, cache: str) -> None:
 
 def test_files_are_not_too_many(loaded: Any, cache: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A large dataset gets larger files, not more of them."""
-    monkeypatch.setattr(map_dataset.plan, "default_unit_bytes", lambda _: 1)
+    monkeypatch.setattr(plan, "default_unit_bytes", lambda _: 1)
     monkeypatch.setattr(map_dataset, "MAX_FILES", 4)
     found = tokenmill.map_dataset(loaded, SMALL_JSON, cache_dir=cache)
     assert 2 <= len(list(Path(cache).rglob("rows/*.arrow"))) <= 6

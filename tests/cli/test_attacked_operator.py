@@ -276,7 +276,7 @@ cli.main()
 @pytest.mark.parametrize("wrapped", [(), ("--json",)])
 def test_an_interrupt_while_a_class_is_created_is_an_interrupt(tmp_path: Path, wrapped: tuple[str, ...]) -> None:
     """Python 3.11 raises RuntimeError from a KeyboardInterrupt in `__set_name__`: the exit code is 130 all the same."""
-    command = [sys.executable, "-c", INTERRUPTED_CLASS, "status", tmp_path, *wrapped]
+    command = [sys.executable, "-c", INTERRUPTED_CLASS, "status", str(tmp_path), *wrapped]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 130, done.stderr
     assert "interrupted: what is committed stays" in done.stderr

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
@@ -120,6 +121,7 @@ def test_usage_errors_exit_with_2(tmp_path: Path, parquet: str) -> None:
     assert not (out / "run.json").exists()
 
 
+@pytest.mark.fast
 @pytest.mark.parametrize(
     ("address", "said"),
     [
@@ -144,6 +146,7 @@ def test_odd_addresses_are_refused(address: str, said: str) -> None:
         assert "hidden" not in str(raised.value)
 
 
+@pytest.mark.fast
 def test_addresses_of_the_web_are_told_how_to_be_read() -> None:
     """A page of the Hub has an address that can be read; anything else has to be downloaded first."""
     with pytest.raises(UsageError, match=r"Write hf://datasets/org/name@main/data/a\.parquet"):
@@ -152,6 +155,7 @@ def test_addresses_of_the_web_are_told_how_to_be_read() -> None:
         resolve_sources("http://host/a.parquet")
 
 
+@pytest.mark.fast
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -161,7 +165,7 @@ def test_addresses_of_the_web_are_told_how_to_be_read() -> None:
         ({"endpoint": "https://host/?token=hidden"}, "without a user name or password"),
     ],
 )
-def test_settings_that_cannot_be_meant_are_refused(words: dict[str, str], said: str) -> None:
+def test_settings_that_cannot_be_meant_are_refused(words: dict[str, Any], said: str) -> None:
     """What is no directory and no server changes nothing, and is shown without what may be secret."""
     before = dict(os.environ)
     with pytest.raises(UsageError) as raised, environment.using(**words):
@@ -216,6 +220,7 @@ def test_verify_all_finds_wrong_tokens(tmp_path: Path, store: Path) -> None:
     assert "row 0 has other tokens" in run("verify", store, "--all", code=3).stderr
 
 
+@pytest.mark.fast
 @pytest.mark.parametrize("command", [cli, *cli.commands.values()], ids=lambda command: command.name)
 def test_every_command_and_option_has_help(command: click.Command) -> None:
     """Every command says what it does and ends with an example; every option says what it is."""
@@ -225,12 +230,14 @@ def test_every_command_and_option_has_help(command: click.Command) -> None:
         assert isinstance(parameter, click.Argument) or parameter.help
 
 
+@pytest.mark.fast
 def test_the_list_of_commands_has_whole_sentences() -> None:
     """On a terminal of 80 columns no summary is cut off."""
     for name, command in cli.commands.items():
         assert not command.get_short_help_str(80 - 6 - max(map(len, cli.commands))).endswith("..."), name
 
 
+@pytest.mark.fast
 def test_many_options_are_under_headings() -> None:
     """The help of prepare has every option once, under a heading, and those of all commands come last."""
     shown = run("prepare", "--help").stdout
@@ -270,11 +277,13 @@ def test_options_of_other_tools_are_understood(words: tuple[str, ...], hint: str
     assert hint in run("prepare", "data.jsonl", *words, code=2).stderr
 
 
+@pytest.mark.fast
 def test_a_hint_is_given_only_where_it_helps() -> None:
     """A command that has no such option itself does not tell to use it."""
     assert "--shuffle" not in run("status", "out", "--seed", "1", code=2).stderr
 
 
+@pytest.mark.fast
 @pytest.mark.parametrize(
     ("name", "advice"),
     [
@@ -290,6 +299,7 @@ def test_a_tokenizer_that_is_called_otherwise_is_guessed(name: str, advice: str)
     assert advice in str(raised.value)
 
 
+@pytest.mark.fast
 def test_a_directory_without_a_tokenizer_says_what_it_has(tmp_path: Path) -> None:
     """Up to five files that could be meant are named."""
     for place in range(7):
@@ -305,6 +315,7 @@ def test_what_has_no_rows_is_shown_by_its_byte(tmp_path: Path) -> None:
     assert "byte         16\n" in run("inspect", tmp_path / "out", "--doc", "1").stdout
 
 
+@pytest.mark.fast
 def test_lines_are_broken_between_words() -> None:
     """What does not fit a terminal goes on below, beside its label; a path is left whole."""
     line = "order        in the order of the store; val none"

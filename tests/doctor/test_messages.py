@@ -283,7 +283,12 @@ def test_a_thread_is_no_process() -> None:
     """Its number can be looked up like a process's."""
     numbers: list[int] = []
     done = threading.Event()
-    thread = threading.Thread(target=lambda: (numbers.append(threading.get_native_id()), done.wait(30)))
+
+    def work() -> None:
+        numbers.append(threading.get_native_id())
+        done.wait(30)
+
+    thread = threading.Thread(target=work)
     thread.start()
     assert _until(lambda: bool(numbers))
     assert procfs.is_thread(numbers[0])

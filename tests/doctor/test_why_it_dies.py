@@ -18,8 +18,8 @@ import tiktoken
 import tiktoken.load
 import tiktoken.registry
 
-from tests.support import ROOT, dying
-from tests.support.corpora import DATA, SMALL_JSON
+from tests.support import DATA, ROOT, dying
+from tests.support.corpora import SMALL_JSON
 from tokenmill.doctor.causes import CAUSES
 
 PAGE = ROOT / "docs" / "why-it-dies.md"

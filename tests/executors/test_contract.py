@@ -369,6 +369,7 @@ def test_no_local_worker_outlives_its_parent(tmp_path: Path, function: str, endi
         env=_environment(),
         text=True,
     ) as parent:
+        assert parent.stdout is not None
         pids = [int(word) for word in parent.stdout.readline().split()]
         if ending.startswith("SIG"):
             assert sorted(alive(pids)) == sorted(pids)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tokenmill.errors import StorageError, TokenizerError
-from tokenmill.executors.outcomes import Cause, Died, Done, ExitReport, Failed, RetryPolicy, Worker
+from tokenmill.executors.outcomes import Cause, Died, Done, ExitReport, Failed, Outcome, RetryPolicy, Worker
 from tokenmill.executors.ray import dispatch as dispatching
 from tokenmill.executors.ray.dispatch import Dispatch
 
@@ -38,8 +40,14 @@ def new(items: Any, terms: RetryPolicy = MANY) -> Dispatch:
 
 def test_items_are_taken_as_crews_have_room() -> None:
     """What is not given out yet is not taken from where it comes from, but for one that tells whether there is any."""
-    taken = []
-    dispatch = new(taken.append(item) or item for item in range(100))
+    taken: list[int] = []
+
+    def items() -> Iterator[int]:
+        for item in range(100):
+            taken.append(item)
+            yield item
+
+    dispatch = new(items())
     assert not dispatch.is_done()
     assert dispatch.give("a", 3) == [(1, 0), (2, 1), (3, 2)]
     assert taken == [0, 1, 2]
@@ -133,7 +141,7 @@ def test_an_item_that_is_lost_too_often_is_given_up() -> None:
 def test_late_items_are_copied_to_idle_crews(monkeypatch: pytest.MonkeyPatch) -> None:
     """An idle crew gets what another one has had for too long, once; the first answer counts."""
     now = 1000.0
-    monkeypatch.setattr(dispatching.time, "monotonic", lambda: now)
+    monkeypatch.setattr(time, "monotonic", lambda: now)
     dispatch = new("abc")
     numbers = [number for number, _ in dispatch.give("slow", 2)]
     [(third, _)] = dispatch.give("quick", 1)
@@ -185,7 +193,8 @@ def test_each_item_has_one_outcome_whatever_crews_do(data: st.DataObject) -> Non
             who, number = data.draw(st.sampled_from(known))
             end = replace(LOST, cause=Cause.CRASH)
             dead = Died(number, end, NOBODY, 1.0, 1, final=step == "die", output_tail="", note=b"", workers=1)
-            outcome = dispatch.answer(who, number, {"answer": done(number), "fail": failed(number)}.get(step, dead))
+            answers: dict[str, Outcome[Any, Any]] = {"answer": done(number), "fail": failed(number)}
+            outcome = dispatch.answer(who, number, answers.get(step, dead))
             if outcome is not None and (not isinstance(outcome, Died) or outcome.final):  # else it is tried again
                 told[outcome.item] += 1
     while not dispatch.is_done():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import pytest
@@ -10,7 +10,19 @@ import pytest
 from tokenmill import errors
 from tokenmill.errors import BadDocument, RunFailed, SourceError, StoreError, TokenmillError
 from tokenmill.executors.fan_out import MAX_FAILURES, ignore, run_all
-from tokenmill.executors.outcomes import Cause, Died, Done, ExitReport, Failed, RetryPolicy, Worker, error_record
+from tokenmill.executors.outcomes import (
+    DEFAULT_POLICY,
+    Cause,
+    Died,
+    Done,
+    ExitReport,
+    Failed,
+    Item,
+    RetryPolicy,
+    Value,
+    Worker,
+    error_record,
+)
 from tokenmill.sources.missing_column import NoColumn
 from tokenmill.tokenizers.audit import AuditMismatchError
 
@@ -50,8 +62,8 @@ def test_the_class_of_a_failure_is_known() -> None:
 
 def test_a_class_that_is_not_imported_becomes_the_general_one() -> None:
     """The message and the exit code survive."""
-    _, *rest = error_record(StoreError("a headline", "a line", exit_code=75))
-    failure = Failed("item", "NeverImportedError", *rest, WORKER)
+    _, headline, details, exit_code, explained = error_record(StoreError("a headline", "a line", exit_code=75))
+    failure = Failed("item", "NeverImportedError", headline, details, exit_code, explained, WORKER)
     assert type(failure.error()) is TokenmillError
     assert (failure.message, failure.error().exit_code) == ("a headline\n  a line", 75)
 
@@ -73,7 +85,9 @@ class Fake:
     def __init__(self) -> None:
         self.taken = 0
 
-    def run(self, function: Any, items: Iterable[str], policy: RetryPolicy = RetryPolicy()) -> Iterator[Any]:  # noqa: B008
+    def run(
+        self, function: Callable[[Item], Value], items: Iterable[Item], policy: RetryPolicy = DEFAULT_POLICY
+    ) -> Iterator[Done[Item, Value] | Failed[Item] | Died[Item]]:
         """Yield one outcome for each item, after a death that is retried if it dies."""
         for item in items:
             self.taken += 1
@@ -88,7 +102,8 @@ class Fake:
 
 def test_failures_are_raised_together_at_the_end() -> None:
     """What is done is yielded; after some failures no item is taken any more."""
-    executor, results = Fake(), []
+    executor = Fake()
+    results: list[Done[str, str]] = []
     with pytest.raises(RunFailed) as raised:
         results += run_all(executor, str.upper, ["failed", "done", "died"])
     assert ([done.value for done in results], executor.taken) == (["DONE"], 3)
@@ -114,7 +129,11 @@ def test_failures_and_deaths_are_handled_by_the_caller() -> None:
 def test_external_kills_are_retried_more_often_unless_the_caller_says_otherwise() -> None:
     """The policy reaches the executor."""
     kills: list[int] = []
-    for policy in ({}, {"policy": RetryPolicy(max_kills=4)}):
-        on_death = lambda death: kills.append(death.workers)  # noqa: E731
-        list(run_all(Fake(), str.upper, ["died"], on_failure=ignore, on_death=on_death, **policy))
+
+    def on_death(death: Died[str]) -> None:
+        kills.append(death.workers)
+
+    list(run_all(Fake(), str.upper, ["died"], on_failure=ignore, on_death=on_death))
+    policy = RetryPolicy(max_kills=4)
+    list(run_all(Fake(), str.upper, ["died"], on_failure=ignore, on_death=on_death, policy=policy))
     assert kills == [10, 10, 4, 4]

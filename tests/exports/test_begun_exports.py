@@ -64,8 +64,8 @@ def pool() -> Iterator[LocalExecutor]:
 def export(store: str, out: Path, pool: LocalExecutor, **changes: str) -> None:
     """The same export in this process."""
     options = {name.strip("-").replace("-", "_"): value for name, value in {**OPTIONS, **changes}.items()}
-    numbers = {name: int(options.pop(name)) for name in ("shuffle", "workers")}
-    tokenmill.export(store, out=str(out), executor=pool, **options, **numbers)
+    given: dict[str, Any] = {**options, **{name: int(options[name]) for name in ("shuffle", "workers")}}
+    tokenmill.export(store, out=str(out), executor=pool, **given)
 
 
 @pytest.fixture(scope="module")
@@ -137,9 +137,11 @@ def test_two_exports_at_the_same_time(
 ) -> None:
     """Of two exports into one directory with different options one wins; the other is refused, and writes nothing."""
     out, option = tmp_path / "out", next(iter(changes))
-    commands: dict[str, Any] = {"": command(store, out), option: command(store, out, **changes)}
-    pipes = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
-    running = {name: subprocess.Popen(words, **pipes) for name, words in commands.items()}
+    commands = {"": command(store, out), option: command(store, out, **changes)}
+    running = {
+        name: subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        for name, words in commands.items()
+    }
     messages = {name: process.communicate(timeout=120)[1] for name, process in running.items()}
     codes = {name: process.returncode for name, process in running.items()}
     (winner,) = [name for name, code in codes.items() if code == 0]

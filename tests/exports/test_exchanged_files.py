@@ -6,16 +6,18 @@ import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Unpack
 
 import pyarrow.parquet as pq
 import pytest
 
 import tokenmill
 from tests.support import dying
+from tests.support.arguments import ExportArguments
 from tests.support.corpora import SMALL_JSON, write_parquet
 from tests.support.export_harm import HARMS, error_of, follow, locate, state_files, tree
 from tokenmill import errors
+from tokenmill.api import results
 from tokenmill.executors.local import LocalExecutor
 from tokenmill.exports import PRELOAD
 
@@ -53,15 +55,24 @@ def other_store(tmp_path_factory: pytest.TempPathFactory) -> str:
     return prepare(tmp_path_factory.mktemp("other"), "sees")
 
 
-def export(store: str, out: Path, to: str, pool: LocalExecutor, **options: Any) -> Any:
+def export(
+    store: str, out: Path, to: str, pool: LocalExecutor, **options: Unpack[ExportArguments]
+) -> results.ExportResult:
     """An export in small shards."""
-    given = {"val": "none", "shuffle": 1, "shard_tokens": SHARD_TOKENS, "workers": 1, **options}
+    given: ExportArguments = {
+        "val": "none",
+        "shuffle": 1,
+        "shard_tokens": SHARD_TOKENS,
+        "workers": 1,
+        "executor": pool,
+        **options,
+    }
     if to == "mds":
         given["sequence_tokens"] = 64
-    return tokenmill.export(store, to=to, out=str(out), executor=pool, **given)
+    return tokenmill.export(store, to=to, out=str(out), **given)
 
 
-def verify(out: Path, pool: LocalExecutor) -> tokenmill.api.Verification:
+def verify(out: Path, pool: LocalExecutor) -> results.VerifyResult:
     """Verify an export."""
     return tokenmill.verify(str(out), workers=1, executor=pool)
 
@@ -89,7 +100,8 @@ def test_files_of_another_export_are_found(
     """Shards, records or the manifest of an export with another seed, val or store: `verify` has exit code 3."""
     if difference == "val" and to == "litdata":
         pytest.skip("val has a directory of its own")
-    changes = {"seed": {"shuffle": 2}, "val": {"val": 0.4}, "store": {}}[difference]
+    differences: dict[str, ExportArguments] = {"seed": {"shuffle": 2}, "val": {"val": 0.4}, "store": {}}
+    changes = differences[difference]
     export(store, tmp_path / "out", to, pool)
     export(other_store if difference == "store" else store, tmp_path / "other", to, pool, **changes)
     sound = tree(tmp_path / "out")
@@ -165,7 +177,8 @@ def test_an_export_without_its_job_is_corrupt(tmp_path: Path, store: str, pool: 
     export(store, out, to, pool)
     sound, shard = tree(out), out / first_shard(out)
     (out / STATE / "export.json").unlink()
-    for command in (["verify", out], ["locate", shard, "5"], ["locate", shard, "5", "--store", store], ["finish", out]):
+    locate: tuple[str | Path, ...] = ("locate", shard, "5")
+    for command in (("verify", out), locate, (*locate, "--store", store), ("finish", out)):
         ended = dying.run("tokenmill", *command, seconds=60)
         assert ended.exit_code == errors.CORRUPT, ended.output
         assert "export.json is missing" in ended.output

@@ -30,6 +30,8 @@ from tokenmill.errors import CorruptStore, JobChanged, UsageError
 from tokenmill.executors.local import LocalExecutor
 from tokenmill.exports import PRELOAD, records, shards
 from tokenmill.exports.formats import FORMATS, find_format
+from tokenmill.exports.job import ExportJob
+from tokenmill.pipeline.resources import Resources
 from tokenmill.storage import folder_at
 
 POOL: list[LocalExecutor] = []
@@ -78,8 +80,8 @@ def many_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exporting, "_batch_bytes", lambda _: 3000)
     frozen = exporting._freeze_work
 
-    def small(*arguments: object) -> object:
-        whole = frozen(*arguments)
+    def small(job: ExportJob, resources: Resources, tokens: int, token_bytes: int) -> object:
+        whole = frozen(job, resources, tokens, token_bytes)
         return type(whole)(whole.job, bins=64, run_tokens=15_000)
 
     monkeypatch.setattr(exporting, "_freeze_work", small)
@@ -101,7 +103,7 @@ def test_an_export_is_what_the_model_says(
     traits = find_format(name).SPEC
     options = {"sequence_tokens": 64} if name == "mds" else {}
     export(store.directory, to=name, out=str(out), val=0.1, shuffle=seed, shard_tokens=7_000, workers=2, **options)
-    expected = model(store, 0.1, seed, traits.end)
+    expected = model(store, 0.1, seed, traits.defaults.end)
     found = read_back(out, name)
     assert list(found) == list(expected)
     for split, documents in expected.items():
@@ -242,6 +244,7 @@ def test_a_store_without_end_token_exports_as_it_is(tmp_path: Path) -> None:
         export(store.directory, to=name, val="none", shuffle=1)
     assert len(read_back(tmp_path / "store/llmc", "llmc")["train"][0][0]) == store.token_count
     lengths = read_back(tmp_path / "store/megatron", "megatron")["train"][0][1]
+    assert lengths is not None
     assert sorted(lengths.tolist()) == sorted(len(document) for document in store)
 
 

@@ -28,6 +28,7 @@ from tokenmill.exports.formats import FORMATS, find_format, litdata, llmc, mds, 
 from tokenmill.exports.formats.protocol import (
     CompletedSplit,
     Content,
+    FileRegion,
     Format,
     Shard,
     ShardData,
@@ -104,7 +105,7 @@ def same(found: ShardData, name: str, documents: Documents) -> bool:
 def test_golden_bytes(tmp_path: Path, name: str, dtype: str, golden: str, words: dict[str, Any]) -> None:
     """Every format writes the bytes that its own project's writer would."""
     each = FORMATS[name]
-    documents = APPENDED if each.SPEC.end == "appended" else PREPENDED
+    documents = APPENDED if each.SPEC.defaults.end == "appended" else PREPENDED
     if name == "mds":
         documents = [*documents[:2], documents[2][:-1]]
     paths = sorted(export(folder_at(str(tmp_path)), each, make_shard(dtype=dtype, **words), documents))
@@ -178,10 +179,10 @@ def test_pieces_make_the_whole(name: str, data: st.DataObject) -> None:
         folder, records = folder_at(directory), {}
         for place in data.draw(st.permutations(range(len(pieces)))):
             start = sum(tokens[:place])
-            shard = make_shard(number=place, is_partial=True, position=start, file_tokens=sum(tokens))
+            shard = make_shard(number=place, region=FileRegion(start, sum(tokens)))
             written = each.write(folder, shard, make_content(pieces[place], "uint16", ()))
             records[place] = ShardRecord(place, "train", place, start, len(pieces[place]), tokens[place], written)
-        names = each.files(make_shard(is_partial=True))
+        names = each.files(make_shard(region=FileRegion(0, 0)))
         folder.finalize(names[0], sum(tokens) * 2)
         each.finish(folder, CompletedSplit("", "uint16", list(records.values()), lambda: iter(lengths), file=names[0]))
         whole = export(folder_at(other), each, make_shard(), list(itertools.chain(*pieces)), ())
@@ -260,7 +261,7 @@ def test_headers_are_checked(tmp_path: Path, name: str, file: int, places: Seque
     for place, bit in itertools.product(places, range(8)):
         changed = bytearray(data)
         changed[place] ^= 1 << bit
-        damage(path, changed)
+        damage(path, bytes(changed))
         with pytest.raises(CorruptStore):
             each.read(folder, files, "uint16")
 
@@ -280,7 +281,7 @@ def test_other_dtypes_are_refused(tmp_path: Path, name: str) -> None:
         ("build-nanogpt", {"split": "val"}, ["edufineweb_val_000000.npy"]),
         ("build-nanogpt", {"name": "web", "number": 12}, ["web_train_000012.npy"]),
         ("llmc", {"split": "val"}, ["fineweb_val_000000.bin"]),
-        ("megatron", {"is_partial": True}, ["train_text_document.bin", "train_text_document.idx"]),
+        ("megatron", {"region": FileRegion(0, 0)}, ["train_text_document.bin", "train_text_document.idx"]),
         ("megatron", {"name": "web", "number": 3}, [f"web_train_000003_text_document.{end}" for end in ("bin", "idx")]),
         ("datatrove", {"folder": "val"}, [f"val/00000_00000_shuffled.ds{end}" for end in ("", ".index", ".metadata")]),
         ("datatrove", {"shuffled": False}, [f"00000_00000_unshuffled.ds{end}" for end in ("", ".index", ".metadata")]),
@@ -374,7 +375,9 @@ def test_mds_keeps_a_rest_and_raises_its_limit(tmp_path: Path, monkeypatch: pyte
     told = json.loads(index.read_text())["shards"][0]
     assert (told["samples"], told["size_limit"], told["raw_data"]["bytes"]) == (4, 512, path.stat().st_size)
     assert b'"size_limit": 512' in path.read_bytes()
-    assert mds.read(folder_at(str(tmp_path)), [path.name], "uint16").lengths.tolist() == [4, 4, 4, 1]
+    lengths = mds.read(folder_at(str(tmp_path)), [path.name], "uint16").lengths
+    assert lengths is not None
+    assert lengths.tolist() == [4, 4, 4, 1]
 
 
 def test_parquet_row_groups_hold_whole_documents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

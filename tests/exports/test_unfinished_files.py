@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -77,7 +78,7 @@ def test_sorted_runs_of_an_interrupted_shuffle(
     """A run that is damaged, lost or another export's is sorted again."""
     export(stores[0], tmp_path / "right", pool, 7)
     for store, name in zip(stores, ("out", "other"), strict=True):
-        interrupt(monkeypatch, "_write", lambda s=store, n=name: export(s, tmp_path / n, pool, 7))
+        interrupt(monkeypatch, "_write", functools.partial(export, store, tmp_path / name, pool, 7))
     runs = tmp_path / "out" / ".tokenmill" / "runs"
     if harm == "of another store":
         shutil.copytree(tmp_path / "other" / ".tokenmill" / "runs", runs, dirs_exist_ok=True)

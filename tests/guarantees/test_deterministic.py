@@ -9,8 +9,7 @@ import random
 import re
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
+from typing import Any, Unpack
 
 import datasets
 import duckdb
@@ -23,14 +22,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import tokenmill
+from tests.support.arguments import PrepareArguments
 from tests.support.corpora import SMALL_JSON, SMALL_TIKTOKEN, part_bytes, write_parquet
 from tests.support.documents import DOCUMENTS
 from tokenmill import errors
+from tokenmill.api.results import PrepareResult
 from tokenmill.executors.local import LocalExecutor
 from tokenmill.executors.outcomes import DEFAULT_POLICY, Done, RetryPolicy, Worker
 from tokenmill.executors.progress import Silent
 from tokenmill.pipeline import plan as planning
-from tokenmill.pipeline.complete import RunCompletion
+from tokenmill.pipeline.complete import CompletionOptions, RunCompletion
 from tokenmill.pipeline.context import RunContext
 from tokenmill.pipeline.events import RunEvents, RunLog
 from tokenmill.pipeline.freeze import freeze
@@ -42,6 +43,7 @@ from tokenmill.sources import discover, files_between, with_identities
 from tokenmill.sources.documents import ReadOptions, Slice
 from tokenmill.storage import folder_at
 from tokenmill.store import layout, tables
+from tokenmill.store.job import Run
 from tokenmill.store.part import PartContent, PartSummary, SkippedRow, open_part, write_part
 from tokenmill.tokenizers.engines.gigatoken import GigatokenEngine
 from tokenmill.tokenizers.engines.protocol import Encoded
@@ -49,10 +51,10 @@ from tokenmill.tokenizers.engines.protocol import Encoded
 END = 1199
 
 
-def prepare(sources: str | list[str], out: Path, **words: object) -> object:
+def prepare(sources: str | list[str], out: Path, **words: Unpack[PrepareArguments]) -> PrepareResult:
     """Prepare with the small vocabulary; one worker and the engine that starts fastest, unless said otherwise."""
-    defaults = {"tokenizer": SMALL_TIKTOKEN, "eot": END, "workers": 1, "engine": "tiktoken"}
-    return tokenmill.prepare(sources, out=str(out), **{**defaults, **words})
+    given: PrepareArguments = {"tokenizer": SMALL_TIKTOKEN, "eot": END, "workers": 1, "engine": "tiktoken", **words}
+    return tokenmill.prepare(sources, out=str(out), **given)
 
 
 @pytest.fixture
@@ -65,10 +67,16 @@ def corpus(tmp_path: Path) -> list[str]:
 
 def test_bytes_do_not_depend_on_workers_or_engine(tmp_path: Path, corpus: list[str]) -> None:
     """One, two or four workers and either engine write the same parts."""
-    runs = [{"workers": 1}, {"workers": 2}, {"workers": 4}, {"workers": 2, "engine": "gigatoken"}]
+    runs: list[PrepareArguments] = [
+        {"workers": 1},
+        {"workers": 2},
+        {"workers": 4},
+        {"workers": 2, "engine": "gigatoken"},
+    ]
     outputs = []
     for number, words in enumerate(runs):
-        prepare(corpus, tmp_path / str(number), unit_bytes=500, **words)
+        given: PrepareArguments = {"unit_bytes": 500, **words}
+        prepare(corpus, tmp_path / str(number), **given)
         outputs.append(part_bytes(tmp_path / str(number)))
     assert len(outputs[0]) > 10
     assert all(output == outputs[0] for output in outputs)
@@ -112,7 +120,7 @@ def test_a_complete_run_is_left_alone(tmp_path: Path, corpus: list[str]) -> None
         ({"limit_units": 1}, "--limit-units"),
     ],
 )
-def test_a_changed_job_is_refused(tmp_path: Path, corpus: list[str], words: dict[str, object], named: str) -> None:
+def test_a_changed_job_is_refused(tmp_path: Path, corpus: list[str], words: PrepareArguments, named: str) -> None:
     """A directory is never shared by two jobs; the message names what changed."""
     prepare(corpus, tmp_path / "out")
     before = part_bytes(tmp_path / "out")
@@ -138,14 +146,16 @@ def test_changed_sources_are_refused(tmp_path: Path, corpus: list[str]) -> None:
         prepare(corpus, tmp_path / "out")
 
 
-def test_other_files_in_the_directory_of_a_run_are_left_alone(tmp_path: Path, corpus: list[str]) -> None:
+def test_other_files_in_the_directory_of_a_run_are_left_alone(
+    tmp_path: Path, corpus: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A note says that they are there: when the run is new, not when it goes on, and not of what is its own."""
     out = tmp_path / "out"
     out.mkdir()
     (out / "notes.txt").write_text("mine")
     said: list[str] = []
     reporter = Silent()
-    reporter.say = said.append
+    monkeypatch.setattr(reporter, "say", said.append)
     prepare(corpus, out, reporter=reporter, limit_units=1)
     assert f"note: {out} holds other files; they are left alone" in said
     assert (out / "notes.txt").read_text() == "mine"
@@ -161,6 +171,7 @@ def test_other_files_in_the_directory_of_a_run_are_left_alone(tmp_path: Path, co
     assert "holds other files" not in "".join(said)
 
 
+@pytest.mark.fast
 @pytest.mark.parametrize("out", ["a file", "a file/out"])
 def test_a_store_is_not_made_where_a_file_is(tmp_path: Path, corpus: list[str], out: str) -> None:
     """The message says that it is a file."""
@@ -170,14 +181,16 @@ def test_a_store_is_not_made_where_a_file_is(tmp_path: Path, corpus: list[str], 
     assert (tmp_path / "a file").read_text() == "mine"
 
 
+@pytest.mark.fast
 @pytest.mark.parametrize(
     "words",
     [{"to": "none such"}, {"to": "nanogpt", "val": "2"}, {"to": "llmc", "shard_tokens": "x"}, {"unit_bytes": 0}],
 )
-def test_words_are_checked_before_anything_is_looked_for(tmp_path: Path, words: dict[str, object]) -> None:
+def test_words_are_checked_before_anything_is_looked_for(tmp_path: Path, words: PrepareArguments) -> None:
     """What cannot be meant is told first, whether there are sources and a tokenizer or not."""
+    given: PrepareArguments = {"tokenizer": "no such", **words}
     with pytest.raises(errors.UsageError):
-        prepare(str(tmp_path / "no such.jsonl"), tmp_path / "out", **{"tokenizer": "no such", **words})
+        prepare(str(tmp_path / "no such.jsonl"), tmp_path / "out", **given)
 
 
 def test_a_failed_unit_is_named_and_the_rest_is_done(tmp_path: Path, corpus: list[str]) -> None:
@@ -205,6 +218,7 @@ def test_a_limited_run_holds_the_first_units(tmp_path: Path, corpus: list[str]) 
     assert np.array_equal(some.tokens(0, some.token_count), every.tokens(0, some.token_count))
 
 
+@pytest.mark.fast
 def test_two_runs_do_not_share_a_directory(tmp_path: Path, corpus: list[str]) -> None:
     """While a run holds the directory, another one is refused with the process that holds it."""
     folder = folder_at(str(tmp_path / "out"))
@@ -213,6 +227,7 @@ def test_two_runs_do_not_share_a_directory(tmp_path: Path, corpus: list[str]) ->
         prepare(corpus, tmp_path / "out")
 
 
+@pytest.mark.fast
 @settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(unit_bytes=st.integers(1, 4000))
 def test_any_cut_into_units_covers_every_row_once(tmp_path: Path, corpus: list[str], unit_bytes: int) -> None:
@@ -256,7 +271,17 @@ def test_a_plan_is_read_as_it_was_written(
     data = tables.table_bytes(plan)
     folder = folder_at(str(tmp_path))
     folder.publish_new(layout.PLAN, data)
-    run = SimpleNamespace(sources=len(sources), plan_sha256=hashlib.sha256(data).hexdigest())
+    run = Run(
+        make_request(PrepareOptions(corpus, SMALL_TIKTOKEN, eot=END), discover(corpus)).job,
+        units=len(plan),
+        sources=len(sources),
+        source_bytes=0,
+        text_bytes=0,
+        sources_sha256="",
+        plan_sha256=hashlib.sha256(data).hexdigest(),
+        engine="none",
+        versions={},
+    )
     found = tables.read_plan(folder, run)
     assert found.equals(plan)
     assert np.array_equal(tables.read_planned_bytes(folder, run), plan["text_bytes"].to_numpy())
@@ -270,6 +295,7 @@ def test_a_plan_is_read_as_it_was_written(
     assert list(planning.tasks(found, sources, [7, 2, 3])) == [tasks[7], tasks[2], tasks[3]]
 
 
+@pytest.mark.fast
 def test_unit_size_keeps_the_number_of_units_in_bounds() -> None:
     """A small corpus is shared out, a huge one has about a million units."""
     assert default_unit_bytes(10) == 1 << 20
@@ -321,11 +347,12 @@ def test_parts_open_elsewhere(tmp_path: Path, corpus: list[str]) -> None:
     every = pa.concat_tables(tables)
     assert every["tokens"].to_pylist() == expected
     assert pl.concat([pl.read_ipc(path) for path in paths])["tokens"].to_list() == expected
-    assert [row[0] for row in duckdb.sql("select tokens from every").fetchall()] == expected
+    assert [row[0] for row in duckdb.execute("select tokens from every").fetchall()] == expected
     dataset = datasets.load_dataset("arrow", data_files=paths, split="train", cache_dir=str(tmp_path / "cache"))
     assert dataset["tokens"][:] == expected
 
 
+@pytest.mark.fast
 def test_a_part_has_these_bytes(tmp_path: Path) -> None:
     """The file of a part is the same everywhere: its content hash is written down here."""
     folder = folder_at(str(tmp_path))
@@ -388,7 +415,9 @@ def test_a_run_gives_up_an_engine_that_fails_an_audit(
     frozen = freeze(folder, request, InlineExecutor())
     limits = Resources(1, 1 << 40, 1 << 40, 1 << 40, 1 << 40, 1).limits()
     events = RunEvents(RunLog(folder), Silent(), 1)
-    run = RunCompletion(RunContext(folder, frozen, limits, 1, Silent(), events), "gigatoken", options)
+    run = RunCompletion(
+        RunContext(folder, frozen, limits, 1, Silent(), events), "gigatoken", CompletionOptions(max_bad=0.001)
+    )
     assert run.attempt(InlineExecutor()) is not None
     assert part_bytes(tmp_path / "out") == part_bytes(tmp_path / "right")
     assert len(calls) == 5

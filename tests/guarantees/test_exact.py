@@ -15,12 +15,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tokenmill
-from tests.support import ROOT
-from tests.support.corpora import DATA, SMALL_JSON, SMALL_TIKTOKEN, write_parquet
+from tests.support import DATA, ROOT
+from tests.support.corpora import SMALL_JSON, SMALL_TIKTOKEN, write_parquet
 from tests.support.documents import DOCUMENTS
 from tokenmill.errors import TokenmillError, UsageError
-from tokenmill.tokenizers import tokenizer as tokenizer_module
+from tokenmill.system import machine
 from tokenmill.tokenizers.audit import AuditMismatchError
+from tokenmill.tokenizers.engines.gigatoken import GigatokenEngine
 from tokenmill.tokenizers.engines.protocol import Encoded
 from tokenmill.tokenizers.engines.tiktoken import parse_ranks
 from tokenmill.tokenizers.resolve import SCHEMES, resolve
@@ -124,6 +125,7 @@ def test_long_runs_give_the_reference_tokens(scheme: str, text: str) -> None:
     assert encoded(FAST[scheme], [text]) == [REFERENCE[scheme].encode_ordinary(text)]
 
 
+@pytest.mark.fast
 @pytest.mark.parametrize("scheme", PATTERNS)
 def test_characters_on_which_engines_disagree_go_to_the_reference(scheme: str) -> None:
     """Every character that the engines' Unicode versions classify differently still gives the reference's tokens."""
@@ -175,6 +177,7 @@ def test_empty_documents_stay_and_nulls_are_named(tmp_path: Path) -> None:
     assert rows == [1, 3, 4]
 
 
+@pytest.mark.fast
 def test_a_failed_audit_names_the_document_and_falls_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """A wrong answer of the fast engine is caught by the audit, and the reference takes over."""
     tokenizer = small_tokenizer("gpt2")
@@ -189,10 +192,11 @@ def test_a_failed_audit_names_the_document_and_falls_back(monkeypatch: pytest.Mo
     assert encoded(tokenizer, ["alpha beta"]) == [REFERENCE["gpt2"].encode_ordinary("alpha beta")]
 
 
+@pytest.mark.fast
 def test_a_failed_probe_falls_back_with_a_notice(monkeypatch: pytest.MonkeyPatch) -> None:
     """An engine that fails its probe is not used, and that is said."""
     monkeypatch.setattr(
-        tokenizer_module.GigatokenEngine,
+        GigatokenEngine,
         "encode",
         lambda self, text: Encoded(np.empty(0, np.uint16), np.zeros(len(text) + 1, np.int64)),
     )
@@ -229,13 +233,14 @@ def test_real_corpora_equal_the_reference(test_data: Path, name: str) -> None:
     assert " 0 differ" in done.stdout
 
 
+@pytest.mark.fast
 def test_the_word_cache_is_emptied_when_it_is_large_and_not_again_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """The cache goes when the process has grown by its limit or beyond its share, and then only after new growth."""
     tokenizer = small_tokenizer("gpt2")
-    emptied = []
-    monkeypatch.setattr(tokenizer._fast, "clear_cache", lambda: emptied.append(resident // megabyte))
+    emptied: list[int] = []
     megabyte, resident = 1 << 20, 0
-    monkeypatch.setattr(tokenizer_module.machine, "private_bytes", lambda: resident)
+    monkeypatch.setattr(tokenizer._fast, "clear_cache", lambda: emptied.append(resident // megabyte))
+    monkeypatch.setattr(machine, "private_bytes", lambda: resident)
     share = 700 * megabyte
     sizes = [200, 300, 510, 530, 545, 560, 590, 600]  # the limit is 200 + 320; emptied at 530, then after 32 more
     for size in sizes:
@@ -267,6 +272,7 @@ def test_a_vocabulary_that_is_none_is_refused(tmp_path: Path) -> None:
         resolve(str(tmp_path / "broken.json"))
 
 
+@pytest.mark.fast
 def test_the_scheme_of_a_rank_file_is_never_guessed(tmp_path: Path) -> None:
     """A rank file of another name asks for the scheme it was made for, as something to paste."""
     with pytest.raises(UsageError, match=r"small\.tiktoken:cl100k_base"):

@@ -135,6 +135,12 @@ def flip(path: Path) -> None:
     path.write_bytes(content)
 
 
+def remove_tables(cache: Path) -> None:
+    """Leave only directories, as a run that was stopped early does."""
+    for path in cache.glob("*.*"):
+        path.unlink()
+
+
 CACHE_DAMAGES: dict[str, Callable[[Path], object]] = {
     "no run": lambda cache: (cache / layout.RUN).unlink(),
     "a damaged run": lambda cache: (cache / layout.RUN).write_bytes(b"{"),
@@ -143,7 +149,7 @@ CACHE_DAMAGES: dict[str, Callable[[Path], object]] = {
     "no vocabulary": lambda cache: shutil.rmtree(cache / layout.TOKENIZER),
     "no rows": lambda cache: shutil.rmtree(cache / "rows"),
     "cut off rows": lambda cache: os.truncate(cache / "rows/00000000.arrow", 100),
-    "half made": lambda cache: [path.unlink() for path in cache.glob("*.*")],
+    "half made": remove_tables,
     "a flipped bit in rows": lambda cache: flip(cache / "rows/00000000.arrow"),
     "no record of rows": lambda cache: (cache / "rows/00000000.json").unlink(),
     "touched rows": lambda cache: os.utime(cache / "rows/00000000.arrow"),

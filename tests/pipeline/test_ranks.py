@@ -70,6 +70,7 @@ def together(words: list[list[object]]) -> list[Ended]:
     return [end(process) for process in [start(*each) for each in words]]
 
 
+@pytest.mark.fast
 @pytest.mark.parametrize("units", [0, 1, 5, 100, 4096, 100_000])
 @pytest.mark.parametrize("of", [1, 2, 7, 256])
 def test_every_unit_is_in_one_share(units: int, of: int) -> None:
@@ -80,6 +81,7 @@ def test_every_unit_is_in_one_share(units: int, of: int) -> None:
     assert sizes.max() - sizes.min() <= max(1, 0.05 * units / of)
 
 
+@pytest.mark.fast
 @pytest.mark.parametrize(
     ("environment", "said", "expected"),
     [
@@ -139,6 +141,7 @@ def test_shares_are_said_or_read_from_the_environment(
     assert choose_rank_share(*said) == expected
 
 
+@pytest.mark.fast
 def test_whoever_drives_a_cluster_is_no_rank(monkeypatch: pytest.MonkeyPatch) -> None:
     """Started by srun, it gives out all of the work; what is said counts all the same."""
     for name, value in {"SLURM_JOB_ID": "1", "SLURM_PROCID": "1", "SLURM_NTASKS": "8"}.items():
@@ -148,6 +151,7 @@ def test_whoever_drives_a_cluster_is_no_rank(monkeypatch: pytest.MonkeyPatch) ->
     assert choose_rank_share(1, 2, look=False) == RankShare(1, 2)
 
 
+@pytest.mark.fast
 @pytest.mark.parametrize("said", [(0, None), (None, 3), (3, 3), (5, 2)])
 def test_half_a_share_is_refused(said: tuple[int | None, int | None]) -> None:
     """A rank without a count, a count without a rank, and a rank beyond the last one are explained."""

@@ -14,7 +14,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.support.corpora import DATA, SMALL_JSON, write_parquet
+from tests.support import DATA
+from tests.support.corpora import SMALL_JSON, write_parquet
 from tests.support.remote_runs import SMALL_UNITS, differences, local_files, prepared, tokenmill
 from tests.support.servers.hub import Hub
 from tests.support.servers.seaweed import Bucket

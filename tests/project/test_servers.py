@@ -13,14 +13,14 @@ from urllib.error import HTTPError
 from urllib.request import urlopen
 
 import pytest
-from huggingface_hub import HfApi, HfFileSystem
+from huggingface_hub import HfApi, HfFileSystem, close_session
 from huggingface_hub.errors import (
     HfHubHTTPError,
     RemoteEntryNotFoundError,
     RepositoryNotFoundError,
     RevisionNotFoundError,
 )
-from huggingface_hub.utils import close_session
+from huggingface_hub.hf_api import RepoFile
 from obstore.exceptions import AlreadyExistsError, GenericError, PermissionDeniedError
 from obstore.store import AzureStore, S3Store
 
@@ -199,6 +199,8 @@ def test_the_hub_lists_a_repository_in_pages(hub: Hub, api: HfApi) -> None:
     assert len(entries) == 8
     assert len(hub.log.of("api", "GET", "/tree/")) == 3
     parquet, readme = api.get_paths_info("org/fineweb", [PARQUET, "README.md"], repo_type="dataset")
+    assert isinstance(parquet, RepoFile)
+    assert isinstance(readme, RepoFile)
     assert parquet.lfs is not None
     assert parquet.lfs.sha256 == "fbbab289f7f94b25736c58be46a994c441fd02552cc6022352e3d86d2fab7c83"
     assert (readme.lfs, readme.blob_id) == (None, "e2cfab16c8a0742d0e7beb9bdb8ceb1bbef53a2f")
@@ -273,4 +275,6 @@ def test_a_file_can_change_under_the_same_revision(hub: Hub, api: HfApi, tmp_pat
     (tmp_path / "other").write_bytes(b"other")
     hub.repositories["org/fineweb"].replace(PARQUET, tmp_path / "other")
     assert api.dataset_info("org/fineweb").sha == SHA
-    assert api.get_paths_info("org/fineweb", [PARQUET], repo_type="dataset")[0].size == 5
+    (entry,) = api.get_paths_info("org/fineweb", [PARQUET], repo_type="dataset")
+    assert isinstance(entry, RepoFile)
+    assert entry.size == 5

@@ -37,7 +37,7 @@ BAD_LINES = {
     b'{"text": "' + b"x" * 80 + b'"}': "too long",
     b"x" * 81: "too long",
 }
-PIECES = {b"one": "one", "zwei ü".encode(): "zwei ü", b"\n": "\n"}
+PIECES: dict[bytes, str | None] = {b"one": "one", "zwei ü".encode(): "zwei ü", b"\n": "\n"}
 BAD_PIECES = {
     b"\xff": "not valid UTF-8",
     b"cut \xc3": "not valid UTF-8",
@@ -120,7 +120,7 @@ def test_bad_values_are_told_and_the_others_read_in_any_cut(values, kind, group_
         path = f"{directory}/x{ending}"
         _write(path, pa.table({"text": column}), group_rows)
         stream, bad = read_all_and_bad(path, options, 30)
-    good = {None: None, b"": "", **PIECES}
+    good = dict[bytes | None, str | None]([(None, None), (b"", ""), *PIECES.items()])
     assert stream == [(row, good[value]) for row, value in enumerate(values) if value in good]
     assert told(bad) == [
         (row, BAD_PIECES[value], hashlib.sha256(value).hexdigest(), value)

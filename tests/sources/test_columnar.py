@@ -14,7 +14,6 @@ import pytest
 from tests.support.source_files import batches, read_all, read_slice, source, texts, write_parquet
 from tokenmill import sources
 from tokenmill.errors import BadDocument, SourceError
-from tokenmill.sources import parquet
 from tokenmill.sources.columnar import pack
 from tokenmill.sources.documents import ReadOptions, Slice
 
@@ -117,7 +116,7 @@ def test_dictionaries_that_change_within_a_stream_are_followed(tmp_path):
     """A slice in the middle of a stream knows the dictionaries that came before it."""
     path = f"{tmp_path}/x.arrow"
     schema = pa.schema([("text", pa.dictionary(pa.int32(), pa.string()))])
-    values = [["a", "b", "a"], ["c", "c"], ["d", "a", None]]
+    values: list[list[str | None]] = [["a", "b", "a"], ["c", "c"], ["d", "a", None]]
     with pa.ipc.new_stream(path, schema) as writer:
         for value in values:
             writer.write_batch(pa.record_batch([pa.array(value).dictionary_encode()], schema=schema))
@@ -173,6 +172,7 @@ def test_the_cache_of_datasets_is_read(tmp_path):
     (path,) = {entry["filename"] for entry in mapped.cache_files}
     assert path in glob.glob(f"{tmp_path}/cache/**/*.arrow", recursive=True)
     slices = sources.split_file(source(path), ReadOptions(), 1000)
+    assert slices.rows is not None
     assert slices.rows.tolist() == [1000] * 3
     assert read_all(path, unit_bytes=1000) == [(i, f"LINE {i}") for i in range(3000)]
 
@@ -188,6 +188,7 @@ def test_the_size_of_the_text_is_known_without_reading_it(path):
     write(path, pa.table({**noise, "text": [f"{i:02}" * 25 for i in range(100)], "z": ["w" * 500] * 100}))
     slices = sources.split_file(source(path), ReadOptions(), 1 << 20)
     assert 5000 <= slices.text_bytes.sum() <= 7000
+    assert slices.rows is not None
     assert slices.rows.tolist() == [100]
 
 
@@ -197,6 +198,7 @@ def test_thousands_of_row_groups_are_packed(tmp_path):
     write_parquet(path, [f"document {i}" for i in range(3000)], 1)
     slices = sources.split_file(source(path), ReadOptions(), 2000)
     assert 20 < len(slices.start) < 200
+    assert slices.rows is not None
     assert slices.rows.sum() == 3000
     last = len(slices.start) - 1
     stream = read_slice(source(path), int(slices.start[last]), int(slices.stop[last]), ReadOptions())
@@ -208,8 +210,14 @@ def test_a_footer_is_read_once_for_consecutive_slices(tmp_path, monkeypatch):
     """Slices of one file share its footer, which may take megabytes."""
     path = f"{tmp_path}/x.parquet"
     write_parquet(path, ["one", "two", "three"], 1)
-    reads = []
-    monkeypatch.setattr(parquet.pq, "read_metadata", lambda s, real=pq.read_metadata: reads.append(s) or real(s))
+    reads: list[object] = []
+    read_metadata = pq.read_metadata
+
+    def counted(file: object) -> pq.FileMetaData:
+        reads.append(file)
+        return read_metadata(file)
+
+    monkeypatch.setattr(pq, "read_metadata", counted)
     assert len(read_all(path, unit_bytes=1)) == 3
     assert len(reads) == 1
 

@@ -7,6 +7,7 @@ import json
 import random
 import re
 import tempfile
+from collections.abc import Callable
 
 import pytest
 import zstandard
@@ -167,7 +168,12 @@ def test_empty_members_do_not_end_a_stream(write):
 @pytest.mark.parametrize("name", ["file.jsonl", "file.jsonl.gz", "file.jsonl.zst"])
 def test_a_column_that_the_first_lines_lack_is_seen_before_a_file_is_read(write, name):
     """One short read tells it, also where lines are bad, blank, cut off by the end of that read, or compressed."""
-    compress = {"l": bytes, "z": gzip.compress, "t": zstandard.ZstdCompressor().compress}[name[-1]]
+    compressors: dict[str, Callable[[bytes], bytes]] = {
+        "l": bytes,
+        "z": gzip.compress,
+        "t": zstandard.ZstdCompressor().compress,
+    }
+    compress = compressors[name[-1]]
     lines = b"\xef\xbb\xbf" + b'{"id": 1, "body": "x"}\n\nno object\n' + b'{"id": 2, "url": "yyyyy"}\n' * 40_000
     file = source(write(compress(lines), name))
     has_it, error = check_first_lines(file, "text")

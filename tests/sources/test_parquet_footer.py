@@ -13,6 +13,7 @@ import pytest
 from tests.support.corpora import write_parquet
 from tests.support.source_files import source
 from tokenmill import sources
+from tokenmill.errors import SourceError
 from tokenmill.pipeline import plan as planning
 from tokenmill.sources import packed_footer, parquet, parquet_footer
 from tokenmill.sources.documents import ReadOptions, Slice, SourceFile
@@ -53,7 +54,7 @@ def write(path: Path, column: pa.Array, **options: object) -> SourceFile:
 
 def read(file: SourceFile, file_slice: Slice) -> list[tuple[int, str | None]]:
     """The rows and texts of a slice."""
-    rows = []
+    rows: list[tuple[int, str | None]] = []
     for documents in sources.read_documents(file, file_slice, ReadOptions()):
         rows += zip(documents.rows.tolist(), documents.text.to_pylist(), strict=True)
     return rows
@@ -131,7 +132,7 @@ def test_a_slice_of_another_plan_is_refused(tmp_path: Path) -> None:
     """A footer that does not have the row groups of its slice is told, not read."""
     file = write(tmp_path / "corpus.parquet", ARRAYS["string"])
     first = slices(file, 1)[0]
-    with pytest.raises(sources.SourceError, match="cannot be read"):
+    with pytest.raises(SourceError, match="cannot be read"):
         read(file, Slice(first.start, first.stop + 1, first.detail))
 
 
@@ -174,7 +175,7 @@ GOOD = packed_footer.PackedFooter(
 def test_what_is_kept_and_damaged_is_told(tmp_path: Path, kept: bytes) -> None:
     """Bytes that `cut_down` would not write end in an error that names the file."""
     file = write(tmp_path / "corpus.parquet", ARRAYS["string"])
-    with pytest.raises(sources.SourceError, match="cannot be read"):
+    with pytest.raises(SourceError, match="cannot be read"):
         read(file, Slice(0, 1, bytes(8) + kept))
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import tokenmill
+from tests.support.arguments import PrepareArguments
 from tests.support.corpora import SMALL_TIKTOKEN, write_parquet
 from tests.support.servers.proxy import Proxy
 from tests.support.servers.seaweed import Bucket
@@ -21,7 +22,7 @@ from tokenmill.store.part import part_name
 
 pytestmark = pytest.mark.timeout(120)
 
-JOB = {"tokenizer": SMALL_TIKTOKEN, "eot": 1199, "workers": 1}
+JOB: PrepareArguments = {"tokenizer": SMALL_TIKTOKEN, "eot": 1199, "workers": 1}
 
 
 @pytest.fixture
@@ -78,7 +79,8 @@ def test_workers_of_an_executor_follow_the_endpoint(s3: Bucket, proxies: tuple[P
         for proxy, silent, name in ((one, other, "one"), (other, one, "other")):
             silent.reset()
             with tokenmill.using(endpoint=proxy.endpoint):
-                tokenmill.prepare(parquet, out=f"{s3.url}/{name}", executor=executor, **JOB)
+                given: PrepareArguments = {**JOB, "executor": executor}
+                tokenmill.prepare(parquet, out=f"{s3.url}/{name}", **given)
             assert any("/parts/" in exchange.path and exchange.method == "PUT" for exchange in proxy.exchanges)
             assert silent.exchanges == []
 
@@ -142,6 +144,7 @@ def test_an_export_takes_the_sources_of_its_own_store(tmp_path: Path, documents:
 def _exported(corpus: str, out: Path, executor: LocalExecutor) -> dict[str, bytes]:
     """The files of an export of a new store at a path."""
     shutil.rmtree(out, ignore_errors=True)
-    tokenmill.prepare(corpus, out=str(out), executor=executor, **JOB)
+    given: PrepareArguments = {**JOB, "executor": executor}
+    tokenmill.prepare(corpus, out=str(out), **given)
     tokenmill.export(str(out), to="nanogpt", val=0.3, shuffle=1, workers=1, executor=executor)
     return {split: (out / "nanogpt" / f"{split}.bin").read_bytes() for split in ("train", "val")}

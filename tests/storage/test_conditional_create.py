@@ -18,7 +18,7 @@ from tests.support.servers.proxy import Proxy
 from tests.support.servers.seaweed import UNSIGNED, Bucket
 from tokenmill.errors import StorageError
 from tokenmill.storage import folder_at
-from tokenmill.storage.objects import bucket
+from tokenmill.storage.objects import probe
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -137,7 +137,7 @@ def test_probes_of_killed_drivers_are_removed(s3: Bucket, monkeypatch: pytest.Mo
         store.put(name, b"first")
     time.sleep(2.5)
     store.put(".probe-young", b"first")
-    monkeypatch.setattr(bucket, "MAX_PROBE_AGE", timedelta(seconds=2))
+    monkeypatch.setattr(probe, "MAX_AGE", timedelta(seconds=2))
     folder.check_conditional_create()
     assert set(s3.server.objects(f"{s3.url}/run")) == {".probe-young", "parts/.probe-other", "mine"}
 

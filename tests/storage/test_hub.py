@@ -455,8 +455,8 @@ def test_not_a_hub(served, monkeypatch):
 @pytest.mark.parametrize("path", ["", LARGE, "sample/*"])
 def test_a_web_server_is_not_a_hub(tmp_path, monkeypatch, path):
     """A page that is not found says nothing of a dataset: not the revision is missing, but the Hub."""
+    monkeypatch.setattr(SimpleHTTPRequestHandler, "log_message", lambda *_: None)
     handler = functools.partial(SimpleHTTPRequestHandler, directory=str(tmp_path))
-    handler.log_message = lambda *_: None
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", f"http://127.0.0.1:{server.server_port}")
@@ -609,7 +609,7 @@ def test_a_killed_download(served, cdn, folder, tmp_path):
     process.kill()
     process.wait()
     assert os.listdir(cache) == [f".{file.fingerprint}.tmp"]
-    copy = datasets.local_copy(*arguments[:2], file.size, str(cache))
+    copy = datasets.local_copy(file.path, file.fingerprint, file.size, str(cache))
     assert Path(copy).read_bytes() == (folder / LARGE).read_bytes()
     assert sorted(os.listdir(cache)) == [f".{file.fingerprint}.checked", file.fingerprint]
 

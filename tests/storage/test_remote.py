@@ -75,7 +75,7 @@ def local(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, b
 @pytest.fixture(scope="module")
 def local_exports(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, ...], dict[str, bytes]]:
     """The files of local runs with exports in all formats, in order and shuffled."""
-    found = {}
+    found: dict[tuple[str, ...], dict[str, bytes]] = {}
     for options in ((), SHUFFLED):
         out = tmp_path_factory.mktemp("exports") / "run"
         prepared(corpus, *SMALL_UNITS, "--out", out, *EXPORTS, *options)
@@ -287,7 +287,8 @@ def test_a_killed_run_goes_on_where_it_was(
     for _ in range(3):
         with running("prepare", remote, *SMALL_UNITS, "--out", f"{s3.url}/run") as run:
             more = there + rng.randint(0, 5)
-            assert wait_until(lambda more=more: parts(s3) > more or run.poll() is not None)
+            # The loop's `more` and `run` are read within this round only.
+            assert wait_until(lambda: parts(s3) > more or run.poll() is not None)  # noqa: B023
             time.sleep(rng.uniform(0, 0.05))
             kill(run)
         assert run.returncode == -signal.SIGKILL
@@ -469,7 +470,7 @@ def test_a_server_that_is_not_there_or_says_no_is_told_at_once(s3: Bucket, tmp_p
     """A wrong endpoint, missing and wrong credentials each give one error with what to do, within twenty seconds."""
     nobody, keys = "http://127.0.0.1:9", ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
     refused = r"the object store does not let us read s3://\S+\n.*\n  Check the credentials, and what they allow"
-    expected = {
+    expected: dict[str, dict[str, str | None]] = {
         r"cannot reach s3://\S+\n.*\n  Check the network, and the address": {"AWS_ENDPOINT_URL": nobody},
         r"there are no credentials for s3://\S+\n.*\n  Set AWS_ACCESS_KEY_ID": {
             **dict.fromkeys(keys),

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.killing import wait_until, write_corpus
-from tests.support.remote_runs import SMALL_UNITS, differences, end, local_files, prepared, running, tokenmill
+from tests.support.remote_runs import SMALL_UNITS, differences, end, local_files, prepared, running, start, tokenmill
 from tests.support.servers.faults import Fault
 from tests.support.servers.proxy import Proxy
 from tests.support.servers.seaweed import Bucket, start_seaweed
@@ -161,8 +161,8 @@ def test_a_large_object_survives_faults_in_its_upload(s3: Bucket, proxy: Proxy) 
     proxy.inject(Fault(lose=True), method="POST", path="uploadId")
     folder = folder_at(f"{s3.url}/folder")
     with folder.publish("large") as file:
-        for start in range(0, len(content), 1 << 20):
-            file.write(content[start : start + (1 << 20)])
+        for offset in range(0, len(content), 1 << 20):
+            file.write(content[offset : offset + (1 << 20)])
     assert proxy.orders.left == 0
     assert folder.read("large") == content
 
@@ -213,6 +213,6 @@ def test_a_server_that_is_killed_and_comes_back_costs_time_only(tmp_path: Path) 
             ended = end(run, 120)
         assert ended.code == 0, ended.err
         assert differences(server.objects(f"{bucket.url}/run"), local_files(tmp_path / "run")) == []
-        assert tokenmill("verify", f"{bucket.url}/run", "--all", **server.environment()).code == 0
+        assert end(start("verify", f"{bucket.url}/run", "--all", **server.environment())).code == 0
     finally:
         server.stop()

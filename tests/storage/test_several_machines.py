@@ -21,6 +21,7 @@ from tests.support.servers.proxy import Proxy
 from tests.support.servers.seaweed import Bucket
 from tests.support.source_files import source
 from tokenmill import sources
+from tokenmill.errors import SourceError
 from tokenmill.sources.documents import ReadOptions, Slice
 from tokenmill.storage import folder_at, range_file
 from tokenmill.storage.addresses import FileInfo
@@ -135,9 +136,11 @@ def test_pages_outside_their_file_are_refused(tmp_path: Path) -> None:
     """What a footer says of a column is compared with the size of the file, before there is memory for it."""
     path = write_parquet(tmp_path / "corpus.parquet", DOCUMENTS, row_group_size=8)
     file = source(path)
-    piece = Slice(0, 1, sources.split_file(file, ReadOptions(), 1).details[0])
+    details = sources.split_file(file, ReadOptions(), 1).details
+    assert details is not None
+    piece = Slice(0, 1, details[0])
     cut = tmp_path / "cut.parquet"
     cut.write_bytes(Path(path).read_bytes()[:40])
-    with pytest.raises(sources.SourceError, match="said to be at bytes"):
+    with pytest.raises(SourceError, match="said to be at bytes"):
         list(sources.read_documents(source(str(cut)), piece, ReadOptions()))
     assert pq.read_metadata(path).num_row_groups > 1

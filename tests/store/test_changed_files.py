@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 from pathlib import Path
+from typing import Unpack
 
 import numpy as np
 import pyarrow as pa
@@ -14,8 +15,11 @@ import pytest
 
 import tokenmill
 from tests.support import DATA, dying, poison
+from tests.support.arguments import PrepareArguments
 from tests.support.corpora import SMALL_JSON, SMALL_TIKTOKEN, part_bytes, write_parquet
 from tokenmill import errors
+from tokenmill.api.results import PrepareResult
+from tokenmill.executors.outcomes import Executor
 from tokenmill.pipeline.compare_sources import compare_sources
 from tokenmill.storage import folder_at
 from tokenmill.store import layout, tables
@@ -34,9 +38,9 @@ def texts(first: str = "document", rows: int = 400) -> list[str | None]:
     return [f"{first} {row} " + "says little " * (row % 17) for row in range(rows)]
 
 
-def prepare(source: object, out: Path, **options: object) -> tokenmill.api.Prepared:
+def prepare(source: str | list[str], out: Path, **options: Unpack[PrepareArguments]) -> PrepareResult:
     """A store in small units."""
-    given = {"tokenizer": SMALL_TIKTOKEN, "eot": END, "unit_bytes": 1, "workers": 1, **options}
+    given: PrepareArguments = {"tokenizer": SMALL_TIKTOKEN, "eot": END, "unit_bytes": 1, "workers": 1, **options}
     return tokenmill.prepare(source, out=str(out), **given)
 
 
@@ -159,7 +163,7 @@ def test_parts_of_an_old_text_are_not_adopted(tmp_path: Path, source: str) -> No
     """With run.json gone and a source replaced, even by one of the same size and beginning, parts are made again."""
     lines = tmp_path / "in" / "a.txt"
     lines.write_text("x" * 5000 + "\n\nold text\n\n" + "y" * 5000)
-    options = {"separator": "\n\n", "unit_bytes": 3000}
+    options: PrepareArguments = {"separator": "\n\n", "unit_bytes": 3000}
     prepare(str(lines), tmp_path / "out", **options)
     for name in ("run.json", "plan.parquet", "sources.parquet", "manifest.parquet"):
         (tmp_path / "out" / name).unlink()
@@ -273,7 +277,7 @@ def test_a_touched_source_in_an_unfinished_run(tmp_path: Path) -> None:
     lines.parent.mkdir()
     paragraphs = [f"paragraph {number:04d} " + "words " * 20 for number in range(400)]
     lines.write_text("\n\n".join(paragraphs))
-    options = {"separator": "\n\n", "unit_bytes": 6000}
+    options: PrepareArguments = {"separator": "\n\n", "unit_bytes": 6000}
     first = prepare(str(lines), tmp_path / "out", **options)
     (tmp_path / "out/manifest.parquet").unlink()
     paragraphs[200] = paragraphs[200].replace("words", "WORDS")
@@ -383,7 +387,8 @@ def test_a_foreign_part_beside_a_missing_one(tmp_path: Path, source: str) -> Non
     """While a manifest is there, every part is compared with it before it is withdrawn, with every option."""
     prepare(source, tmp_path / "out")
     sound = part_bytes(tmp_path / "out")
-    for options in ({}, {"repair": True}, {"retry_quarantine": True}):
+    choices: list[PrepareArguments] = [{}, {"repair": True}, {"retry_quarantine": True}]
+    for options in choices:
         summary, content = open_part(folder_at(str(tmp_path / "out")), 3)
         tokens = content.tokens.copy()
         tokens[0] ^= 1
@@ -453,7 +458,7 @@ def test_a_repaired_source_costs_its_own_units(tmp_path: Path) -> None:
         path.write_text("".join(json.dumps({"text": f"{number} {text}"}) + "\n" for text in texts()))
     whole = paths[1].read_text()
     paths[1].write_text(whole[: len(whole) // 2])  # a download that broke off
-    options = {"unit_bytes": 6000, "max_bad": 0.0005}
+    options: PrepareArguments = {"unit_bytes": 6000, "max_bad": 0.0005}
     with pytest.raises(errors.RunFailed):
         prepare([str(path) for path in paths], tmp_path / "out", **options)
     paths[1].write_text(whole)
@@ -496,9 +501,9 @@ def test_a_part_that_vanishes_while_the_run_goes_on(
     from tokenmill.pipeline.inventory import PartInventory
 
     collect = PartInventory.collect
-    calls = []
+    calls: list[int] = []
 
-    def delete_first(self: PartInventory, executor: object) -> bool:
+    def delete_first(self: PartInventory, executor: Executor) -> bool:
         if not calls:
             (tmp_path / "out/parts/00000004.arrow").unlink()
         calls.append(1)

@@ -11,6 +11,7 @@ import pytest
 
 import tokenmill
 from tests.support import dying
+from tests.support.arguments import PrepareArguments
 from tests.support.corpora import part_bytes
 from tests.support.small_stores import prepare
 from tokenmill import errors
@@ -18,7 +19,7 @@ from tokenmill.store.quarantine import QUARANTINE_FILE
 
 pytestmark = pytest.mark.timeout(240)
 
-OPTIONS = {"max_bad": 0.5, "unit_bytes": 1500}
+OPTIONS: PrepareArguments = {"max_bad": 0.5, "unit_bytes": 1500}
 
 
 def write_lines(path: Path, first: int) -> str:
@@ -55,6 +56,12 @@ def change_pieces(out: Path) -> None:
         path.write_text("".join(json.dumps({**each, "row": each["row"] + 1}) + "\n" for each in records))
 
 
+def remove_pieces(out: Path) -> None:
+    """No records at all."""
+    shutil.rmtree(out / "quarantine")
+    (out / QUARANTINE_FILE).unlink()
+
+
 DAMAGES: dict[str, Callable[[Path], object]] = {
     "added": edited(lambda lines: [*lines, lines[0]]),
     "removed": edited(lambda lines: lines[1:]),
@@ -63,7 +70,7 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
     "no JSON": edited(lambda lines: ["{", *lines[1:]]),
     "lost": lambda out: (out / QUARANTINE_FILE).unlink(),
     "of another store": lambda out: shutil.copyfile(out.parent / "other" / QUARANTINE_FILE, out / QUARANTINE_FILE),
-    "lost with the pieces": lambda out: [shutil.rmtree(out / "quarantine"), (out / QUARANTINE_FILE).unlink()],
+    "lost with the pieces": remove_pieces,
     "changed with the pieces": change_pieces,
 }
 
@@ -106,8 +113,8 @@ def test_records_of_an_earlier_part_are_removed(tmp_path: Path) -> None:
     source = tmp_path / "in" / "rows.jsonl"
     write_lines(source, 3)
     with pytest.raises(errors.TokenmillError):
-        prepare(source, tmp_path / "out", unit_bytes=1500, max_bad=0.01)
+        prepare(str(source), tmp_path / "out", unit_bytes=1500, max_bad=0.01)
     assert list((tmp_path / "out" / "quarantine").iterdir())
     write_lines(source, 11)  # no row has this remainder
-    prepare(source, tmp_path / "out", unit_bytes=1500, max_bad=0.01)
+    prepare(str(source), tmp_path / "out", unit_bytes=1500, max_bad=0.01)
     assert list((tmp_path / "out" / "quarantine").iterdir()) == []

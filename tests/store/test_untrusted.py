@@ -20,12 +20,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.support import TESTS
+from tests.support import DATA, TESTS
 
 FUZZ = TESTS / "support" / "fuzz"
 
 import tokenmill  # noqa: E402
-from tests.support.corpora import DATA, SMALL_TIKTOKEN  # noqa: E402
+from tests.support.arguments import PrepareArguments  # noqa: E402
+from tests.support.corpora import SMALL_TIKTOKEN  # noqa: E402
 from tests.support.fuzz.targets import END, TARGETS, fate, make_base  # noqa: E402
 from tokenmill.errors import CorruptStore, SourceError, StoreError, TokenmillError  # noqa: E402
 from tokenmill.exports.job import read_frozen  # noqa: E402
@@ -134,7 +135,13 @@ def test_prepare_writes_nothing_through_links(base: Path, store: Path, tmp_path:
     (store / name).symlink_to(outside)
     before = sorted(outside.iterdir()) if outside.is_dir() else outside.read_text()
     sources = [str(base / file) for file in ("a.jsonl", "b.jsonl")]
-    words = {"tokenizer": SMALL_TIKTOKEN, "eot": END, "engine": "tiktoken", "unit_bytes": 150, "workers": 1}
+    words: PrepareArguments = {
+        "tokenizer": SMALL_TIKTOKEN,
+        "eot": END,
+        "engine": "tiktoken",
+        "unit_bytes": 150,
+        "workers": 1,
+    }
     with pytest.raises(TokenmillError):
         tokenmill.prepare(sources, out=str(store), **words)
     assert before == (sorted(outside.iterdir()) if outside.is_dir() else outside.read_text())

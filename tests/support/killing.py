@@ -12,10 +12,10 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -51,7 +51,7 @@ def _processes() -> Iterator[tuple[int, int, int]]:
             yield int(pid), int(parent), int(group)
 
 
-def alive(pids: list[int]) -> list[int]:
+def alive(pids: Collection[int]) -> list[int]:
     """Those of the processes that are alive."""
     return [pid for pid, _, _ in _processes() if pid in pids]
 
@@ -183,7 +183,7 @@ def part_files(out: Path) -> list[str]:
         return []
 
 
-def events(out: Path) -> list[dict[str, object]]:
+def events(out: Path) -> list[dict[str, Any]]:
     """The run's log."""
     try:
         return [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]

@@ -68,4 +68,5 @@ def modified(path: str) -> int:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:4], [int(count) for count in sys.argv[4].split(",")], sys.argv[5:])
+    method, used_before, cache, counts, *tokenizers = sys.argv[1:]
+    main(method, used_before, cache, [int(count) for count in counts.split(",")], tokenizers)

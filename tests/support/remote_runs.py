@@ -99,7 +99,7 @@ def tokenmill(*arguments: object, seconds: float = WAIT_SECONDS, **environment: 
 
 def prepared(*arguments: object, **environment: str | None) -> Any:
     """What `prepare --json` tells, which has to succeed."""
-    return tokenmill("prepare", *arguments, "--json", **environment).result()
+    return end(start("prepare", *arguments, "--json", **environment)).result()
 
 
 def local_files(directory: Path) -> dict[str, bytes]:

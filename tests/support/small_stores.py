@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Unpack
 
 import tokenmill
+from tests.support.arguments import PrepareArguments
 from tests.support.corpora import SMALL_JSON, write_parquet
+from tokenmill.api.results import PrepareResult
 
 ROWS, ROW_GROUP = 80, 20
 UNITS = ROWS // ROW_GROUP
@@ -17,7 +20,7 @@ def write_source(path: Path, word: str) -> str:
     return write_parquet(path, list(texts), row_group_size=ROW_GROUP)
 
 
-def prepare(source: object, out: Path, **options: object) -> tokenmill.api.Prepared:
+def prepare(source: str | list[str], out: Path, **options: Unpack[PrepareArguments]) -> PrepareResult:
     """A store in units of one row group."""
-    given = {"tokenizer": SMALL_JSON, "unit_bytes": 1, "workers": 1, **options}
+    given: PrepareArguments = {"tokenizer": SMALL_JSON, "unit_bytes": 1, "workers": 1, **options}
     return tokenmill.prepare(source, out=str(out), **given)

@@ -111,7 +111,7 @@ def write_jsonl(path: str, documents: Sequence[str | None], group_rows: int) -> 
 
 def write_text(path: str, documents: Sequence[str | None], group_rows: int) -> list[int]:
     """Documents between separators."""
-    return _write_pieces(path, [(text + SEPARATOR).encode() for text in documents], group_rows)
+    return _write_pieces(path, [((text or "") + SEPARATOR).encode() for text in documents], group_rows)
 
 
 def _write_pieces(path: str, pieces: list[bytes], group_rows: int) -> list[int]:

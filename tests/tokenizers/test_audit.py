@@ -14,7 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support.corpora import DATA, SMALL_JSON
+from tests.support import DATA
+from tests.support.corpora import SMALL_JSON
 from tokenmill.errors import EngineMismatch
 from tokenmill.tokenizers import audit
 from tokenmill.tokenizers import tokenizer as tokenizer_module

@@ -14,7 +14,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tests.support.corpora import DATA, SMALL_JSON
+from tests.support import DATA
+from tests.support.corpora import SMALL_JSON
 from tests.support.documents import DOCUMENTS
 from tokenmill.errors import TokenizerError
 from tokenmill.tokenizers.engines.gigatoken import GigatokenEngine

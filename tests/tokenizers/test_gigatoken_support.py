@@ -11,7 +11,8 @@ import pyarrow as pa
 import pytest
 import tokenizers
 
-from tests.support.corpora import DATA, SMALL_JSON, SMALL_TIKTOKEN
+from tests.support import DATA
+from tests.support.corpora import SMALL_JSON, SMALL_TIKTOKEN
 from tests.support.documents import DOCUMENTS
 from tokenmill.errors import UsageError
 from tokenmill.tokenizers.gigatoken_support import unsupported
@@ -50,7 +51,9 @@ def changed(path: Path, **changes: Any) -> str:
     return str(path)
 
 
-SUPPORTED = {name: {"pre_tokenizer": split(pattern)} for name, pattern in JSON_SPLITS.items()} | {
+SUPPORTED: dict[str, dict[str, Any]] = {
+    name: {"pre_tokenizer": split(pattern)} for name, pattern in JSON_SPLITS.items()
+} | {
     "nfc": {"normalizer": {"type": "NFC"}},
     "nfc-spaces": {"normalizer": {"type": "NFC"}, "added_tokens": [added("    ", normalized=True)]},
     "two passes": {"added_tokens": [added("aabb", normalized=True), added("abbb", id=1201)]},
@@ -58,7 +61,7 @@ SUPPORTED = {name: {"pre_tokenizer": split(pattern)} for name, pattern in JSON_S
     "removed, inverted": {"pre_tokenizer": split(JSON_SPLITS["llama3"], behavior="Removed", invert=True)},
     "prefix-space": {"pre_tokenizer": {**BYTE_LEVEL, "add_prefix_space": True, "use_regex": True}},
 }
-REFUSED = {
+REFUSED: dict[str, dict[str, Any]] = {
     "possessive digits": {"pre_tokenizer": split(JSON_SPLITS["llama3"].replace("{1,3}", "{1,3}+"))},
     "other pattern": {"pre_tokenizer": split(JSON_SPLITS["llama3"].replace(r"[\r\n]+|", r"[\r\n]|"))},
     "removed": {"pre_tokenizer": split(JSON_SPLITS["llama3"], behavior="Removed")},

@@ -11,7 +11,8 @@ import pyarrow as pa
 import pytest
 
 import tokenmill
-from tests.support.corpora import DATA, SMALL_JSON, SMALL_TIKTOKEN, write_parquet
+from tests.support import DATA
+from tests.support.corpora import SMALL_JSON, SMALL_TIKTOKEN, write_parquet
 from tokenmill.errors import CorruptStore, TokenizerError
 from tokenmill.pipeline import plan
 from tokenmill.pipeline.freeze import load_existing
@@ -92,6 +93,7 @@ def test_a_failure_of_the_reference_is_an_error_that_names_the_document(
     assert caught.value.position == 2
 
 
+@pytest.mark.fast
 @pytest.mark.parametrize("unit", [" ", "\n", " \t\r\n", "\u3000", "\u00a0 ", "\u2028"])
 @pytest.mark.parametrize("before", ["", "x" * 4097, "\u4e2d"])
 def test_long_white_space_is_found_wherever_it_is(unit: str, before: str) -> None:
@@ -125,6 +127,7 @@ def test_a_rank_file_that_gigatoken_cannot_load_falls_back(tmp_path: Path) -> No
     assert (result.documents, result.engine) == (2, "tiktoken")
 
 
+@pytest.mark.fast
 def test_a_panic_of_gigatoken_while_it_encodes_falls_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """The batch is encoded by the reference, which goes on, and a notice says so; it is not a mismatch."""
 
@@ -144,6 +147,7 @@ def test_a_panic_of_gigatoken_while_it_encodes_falls_back(monkeypatch: pytest.Mo
     assert "index out of bounds" in tokenizer.notices[0]
 
 
+@pytest.mark.fast
 def test_engines_get_the_bytes_that_were_checked(tmp_path: Path) -> None:
     """Both engines of a kind work from the content alone, and leave no file behind."""
     for name in (SMALL_TIKTOKEN, SMALL_JSON):

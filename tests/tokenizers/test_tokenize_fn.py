@@ -20,8 +20,8 @@ import tiktoken
 import tokenizers
 
 import tokenmill
-from tests.support import TESTS
-from tests.support.corpora import DATA, SMALL_JSON, SMALL_TIKTOKEN
+from tests.support import DATA, TESTS
+from tests.support.corpora import SMALL_JSON, SMALL_TIKTOKEN
 from tests.support.mapping_matrix import TEXTS
 from tokenmill.errors import TokenizerError, UsageError
 from tokenmill.tokenizers import tokenize_fn
@@ -48,6 +48,7 @@ def reference(tokenizer: str, texts: list[str]) -> list[list[int]]:
     if spec.kind == "tiktoken":
         if tokenizer == SMALL_TIKTOKEN:
             ranks = parse_ranks((DATA / "small.tiktoken").read_bytes(), "small")
+            assert spec.pattern is not None
             encoding = tiktoken.Encoding("small", pat_str=spec.pattern, mergeable_ranks=ranks, special_tokens={})
         else:
             encoding = tiktoken.get_encoding(tokenizer)
@@ -226,7 +227,7 @@ def test_threads_may_share_it() -> None:
     """Several threads at once, as in a data loader: each gets its own text's tokens."""
     function = made(SMALL_TIKTOKEN)
     expected = reference(SMALL_TIKTOKEN, TEXTS)
-    wrong = []
+    wrong: list[bool] = []
 
     def work() -> None:
         for _ in range(20):

@@ -17,7 +17,7 @@ from tokenmill.exports.request import ExportOptions, make_export_request, refuse
 from tokenmill.humanize import count
 from tokenmill.pipeline import plan, ranks, worker_modules
 from tokenmill.pipeline.announce import announce
-from tokenmill.pipeline.complete import RunCompletion
+from tokenmill.pipeline.complete import CompletionOptions, RunCompletion
 from tokenmill.pipeline.context import RunContext, make_events
 from tokenmill.pipeline.position import DEFAULT_SECONDS
 from tokenmill.pipeline.preflight import export_token_bytes
@@ -125,6 +125,7 @@ def prepare(  # noqa: PLR0913 - the options of the command, by their names
     rank_share = ranks.choose_rank_share(rank, of, look=on == LOCAL)
     if rank_share is not None:
         _refuse_for_rank(rank_share, formats, out, repair=repair, retry_quarantine=retry_quarantine, moved=bool(moved))
+    moves = [moved] if isinstance(moved, str) else moved
     policy = BadDocumentPolicy.parse(on_bad, max_bad, document_timeout, quarantine_text=quarantine_text)
     named = resolve_sources(sources, version, column, limited=limit_units is not None)
     options = PrepareOptions(
@@ -138,12 +139,6 @@ def prepare(  # noqa: PLR0913 - the options of the command, by their names
         unit_bytes,
         limit_units,
         max_document_bytes,
-        workers,
-        memory,
-        policy,
-        [moved] if isinstance(moved, str) else moved,
-        repair,
-        retry_quarantine,
     )
     for name in formats:  # before anything is loaded or looked for
         make_export_request(name, export_options, ANY_TOKENIZER)
@@ -153,7 +148,7 @@ def prepare(  # noqa: PLR0913 - the options of the command, by their names
         named.notes.extend(discovery.ignored.notes())
         request = make_request(options, discovery, named=named)
         most_workers = request.source_bytes // plan.SMALLEST_UNIT_BYTES + 1
-        resources = plan_resources(options.workers, options.memory, most_workers, room=pool.room, job=request.job)
+        resources = plan_resources(workers, memory, most_workers, room=pool.room, job=request.job)
         exports = [make_export_request(name, export_options, request.job.tokenizer) for name in formats]
         export_bytes = [export_token_bytes(export.dtype, shuffle) for export in exports]
         folder = folder_at(out)
@@ -161,11 +156,12 @@ def prepare(  # noqa: PLR0913 - the options of the command, by their names
             named.notes.extend(_other_files_note(folder))
             pool.start(resources.workers, resources.worker_bytes, resources.total_worker_bytes, resources.most_workers)
             limits = resources.limits(policy)
-            frozen = open_run(folder, request, limits, pool, report, rank_share, options.moved)
+            frozen = open_run(folder, request, limits, pool, report, rank_share, moves)
             named.notes.extend(frozen.notes)
             events = make_events(folder, report, pool, resources.workers, rank_share)
             context = RunContext(folder, frozen, limits, resources.workers, report, events, rank_share)
-            run = RunCompletion(context, request.choice.engine, options)
+            completion = CompletionOptions(policy.max_bad, repair, retry_quarantine)
+            run = RunCompletion(context, request.choice.engine, completion)
             announce(context, request, resources, run.units_done_before, pool)
             manifest = run.complete(pool, named.check_end, None if force else export_bytes)
             seconds = time.monotonic() - started

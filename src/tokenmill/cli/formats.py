@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
 import click
 
 from tokenmill.cli import options
 from tokenmill.executors import terminal
 from tokenmill.humanize import number
+
+if TYPE_CHECKING:
+    from tokenmill.exports.formats.protocol import FormatSpec
+
+# The keys of `--json`, in order. They are a contract.
+JSON_KEYS = (
+    *("name", "trainer", "files", "end", "dtypes", "cuts", "shard_tokens", "use", "use_val", "val", "tail"),
+    *("folders", "single", "numbered_together", "named", "most_bytes", "header_bytes", "item_bytes"),
+    *("most_documents", "sequence_tokens", "shortest_shard"),
+)
 
 
 @click.command(
@@ -21,11 +34,20 @@ def formats(as_json: bool) -> None:
 
     specs = [format_.SPEC for format_ in FORMATS.values()]
     if as_json:
-        terminal.echo_json(specs)
+        terminal.echo_json([_flat(spec) for spec in specs])
         return
     for spec in specs:
-        shards = "one file a split" if spec.shard_tokens is None else f"{number(spec.shard_tokens)} tokens a shard"
+        tokens = spec.defaults.shard_tokens
+        shards = "one file a split" if tokens is None else f"{number(tokens)} tokens a shard"
         documents = "cuts documents" if spec.cuts else "whole documents"
         terminal.echo(f"{spec.name:<14} {spec.trainer}")
-        terminal.echo(f"{'':<14} {spec.files}; {'/'.join(spec.dtypes)}, end token {spec.end}")
-        terminal.echo(f"{'':<14} {shards}, {documents}; val {spec.val or 'none'}")
+        terminal.echo(f"{'':<14} {spec.files}; {'/'.join(spec.dtypes)}, end token {spec.defaults.end}")
+        terminal.echo(f"{'':<14} {shards}, {documents}; val {spec.defaults.val or 'none'}")
+
+
+def _flat(spec: FormatSpec) -> dict[str, object]:
+    """All values of a description in one object: how Python groups them is not part of the output."""
+    values = asdict(spec)
+    for group in ("defaults", "layout", "limits"):
+        values |= values.pop(group)
+    return {key: values[key] for key in JSON_KEYS}

@@ -39,7 +39,7 @@ def split_notices(job: ExportJob, splits: Splits, skipped: Mapping[str, int], st
         skipped: The tokens of each split that are in no shard. A split without documents is not in it.
         store_tokens: The tokens of the store.
     """
-    shortest_shard = find_format(job.format).SPEC.shortest_shard
+    shortest_shard = find_format(job.format).SPEC.limits.shortest_shard
     for split, records in splits.items():
         last = records[-1].tokens
         if shortest_shard and last < min(SHORT_TOKENS, shards.tokens_per_shard(job)):

@@ -75,22 +75,23 @@ def refuse_unused(options: ExportOptions, formats: list[str]) -> None:
 def make_export_request(to: str, options: ExportOptions, tokenizer: TokenizerSpec) -> ExportRequest:
     """Check the options against the format and the tokenizer. This needs no store."""
     spec = find_format(to).SPEC
-    tail = _one_of("--tail", options.tail, Tail, spec.tail)
+    tail = _one_of("--tail", options.tail, Tail, spec.defaults.tail)
     _check_name(spec, options.name)
     if options.shuffle is not None and not 0 <= options.shuffle < 1 << 64:
         raise UsageError(f"--shuffle {options.shuffle} is not a seed", "Give a whole number from 0 to 2^64 - 1.")
     sequence = _tokens("--sequence-tokens", options.sequence_tokens)
-    if sequence is not None and spec.sequence_tokens is None:
+    if sequence is not None and spec.defaults.sequence_tokens is None:
         raise UsageError(f"{spec.name} has no sequences of a fixed length", "--sequence-tokens is for mds.")
+    tokens = _tokens("--shard-tokens", options.shard_tokens)
     request = ExportRequest(
         options=options,
         spec=spec,
         dtype=_dtype(spec, options.dtype, tokenizer),
-        end=_one_of("--end-token", options.end_token, EndTokenPosition, spec.end),
-        val=parse_val(options.val, spec.val),
-        shard_tokens=None if spec.single else _tokens("--shard-tokens", options.shard_tokens) or spec.shard_tokens,
+        end=_one_of("--end-token", options.end_token, EndTokenPosition, spec.defaults.end),
+        val=parse_val(options.val, spec.defaults.val),
+        shard_tokens=None if spec.layout.single else tokens or spec.defaults.shard_tokens,
         tail=tail,
-        sequence_tokens=sequence or spec.sequence_tokens,
+        sequence_tokens=sequence or spec.defaults.sequence_tokens,
     )
     _check(request)
     return request
@@ -101,7 +102,7 @@ def make_job(request: ExportRequest, run: Run, manifest: pa.Table) -> tuple[Expo
     options, spec = request.options, request.spec
     tokens, documents = (int(np.sum(manifest[name].to_numpy())) for name in ("tokens", "documents"))
     shard_tokens, first_tokens, notices = _shard_sizes(request, tokens)
-    if spec.most_documents is not None and shard_tokens is None and documents > spec.most_documents:
+    if spec.limits.most_documents is not None and shard_tokens is None and documents > spec.limits.most_documents:
         raise UsageError(
             f"{spec.name} counts the documents of a file in 31 bits",
             f"documents    {documents:,}",
@@ -140,10 +141,10 @@ def _shard_sizes(request: ExportRequest, tokens: int) -> tuple[int | None, int |
     if request.val == FIRST_SHARD and options.shard_tokens is None and first_tokens and tokens < 2 * first_tokens:
         shard_tokens = first_tokens = max(1, request.sequence_tokens or 1, -(-tokens // SMALL_CORPUS_SHARDS))
         notices.append(
-            f"the store has less than two shards of {spec.shard_tokens:,} tokens; they hold {shard_tokens:,} "
+            f"the store has less than two shards of {spec.defaults.shard_tokens:,} tokens; they hold {shard_tokens:,} "
             "instead, so that the first can be val. --shard-tokens and --val decide it otherwise"
         )
-    if spec.single and options.shard_tokens is not None and request.val != FIRST_SHARD:
+    if spec.layout.single and options.shard_tokens is not None and request.val != FIRST_SHARD:
         notices.append(f"{spec.name} is one file for each split: --shard-tokens has no effect")
     if shard_tokens is None and options.tail is not None:
         notices.append("one file for each split has no tail: --tail has no effect")
@@ -207,7 +208,7 @@ def _one_of(option: str, value: str | None, choices: Any, default: Any) -> Any:
 def _check(request: ExportRequest) -> None:
     """Raise if the readers of the format could not read the files."""
     spec, tokens = request.spec, request.shard_tokens
-    if spec.sequence_tokens and request.tail == "merge":
+    if spec.defaults.sequence_tokens and request.tail == "merge":
         raise UsageError(
             f"{spec.name} holds sequences of one length: there is no shard to merge the rest into",
             "Use --tail drop, as its own tools do, or keep, for a last sequence that is shorter.",
@@ -227,7 +228,7 @@ def _check(request: ExportRequest) -> None:
 def _check_name(spec: FormatSpec, name: str | None) -> None:
     if name is None:
         return
-    if not spec.named:
+    if not spec.layout.named:
         raise UsageError(f"{spec.name} names its files itself", "--name is for llmc, build-nanogpt and megatron.")
     if not NAME.fullmatch(name):
         raise UsageError(f"--name {name!r} cannot start the name of a file", "Use letters, digits, '.', '_' and '-'.")

@@ -112,7 +112,7 @@ def plan(job: ExportJob, spec: FormatSpec, blocks: Blocks, resolve: ToEdges) -> 
         edges = _with_tail(job, edges, partial=(stop - start) % tokens_per_shard(job) != 0)
         dropped[split] = end - int(edges[-1])
         numbered = sum(table.num_rows for table in tables)
-        first = max(numbered, 1 if split == "train" else 0) if spec.numbered_together else 0
+        first = max(numbered, 1 if split == "train" else 0) if spec.layout.numbered_together else 0
         table = _rows(split, stream, edges, blocks)
         table["number"] = np.arange(len(edges) - 1) + first
         table["shard"] = np.arange(len(edges) - 1) + numbered
@@ -220,18 +220,19 @@ def _rows(split: Split, stream: int, edges: Counts, blocks: Blocks) -> dict[str,
 def check_bytes(spec: FormatSpec, dtype: str, sequence_tokens: int | None, tokens: int, documents: int) -> None:
     """Raise if the file of a shard would be too large for the format's readers."""
     items = tokens // sequence_tokens + 1 if sequence_tokens else documents
-    size = spec.header_bytes + items * spec.item_bytes + tokens * np.dtype(dtype).itemsize
-    if spec.most_bytes is not None and size > spec.most_bytes:
+    limits = spec.limits
+    size = limits.header_bytes + items * limits.item_bytes + tokens * np.dtype(dtype).itemsize
+    if limits.most_bytes is not None and size > limits.most_bytes:
         raise UsageError(
             f"a shard of {tokens:,} tokens is too large for {spec.name}",
-            f"limit        {spec.most_bytes:,} bytes in a file; about {size:,} are needed",
-            f"Choose --shard-tokens {spec.most_bytes // np.dtype(dtype).itemsize // 2:,} or less.",
+            f"limit        {limits.most_bytes:,} bytes in a file; about {size:,} are needed",
+            f"Choose --shard-tokens {limits.most_bytes // np.dtype(dtype).itemsize // 2:,} or less.",
         )
 
 
 def _check_sizes(job: ExportJob, spec: FormatSpec, shards: pa.Table, blocks: Blocks) -> None:
     """Check the size of the largest shard, with all documents of the blocks that it touches."""
-    if spec.most_bytes is None or not len(shards):
+    if spec.limits.most_bytes is None or not len(shards):
         return
     tokens = shards["stop"].to_numpy() - shards["start"].to_numpy()
     before = np.pad(np.cumsum(blocks.documents, axis=1), ((0, 0), (1, 0)))

@@ -22,7 +22,7 @@ from tokenmill.exports.documents import (
     take_documents,
 )
 from tokenmill.exports.formats import find_format
-from tokenmill.exports.formats.protocol import Content, Shard, ShardRecord, Tokens
+from tokenmill.exports.formats.protocol import Content, FileRegion, Shard, ShardRecord, Tokens
 from tokenmill.exports.job import ExportJob, FrozenExport
 from tokenmill.exports.order import SplitAndShuffle
 from tokenmill.exports.shards import Counts, ShardTask
@@ -266,15 +266,13 @@ def shard_of(context: ExportContext, task: ShardTask) -> Shard:
         shuffled=job.shuffle is not None,
         sequence_tokens=job.sequence_tokens,
         paths=source_columns(context.store, context.sources_sha256)[0],
-        is_partial=job.shard_tokens is None,
-        position=task.position,
-        file_tokens=task.file_tokens,
+        region=FileRegion(task.position, task.file_tokens) if job.shard_tokens is None else None,
     )
 
 
 def split_folder(job: ExportJob, split: str) -> str:
     """Return the directory of a split in the export. It is empty unless the format separates two splits."""
-    return split if find_format(job.format).SPEC.folders and job.val is not None else ""
+    return split if find_format(job.format).SPEC.layout.folders and job.val is not None else ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext, suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tokenmill.errors import StorageError, StoreError
@@ -27,7 +28,15 @@ if TYPE_CHECKING:
 
     from tokenmill.executors.outcomes import Executor, Pool
     from tokenmill.pipeline.context import RunContext
-    from tokenmill.pipeline.request import PrepareOptions
+
+
+@dataclass(frozen=True, slots=True)
+class CompletionOptions:
+    """How many rows may be bad, as a fraction, and which parts are made again."""
+
+    max_bad: float
+    repair: bool = False
+    retry_quarantine: bool = False
 
 
 class RunCompletion:
@@ -36,10 +45,10 @@ class RunCompletion:
     Args:
         context: The run, its store, and what this call may use.
         engine: The engine to encode with.
-        options: The options of the call: how many rows may be bad, and which parts to make again.
+        options: How many rows may be bad, and which parts to make again.
     """
 
-    def __init__(self, context: RunContext, engine: str, options: PrepareOptions) -> None:
+    def __init__(self, context: RunContext, engine: str, options: CompletionOptions) -> None:
         frozen, isolation = context.frozen, Isolation()
         self._context = context
         self._manifest = ManifestBuilder(context.folder, frozen.run, frozen.plan, frozen.sources)
@@ -51,8 +60,7 @@ class RunCompletion:
             repair=options.repair,
             retry_quarantine=options.retry_quarantine,
         )
-        max_bad = options.bad_documents.max_bad
-        self._bad_rows = BadRowBudget(context, self._manifest, isolation, self._committed, max_bad)
+        self._bad_rows = BadRowBudget(context, self._manifest, isolation, self._committed, options.max_bad)
         self._driver = Driver(
             context,
             engine,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import math
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tokenmill.errors import UsageError
@@ -70,7 +70,7 @@ class BadDocumentPolicy:
 
 @dataclass(frozen=True, slots=True)
 class PrepareOptions:
-    """The options of a call, checked when they are packed. None stands for an option that was not given."""
+    """The options that decide the job, checked when they are packed. None stands for an option that was not given."""
 
     sources: Sequence[str]
     tokenizer: str
@@ -82,12 +82,6 @@ class PrepareOptions:
     unit_bytes: str | int | None = None
     limit_units: int | None = None
     max_document_bytes: str | int | None = None
-    workers: int | None = None
-    memory: str | int | None = None
-    bad_documents: BadDocumentPolicy = field(default_factory=BadDocumentPolicy)
-    moved: Sequence[str] = ()
-    repair: bool = False
-    retry_quarantine: bool = False
 
     def __post_init__(self) -> None:
         """Raise UsageError for an option that is invalid for every source and tokenizer."""

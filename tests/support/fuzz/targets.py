@@ -27,6 +27,7 @@ from tokenmill.storage import Folder, folder_at
 from tokenmill.store import heartbeats, layout, part, quarantine
 from tokenmill.tokenizers.gigatoken_support import unsupported
 from tokenmill.tokenizers.resolve import resolve
+from tokenmill.tokenizers.spec import TokenizerSpec
 from tokenmill.tokenizers.token_bytes import token_bytes_lookup
 
 PACKAGE = str(Path(tokenmill.__file__).parent)
@@ -54,12 +55,22 @@ def make_base(base: Path, vocabulary: Path) -> None:
     (base / "a.jsonl").write_text("".join(f"{msgspec.json.encode({'text': text}).decode()}\n" for text in TEXTS * 2))
     (base / "b.jsonl").write_text('{"text": "another source"}\n{"text": null}\n')
     sources = [str(base / name) for name in ("a.jsonl", "b.jsonl")]
-    words = {"tokenizer": f"{vocabulary / 'small.tiktoken'}:gpt2", "eot": END, "engine": "tiktoken"}
-    tokenmill.prepare(sources, out=str(base / "store"), workers=1, unit_bytes=150, **words)
+    tokenizer = f"{vocabulary / 'small.tiktoken'}:gpt2"
+    tokenmill.prepare(
+        sources,
+        tokenizer=tokenizer,
+        out=str(base / "store"),
+        eot=END,
+        engine="tiktoken",
+        workers=1,
+        unit_bytes=150,
+    )
     with LocalExecutor(PRELOAD) as executor:
         for name in FORMATS:
-            more = {"sequence_tokens": SEQUENCE_TOKENS} if name == "mds" else {}
-            tokenmill.export(str(base / "store"), to=name, val="none", workers=1, executor=executor, **more)
+            length = SEQUENCE_TOKENS if name == "mds" else None
+            tokenmill.export(
+                str(base / "store"), to=name, val="none", sequence_tokens=length, workers=1, executor=executor
+            )
     folder = folder_at(str(base / "store/nanogpt"))
     folder.create(job.RUNS)
     _, content = part.open_part(folder_at(str(base / "store")), 0)
@@ -208,7 +219,7 @@ def _read_tokenizer_json(base: Path) -> None:
     _look_up(vocabulary.spec, vocabulary.content)
 
 
-def _look_up(spec: object, content: bytes) -> None:
+def _look_up(spec: TokenizerSpec, content: bytes) -> None:
     lookup = token_bytes_lookup(spec, content)
     for token in (0, 1, 255, END, 65535, (1 << 32) - 1):
         if not isinstance(lookup(token), bytes):

@@ -102,6 +102,7 @@ class AzureServer:
 def start_azurite(directory: Path, account: str, key: str) -> AzureServer:
     """Start a new azurite in a directory, on a free port. The key is in Base64."""
     directory.mkdir(parents=True, exist_ok=True)
-    server = AzureServer(directory, account, key, *free_ports(1))
+    (port,) = free_ports(1)
+    server = AzureServer(directory, account, key, port)
     server.start()
     return server

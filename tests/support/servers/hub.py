@@ -119,12 +119,13 @@ class _Server(ThreadingHTTPServer):
         self.connections.add(connection)
         return connection, address
 
-    def shutdown_request(self, request: socket.socket) -> None:
+    def shutdown_request(self, request: socket.socket | tuple[bytes, socket.socket]) -> None:
         """Close a connection."""
+        assert isinstance(request, socket.socket), "a datagram server has no connections"
         self.connections.discard(request)
         super().shutdown_request(request)
 
-    def handle_error(self, request: socket.socket, client_address: object) -> None:
+    def handle_error(self, request: socket.socket | tuple[bytes, socket.socket], client_address: object) -> None:
         """A client that goes away in the middle of an answer is no error of the hub's."""
         if not isinstance(sys.exception(), OSError):
             super().handle_error(request, client_address)

@@ -54,7 +54,7 @@ class HubHandler(BaseHTTPRequestHandler):
         """Say nothing: the hub keeps its own log."""
 
     def _kind(self) -> str:
-        if self.server.server_address[1] == self.hub.cdn_port:
+        if self.connection.getsockname()[1] == self.hub.cdn_port:
             return CDN
         return API if self.url.path.startswith("/api/") else RESOLVE
 

@@ -39,6 +39,14 @@ class Exchange:
         self.bytes_down += size
 
 
+@dataclass(frozen=True, slots=True)
+class Upstream:
+    """A connection to the server, and the reader of its answers."""
+
+    connection: socket.socket
+    answers: io.BufferedReader
+
+
 class Relay:
     """Passes the requests of one client on. `begin` records a request, `pause` waits and tells whether all is over."""
 
@@ -50,9 +58,8 @@ class Relay:
         pause: Callable[[Exchange], bool],
     ) -> None:
         self.client, self.upstream_port, self.begin, self.pause = client, upstream_port, begin, pause
-        self.from_client = client.makefile("rb", CHUNK_BYTES)
-        self.server: socket.socket | None = None
-        self.from_server: io.BufferedReader | None = None
+        self.from_client = _buffered(client)
+        self.server: Upstream | None = None
         self.buffer = memoryview(bytearray(CHUNK_BYTES))
 
     def run(self) -> None:
@@ -73,10 +80,10 @@ class Relay:
 
     def interrupt(self) -> None:
         """Wake the thread that runs this, from another, so that it ends."""
-        for side in (self.client, self.server):
-            if side is not None:
-                with suppress(OSError):
-                    side.shutdown(socket.SHUT_RDWR)
+        server = self.server  # the other thread may set it to None meanwhile
+        for side in [self.client] if server is None else [self.client, server.connection]:
+            with suppress(OSError):
+                side.shutdown(socket.SHUT_RDWR)
 
     def _serve(self, head: Head) -> bool:
         """Answer one request; whether the connection can be used for another."""
@@ -90,12 +97,12 @@ class Relay:
             head = head.without("if-none-match")
         if exchange.fault.status is not None:
             self._refuse(head, exchange, exchange.fault.status, exchange.fault.answer(exchange.method))
-        elif not self._join_server():
+        elif (server := self._join_server()) is None:
             self._refuse(head, exchange, 502, BAD_GATEWAY)
         else:
-            self.server.sendall(head.to_bytes())
-            Pump(self.buffer, exchange.count_up).request_body(head, self.from_client, self.server)
-            return self._pass_answer(exchange) and not head.closes
+            server.connection.sendall(head.to_bytes())
+            Pump(self.buffer, exchange.count_up).request_body(head, self.from_client, server.connection)
+            return self._pass_answer(exchange, server.answers) and not head.closes
         return not head.closes
 
     def _refuse(self, head: Head, exchange: Exchange, status: int, answer: bytes) -> None:
@@ -104,43 +111,50 @@ class Relay:
         exchange.status = status
         self.client.sendall(answer)
 
-    def _pass_answer(self, exchange: Exchange) -> bool:
+    def _pass_answer(self, exchange: Exchange, answers: io.BufferedReader) -> bool:
         """Pass the server's answer on, as far as the fault lets it; whether the connection stays."""
-        head = read_head(self.from_server)
+        head = read_head(answers)
         while head and head.status < 200:
-            head = read_head(self.from_server)
+            head = read_head(answers)
         if head is None:
             raise Broken
         exchange.status = head.status
         if exchange.fault.lose:
-            Pump(self.buffer, lambda _: None).answer_body(exchange.method, head, self.from_server, None)
+            Pump(self.buffer, lambda _: None).answer_body(exchange.method, head, answers, None)
             raise Cut
         self.client.sendall(head.to_bytes())
         pump = Pump(self.buffer, exchange.count_down, limit=exchange.fault.cut)
-        pump.answer_body(exchange.method, head, self.from_server, self.client)
+        pump.answer_body(exchange.method, head, answers, self.client)
         if exchange.fault.cut is not None:
             raise Cut
         return not head.closes
 
-    def _join_server(self) -> bool:
-        """Whether there is a connection to the server. One that the server has closed meanwhile is replaced."""
-        if self.server is not None and not _idle(self.server):
+    def _join_server(self) -> Upstream | None:
+        """The connection to the server, if the server accepts one. A connection that it has closed is replaced."""
+        if self.server is not None and not _idle(self.server.connection):
             self._leave_server()
         if self.server is None:
             try:
-                self.server = socket.create_connection(("127.0.0.1", self.upstream_port), CONNECT_SECONDS)
+                connection = socket.create_connection(("127.0.0.1", self.upstream_port), CONNECT_SECONDS)
             except OSError:
-                return False
-            self.server.settimeout(None)
-            self.server.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self.from_server = self.server.makefile("rb", CHUNK_BYTES)
-        return True
+                return None
+            connection.settimeout(None)
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self.server = Upstream(connection, _buffered(connection))
+        return self.server
 
     def _leave_server(self) -> None:
         if self.server is not None:
-            self.from_server.close()
-            self.server.close()
-            self.server = self.from_server = None
+            self.server.answers.close()
+            self.server.connection.close()
+            self.server = None
+
+
+def _buffered(connection: socket.socket) -> io.BufferedReader:
+    """A reader of what the other side sends. `makefile` is typed as any file, and returns this class for "rb"."""
+    reader = connection.makefile("rb", CHUNK_BYTES)
+    assert isinstance(reader, io.BufferedReader)
+    return reader
 
 
 def _idle(connection: socket.socket) -> bool:

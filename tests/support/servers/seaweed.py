@@ -137,7 +137,8 @@ def start_seaweed(directory: Path, access_key: str, secret_key: str) -> S3Server
     }
     anonymous = {"name": "anonymous", "actions": [f"{action}:{UNSIGNED}*" for action in ("Read", "List", "Write")]}
     (directory / "identities.json").write_text(json.dumps({"identities": [identity, anonymous]}))
-    server = S3Server(directory, access_key, secret_key, *free_ports(4, also_above=GRPC_OFFSET))
+    master, volume, filer, port = free_ports(4, also_above=GRPC_OFFSET)
+    server = S3Server(directory, access_key, secret_key, master, volume, filer, port)
     server.start()
     return server
 

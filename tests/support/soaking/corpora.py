@@ -163,10 +163,10 @@ def _text(rng: random.Random, path: Path, documents: Sequence[Document], separat
         return [(0, text)]
     rows: Rows = []
     pieces, place = [], 0
-    for text in documents:
-        piece = text if isinstance(text, bytes) else (text or "").encode()
+    for document in documents:
+        piece = document if isinstance(document, bytes) else (document or "").encode()
         if piece and SEPARATOR.encode() not in piece:
-            rows.append((place, False if isinstance(text, bytes) else text))
+            rows.append((place, False if isinstance(document, bytes) else document))
             pieces.append(piece + separator.encode())
             place += len(pieces[-1])
     _write_bytes(path, b"".join(pieces))

@@ -10,45 +10,18 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.support.damage import damage
 from tests.support.soaking import corpora, models
 from tests.support.soaking.commands import HANG_SECONDS
 from tests.support.soaking.tally import Tally
 
-try:
-    from tests.support.damage import damage  # type: ignore[import-not-found,unused-ignore]
-except ImportError:
-    damage = None
-
 HERE = Path(__file__).parent
 FILES = 16
-Damage = Callable[[random.Random, bytes, str], tuple[str, bytes]]
-
-
-def simple_damage(rng: random.Random, data: bytes, _kind: str) -> tuple[str, bytes]:
-    """A few ways to spoil a file."""
-    place = rng.randrange(len(data) + 1)
-    how = rng.choice(["cut off", "flipped", "zeros", "noise", "removed", "repeated", "emptied"])
-    block = rng.randint(1, max(1, len(data) // 4))
-    if how == "cut off":
-        return how, data[:place]
-    if how == "emptied":
-        return how, b""
-    if how == "removed":
-        return how, data[:place] + data[place + block :]
-    if how == "repeated":
-        return how, data[:place] + data[max(0, place - block) :]
-    if how == "flipped":
-        spoiled = bytearray(data or b"x")
-        for _ in range(rng.randint(1, 8)):
-            spoiled[rng.randrange(len(spoiled))] ^= 1 << rng.randrange(8)
-        return how, bytes(spoiled)
-    middle = bytes(block) if how == "zeros" else rng.randbytes(block)
-    return how, data[:place] + middle + data[place + block :]
 
 
 class Driver:
@@ -142,14 +115,13 @@ class Batch:
         rng = self.rng
         self.corpus.mkdir()
         self.aside.mkdir()
-        spoil: Damage = damage or simple_damage
         for number in range(FILES):
             ending = rng.choice(list(corpora.WRITERS))
             path = self.corpus / f"f{number:02d}{ending}"
             texts = [corpora.a_text(rng, rng.randint(0, 300)) for _ in range(rng.randint(1, 40))]
             self.undamaged[path.name] = corpora.write(rng, path, texts, self.separator)
             if rng.random() < 0.8:
-                what, data = spoil(rng, path.read_bytes(), ending.lstrip("."))
+                what, data = damage(rng, path.read_bytes(), ending.lstrip("."))
                 path.write_bytes(data)
                 self.damaged[path.name] = what
 

@@ -11,17 +11,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.support import poison
 from tests.support.soaking import corpora, disks, models
 from tests.support.soaking.commands import Running, a_job, leftovers, result_files
 from tests.support.soaking.judging import BUG, Faults, judge
 from tests.support.soaking.kills import hurt
 from tests.support.soaking.surroundings import Surroundings
 from tests.support.soaking.tally import Tally
-
-try:
-    from tests.support import poison  # type: ignore[import-not-found,unused-ignore]
-except ImportError:
-    poison = None
 
 POISON = "POISON:"
 POISONS = ("POISON:SEGFAULT", "POISON:HANG", "POISON:ALLOCATE", "POISON:ABORT")

@@ -12,14 +12,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from tests.support import poison
 from tests.support.soaking import corpora, models
 from tests.support.soaking.commands import Ending, Job, a_job, leftovers, tokens_of
 from tests.support.soaking.tally import Tally
-
-try:
-    from tests.support import poison  # type: ignore[import-not-found,unused-ignore]
-except ImportError:
-    poison = None
 
 CORRUPT = 3
 MOVED = "sources moved"
@@ -103,7 +99,7 @@ class Tampering:
             MOVED: self._move,
             "version changed": self._version,
         }
-        return moves if poison is None else {**moves, WRONG_ENGINE: lambda _: None}
+        return {**moves, WRONG_ENGINE: lambda _: None}
 
     def _delete(self, parts: list[Path]) -> None:
         for part in self.rng.sample(parts, self.rng.randint(1, len(parts))):

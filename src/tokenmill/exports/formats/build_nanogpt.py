@@ -7,22 +7,28 @@ from collections.abc import Sequence
 import numpy as np
 
 from tokenmill.exports.formats.files import array, damaged, no_index, write_headed
-from tokenmill.exports.formats.protocol import Content, FormatSpec, Shard, ShardData, WrittenFile
+from tokenmill.exports.formats.protocol import (
+    Content,
+    FileLayout,
+    FormatSpec,
+    ReaderLimits,
+    ScriptDefaults,
+    Shard,
+    ShardData,
+    WrittenFile,
+)
 from tokenmill.storage import Folder
 
 SPEC = FormatSpec(
     name="build-nanogpt",
     trainer="build-nanogpt",
     files="edufineweb_train_000001.npy",
-    end="prepended",
     dtypes=("uint16", "uint32"),
     cuts=True,
-    shard_tokens=100_000_000,
     use="link {directory} to edu_fineweb10B, the data_root in train_gpt2.py",
-    val="first-shard",
-    numbered_together=True,
-    named=True,
-    shortest_shard="batch x sequence x processes + 1 tokens",
+    defaults=ScriptDefaults(end="prepended", shard_tokens=100_000_000, val="first-shard"),
+    layout=FileLayout(numbered_together=True, named=True),
+    limits=ReaderLimits(shortest_shard="batch x sequence x processes + 1 tokens"),
 )
 # The size of the header that NumPy writes for a vector.
 HEADER_BYTES = 128

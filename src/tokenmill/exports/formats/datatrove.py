@@ -8,19 +8,26 @@ from collections.abc import Sequence
 import numpy as np
 
 from tokenmill.exports.formats.files import array, damaged, no_index, publish, spans, write_raw
-from tokenmill.exports.formats.protocol import Content, FormatSpec, Shard, ShardData, WrittenFile
+from tokenmill.exports.formats.protocol import (
+    Content,
+    FileLayout,
+    FormatSpec,
+    ScriptDefaults,
+    Shard,
+    ShardData,
+    WrittenFile,
+)
 from tokenmill.storage import Folder
 
 SPEC = FormatSpec(
     name="datatrove",
     trainer="datatrove, nanotron",
     files="00000_00000_unshuffled.ds, .ds.index, .ds.metadata",
-    end="appended",
     dtypes=("uint16", "uint32"),
     cuts=False,
-    shard_tokens=100_000_000,
     use='DatatroveFolderDataset("{train_folder}", seq_len=2048, filename_pattern="*.ds", token_size={token_bytes})',
-    folders=True,
+    defaults=ScriptDefaults(end="appended", shard_tokens=100_000_000),
+    layout=FileLayout(folders=True),
 )
 finish = no_index
 

@@ -69,13 +69,13 @@ def publish(folder: Folder, name: str) -> Iterator[ChecksumWriter]:
 
 def write_raw(folder: Folder, name: str, shard: Shard, content: Content) -> WrittenFile:
     """Write only the tokens: as a file, or as a region of a file that several workers write."""
-    if not shard.is_partial:
+    if shard.region is None:
         with publish(folder, name) as file:
             file.write_tokens(content)
             return file.written
     size = np.dtype(shard.dtype).itemsize
-    with folder.write_region(name, shard.file_tokens * size, shard.position * size) as region:
-        writer = ChecksumWriter(region, name)
+    with folder.write_region(name, shard.region.file_tokens * size, shard.region.position * size) as file:
+        writer = ChecksumWriter(file, name)
         writer.write_tokens(content)
         return writer.written
 

@@ -13,7 +13,10 @@ from tokenmill.exports.formats.files import array, check_fits, damaged, file_siz
 from tokenmill.exports.formats.protocol import (
     CompletedSplit,
     Content,
+    FileLayout,
     FormatSpec,
+    ReaderLimits,
+    ScriptDefaults,
     Shard,
     ShardData,
     ShardRecord,
@@ -27,15 +30,12 @@ SPEC = FormatSpec(
     name="litdata",
     trainer="litdata, LitGPT",
     files="chunk-0-0.bin, index.json",
-    end="appended",
     dtypes=("uint16", "int32", "uint32"),
     cuts=False,
-    shard_tokens=16_000_000,
     use='StreamingDataset("{train_folder}", item_loader=TokensLoader(block_size=2049))',
-    folders=True,
-    most_bytes=MAX_BYTES,
-    header_bytes=8,
-    item_bytes=4,
+    defaults=ScriptDefaults(end="appended", shard_tokens=16_000_000),
+    layout=FileLayout(folders=True),
+    limits=ReaderLimits(most_bytes=MAX_BYTES, header_bytes=8, item_bytes=4),
 )
 # litdata's codes for dtypes. For int32, its TokensLoader accepts only the code of torch's table.
 DATA_FORMATS = {"uint16": "no_header_numpy:5", "uint32": "no_header_numpy:6", "int32": "no_header_tensor:16"}

@@ -7,7 +7,16 @@ from collections.abc import Sequence
 import numpy as np
 
 from tokenmill.exports.formats.files import array, check_fits, damaged, no_index, write_headed
-from tokenmill.exports.formats.protocol import Content, FormatSpec, Shard, ShardData, WrittenFile
+from tokenmill.exports.formats.protocol import (
+    Content,
+    FileLayout,
+    FormatSpec,
+    ReaderLimits,
+    ScriptDefaults,
+    Shard,
+    ShardData,
+    WrittenFile,
+)
 from tokenmill.storage import Folder
 
 # 256 int32 values.
@@ -19,18 +28,15 @@ SPEC = FormatSpec(
     name="llmc",
     trainer="llm.c, modded-nanogpt",
     files="fineweb_train_000001.bin",
-    end="prepended",
     dtypes=("uint16", "uint32"),
     cuts=True,
-    shard_tokens=100_000_000,
     use='-i "{train}"',
     use_val='-i "{train}" -j "{val}"',
-    val="first-shard",
-    numbered_together=True,
-    named=True,
-    most_bytes=MAX_BYTES,
-    header_bytes=HEADER_BYTES,
-    shortest_shard="batch x sequence x processes + 1 tokens",
+    defaults=ScriptDefaults(end="prepended", shard_tokens=100_000_000, val="first-shard"),
+    layout=FileLayout(numbered_together=True, named=True),
+    limits=ReaderLimits(
+        most_bytes=MAX_BYTES, header_bytes=HEADER_BYTES, shortest_shard="batch x sequence x processes + 1 tokens"
+    ),
 )
 # Magic number and version: for GPT-2's tokens, and for train_llama3.py.
 KINDS = {"uint16": (20240520, 1), "uint32": (20240801, 7)}

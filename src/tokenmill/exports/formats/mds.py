@@ -26,7 +26,10 @@ from tokenmill.exports.formats.files import (
 from tokenmill.exports.formats.protocol import (
     CompletedSplit,
     Content,
+    FileLayout,
     FormatSpec,
+    ReaderLimits,
+    ScriptDefaults,
     Shard,
     ShardData,
     ShardRecord,
@@ -45,16 +48,12 @@ SPEC = FormatSpec(
     name="mds",
     trainer="MosaicML Streaming, llm-foundry",
     files="shard.00000.mds, index.json",
-    end="appended",
     dtypes=("uint16", "int32", "uint32"),
     cuts=True,
-    shard_tokens=8_388_608,
     use='StreamingDataset(local="{train_folder}", batch_size=8)',
-    tail="drop",
-    folders=True,
-    most_bytes=MAX_BYTES,
-    item_bytes=13,
-    sequence_tokens=SEQUENCE_TOKENS,
+    defaults=ScriptDefaults(end="appended", shard_tokens=8_388_608, tail="drop", sequence_tokens=SEQUENCE_TOKENS),
+    layout=FileLayout(folders=True),
+    limits=ReaderLimits(most_bytes=MAX_BYTES, item_bytes=13),
 )
 # Values for the `size_limit` of a shard. The first is the default of MosaicML's writer.
 LIMITS = (*(1 << power for power in range(26, 32)), MAX_BYTES)

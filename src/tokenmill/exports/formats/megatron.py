@@ -12,21 +12,30 @@ import numpy.typing as npt
 
 from tokenmill.errors import StoreError
 from tokenmill.exports.formats.files import array, damaged, file_size, publish, write_raw
-from tokenmill.exports.formats.protocol import CompletedSplit, Content, FormatSpec, Shard, ShardData, WrittenFile
+from tokenmill.exports.formats.protocol import (
+    CompletedSplit,
+    Content,
+    FileLayout,
+    FormatSpec,
+    ReaderLimits,
+    ScriptDefaults,
+    Shard,
+    ShardData,
+    WrittenFile,
+)
 from tokenmill.storage import Folder
 
 SPEC = FormatSpec(
     name="megatron",
     trainer="Megatron-LM, NeMo",
     files="train_text_document.bin, train_text_document.idx",
-    end="appended",
     dtypes=("uint16", "int32"),
     cuts=False,
-    named=True,
-    shard_tokens=None,
     use="--data-path {train_prefix} --split 99,1,0",
     use_val="--train-data-path {train_prefix} --valid-data-path {val_prefix}",
-    most_documents=(1 << 31) - 1,
+    defaults=ScriptDefaults(end="appended", shard_tokens=None),
+    layout=FileLayout(named=True),
+    limits=ReaderLimits(most_documents=(1 << 31) - 1),
 )
 # Magic number and version of an index.
 MAGIC = b"MMIDIDX\0\0" + (1).to_bytes(8, "little")
@@ -46,7 +55,7 @@ Lengths = npt.NDArray[np.int64]
 def files(shard: Shard) -> tuple[str, ...]:
     """Return the pair of files of a split, or of a shard if a split has several."""
     prefix = f"{shard.name}_" if shard.name else ""
-    number = "" if shard.is_partial else f"_{shard.number:06d}"
+    number = "" if shard.region is not None else f"_{shard.number:06d}"
     stem = f"{prefix}{shard.split}{number}_text_document"
     return (f"{stem}.bin", f"{stem}.idx")
 
@@ -55,7 +64,7 @@ def write(folder: Folder, shard: Shard, content: Content) -> tuple[WrittenFile, 
     """Write the tokens and their index. For a region of a file, `finish` writes the index."""
     tokens, index = files(shard)
     written = write_raw(folder, tokens, shard, content)
-    if shard.is_partial:
+    if shard.region is not None:
         return (written,)
     return (written, _write_index(folder, index, shard.dtype, len(content.lengths), lambda: iter([content.lengths])))
 

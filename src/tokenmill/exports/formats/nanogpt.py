@@ -5,20 +5,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tokenmill.exports.formats.files import array, no_index, write_raw
-from tokenmill.exports.formats.protocol import Content, FormatSpec, Shard, ShardData, WrittenFile
+from tokenmill.exports.formats.protocol import (
+    Content,
+    FileLayout,
+    FormatSpec,
+    ScriptDefaults,
+    Shard,
+    ShardData,
+    WrittenFile,
+)
 from tokenmill.storage import Folder
 
 SPEC = FormatSpec(
     name="nanogpt",
     trainer="nanoGPT",
     files="train.bin, val.bin",
-    end="appended",
     dtypes=("uint16",),
     cuts=True,
-    shard_tokens=None,
     use="link {directory} to data/NAME of nanoGPT, then train with --dataset=NAME",
-    val="0.0005",
-    single=True,
+    defaults=ScriptDefaults(end="appended", shard_tokens=None, val="0.0005"),
+    layout=FileLayout(single=True),
 )
 finish = no_index
 

@@ -13,19 +13,26 @@ import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 
 from tokenmill.exports.formats.files import array, damaged, file_size, no_index, publish, spans, write_raw
-from tokenmill.exports.formats.protocol import Content, FormatSpec, Shard, ShardData, WrittenFile
+from tokenmill.exports.formats.protocol import (
+    Content,
+    FileLayout,
+    FormatSpec,
+    ScriptDefaults,
+    Shard,
+    ShardData,
+    WrittenFile,
+)
 from tokenmill.storage import Folder
 
 SPEC = FormatSpec(
     name="olmo",
     trainer="OLMo-core, dolma",
     files="part-0-00000.npy, part-0-00000.csv.gz",
-    end="appended",
     dtypes=("uint16", "uint32"),
     cuts=False,
-    shard_tokens=250_000_000,
     use='NumpyFSLDatasetConfig(paths=glob("{train}"), sequence_length=2048, ...)',
-    folders=True,
+    defaults=ScriptDefaults(end="appended", shard_tokens=250_000_000),
+    layout=FileLayout(folders=True),
 )
 # Rows that are formatted at a time.
 ROWS_PER_BATCH = 1 << 16

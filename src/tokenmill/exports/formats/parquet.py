@@ -14,7 +14,15 @@ import pyarrow.parquet as pq
 
 from tokenmill.errors import StoreError
 from tokenmill.exports.formats.files import damaged, file_size, no_index, publish, rechunk
-from tokenmill.exports.formats.protocol import Content, FormatSpec, Shard, ShardData, Tokens, WrittenFile
+from tokenmill.exports.formats.protocol import (
+    Content,
+    FormatSpec,
+    ScriptDefaults,
+    Shard,
+    ShardData,
+    Tokens,
+    WrittenFile,
+)
 from tokenmill.storage import Folder
 from tokenmill.storage.untrusted.malformed import MalformedDataError
 from tokenmill.storage.untrusted.parquet_pages import RowGroup, count_pages, read_groups
@@ -24,11 +32,10 @@ SPEC = FormatSpec(
     name="parquet",
     trainer="datasets (Hugging Face)",
     files="train-00000-of-00001.parquet",
-    end="appended",
     dtypes=("uint16", "uint32"),
     cuts=False,
-    shard_tokens=100_000_000,
     use='datasets.load_dataset("{directory}")',
+    defaults=ScriptDefaults(end="appended", shard_tokens=100_000_000),
 )
 # Tokens of a row group, unless one document is longer.
 GROUP_TOKENS = 1 << 22

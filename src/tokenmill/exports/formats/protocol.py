@@ -24,21 +24,66 @@ Tail = Literal["keep", "drop", "merge"]
 
 
 @dataclass(frozen=True, slots=True)
-class FormatSpec:
-    """The trainer of a format, what its readers accept, and the defaults of the trainer's own scripts.
+class ScriptDefaults:
+    """The defaults of an export: what the trainer's own script does.
 
     Attributes:
-        cuts: A document may continue in the next shard, so shards have exactly the planned tokens.
+        end: Where the end token stands.
         shard_tokens: Tokens per shard. None if a split is one file, of which workers write regions.
         val: The default of `--val`: `first-shard`, a fraction of the documents, or None.
+        tail: What becomes of the last tokens of a split if they do not fill a shard.
+        sequence_tokens: Tokens of a sequence, if the format has sequences of one length.
+    """
+
+    end: EndTokenPosition
+    shard_tokens: int | None
+    val: str | None = None
+    tail: Tail = "keep"
+    sequence_tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FileLayout:
+    """How the files of an export are arranged and named.
+
+    Attributes:
         folders: Each split has its own directory, if there are two.
         single: A split is always one file.
         numbered_together: Shards are numbered through both splits, and train starts at 1 or later.
         named: `--name` is allowed.
+    """
+
+    folders: bool = False
+    single: bool = False
+    numbered_together: bool = False
+    named: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ReaderLimits:
+    """The largest and smallest files that the trainer's readers accept, and the numbers that decide a file's size.
+
+    Attributes:
         most_bytes: The largest file that readers can address.
         header_bytes: Bytes of a file before its items and tokens.
         item_bytes: Bytes for each document or sequence, in addition to its tokens.
+        most_documents: The largest number of documents that readers can address in a file.
         shortest_shard: The trainer stops at shards with less than this, as text for a notice.
+    """
+
+    most_bytes: int | None = None
+    header_bytes: int = 0
+    item_bytes: int = 0
+    most_documents: int | None = None
+    shortest_shard: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FormatSpec:
+    """The trainer of a format, the files that its readers accept, and the defaults of the trainer's own scripts.
+
+    Attributes:
+        cuts: A document may continue in the next shard, so shards have exactly the planned tokens.
         use: How to point the trainer at the files: a template with `{directory}`, `{train_folder}`, `{train}` and
             `{val}` (a file, or a pattern for several), `{train_prefix}` and `{val_prefix}` (paths without extensions,
             separated by spaces), and `{token_bytes}`.
@@ -48,32 +93,28 @@ class FormatSpec:
     name: str
     trainer: str
     files: str
-    end: EndTokenPosition
     dtypes: tuple[str, ...]
     cuts: bool
-    shard_tokens: int | None
     use: str
+    defaults: ScriptDefaults
     use_val: str | None = None
-    val: str | None = None
-    tail: Tail = "keep"
-    folders: bool = False
-    single: bool = False
-    numbered_together: bool = False
-    named: bool = False
-    most_bytes: int | None = None
-    header_bytes: int = 0
-    item_bytes: int = 0
-    most_documents: int | None = None
-    sequence_tokens: int | None = None
-    shortest_shard: str | None = None
+    layout: FileLayout = FileLayout()
+    limits: ReaderLimits = ReaderLimits()
+
+
+@dataclass(frozen=True, slots=True)
+class FileRegion:
+    """A region of a file that several workers write: `position` is its first token, of `file_tokens` in the file."""
+
+    position: int
+    file_tokens: int
 
 
 @dataclass(frozen=True, slots=True)
 class Shard:
     """One shard to be written: its position in the export, and the options of the export that its files depend on.
 
-    `number` is the number in the file name. If `is_partial`, the shard is a region of a file of `file_tokens` tokens,
-    and `position` is its first token there.
+    `number` is the number in the file name. `region` is set if the shard is not a file of its own.
     """
 
     number: int
@@ -86,9 +127,7 @@ class Shard:
     shuffled: bool
     sequence_tokens: int | None
     paths: pa.Array
-    is_partial: bool = False
-    position: int = 0
-    file_tokens: int = 0
+    region: FileRegion | None = None
 
 
 @dataclass(frozen=True, slots=True)

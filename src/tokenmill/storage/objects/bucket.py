@@ -9,9 +9,8 @@ from __future__ import annotations
 import contextlib
 import functools
 import posixpath
-import secrets
 from collections.abc import Callable, Iterator
-from datetime import timedelta
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import pyarrow as pa
@@ -22,10 +21,10 @@ from tokenmill.storage.folder import Lease
 from tokenmill.storage.interruptible import interruptible
 from tokenmill.storage.local.guards import MAX_BYTES, check_size, truncated_error
 from tokenmill.storage.local.writing import AlreadyPublishedError
-from tokenmill.storage.objects import read
+from tokenmill.storage.objects import probe, read
 from tokenmill.storage.objects.clients import BucketClients
 from tokenmill.storage.objects.conditional_create import create
-from tokenmill.storage.objects.errors import failed, no_conditional_create
+from tokenmill.storage.objects.errors import explained
 from tokenmill.storage.objects.journal import Journal
 from tokenmill.storage.objects.lease import BucketLease
 from tokenmill.storage.objects.regions import read_regions, region_directory, region_name
@@ -38,9 +37,6 @@ if TYPE_CHECKING:
 
 DELETE_PER_BATCH = 1000
 CHUNK_BYTES = 1 << 20
-PROBE = ".probe-"  # how the names of probes begin
-PROBES = (b"first\n", b"second\n")  # what a probe writes, and what it tries to replace that with
-MAX_PROBE_AGE = timedelta(minutes=5)  # an older probe was left by a driver that was killed
 LISTED_PER_BATCH = 9_900  # numbers in one range of a listing: at most ten answers of a thousand names
 PREFETCH_LISTS = 15  # ranges listed in the background while one is used
 
@@ -166,7 +162,7 @@ class BucketFolder:
             if not self.publish_if_absent(name, memory.getvalue()):
                 raise AlreadyPublishedError(self.path(name))
             return
-        with self._explained(name, "write"), self._upload(name) as upload:
+        with explained(self.path(name), "write"), self._upload(name) as upload:
             yield upload  # type: ignore[misc]
 
     def publish_if_absent(self, name: str, data: pa.Buffer) -> bool:
@@ -174,38 +170,20 @@ class BucketFolder:
 
         If the answer of the server was lost, this call may have written the object and returns False.
         """
-        with self._explained(name, "write"):
+        with explained(self.path(name), "write"):
             return create(self._clients.creator, self._key(name), data, lambda: self.exists(name), self.path(name))
 
     def check_conditional_create(self) -> None:
-        """Raise StorageError if the server would let two drivers create the same object.
+        """Raise StorageError if the server would let two drivers create the same object."""
+        probe.check_conditional_create(self, self._list_times)
 
-        A probe creates an object twice. The server must refuse the second request and keep the first content.
-        """
-        name = f"{PROBE}{secrets.token_hex(8)}"
-        try:
-            self.publish_if_absent(name, pa.py_buffer(PROBES[0]))
-            replaced = self.publish_if_absent(name, pa.py_buffer(PROBES[1])) or self.read(name) != PROBES[0]
-        finally:
-            with contextlib.suppress(TokenmillError):  # the probe may not exist, and an error above matters more
-                self._delete([self._key(name), *self._stale_probes(name)])
-        if replaced:
-            raise no_conditional_create(self.root, "the server ignores If-None-Match and replaces the object")
-
-    def _stale_probes(self, name: str) -> list[str]:
-        """The keys of probes that killed drivers left behind; empty if they cannot be listed.
-
-        The server's clock decides their age: the server has just written the probe `name`.
-        """
+    def _list_times(self) -> dict[str, datetime]:
+        """The names directly inside the folder, with the times at which they were written, by the server's clock."""
         import obstore  # noqa: PLC0415 - not for local runs
 
-        written = {}
-        with contextlib.suppress(TokenmillError), self._explained(".", "list"):
-            for meta in interruptible(obstore.list_with_delimiter, self._store, self._prefix or None)["objects"]:
-                if posixpath.basename(meta["path"]).startswith(PROBE):
-                    written[meta["path"]] = meta["last_modified"]
-        now = written.get(self._key(name))
-        return [key for key, time in written.items() if now is not None and now - time > MAX_PROBE_AGE]
+        with explained(self.root, "list"):
+            found = interruptible(obstore.list_with_delimiter, self._store, self._prefix or None)["objects"]
+        return {posixpath.basename(meta["path"]): meta["last_modified"] for meta in found}
 
     def publish_new(self, name: str, data: bytes) -> bool:
         """Publish an object unless one exists. Returns False if one exists with another content."""
@@ -232,7 +210,7 @@ class BucketFolder:
             try:
                 regions = read.below(self.path(region_directory(name)), self._store)
                 chunks = read_regions(self, name, size, regions, self._fetch)
-                with self._explained(name, "write"), self._upload(name, part_bytes(size)) as upload:
+                with explained(self.path(name), "write"), self._upload(name, part_bytes(size)) as upload:
                     for data in chunks:
                         upload.write(data)
                         on_progress(data.size)
@@ -308,7 +286,7 @@ class BucketFolder:
     def _meta(self, name: str) -> Any:
         import obstore  # noqa: PLC0415 - not for local runs
 
-        with self._explained(name, "read"):
+        with explained(self.path(name), "read"):
             try:
                 return interruptible(obstore.head, self._store, self._key(name))
             except FileNotFoundError:
@@ -317,7 +295,7 @@ class BucketFolder:
     def _whole(self, name: str, *, checked: bool = False) -> pa.Buffer:
         import obstore  # noqa: PLC0415 - not for local runs
 
-        with self._explained(name, "read"):
+        with explained(self.path(name), "read"):
             result = interruptible(obstore.get, self._store, self._key(name))
             if checked:
                 check_size(self.path(name), result.meta["size"])
@@ -327,7 +305,7 @@ class BucketFolder:
         """The bytes in a range, fewer if the object is shorter."""
         import obstore  # noqa: PLC0415 - not for local runs
 
-        with self._explained(name, "read"):
+        with explained(self.path(name), "read"):
             try:
                 result = interruptible(obstore.get, self._store, self._key(name), options={"range": (start, stop)})
                 return pa.py_buffer(interruptible(result.bytes))
@@ -350,19 +328,5 @@ class BucketFolder:
     def _delete(self, keys: list[str]) -> None:
         import obstore  # noqa: PLC0415 - not for local runs
 
-        with self._explained(".", "delete from"), contextlib.suppress(FileNotFoundError):
+        with explained(self.root, "delete from"), contextlib.suppress(FileNotFoundError):
             interruptible(obstore.delete, self._store, keys)
-
-    @contextlib.contextmanager
-    def _explained(self, name: str, action: str) -> Iterator[None]:
-        """Turn an error of the client into one that names the URL, the action and what to do."""
-        try:
-            yield
-        except TokenmillError:
-            raise
-        except FileNotFoundError as error:
-            raise StoreError(f"cannot {action} {self.path(name)}", "reason       there is no such object") from error
-        except Exception as error:
-            if type(error).__module__.startswith("obstore"):
-                raise failed(self.path(name), action, error) from None
-            raise

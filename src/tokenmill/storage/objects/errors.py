@@ -6,11 +6,13 @@ tokens.
 
 from __future__ import annotations
 
+import contextlib
 import re
+from collections.abc import Iterator
 from urllib.parse import urlsplit
 
 from tokenmill import humanize
-from tokenmill.errors import FAILED, SourceError, StorageError, TokenmillError
+from tokenmill.errors import FAILED, SourceError, StorageError, StoreError, TokenmillError
 from tokenmill.storage.addresses import CREDENTIALS, FileInfo, split_url
 
 EXPIRED = ("ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired", "RequestExpired", "InvalidToken")
@@ -93,14 +95,29 @@ def another_version(url: str, fingerprint: str, found: FileInfo | None) -> Sourc
     return changed(url, f"fingerprint {fingerprint}", described)
 
 
+@contextlib.contextmanager
+def explained(url: str, action: str) -> Iterator[None]:
+    """Turn an error of the client into one that names the URL, the action and what to do."""
+    try:
+        yield
+    except TokenmillError:
+        raise
+    except FileNotFoundError as error:
+        raise StoreError(f"cannot {action} {url}", "reason       there is no such object") from error
+    except Exception as error:
+        if type(error).__module__.startswith("obstore"):
+            raise failed(url, action, error) from None
+        raise
+
+
 def failed(url: str, action: str, error: BaseException) -> TokenmillError:
     """The error for an object that could not be read, written or listed.
 
     Raise it from None: the text of the client's error contains the server's answer.
     """
-    explained = _missing(url, error) or _no_credentials(url, error) or _refused(url, action, error)
+    known = _missing(url, error) or _no_credentials(url, error) or _refused(url, action, error)
     advice = {"reach": ADDRESS, "use": "Check the settings in the environment, and in the profile."}.get(action, RESUME)
-    result = explained or StorageError(f"cannot {action} {_shown(url)}", f"reason       {reason(error)}", advice)
+    result = known or StorageError(f"cannot {action} {_shown(url)}", f"reason       {reason(error)}", advice)
     if _is_lasting(action, error):
         return type(result)(result.headline, *result.details, exit_code=FAILED)
     return result
