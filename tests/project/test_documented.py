@@ -12,7 +12,7 @@ import pytest
 
 import tokenmill
 from tests.support import ROOT
-from tokenmill.api import results
+from tokenmill import results
 from tokenmill.cli import cli
 
 DOCS = ROOT / "docs"
@@ -118,7 +118,7 @@ def test_a_public_name_is_in_the_reference(name: str) -> None:
 
 
 def test_every_returned_record_can_be_imported() -> None:
-    """tokenmill.api.results has each record that docs/api.md describes, and nothing that does not exist."""
+    """tokenmill.results has each record that docs/api.md describes, and nothing that does not exist."""
     described = re.findall(r"^### (\w+)$", section(DOCS / "api.md", "## What is returned"), re.MULTILINE)
     assert described
     assert set(described) <= set(results.__all__)

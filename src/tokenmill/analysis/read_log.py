@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from tokenmill.errors import StoreError
+from tokenmill.humanize import Readable
 from tokenmill.store.layout import LOG
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ class _Line(msgspec.Struct):
     message: str = ""
 
 
-class LoggedFailure(msgspec.Struct, frozen=True):
+class LoggedFailure(Readable, msgspec.Struct, frozen=True):
     """A death, a failure or a notice: its time, its unit, and its text."""
 
     time: float

@@ -10,6 +10,7 @@ from tokenmill.executors import progress
 from tokenmill.executors.outcomes import Pool
 from tokenmill.executors.session import check_executor, open_executor
 from tokenmill.exports.job import refuse_export
+from tokenmill.humanize import Readable
 from tokenmill.pipeline.finish import refuse_missing_parts, write_manifest
 from tokenmill.pipeline.freeze import refuse_old_format
 from tokenmill.pipeline.request import BadDocumentPolicy
@@ -22,7 +23,7 @@ from tokenmill.store.run_state import manifest_totals
 PRELOAD = ("tokenmill.pipeline.tokenize",)
 
 
-class FinishResult(msgspec.Struct, frozen=True):
+class FinishResult(Readable, msgspec.Struct, frozen=True):
     """A store that is complete. `written_now` tells whether its manifest was written by this call."""
 
     directory: str

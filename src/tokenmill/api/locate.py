@@ -9,6 +9,7 @@ import msgspec
 from tokenmill.errors import UsageError
 from tokenmill.exports.locator import LocatedDocument, Locator, exported_store, find_folder
 from tokenmill.exports.trace import ExportIndex, ShardLocation
+from tokenmill.humanize import Readable
 from tokenmill.store import layout
 from tokenmill.store.reader import Store
 
@@ -16,7 +17,7 @@ MAX_DOCUMENTS = 1000
 CONTEXT_TOKENS = 40
 
 
-class LocateResult(msgspec.Struct, frozen=True):
+class LocateResult(Readable, msgspec.Struct, frozen=True):
     """What was found: the documents of some tokens, or of a row, and for a row also where it went in each export.
 
     `more` tells that there are documents beyond the 1,000 that are named, `unasked` why an export could not be asked.

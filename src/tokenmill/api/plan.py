@@ -9,6 +9,7 @@ import numpy as np
 
 from tokenmill.executors import progress
 from tokenmill.executors.local import LocalExecutor
+from tokenmill.humanize import Readable
 from tokenmill.pipeline import worker_modules
 from tokenmill.pipeline.freeze import plan_step
 from tokenmill.pipeline.request import PrepareOptions, find_sources, make_request
@@ -28,7 +29,7 @@ START_SECONDS = 1.5
 MAX_WORKERS = 4
 
 
-class PlanResult(msgspec.Struct, frozen=True):
+class PlanResult(Readable, msgspec.Struct, frozen=True):
     """What a run would read, write and take. Tokens, disk and time are estimated from a sample, the rest is counted."""
 
     tokenizer: str

@@ -14,7 +14,7 @@ from tokenmill.executors import progress
 from tokenmill.executors.session import LOCAL, check_executor, open_executor
 from tokenmill.exports.exporter import ExportResult
 from tokenmill.exports.request import ExportOptions, make_export_request, refuse_unused
-from tokenmill.humanize import count
+from tokenmill.humanize import Readable, count
 from tokenmill.pipeline import plan, ranks, worker_modules
 from tokenmill.pipeline.announce import announce
 from tokenmill.pipeline.complete import RunCompletion
@@ -46,7 +46,7 @@ ANY_TOKENIZER = TokenizerSpec("any", "", "", "", vocabulary_size=1, special_toke
 FROZEN = (layout.PARTS, layout.TOKENIZER, layout.SOURCES, layout.PLAN)
 
 
-class PrepareResult(msgspec.Struct, frozen=True):
+class PrepareResult(Readable, msgspec.Struct, frozen=True):
     """The result of a run. Counts are of the whole store; rates, deaths and memory are of this call."""
 
     directory: str

@@ -11,13 +11,14 @@ from tokenmill.analysis.html import render
 from tokenmill.analysis.html.destination import page_destination
 from tokenmill.analysis.statistics import Statistics
 from tokenmill.api.stats import stats
+from tokenmill.humanize import Readable
 
 if TYPE_CHECKING:
     from tokenmill.executors import progress
     from tokenmill.executors.outcomes import Pool
 
 
-class ReportResult(msgspec.Struct, frozen=True):
+class ReportResult(Readable, msgspec.Struct, frozen=True):
     """The path of the page, and the statistics in it."""
 
     path: str

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from tokenmill.exports.state import export_states
+from tokenmill.humanize import Readable
 from tokenmill.storage import folder_at
 from tokenmill.store import tables
 from tokenmill.store.heartbeats import EndRecord
@@ -16,7 +17,7 @@ LOCAL_SECONDS = 1.0
 REMOTE_SECONDS = 5.0
 
 
-class StatusResult(msgspec.Struct, frozen=True):
+class StatusResult(Readable, msgspec.Struct, frozen=True):
     """A run's state. `process` is the one that writes to the store now, if any, or its machine.
 
     Drivers are the processes that give out work; rates, retries, deaths and failures are of those that are at work now,

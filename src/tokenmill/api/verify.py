@@ -15,6 +15,7 @@ from tokenmill.exports.job import MANIFEST, FrozenExport, read_frozen
 from tokenmill.exports.records import read_manifest
 from tokenmill.exports.verify import byte_ranges
 from tokenmill.exports.verify_export import check_export, check_exports, compare_store
+from tokenmill.humanize import Readable
 from tokenmill.pipeline import worker_modules
 from tokenmill.pipeline.freeze import load_existing
 from tokenmill.pipeline.request import BadDocumentPolicy
@@ -29,7 +30,7 @@ from tokenmill.store.run_state import manifest_totals
 from tokenmill.tokenizers.tokenizer import REFERENCES
 
 
-class VerifyResult(msgspec.Struct, frozen=True):
+class VerifyResult(Readable, msgspec.Struct, frozen=True):
     """What was checked; that there is one at all means that it was right. `notices` name what was not checked."""
 
     directory: str

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from tokenmill.humanize import Readable
 from tokenmill.storage import folder_at
 from tokenmill.store import layout, tables
 from tokenmill.store.job import Job
@@ -19,8 +20,8 @@ OPEN_PARTS = 64
 """The maximum number of parts that are open at a time."""
 
 
-@dataclass(frozen=True, slots=True)
-class Document:
+@dataclass(frozen=True, slots=True, repr=False)
+class Document(Readable):
     """One document of a store: its tokens, the source and row they come from, and the kind of that source.
 
     In a source of text or JSON Lines the row is the byte at which the document starts.

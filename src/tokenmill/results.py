@@ -1,4 +1,9 @@
-"""The records that the public functions return, and the records in their fields."""
+"""The records that the public functions return, and the records in their fields.
+
+>>> from tokenmill.results import PrepareResult
+>>> def summary(result: PrepareResult) -> str:
+...     return f"{result.documents:,} documents, {result.tokens:,} tokens"
+"""
 
 from tokenmill.analysis.history import History, Pause, WorkerMemory
 from tokenmill.analysis.read_log import LoggedFailure
