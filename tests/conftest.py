@@ -21,7 +21,7 @@ SERVER_FIXTURES = {"s3_server", "azure_server", "hub", "cluster"}
 # The tests of these files start processes, kill them, or wait. All other tests without a server are marked fast.
 SLOW_FILES = {
     "analysis": {"test_report"},
-    "api": {"test_bench", "test_locate", "test_map_dataset", "test_status_cost"},
+    "api": {"test_bench", "test_locate", "test_map_dataset", "test_path_objects", "test_status_cost"},
     "cli": {"test_attacked_operator"},
     "doctor": {"test_examine", "test_watch", "test_why_it_dies"},
     "executors": {

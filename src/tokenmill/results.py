@@ -38,7 +38,7 @@ from tokenmill.pipeline.bench.timing import Steps
 from tokenmill.sources import Ignored
 from tokenmill.store.heartbeats import EndRecord
 from tokenmill.store.part import PartContent, SkippedRow
-from tokenmill.store.reader import Document
+from tokenmill.store.reader import Document, StoreSlice
 
 __all__ = [
     "BadRowReason",
@@ -75,6 +75,7 @@ __all__ = [
     "Statistics",
     "StatusResult",
     "Steps",
+    "StoreSlice",
     "TextContext",
     "TokenCount",
     "TokenShare",

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+
 import msgspec
 
+from tokenmill.api.parameters import StrPath
 from tokenmill.exports.state import export_states
 from tokenmill.humanize import Readable
 from tokenmill.storage import folder_at
@@ -53,9 +56,13 @@ class StatusResult(Readable, msgspec.Struct, frozen=True):
     end: EndRecord | None = None
 
 
-def status(directory: str) -> StatusResult:
-    """Look at a run without disturbing it."""
-    return StatusWatch(directory).read()
+def status(directory: StrPath) -> StatusResult:
+    """The state of a run, read from its directory. The run is not disturbed.
+
+    Args:
+        directory: The store: a path, or an address such as `s3://bucket/run`.
+    """
+    return StatusWatch(os.fspath(directory)).read()
 
 
 class StatusWatch:
