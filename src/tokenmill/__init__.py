@@ -73,12 +73,14 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    if name == "results":
-        return importlib.import_module("tokenmill.results")
-    if name not in _MODULES:
-        raise AttributeError(f"module 'tokenmill' has no attribute {name!r}")
-    return getattr(importlib.import_module(_MODULES[name]), name)
+if not TYPE_CHECKING:  # a type checker would take any name for a public one
+
+    def __getattr__(name: str) -> Any:
+        if name == "results":
+            return importlib.import_module("tokenmill.results")
+        if name not in _MODULES:
+            raise AttributeError(f"module 'tokenmill' has no attribute {name!r}")
+        return getattr(importlib.import_module(_MODULES[name]), name)
 
 
 def __dir__() -> list[str]:
