@@ -96,7 +96,14 @@ class Readable:
 
 def html_table(title: str, rows: Mapping[str, object]) -> str:
     """A table with a row for each name and its value. All text is escaped."""
-    return f"<div><strong>{_escape(title)}</strong>{_rows(rows)}</div>"
+    return f"<div><strong>{escape_html(title)}</strong>{_rows(rows)}</div>"
+
+
+def escape_html(text: str) -> str:
+    """Untrusted text as HTML: without markup and without control characters."""
+    import html  # noqa: PLC0415 - loads a large table, for notebooks only
+
+    return html.escape(escape_control_characters(text))
 
 
 def _fields(record: object) -> dict[str, object]:
@@ -136,7 +143,7 @@ def _array(value: object) -> str:
 
 
 def _rows(rows: Mapping[str, object]) -> str:
-    cells = (f"<tr><th {_LEFT}>{_escape(str(name))}</th><td {_LEFT}>{_cell(rows[name])}</td></tr>" for name in rows)
+    cells = (f"<tr><th {_LEFT}>{escape_html(str(name))}</th><td {_LEFT}>{_cell(rows[name])}</td></tr>" for name in rows)
     return f"<table>{''.join(cells)}</table>"
 
 
@@ -154,21 +161,15 @@ def _cell(value: object) -> str:
         return "<br>".join(map(_cell, shown_items)) + _more(value)
     if isinstance(value, int) and not isinstance(value, bool):
         return f"{value:,}"
-    return _escape(_array(value) or str(value))
+    return escape_html(_array(value) or str(value))
 
 
 def _records(records: list[Readable]) -> str:
     """One table of several records of a class: a column for each field."""
-    head = "".join(f"<th {_LEFT}>{_escape(name)}</th>" for name in _fields(records[0]))
+    head = "".join(f"<th {_LEFT}>{escape_html(name)}</th>" for name in _fields(records[0]))
     lines = ("".join(f"<td {_LEFT}>{_cell(value)}</td>" for value in _fields(record).values()) for record in records)
     return f"<table><tr>{head}</tr>{''.join(f'<tr>{line}</tr>' for line in lines)}</table>"
 
 
 def _more(items: Sized) -> str:
     return f"<br>... {len(items) - SHOWN_ITEMS:,} more" if len(items) > SHOWN_ITEMS else ""
-
-
-def _escape(text: str) -> str:
-    import html  # noqa: PLC0415 - loads a large table, for notebooks only
-
-    return html.escape(escape_control_characters(text))
