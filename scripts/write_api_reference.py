@@ -1,7 +1,6 @@
 """Write docs/api.md from signatures and docstrings: `python scripts/write_api_reference.py [--check]`.
 
-With --check nothing is written, and the exit code is 1 if the page is not what it would be. Keywords mean what the
-options of the same name mean, so their meanings are taken from there.
+With --check nothing is written, and the exit code is 1 if the page is out of date.
 """
 
 from __future__ import annotations
@@ -12,13 +11,11 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
-
-import click
+from typing import Any, Literal, get_args, get_origin
 
 import tokenmill
-from tokenmill import errors
-from tokenmill.cli import cli
+from tokenmill import errors, results
+from tokenmill.api import parameters
 
 PAGE = Path(__file__).parent.parent / "docs" / "api.md"
 WIDTH = 100
@@ -26,9 +23,9 @@ HEAD = """# Python
 
 Written by `scripts/write_api_reference.py` from signatures and docstrings; CI fails when it is out of date.
 
-The commands that do something are functions, too. Keywords are called as the options are, with `_` for `-`, and mean
-the same; sizes may be numbers or words (`"8GB"`, `"100M"`). What a command prints is what its function returns. A call
-shows a progress bar in a terminal or a notebook, and nothing elsewhere.
+Use tokenmill from Python: each command that does work is a function. Keywords have the names of the options, with `_`
+for `-`. Sizes are numbers or strings such as `"8GB"` and `"100M"`. A call shows a progress bar in a terminal or a
+notebook, and nothing elsewhere.
 
 ```python
 import json
@@ -44,7 +41,9 @@ print(done.documents, done.tokens, done.exports[0].splits["val"].tokens)
 store = tokenmill.open("tokens")
 print(len(store), store.token_count, store.dtype)
 print(store[7])  # the tokens of document 7: a NumPy view of the memory-mapped store
-print(store.document(7).source, store.document(7).row)  # and where they come from
+print(store.decode(7))  # the text of the document
+print(store.document(7).source, store.document(7).row)  # the source and the row of the document
+print([len(tokens) for tokens in store[2:5]])  # a slice is a view: its documents are read one by one
 
 try:
     tokenmill.prepare("corpus.jsonl", tokenizer="gpt2", out="tokens", eot="none")
@@ -52,19 +51,12 @@ except tokenmill.TokenmillError as error:
     print(error)  # a store is never mixed with another job
 ```
 
-Scripts need no `if __name__ == "__main__"`: workers never import your main module. Importing `tokenmill` loads nothing
-heavy.
+Scripts need no `if __name__ == "__main__"`, because workers never import your main module. `import tokenmill` loads no
+large library.
+
+A store can be sent to other processes, such as the workers of a PyTorch `DataLoader`: its pickle is its address.
+Notebooks show stores and results as tables.
 """
-# Of parameters that no option stands for.
-MEANINGS = {
-    "directory": "The store: a path, or an address such as `s3://bucket/run`.",
-    "sources": "Paths, directories, globs, addresses, or the name of a dataset; one or several.",
-    "reporter": "Who is told of notes and progress. [default: a bar in a terminal or notebook]",
-    "executor": "Workers that are at hand, instead of new ones.",
-    "dataset": "A `Dataset` or `DatasetDict` of Hugging Face.",
-    "num_proc": "Processes. [default: one per core]",
-    "cache_dir": "Where the tokens stay. [default: a folder of the datasets cache]",
-}
 
 
 def main() -> int:
@@ -83,41 +75,72 @@ def main() -> int:
 
 
 def sections() -> Iterator[str]:
-    """The functions, then the store, the records that are returned, and the errors."""
+    """The functions, the types of parameters, the store, the records that functions return, and the errors."""
     public = {name: getattr(tokenmill, name) for name in tokenmill.__all__}
     yield "\n## Functions\n"
     for name, value in public.items():
         if inspect.isfunction(value):
             yield function_section(name, value)
+    yield types_section()
     for name, value in public.items():
         if inspect.isclass(value) and not issubclass(value, Exception):
-            yield class_section(name, value)
-    yield "\n## What is returned\n\nFrozen records, without methods; `--json` prints the same fields.\n"
-    yield from (record_section(record) for record in records())
+            yield class_section(f"## tokenmill.{name}", value)
+    yield (
+        "\n## tokenmill.results\n\nThe classes of all results, for annotations: `from tokenmill.results import "
+        "PrepareResult`. Results are frozen records; `--json` prints the same fields.\n"
+    )
+    for record in records():
+        heading = f"### {record.__name__}"
+        yield record_section(heading, record) if fields(record) else class_section(heading, record)
     yield errors_section()
 
 
 def function_section(name: str, function: Callable[..., Any]) -> str:
-    """A function: how it is called, what it does, what each parameter means."""
+    """A function: its signature, what it does, and the meaning of each parameter."""
     signature = inspect.signature(function)
-    command = cli.commands.get(name) or cli.commands["prepare"]
-    options = {max(option.opts, key=len).lstrip("-").replace("-", "_"): option for option in of_options(command)}
-    rows = [row(parameter, options.get(parameter.name)) for parameter in signature.parameters.values()]
+    text, meanings = split_arguments(function)
+    rows = [row(parameter, meanings[parameter.name]) for parameter in signature.parameters.values()]
     table = "\n".join(["| parameter | type | meaning |", "| --- | --- | --- |", *rows])
-    return f"\n### tokenmill.{name}\n\n{call(name, signature)}\n{docstring(function)}\n\n{table}\n"
+    return f"\n### tokenmill.{name}\n\n{call(name, signature)}\n{text}\n\n{table}\n"
 
 
-def of_options(command: click.Command) -> list[click.Option]:
-    """The options of a command."""
-    return [option for option in command.params if isinstance(option, click.Option)]
+def split_arguments(function: Callable[..., Any]) -> tuple[str, dict[str, str]]:
+    """The docstring without its `Args:`, and the meaning of each parameter."""
+    head, _, listed = docstring(function).partition("\n\nArgs:\n")
+    listed, _, tail = listed.partition("\n\n")
+    found = re.split(r"^    (\w+): ", listed, flags=re.MULTILINE)[1:]
+    meanings = {name: " ".join(text.split()) for name, text in zip(found[::2], found[1::2], strict=True)}
+    return "\n\n".join(filter(None, [head, tail])), meanings
 
 
-def row(parameter: inspect.Parameter, option: click.Option | None) -> str:
-    """One parameter, in words of the option that it is."""
-    meaning = (option.help if option else None) or MEANINGS.get(parameter.name, "As told above.")
-    if "[default" not in meaning and parameter.default not in {inspect.Parameter.empty, None, ()}:
-        meaning += f" [default: `{parameter.default!r}`]"
+def row(parameter: inspect.Parameter, meaning: str) -> str:
+    """One parameter."""
+    if "Default:" not in meaning and parameter.default not in {inspect.Parameter.empty, None, (), False}:
+        meaning += f" Default: `{default(parameter)}`."
     return f"| `{parameter.name}` | {cell(annotation(parameter.annotation))} | {escape(meaning)} |"
+
+
+def default(parameter: inspect.Parameter) -> str:
+    """A default value as code, with double quotes."""
+    value = parameter.default
+    return f'"{value}"' if isinstance(value, str) else repr(value)
+
+
+def types_section() -> str:
+    """The types that several functions share."""
+    names = [name for name in parameters.__all__ if name[0].isupper()]
+    rows = [f"| `{name}` | {alternatives(getattr(parameters, name))} |" for name in names]
+    note = "Write an address such as `s3://bucket/run` as a `str`, because a `Path` drops a slash."
+    head = f"\n## Types of parameters\n\n{note}\n"
+    return "\n".join([head, "| type | values |", "| --- | --- |", *rows]) + "\n"
+
+
+def alternatives(kind: Any) -> str:
+    """The values of a Literal, or the members of a union."""
+    values = get_args(kind)
+    if get_origin(kind) is Literal:
+        return ", ".join(f'`"{value}"`' for value in values)
+    return ", ".join(cell(value.__name__ if value is str else annotation(str(value))) for value in values)
 
 
 def call(name: str, signature: inspect.Signature) -> str:
@@ -140,7 +163,7 @@ def declaration(parameter: inspect.Parameter) -> str:
     text = f"{parameter.name}: {annotation(parameter.annotation)}"
     if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
         return f"*{text}"
-    return text if parameter.default is inspect.Parameter.empty else f"{text} = {parameter.default!r}"
+    return text if parameter.default is inspect.Parameter.empty else f"{text} = {default(parameter)}"
 
 
 def annotation(value: Any) -> str:
@@ -149,11 +172,11 @@ def annotation(value: Any) -> str:
     return re.sub(r"\b(?:[a-z_]+\.)+(?=[A-Za-z])", "", text)
 
 
-def class_section(name: str, value: type) -> str:
+def class_section(heading: str, value: type) -> str:
     """A class: what it is, its properties and its methods."""
-    parts = [f"\n## tokenmill.{name}\n\n{docstring(value)}\n"]
+    parts = [f"\n{heading}\n\n{docstring(value)}\n"]
     for member, content in vars(value).items():
-        if not member.startswith("_"):
+        if not member.startswith("_") and not inspect.ismemberdescriptor(content):
             parts.append(member_section(member, content))
     return "".join(parts)
 
@@ -170,22 +193,16 @@ def member_section(name: str, content: Any) -> str:
 
 
 def records() -> list[type]:
-    """The records that functions of the api and the store return, each followed by those that its fields hold."""
+    """The classes of tokenmill.results, each followed by the classes that its fields name."""
+    public = {name: getattr(results, name) for name in results.__all__}
     found: dict[str, type] = {}
-    functions = [value for name in tokenmill.__all__ if inspect.isfunction(value := getattr(tokenmill, name))]
-    modules = [sys.modules[value.__module__] for value in functions]
-    returned = [inspect.signature(value).return_annotation for value in functions]
-    results = [
-        getattr(module, name) for module, name in zip(modules, returned, strict=True) if ".api." in module.__name__
-    ]
-    waiting = sorted((value for value in results if isinstance(value, type)), key=lambda value: value.__name__)
+    waiting = sorted(public.values(), key=lambda value: (not value.__name__.endswith("Result"), value.__name__))
     while waiting:
         record = waiting.pop(0)
-        if record.__name__ in found:
-            continue
-        found[record.__name__] = record
-        waiting[:0] = mentioned(record)
-    return [record for record in found.values() if fields(record)]
+        if record.__name__ in public and record.__name__ not in found:
+            found[record.__name__] = record
+            waiting[:0] = mentioned(record)
+    return list(found.values())
 
 
 def mentioned(record: type) -> list[type]:
@@ -197,15 +214,15 @@ def mentioned(record: type) -> list[type]:
 
 
 def fields(record: type) -> dict[str, Any]:
-    """What a record tells: its public fields and their types."""
+    """The public fields of a record and their types."""
     own = inspect.get_annotations(record).items()
     return {name: kind for name, kind in own if not name.startswith("_") and "ClassVar" not in str(kind)}
 
 
-def record_section(record: type) -> str:
-    """A record: what it tells, field by field."""
+def record_section(heading: str, record: type) -> str:
+    """A record: what it is, and its fields."""
     lines = "\n".join(f"    {name}: {annotation(kind)}" for name, kind in fields(record).items())
-    return f"\n### {record.__name__}\n\n{docstring(record)}\n\n```py\nclass {record.__name__}:\n{lines}\n```\n"
+    return f"\n{heading}\n\n{docstring(record)}\n\n```py\nclass {record.__name__}:\n{lines}\n```\n"
 
 
 def errors_section() -> str:
@@ -217,7 +234,7 @@ def errors_section() -> str:
 
 
 def docstring(value: Any) -> str:
-    """A docstring as Markdown: paragraphs stay, lines are joined by whoever shows it, and code is shown as code."""
+    """A docstring as Markdown: paragraphs stay as they are, and code becomes a block of code."""
     paragraphs = (inspect.getdoc(value) or "").split("\n\n")
     return "\n\n".join(f"```py\n{text}\n```" if text.startswith("with ") else text for text in paragraphs)
 

@@ -1,12 +1,22 @@
-"""Format counts, sizes, durations and signals for users, and parse sizes."""
+"""Format counts, sizes, durations, signals and records for users."""
 
 from __future__ import annotations
 
 import signal
 import textwrap
+from collections.abc import Iterable, Mapping, Sized
 
 # The column at which values begin in lines that have a label.
 LABEL_COLUMNS = 13
+
+# A record whose repr is longer has a line for each field.
+REPR_COLUMNS = 100
+
+# How many items of a list, a mapping or an array are shown.
+SHOWN_ITEMS = 10
+
+# Notebooks align the cells of tables to the right.
+_LEFT = 'style="text-align: left; vertical-align: top"'
 
 
 def count(value: int, what: str) -> str:
@@ -70,3 +80,96 @@ def _three(value: float) -> str:
     """Three significant digits, without exponent."""
     decimals = 2 if abs(value) < 9.995 else 1 if abs(value) < 99.95 else 0
     return f"{value:.{decimals}f}"
+
+
+class Readable:
+    """Gives a record a repr that has a line for each field, and a table of its fields in a notebook."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return _code(self, "")
+
+    def _repr_html_(self) -> str:
+        return html_table(type(self).__name__, _fields(self))
+
+
+def html_table(title: str, rows: Mapping[str, object]) -> str:
+    """A table with a row for each name and its value. All text is escaped."""
+    return f"<div><strong>{escape_html(title)}</strong>{_rows(rows)}</div>"
+
+
+def escape_html(text: str) -> str:
+    """Untrusted text as HTML: without markup and without control characters."""
+    import html  # noqa: PLC0415 - loads a large table, for notebooks only
+
+    return html.escape(escape_control_characters(text))
+
+
+def _fields(record: object) -> dict[str, object]:
+    kind = "__struct_fields__" if hasattr(record, "__struct_fields__") else "__dataclass_fields__"
+    names: Iterable[str] = getattr(record, kind)
+    return {name: getattr(record, name) for name in names}
+
+
+def _code(value: object, indent: str) -> str:
+    """A value as Python code: on one line if it fits, else a line for each item. Long lists are cut."""
+    if isinstance(value, Readable):
+        items = [(f"{name}=", content) for name, content in _fields(value).items()]
+        opening, closing = f"{type(value).__name__}(", ")"
+    elif isinstance(value, Mapping):
+        items, opening, closing = [(f"{key!r}: ", content) for key, content in value.items()], "{", "}"
+    elif isinstance(value, list):
+        items, opening, closing = [("", content) for content in value], "[", "]"
+    else:
+        return _array(value) or repr(value)
+    inner = f"{indent}    "
+    limit = len(items) if isinstance(value, Readable) else SHOWN_ITEMS
+    texts = [f"{name}{_code(content, inner)}" for name, content in items[:limit]]
+    texts += [f"... {len(items) - limit:,} more"] if len(items) > limit else []
+    line = f"{opening}{', '.join(texts)}{closing}"
+    if len(indent) + len(line) <= REPR_COLUMNS and "\n" not in line:
+        return line
+    return "".join([f"{opening}\n", *(f"{inner}{text},\n" for text in texts), f"{indent}{closing}"])
+
+
+def _array(value: object) -> str:
+    """The first items of a NumPy array, its length and type; empty for any other value."""
+    if not (hasattr(value, "dtype") and hasattr(value, "tolist") and getattr(value, "ndim", 0) == 1):
+        return ""
+    shown = ", ".join(map(str, value[:SHOWN_ITEMS].tolist()))  # type: ignore[index]
+    length = len(value)  # type: ignore[arg-type]
+    return f"<{length:,} {value.dtype}: {shown}{', ...' if length > SHOWN_ITEMS else ''}>"
+
+
+def _rows(rows: Mapping[str, object]) -> str:
+    cells = (f"<tr><th {_LEFT}>{escape_html(str(name))}</th><td {_LEFT}>{_cell(rows[name])}</td></tr>" for name in rows)
+    return f"<table>{''.join(cells)}</table>"
+
+
+def _cell(value: object) -> str:
+    """A value as HTML: a record or a mapping is a table, a list has a line for each item."""
+    if isinstance(value, Readable):
+        return _rows(_fields(value))
+    if isinstance(value, Mapping):
+        shown = dict(list(value.items())[:SHOWN_ITEMS])
+        return (_rows(shown) + _more(value)) if value else ""
+    if isinstance(value, list):
+        shown_items = value[:SHOWN_ITEMS]
+        if value and all(isinstance(item, Readable) for item in value):
+            return _records(shown_items) + _more(value)
+        return "<br>".join(map(_cell, shown_items)) + _more(value)
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f"{value:,}"
+    return escape_html(_array(value) or str(value))
+
+
+def _records(records: list[Readable]) -> str:
+    """One table of several records of a class: a column for each field."""
+    head = "".join(f"<th {_LEFT}>{escape_html(name)}</th>" for name in _fields(records[0]))
+    lines = ("".join(f"<td {_LEFT}>{_cell(value)}</td>" for value in _fields(record).values()) for record in records)
+    return f"<table><tr>{head}</tr>{''.join(f'<tr>{line}</tr>' for line in lines)}</table>"
+
+
+def _more(items: Sized) -> str:
+    return f"<br>... {len(items) - SHOWN_ITEMS:,} more" if len(items) > SHOWN_ITEMS else ""

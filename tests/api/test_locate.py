@@ -21,6 +21,7 @@ import pytest
 import tokenmill
 from tests.support.corpora import SMALL_JSON, SMALL_TIKTOKEN, write_parquet
 from tests.support.export_model import END, read_back
+from tokenmill.api.parameters import FormatName
 from tokenmill.errors import JobChanged, StoreError, UsageError
 from tokenmill.executors.local import LocalExecutor
 from tokenmill.exports import PRELOAD
@@ -110,7 +111,7 @@ CHOICES: list[dict[str, Any]] = [
 @pytest.mark.parametrize("choice", CHOICES, ids=["shuffled", "in-order", "prepended"])
 @pytest.mark.parametrize("name", FORMATS)
 def test_tokens_of_every_format_lead_to_the_store_and_back(
-    store: tokenmill.Store, crew: LocalExecutor, name: str, choice: dict[str, Any], tmp_path: Path
+    store: tokenmill.Store, crew: LocalExecutor, name: FormatName, choice: dict[str, Any], tmp_path: Path
 ) -> None:
     """A token of an exported file is the one that locate names, and that document is told to be where the token was."""
     out = tmp_path / "out"

@@ -16,13 +16,13 @@ from tests.support import dying
 from tests.support.arguments import ExportArguments
 from tests.support.corpora import SMALL_JSON, write_parquet
 from tests.support.export_harm import HARMS, error_of, follow, locate, state_files, tree
-from tokenmill import errors
-from tokenmill.api import results
+from tokenmill import errors, results
+from tokenmill.api.parameters import FormatName
 from tokenmill.executors.local import LocalExecutor
 from tokenmill.exports import PRELOAD
 
 pytestmark = pytest.mark.timeout(300)
-FORMATS = ["nanogpt", "megatron", "olmo", "litdata", "mds", "parquet"]
+FORMATS: list[FormatName] = ["nanogpt", "megatron", "olmo", "litdata", "mds", "parquet"]
 SHARD_TOKENS = 7000
 STATE = ".tokenmill"
 MANIFEST = f"{STATE}/manifest.parquet"
@@ -56,7 +56,7 @@ def other_store(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def export(
-    store: str, out: Path, to: str, pool: LocalExecutor, **options: Unpack[ExportArguments]
+    store: str, out: Path, to: FormatName, pool: LocalExecutor, **options: Unpack[ExportArguments]
 ) -> results.ExportResult:
     """An export in small shards."""
     given: ExportArguments = {
@@ -79,7 +79,7 @@ def verify(out: Path, pool: LocalExecutor) -> results.VerifyResult:
 
 def first_shard(out: Path) -> str:
     """The file with the tokens of the first shard."""
-    name: str = pq.read_table(out / MANIFEST)["files"][0].as_py()[0]["name"]
+    name: FormatName = pq.read_table(out / MANIFEST)["files"][0].as_py()[0]["name"]
     return name
 
 
@@ -95,7 +95,7 @@ def refused(out: Path, pool: LocalExecutor) -> errors.TokenmillError:
 @pytest.mark.parametrize("difference", ["seed", "val", "store"])
 @pytest.mark.parametrize("to", ["llmc", "megatron", "litdata", "parquet"])
 def test_files_of_another_export_are_found(
-    tmp_path: Path, store: str, other_store: str, pool: LocalExecutor, to: str, difference: str, taken: str
+    tmp_path: Path, store: str, other_store: str, pool: LocalExecutor, to: FormatName, difference: str, taken: str
 ) -> None:
     """Shards, records or the manifest of an export with another seed, val or store: `verify` has exit code 3."""
     if difference == "val" and to == "litdata":
@@ -134,7 +134,9 @@ def test_the_manifest_names_its_export(tmp_path: Path, store: str, pool: LocalEx
 
 @pytest.mark.parametrize("inside", [True, False])
 @pytest.mark.parametrize("to", ["nanogpt", "litdata"])
-def test_an_export_is_compared_with_its_store(tmp_path: Path, pool: LocalExecutor, to: str, inside: bool) -> None:
+def test_an_export_is_compared_with_its_store(
+    tmp_path: Path, pool: LocalExecutor, to: FormatName, inside: bool
+) -> None:
     """`verify EXPORT` reports a store that was made again, or is another one, since; and says if there is none."""
     directory = prepare(tmp_path, "says")
     out = Path(directory) / to if inside else tmp_path / "export"
@@ -171,7 +173,7 @@ def test_a_moved_store_is_found_again(tmp_path: Path, pool: LocalExecutor) -> No
 
 
 @pytest.mark.parametrize("to", ["nanogpt", "olmo"])
-def test_an_export_without_its_job_is_corrupt(tmp_path: Path, store: str, pool: LocalExecutor, to: str) -> None:
+def test_an_export_without_its_job_is_corrupt(tmp_path: Path, store: str, pool: LocalExecutor, to: FormatName) -> None:
     """Without export.json, verify, locate, finish and export have exit code 3 and advice that works."""
     out = tmp_path / "out"
     export(store, out, to, pool)
@@ -205,7 +207,9 @@ def test_an_export_without_its_job_is_a_problem_of_its_store(tmp_path: Path, poo
 
 @pytest.mark.parametrize("harm", HARMS)
 @pytest.mark.parametrize("to", FORMATS)
-def test_advice_leads_to_a_right_export(tmp_path: Path, store: str, pool: LocalExecutor, to: str, harm: str) -> None:
+def test_advice_leads_to_a_right_export(
+    tmp_path: Path, store: str, pool: LocalExecutor, to: FormatName, harm: str
+) -> None:
     """Every file of an export is harmed: each command ends well and right, or its advice, if followed, mends it."""
     sound, other, out = tmp_path / "sound", tmp_path / "other", tmp_path / "out"
     export(store, sound, to, pool)
@@ -241,7 +245,7 @@ def test_advice_leads_to_a_right_export(tmp_path: Path, store: str, pool: LocalE
 
 @pytest.mark.parametrize("to", ["nanogpt", "llmc", "parquet", "olmo"])
 def test_a_file_that_a_trainer_would_also_read_is_found(
-    tmp_path: Path, store: str, pool: LocalExecutor, to: str
+    tmp_path: Path, store: str, pool: LocalExecutor, to: FormatName
 ) -> None:
     """A file that is called like a shard, but is not of the export, is refused by verify and by the same export."""
     out = tmp_path / "out"

@@ -13,6 +13,7 @@ import tokenmill
 from tests.support.corpora import SMALL_JSON, write_parquet
 from tests.support.export_harm import tree
 from tokenmill import errors
+from tokenmill.api.parameters import FormatName
 from tokenmill.executors.local import LocalExecutor
 from tokenmill.exports import PRELOAD, exporter
 
@@ -37,7 +38,7 @@ def pool() -> Iterator[LocalExecutor]:
         yield executor
 
 
-def export(store: str, out: Path, pool: LocalExecutor, shuffle: int | None, to: str = "nanogpt") -> None:
+def export(store: str, out: Path, pool: LocalExecutor, shuffle: int | None, to: FormatName = "nanogpt") -> None:
     """An export in one file."""
     tokenmill.export(store, to=to, out=str(out), val="none", shuffle=shuffle, workers=1, executor=pool)
 
@@ -95,7 +96,7 @@ def test_an_unfinished_file_is_compared_with_its_checksums(
     stores: tuple[str, str],
     pool: LocalExecutor,
     monkeypatch: pytest.MonkeyPatch,
-    to: str,
+    to: FormatName,
     is_damaged: bool,
 ) -> None:
     """All shards are recorded, but the file is not finalized: a flipped bit is noticed, and written over."""
@@ -110,7 +111,7 @@ def test_an_unfinished_file_is_compared_with_its_checksums(
 
 @pytest.mark.parametrize("to", ["nanogpt", "megatron"])
 def test_a_complete_export_whose_file_has_its_unfinished_name(
-    tmp_path: Path, stores: tuple[str, str], pool: LocalExecutor, to: str
+    tmp_path: Path, stores: tuple[str, str], pool: LocalExecutor, to: FormatName
 ) -> None:
     """The manifest is there, but the trainer finds no file: the same export gives the file its name."""
     export(stores[0], tmp_path / "out", pool, None, to)

@@ -26,7 +26,6 @@ from tests.support.arguments import PrepareArguments
 from tests.support.corpora import SMALL_JSON, SMALL_TIKTOKEN, part_bytes, write_parquet
 from tests.support.documents import DOCUMENTS
 from tokenmill import errors
-from tokenmill.api.results import PrepareResult
 from tokenmill.executors.local import LocalExecutor
 from tokenmill.executors.outcomes import DEFAULT_POLICY, Done, RetryPolicy, Worker
 from tokenmill.executors.progress import Silent
@@ -39,6 +38,7 @@ from tokenmill.pipeline.plan import default_unit_bytes
 from tokenmill.pipeline.request import PrepareOptions, make_request
 from tokenmill.pipeline.resources import Resources
 from tokenmill.pipeline.split_sources import plan_units
+from tokenmill.results import PrepareResult
 from tokenmill.sources import discover, files_between, with_identities
 from tokenmill.sources.documents import ReadOptions, Slice
 from tokenmill.storage import folder_at

@@ -18,6 +18,7 @@ import tokenmill
 from tests.support import DATA, ROOT
 from tests.support.corpora import SMALL_JSON, SMALL_TIKTOKEN, write_parquet
 from tests.support.documents import DOCUMENTS
+from tokenmill.api.parameters import EngineName
 from tokenmill.errors import TokenmillError, UsageError
 from tokenmill.system import machine
 from tokenmill.tokenizers.audit import AuditMismatchError
@@ -138,7 +139,7 @@ def test_characters_on_which_engines_disagree_go_to_the_reference(scheme: str) -
 @pytest.mark.parametrize("bos", [None, 7])
 @pytest.mark.parametrize("eot", ["none", END])
 def test_store_holds_reference_tokens_with_boundaries(
-    tmp_path: Path, parquet: str, engine: str, bos: int | None, eot: str | int
+    tmp_path: Path, parquet: str, engine: EngineName, bos: int | None, eot: str | int
 ) -> None:
     """Each document of the store is the reference's tokens between the declared begin and end tokens."""
     tokenmill.prepare(
@@ -151,7 +152,7 @@ def test_store_holds_reference_tokens_with_boundaries(
 
 
 @pytest.mark.parametrize("engine", ["gigatoken", "tokenizers"])
-def test_store_holds_the_tokens_of_a_tokenizer_json(tmp_path: Path, parquet: str, engine: str) -> None:
+def test_store_holds_the_tokens_of_a_tokenizer_json(tmp_path: Path, parquet: str, engine: EngineName) -> None:
     """A tokenizer.json gives its own tokens and its own end token, found by its spelling."""
     result = tokenmill.prepare(parquet, tokenizer=SMALL_JSON, out=str(tmp_path / "out"), engine=engine, workers=1)
     assert result.engine == engine

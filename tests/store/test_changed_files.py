@@ -18,9 +18,10 @@ from tests.support import DATA, dying, poison
 from tests.support.arguments import PrepareArguments
 from tests.support.corpora import SMALL_JSON, SMALL_TIKTOKEN, part_bytes, write_parquet
 from tokenmill import errors
-from tokenmill.api.results import PrepareResult
+from tokenmill.api.parameters import FormatName
 from tokenmill.executors.outcomes import Executor
 from tokenmill.pipeline.compare_sources import compare_sources
+from tokenmill.results import PrepareResult
 from tokenmill.storage import folder_at
 from tokenmill.store import layout, tables
 from tokenmill.store.mismatch import MismatchRecord, publish_mismatch
@@ -95,7 +96,9 @@ def test_the_manifest_is_withdrawn_before_a_unit_is_done_again(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("format_", ["nanogpt", "megatron", "parquet", "olmo"])
-def test_quarantine_is_retried_by_an_option_and_exports_hold_every_document(tmp_path: Path, format_: str) -> None:
+def test_quarantine_is_retried_by_an_option_and_exports_hold_every_document(
+    tmp_path: Path, format_: FormatName
+) -> None:
     """--retry-quarantine does the units again; a later export has all of it, and an earlier one is refused."""
     environment = poison.environment(tmp_path / "site")
     documents = texts()
@@ -145,7 +148,7 @@ def test_an_export_refuses_a_part_of_another_store(tmp_path: Path, source: str, 
 
 @pytest.mark.parametrize("shuffle", [None, 1])
 @pytest.mark.parametrize("format_", ["nanogpt", "megatron", "parquet"])
-def test_an_export_finds_a_flipped_bit(tmp_path: Path, source: str, format_: str, shuffle: int | None) -> None:
+def test_an_export_finds_a_flipped_bit(tmp_path: Path, source: str, format_: FormatName, shuffle: int | None) -> None:
     """A bit that flipped in the tokens of a part ends the export with an error; --repair makes the part again."""
     prepare(source, tmp_path / "out")
     sound = part_bytes(tmp_path / "out")
@@ -413,7 +416,7 @@ def test_a_part_that_was_cut_off_without_a_manifest(tmp_path: Path, source: str)
 
 @pytest.mark.parametrize(("format_", "index"), [("megatron", "*.idx"), ("mds", "**/index.json")])
 def test_an_index_of_an_export_that_is_gone_is_written_again(
-    tmp_path: Path, source: str, format_: str, index: str
+    tmp_path: Path, source: str, format_: FormatName, index: str
 ) -> None:
     """The same export again sees that a file beside the shards is gone or cut off."""
     prepare(source, tmp_path / "out")

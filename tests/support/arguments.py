@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypedDict
 
+from tokenmill.api.parameters import BadDocumentAction, EndTokenPosition, EngineName, FormatName, Tail, TokenType
 from tokenmill.executors.outcomes import Pool
 from tokenmill.executors.progress import Reporter
 
@@ -16,14 +17,14 @@ class PrepareArguments(TypedDict, total=False):
     version: str | None
     column: str | None
     separator: str | None
-    engine: str
+    engine: EngineName
     eot: str | int | None
     bos: str | int | None
     workers: int | None
     memory: str | int | None
     unit_bytes: str | int | None
     limit_units: int | None
-    on_bad: str
+    on_bad: BadDocumentAction
     max_bad: str | float
     document_timeout: str | float
     quarantine_text: bool
@@ -31,11 +32,11 @@ class PrepareArguments(TypedDict, total=False):
     moved: str | Sequence[str]
     repair: bool
     retry_quarantine: bool
-    to: str | Sequence[str]
+    to: FormatName | Sequence[FormatName]
     val: str | float | None
     shuffle: int | None
     shard_tokens: str | int | None
-    tail: str | None
+    tail: Tail | None
     reporter: Reporter | None
     on: str
     rank: int | None
@@ -50,9 +51,9 @@ class ExportArguments(TypedDict, total=False):
     val: str | float | None
     shuffle: int | None
     shard_tokens: str | int | None
-    tail: str | None
-    end_token: str | None
-    dtype: str | None
+    tail: Tail | None
+    end_token: EndTokenPosition | None
+    dtype: TokenType | None
     sequence_tokens: str | int | None
     name: str | None
     workers: int | None

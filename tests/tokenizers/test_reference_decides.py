@@ -13,6 +13,7 @@ import pytest
 import tokenmill
 from tests.support import DATA
 from tests.support.corpora import SMALL_JSON, SMALL_TIKTOKEN, write_parquet
+from tokenmill.api.parameters import EngineName
 from tokenmill.errors import CorruptStore, TokenizerError
 from tokenmill.pipeline import plan
 from tokenmill.pipeline.freeze import load_existing
@@ -33,7 +34,7 @@ HARD = " " * 1_000_000 + "x"  # tiktoken's regex engine gives up
 
 
 @pytest.mark.parametrize("engine", ["gigatoken", "tiktoken"])
-def test_engines_quarantine_the_same_document_for_the_same_reason(tmp_path: Path, engine: str) -> None:
+def test_engines_quarantine_the_same_document_for_the_same_reason(tmp_path: Path, engine: EngineName) -> None:
     """A document on which tiktoken fails is in quarantine with tiktoken's error, whichever engine is used."""
     source = write_parquet(tmp_path / "a.parquet", ["one", HARD, "two"])
     result = tokenmill.prepare(

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tokenmill.analysis.read_log import MAX_LISTED, LogFacts, LoggedFailure, read_logs
+from tokenmill.humanize import Readable
 
 if TYPE_CHECKING:
     from tokenmill.storage import Folder
@@ -20,7 +21,7 @@ MIN_SECONDS = 0.001
 Numbers = npt.NDArray[np.float64]
 
 
-class WorkerMemory(msgspec.Struct, frozen=True):
+class WorkerMemory(Readable, msgspec.Struct, frozen=True):
     """The peak memory of a worker, and the number of its units."""
 
     worker: str
@@ -28,14 +29,14 @@ class WorkerMemory(msgspec.Struct, frozen=True):
     units: int
 
 
-class Pause(msgspec.Struct, frozen=True):
+class Pause(Readable, msgspec.Struct, frozen=True):
     """No session ran for `seconds`, after `after_seconds` of working time."""
 
     after_seconds: float
     seconds: float
 
 
-class History(msgspec.Struct, frozen=True):
+class History(Readable, msgspec.Struct, frozen=True):
     """The course of a run. All times but `started` and `ended` are working time, in which at least one session ran.
 
     Bin i of `tokens_per_second` and `bytes_per_second` covers the i-th interval of `bin_seconds`. `peak_bytes` is the

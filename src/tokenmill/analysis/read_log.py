@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from tokenmill.errors import StoreError
+from tokenmill.humanize import Readable
 from tokenmill.store import event_log
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ class _Line(msgspec.Struct):
     message: str = ""
 
 
-class LoggedFailure(msgspec.Struct, frozen=True):
+class LoggedFailure(Readable, msgspec.Struct, frozen=True):
     """A death, a failure or a notice: its time, its unit, and its text."""
 
     time: float

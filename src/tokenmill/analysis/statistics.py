@@ -5,9 +5,10 @@ from __future__ import annotations
 import msgspec
 
 from tokenmill.analysis.history import History
+from tokenmill.humanize import Readable
 
 
-class TokenShare(msgspec.Struct, frozen=True):
+class TokenShare(Readable, msgspec.Struct, frozen=True):
     """What one source or one value contributes to a store. `bytes` is None if tokens do not determine it."""
 
     name: str
@@ -16,7 +17,7 @@ class TokenShare(msgspec.Struct, frozen=True):
     bytes: int | None
 
 
-class Breakdown(msgspec.Struct, frozen=True):
+class Breakdown(Readable, msgspec.Struct, frozen=True):
     """A store by source, or by the values of a column: the `largest`, and the `others` together, of `count` in all.
 
     If `folded`, there were too many values to count each: there are more than `count`, and the counts in `largest` are
@@ -30,7 +31,7 @@ class Breakdown(msgspec.Struct, frozen=True):
     folded: bool = False
 
 
-class LengthBin(msgspec.Struct, frozen=True):
+class LengthBin(Readable, msgspec.Struct, frozen=True):
     """Documents of `first` to `last` tokens."""
 
     first: int
@@ -39,7 +40,7 @@ class LengthBin(msgspec.Struct, frozen=True):
     tokens: int
 
 
-class Lengths(msgspec.Struct, frozen=True):
+class Lengths(Readable, msgspec.Struct, frozen=True):
     """Lengths of documents in tokens, including begin and end tokens. Quantiles are at most 1 % off.
 
     `shorter_than` maps powers of two to the fraction of documents that are shorter, and the fraction of their tokens.
@@ -53,7 +54,7 @@ class Lengths(msgspec.Struct, frozen=True):
     shorter_than: dict[int, tuple[float, float]]
 
 
-class TokenCount(msgspec.Struct, frozen=True):
+class TokenCount(Readable, msgspec.Struct, frozen=True):
     """A token id, its bytes as readable text (`piece`), and how often it occurs in the store."""
 
     id: int
@@ -61,7 +62,7 @@ class TokenCount(msgspec.Struct, frozen=True):
     count: int
 
 
-class VocabularyUse(msgspec.Struct, frozen=True):
+class VocabularyUse(Readable, msgspec.Struct, frozen=True):
     """Which tokens are used. `covering` maps a fraction of all tokens to the number of most frequent ids that reach it.
 
     `first_unused` lists only ids of more than one byte.
@@ -74,7 +75,7 @@ class VocabularyUse(msgspec.Struct, frozen=True):
     first_unused: list[TokenCount]
 
 
-class DuplicateGroup(msgspec.Struct, frozen=True):
+class DuplicateGroup(Readable, msgspec.Struct, frozen=True):
     """Documents with equal tokens, and the location of the first of them."""
 
     copies: int
@@ -83,7 +84,7 @@ class DuplicateGroup(msgspec.Struct, frozen=True):
     row: int
 
 
-class Duplicates(msgspec.Struct, frozen=True):
+class Duplicates(Readable, msgspec.Struct, frozen=True):
     """Duplicate documents. The first document of each group of equal ones is not counted."""
 
     groups: int
@@ -92,7 +93,7 @@ class Duplicates(msgspec.Struct, frozen=True):
     largest: list[DuplicateGroup]
 
 
-class BadRowReason(msgspec.Struct, frozen=True):
+class BadRowReason(Readable, msgspec.Struct, frozen=True):
     """A row in quarantine, and why it is there."""
 
     file: str
@@ -101,7 +102,7 @@ class BadRowReason(msgspec.Struct, frozen=True):
     detail: str
 
 
-class SkippedRows(msgspec.Struct, frozen=True):
+class SkippedRows(Readable, msgspec.Struct, frozen=True):
     """Source rows that did not become documents, by reason, and the first quarantined ones."""
 
     rows: int
@@ -110,7 +111,7 @@ class SkippedRows(msgspec.Struct, frozen=True):
     first: list[BadRowReason]
 
 
-class Provenance(msgspec.Struct, frozen=True):
+class Provenance(Readable, msgspec.Struct, frozen=True):
     """How the store was made, and the checksums that identify it."""
 
     tokenizer: str
@@ -130,7 +131,7 @@ class Provenance(msgspec.Struct, frozen=True):
     checksums: dict[str, str]
 
 
-class Statistics(msgspec.Struct, frozen=True):
+class Statistics(Readable, msgspec.Struct, frozen=True):
     """All statistics of a store. `bytes_per_token_bins[i]` counts the documents with i tenths of a byte per token.
 
     The bins, and the bytes by source and by value, are None unless tokens stand for exactly the bytes of the text.

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
+from tokenmill.api.parameters import StrPath, path_text, path_texts
 from tokenmill.executors import progress
 from tokenmill.pipeline.bench.options import BenchOptions, parse_worker_counts
 from tokenmill.pipeline.bench.result import BenchResult
@@ -15,9 +17,9 @@ if TYPE_CHECKING:
 
 
 def bench(  # noqa: PLR0913 - the options of the command, by their names
-    sources: str | Sequence[str] = (),
+    sources: StrPath | Sequence[StrPath] = (),
     *,
-    tokenizer: str = "gpt2",
+    tokenizer: StrPath = "gpt2",
     version: str | None = None,
     column: str | None = None,
     separator: str | None = None,
@@ -25,17 +27,31 @@ def bench(  # noqa: PLR0913 - the options of the command, by their names
     sample_bytes: str | int | None = None,
     seconds: float = 30.0,
     price_per_core_hour: float | None = None,
-    out: str | None = None,
+    out: StrPath | None = None,
     reporter: progress.Reporter | None = None,
 ) -> BenchResult:
     """Measure each engine with each number of workers on a sample, and forecast the time and cost of all sources.
 
-    Without sources, the text is made up. Parts are written below `out`, or to the directory for temporary files, and
-    removed at the end.
+    Args:
+        sources: Files, directories, globs or addresses, or the name of a dataset; one or several. Default: text that
+            is made up.
+        tokenizer: `"gpt2"`, `"cl100k_base"` or another encoding of OpenAI; a `.tiktoken` file; a `tokenizer.json` or
+            its directory.
+        version: The version of a named dataset. `tokenmill datasets` lists them.
+        column: The column with the text. Default: `text`, or the column of the named dataset.
+        separator: The separator of documents in .txt files. Default: each file is one document.
+        workers: The numbers of workers to measure, such as `[1, 2, 4]` or `"1,2,4"`. Default: 1, 2, 4, ... up to one
+            per core.
+        sample_bytes: The maximum size of the sample, in bytes of text. Default: what can be measured in time.
+        seconds: The time for all measurements together.
+        price_per_core_hour: The price of an hour of one core, to forecast the cost.
+        out: A directory on the disk to measure. Parts are written below it and removed at the end. Default: the
+            directory for temporary files.
+        reporter: Receives progress and notices. Default: a bar in a terminal or notebook, otherwise nothing is shown.
     """
     options = BenchOptions(
-        sources,
-        tokenizer,
+        path_texts(sources),
+        os.fspath(tokenizer),
         version,
         column,
         separator,
@@ -43,6 +59,6 @@ def bench(  # noqa: PLR0913 - the options of the command, by their names
         None if sample_bytes is None else parse_size(sample_bytes),
         seconds,
         price_per_core_hour,
-        out,
+        path_text(out),
     )
     return run_bench(options, reporter if reporter is not None else progress.for_python())

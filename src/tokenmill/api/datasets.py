@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 
 from tokenmill.errors import TokenizerError
+from tokenmill.humanize import Readable
 from tokenmill.pipeline.bench.core_speed import core_bytes_per_second
 from tokenmill.pipeline.sample import store_bytes
 from tokenmill.sources import catalog
@@ -20,7 +21,7 @@ from tokenmill.tokenizers.tokenizer import choose_engine
 TEXT_BYTES_PER_TOKEN = 4.6
 
 
-class VersionInfo(msgspec.Struct, frozen=True):
+class VersionInfo(Readable, msgspec.Struct, frozen=True):
     """A version of a dataset: its size, and the disk and time it would take. None means unknown."""
 
     version: str
@@ -33,7 +34,7 @@ class VersionInfo(msgspec.Struct, frozen=True):
     seconds: float | None
 
 
-class DatasetInfo(msgspec.Struct, frozen=True):
+class DatasetInfo(Readable, msgspec.Struct, frozen=True):
     """A dataset of the catalog, with its versions."""
 
     name: str
@@ -45,7 +46,7 @@ class DatasetInfo(msgspec.Struct, frozen=True):
     versions: list[VersionInfo]
 
 
-class DatasetListing(msgspec.Struct, frozen=True):
+class DatasetListing(Readable, msgspec.Struct, frozen=True):
     """The datasets, and the tokenizer and speed that their figures are based on."""
 
     tokenizer: str

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import time
 from dataclasses import dataclass
 
 import msgspec
 import numpy as np
 
+from tokenmill.api.parameters import EndTokenPosition, FormatName, StrPath, Tail, TokenType, path_text
 from tokenmill.errors import UsageError
 from tokenmill.executors import progress
 from tokenmill.executors.fan_out import FanOut
@@ -49,16 +51,16 @@ MAX_BINS = 1 << 22
 
 
 def export(  # noqa: PLR0913 - the options of the command, by their names
-    directory: str,
+    directory: StrPath,
     *,
-    to: str,
-    out: str | None = None,
+    to: FormatName,
+    out: StrPath | None = None,
     val: str | float | None = None,
     shuffle: int | None = None,
     shard_tokens: str | int | None = None,
-    tail: str | None = None,
-    end_token: str | None = None,
-    dtype: str | None = None,
+    tail: Tail | None = None,
+    eot_position: EndTokenPosition | None = None,
+    dtype: TokenType | None = None,
     sequence_tokens: str | int | None = None,
     name: str | None = None,
     workers: int | None = None,
@@ -67,13 +69,38 @@ def export(  # noqa: PLR0913 - the options of the command, by their names
     reporter: progress.Reporter | None = None,
     executor: Pool | None = None,
     force: bool = False,
+    end_token: EndTokenPosition | None = None,
 ) -> ExportResult:
-    """Write a store's tokens as the files a trainer reads: to `out`, or into the store under the format's name.
+    """Write the tokens of a store as the files that a trainer reads.
 
     Call it again after an interruption: only missing shards are written. A new export raises if the disk is too small
     for it, unless `force` is set.
+
+    Args:
+        directory: The store: a path, or an address such as `s3://bucket/run`.
+        to: The format. `tokenmill formats` lists them.
+        out: The directory of the files. Default: a directory in the store, named as the format.
+        val: Validation split: a fraction of documents (`0.01` or `"1%"`), `"first-shard"`, or `"none"`. Default: by
+            format.
+        shuffle: A seed, such as 1337: documents are written in the random order of this seed. Default: no shuffle.
+        shard_tokens: The number of tokens per shard, such as `"100M"`. Default: by format.
+        tail: What happens to a last shard that is not full: it is kept, dropped, or merged into the shard before it.
+            Default: by format.
+        eot_position: Whether the end token is after each document (`"appended"`) or before it (`"prepended"`).
+            Default: by format.
+        dtype: The type of the tokens. Default: by vocabulary.
+        sequence_tokens: The number of tokens per sequence of mds. Default: 2048.
+        name: The start of file names, in formats that have one.
+        workers: The number of worker processes. Default: one per core.
+        memory: The memory budget of a machine, such as `"8GB"`. Default: 70 % of the available memory.
+        on: Where workers run: `"local"`, `"ray"` (the cluster of this machine), or `"ray://HOST:PORT"`.
+        reporter: Receives progress and notices. Default: a bar in a terminal or notebook, otherwise nothing is shown.
+        executor: Running workers to use instead of new ones.
+        force: Start even if the disk seems too small.
+        end_token: The former name of `eot_position`.
     """
-    options = ExportOptions(val, shuffle, shard_tokens, tail, end_token, dtype, sequence_tokens, name)
+    directory, out = os.fspath(directory), path_text(out)
+    options = ExportOptions(val, shuffle, shard_tokens, tail, eot_position or end_token, dtype, sequence_tokens, name)
     request = make_export_request(to, options, require_run(folder_at(directory)).job.tokenizer)
     with open_executor(on, PRELOAD, executor, reporter) as (pool, report):
         return export_store(directory, out, request, ExportLimits(workers, memory, force), report, pool)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import time
 
 import msgspec
 
+from tokenmill.api.parameters import StrPath
 from tokenmill.executors import progress
 from tokenmill.executors.outcomes import Pool
 from tokenmill.executors.session import check_executor, open_executor
 from tokenmill.exports.job import refuse_export
+from tokenmill.humanize import Readable
 from tokenmill.pipeline.finish import refuse_missing_parts, write_manifest
 from tokenmill.pipeline.freeze import refuse_old_format
 from tokenmill.pipeline.request import BadDocumentPolicy
@@ -22,7 +25,7 @@ from tokenmill.store.run_state import manifest_totals
 PRELOAD = ("tokenmill.pipeline.tokenize",)
 
 
-class FinishResult(msgspec.Struct, frozen=True):
+class FinishResult(Readable, msgspec.Struct, frozen=True):
     """A store that is complete. `written_now` tells whether its manifest was written by this call."""
 
     directory: str
@@ -37,7 +40,7 @@ class FinishResult(msgspec.Struct, frozen=True):
 
 
 def finish(  # noqa: PLR0913 - the options of the command, by their names
-    directory: str,
+    directory: StrPath,
     *,
     max_bad: str | float = 0.001,
     workers: int | None = None,
@@ -45,11 +48,20 @@ def finish(  # noqa: PLR0913 - the options of the command, by their names
     reporter: progress.Reporter | None = None,
     executor: Pool | None = None,
 ) -> FinishResult:
-    """Write the manifest if every unit has its part; raise IncompleteStore if not. A complete store stays as it is."""
+    """Write the manifest if every unit has its part; raise IncompleteStore if not. A complete store stays as it is.
+
+    Args:
+        directory: The store: a path, or an address such as `s3://bucket/run`.
+        max_bad: The maximum fraction of bad documents, such as `0.001` or `"0.1%"`. More are an error.
+        workers: The number of worker processes. Default: one per core.
+        on: Where workers run: `"local"`, `"ray"` (the cluster of this machine), or `"ray://HOST:PORT"`.
+        reporter: Receives progress and notices. Default: a bar in a terminal or notebook, otherwise nothing is shown.
+        executor: Running workers to use instead of new ones.
+    """
     max_bad_fraction = BadDocumentPolicy.parse(max_bad=max_bad).max_bad
     check_executor(on)
     started = time.monotonic()
-    folder = folder_at(directory)
+    folder = folder_at(os.fspath(directory))
     refuse_export(folder)
     run = require_run(folder)
     refuse_suspect(folder, run)

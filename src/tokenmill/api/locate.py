@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import itertools
+import os
 
 import msgspec
 
+from tokenmill.api.parameters import StrPath, path_text
 from tokenmill.errors import UsageError
 from tokenmill.exports.locator import LocatedDocument, Locator, exported_store, find_folder
 from tokenmill.exports.trace import ExportIndex, ShardLocation
+from tokenmill.humanize import Readable
 from tokenmill.store import layout
 from tokenmill.store.reader import Store
 
@@ -16,7 +19,7 @@ MAX_DOCUMENTS = 1000
 CONTEXT_TOKENS = 40
 
 
-class LocateResult(msgspec.Struct, frozen=True):
+class LocateResult(Readable, msgspec.Struct, frozen=True):
     """What was found: the documents of some tokens, or of a row, and for a row also where it went in each export.
 
     `more` tells that there are documents beyond the 1,000 that are named, `unasked` why an export could not be asked.
@@ -31,22 +34,30 @@ class LocateResult(msgspec.Struct, frozen=True):
 
 
 def locate(  # noqa: PLR0913 - the options of the command, by their names
-    where: str,
+    where: StrPath,
     token: int | None = None,
     token2: int | None = None,
     *,
-    source: str | None = None,
+    source: StrPath | None = None,
     row: int | None = None,
-    store: str | None = None,
+    store: StrPath | None = None,
     context: int = CONTEXT_TOKENS,
 ) -> LocateResult:
-    """Say which row of which source tokens come from, and what text they are; or where the tokens of a row are.
+    """Find the source, row and text of a token, or the tokens of a row of a source.
 
-    `where` is a store, or a file of an export: `token` counts from 0 in it, and with `token2` all documents from the
-    one to before the other are told, up to 1,000. `source` and `row` ask the other way: where the document is in the
-    store and in each of its exports, or in one of them, if that is `where`. `store` is the store that an export which
-    is not in it was made from. `context` is how many tokens around are shown.
+    Give either `token`, or `source` and `row`. A row is found in the store and in each of its exports, or in the one
+    export that `where` names.
+
+    Args:
+        where: A store, the directory of an export, or a file of an export.
+        token: The position of a token in the store or the file, from 0.
+        token2: The end of a range: all documents with tokens in [token, token2) are found, 1,000 at most.
+        source: The file of the row.
+        row: The number of the row, from 0. In text and JSON Lines: the byte at which the document starts.
+        store: The store of an export that is in another directory.
+        context: The number of tokens to show before and after the token.
     """
+    where, source, store = os.fspath(where), path_text(source), path_text(store)
     _check(token, token2, source, row, context)
     folder, file = find_folder(where, store)
     export = None if file is None and folder.exists(layout.RUN) else ExportIndex(folder)

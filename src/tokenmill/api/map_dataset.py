@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import nullcontext
 from typing import Any
 
+from tokenmill.api.parameters import EngineName, StrPath, path_text
 from tokenmill.errors import UsageError
 from tokenmill.executors import progress
 from tokenmill.executors.local import LocalExecutor
@@ -16,30 +18,44 @@ from tokenmill.tokenizers.resolve import resolve
 
 def map_dataset(  # noqa: PLR0913 - the options of the command, by their names
     dataset: Any,
-    tokenizer: str,
+    tokenizer: StrPath,
     num_proc: int | None = None,
     *,
     column: str = "text",
-    engine: str = "auto",
+    engine: EngineName = "auto",
     eot: str | int | None = None,
     bos: str | int | None = None,
     memory: str | int | None = None,
-    cache_dir: str | None = None,
+    cache_dir: StrPath | None = None,
     reporter: progress.Reporter | None = None,
     executor: LocalExecutor | None = None,
 ) -> Any:
     """A `Dataset` (or `DatasetDict`) with `ids` and `len` in place of the text, as the usual `map` recipe gives it.
 
-    Call it again after any interruption: only what is missing is done. The tokens stay in `cache_dir`, unless said
-    otherwise a folder of the datasets cache. An `executor` that is at hand saves the start of new workers.
+    Call it again after any interruption: only what is missing is done.
+
+    Args:
+        dataset: A `Dataset` or `DatasetDict` of Hugging Face.
+        tokenizer: `"gpt2"`, `"cl100k_base"` or another encoding of OpenAI; a `.tiktoken` file; a `tokenizer.json` or
+            its directory.
+        num_proc: The number of worker processes. Default: one per core.
+        column: The column with the text.
+        engine: The library that encodes. All engines produce the same tokens.
+        eot: The end token: an id, its spelling, or `"none"`. Default: the end token of the tokenizer.
+        bos: The begin token: an id, its spelling, or `"none"`. Default: none.
+        memory: The memory budget of a machine, such as `"8GB"`. Default: 70 % of the available memory.
+        cache_dir: The directory of the tokens. Default: a directory in the cache of `datasets`.
+        reporter: Receives progress and notices. Default: a bar in a terminal or notebook, otherwise nothing is shown.
+        executor: Running workers to use instead of new ones.
     """
+    name = os.fspath(tokenizer)
     if num_proc is not None and num_proc < 1:
         raise UsageError("num_proc has to be at least 1")
-    options = PrepareOptions((), tokenizer, column, None, engine, eot, bos, max_document_bytes=MAX_ROW_BYTES)
+    options = PrepareOptions((), name, column, None, engine, eot, bos, max_document_bytes=MAX_ROW_BYTES)
     with (
         nullcontext(executor) if executor is not None else LocalExecutor(worker_modules(engine)) as pool,
         reporter if reporter is not None else progress.for_python() as report,
     ):
-        cache = cache_dir or hf_datasets.default_cache()
-        mapper = DatasetMapper(options, resolve(tokenizer), num_proc, memory, cache, pool, report)
+        cache = path_text(cache_dir) or hf_datasets.default_cache()
+        mapper = DatasetMapper(options, resolve(name), num_proc, memory, cache, pool, report)
         return hf_datasets.each_split(dataset, mapper.map)

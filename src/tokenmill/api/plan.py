@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
 
+from tokenmill.api.parameters import EngineName, StrPath, path_texts
 from tokenmill.executors import progress
 from tokenmill.executors.local import LocalExecutor
+from tokenmill.humanize import Readable
 from tokenmill.pipeline import worker_modules
 from tokenmill.pipeline.freeze import plan_step
 from tokenmill.pipeline.request import PrepareOptions, find_sources, make_request
@@ -28,7 +31,7 @@ START_SECONDS = 1.5
 MAX_WORKERS = 4
 
 
-class PlanResult(msgspec.Struct, frozen=True):
+class PlanResult(Readable, msgspec.Struct, frozen=True):
     """What a run would read, write and take. Tokens, disk and time are estimated from a sample, the rest is counted."""
 
     tokenizer: str
@@ -51,13 +54,13 @@ class PlanResult(msgspec.Struct, frozen=True):
 
 
 def plan(  # noqa: PLR0913 - the options of the command, by their names
-    sources: str | Sequence[str],
+    sources: StrPath | Sequence[StrPath],
     *,
-    tokenizer: str,
+    tokenizer: StrPath,
     version: str | None = None,
     column: str | None = None,
     separator: str | None = None,
-    engine: str = "auto",
+    engine: EngineName = "auto",
     eot: str | int | None = None,
     bos: str | int | None = None,
     workers: int | None = None,
@@ -66,9 +69,28 @@ def plan(  # noqa: PLR0913 - the options of the command, by their names
     limit_units: int | None = None,
     reporter: progress.Reporter | None = None,
 ) -> PlanResult:
-    """Estimate what `prepare` would do with the same arguments, without doing it."""
-    named = resolve_sources(sources, version, column, limited=limit_units is not None)
-    given = PrepareOptions(named.sources, tokenizer, named.column, separator, engine, eot, bos, unit_bytes, limit_units)
+    """Estimate what `prepare` would do with the same arguments, without doing it.
+
+    Args:
+        sources: Files, directories, globs or addresses, or the name of a dataset; one or several.
+        tokenizer: `"gpt2"`, `"cl100k_base"` or another encoding of OpenAI; a `.tiktoken` file; a `tokenizer.json` or
+            its directory.
+        version: The version of a named dataset. `tokenmill datasets` lists them.
+        column: The column with the text. Default: `text`, or the column of the named dataset.
+        separator: The separator of documents in .txt files. Default: each file is one document.
+        engine: The library that encodes. All engines produce the same tokens.
+        eot: The end token: an id, its spelling, or `"none"`. Default: the end token of the tokenizer.
+        bos: The begin token: an id, its spelling, or `"none"`. Default: none.
+        workers: The number of worker processes. Default: one per core.
+        memory: The memory budget of a machine, such as `"8GB"`. Default: 70 % of the available memory.
+        unit_bytes: The size of a unit of work, in bytes of text. Default: by corpus size, 1 to 64 MiB.
+        limit_units: Only do the first units of the plan, to try something out.
+        reporter: Receives progress and notices. Default: a bar in a terminal or notebook, otherwise nothing is shown.
+    """
+    named = resolve_sources(path_texts(sources), version, column, limited=limit_units is not None)
+    given = PrepareOptions(
+        named.sources, os.fspath(tokenizer), named.column, separator, engine, eot, bos, unit_bytes, limit_units
+    )
     with (
         # Workers import their modules while this process looks for the sources.
         LocalExecutor((*worker_modules(engine), "tokenmill.pipeline.sample")) as pool,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from typing import TYPE_CHECKING
 
@@ -9,12 +10,13 @@ import msgspec
 import numpy as np
 
 from tokenmill.api.export import ExportLimits, export_store
+from tokenmill.api.parameters import BadDocumentAction, EngineName, FormatName, StrPath, Tail, path_texts
 from tokenmill.errors import UsageError
 from tokenmill.executors import progress
 from tokenmill.executors.session import LOCAL, check_executor, open_executor
 from tokenmill.exports.exporter import ExportResult
 from tokenmill.exports.request import ExportOptions, make_export_request, refuse_unused
-from tokenmill.humanize import count
+from tokenmill.humanize import Readable, count
 from tokenmill.pipeline import plan, ranks, worker_modules
 from tokenmill.pipeline.announce import announce
 from tokenmill.pipeline.complete import CompletionOptions, RunCompletion
@@ -46,7 +48,7 @@ ANY_TOKENIZER = TokenizerSpec("any", "", "", "", vocabulary_size=1, special_toke
 FROZEN = (layout.PARTS, layout.TOKENIZER, layout.SOURCES, layout.PLAN)
 
 
-class PrepareResult(msgspec.Struct, frozen=True):
+class PrepareResult(Readable, msgspec.Struct, frozen=True):
     """The result of a run. Counts are of the whole store; rates, deaths and memory are of this call."""
 
     directory: str
@@ -76,21 +78,21 @@ class PrepareResult(msgspec.Struct, frozen=True):
 
 
 def prepare(  # noqa: PLR0913 - the options of the command, by their names
-    sources: str | Sequence[str],
+    sources: StrPath | Sequence[StrPath],
     *,
-    tokenizer: str,
-    out: str,
+    tokenizer: StrPath,
+    out: StrPath,
     version: str | None = None,
     column: str | None = None,
     separator: str | None = None,
-    engine: str = "auto",
+    engine: EngineName = "auto",
     eot: str | int | None = None,
     bos: str | int | None = None,
     workers: int | None = None,
     memory: str | int | None = None,
     unit_bytes: str | int | None = None,
     limit_units: int | None = None,
-    on_bad: str = "quarantine",
+    on_bad: BadDocumentAction = "quarantine",
     max_bad: str | float = 0.001,
     document_timeout: str | float = DEFAULT_SECONDS,
     quarantine_text: bool = False,
@@ -98,11 +100,11 @@ def prepare(  # noqa: PLR0913 - the options of the command, by their names
     moved: str | Sequence[str] = (),
     repair: bool = False,
     retry_quarantine: bool = False,
-    to: str | Sequence[str] = (),
+    to: FormatName | Sequence[FormatName] = (),
     val: str | float | None = None,
     shuffle: int | None = None,
     shard_tokens: str | int | None = None,
-    tail: str | None = None,
+    tail: Tail | None = None,
     reporter: progress.Reporter | None = None,
     on: str = "local",
     rank: int | None = None,
@@ -110,16 +112,53 @@ def prepare(  # noqa: PLR0913 - the options of the command, by their names
     executor: Pool | None = None,
     force: bool = False,
 ) -> PrepareResult:
-    """Turn text into a token store at `out`, and export it to the formats of `to`, each in a directory of its name.
+    """Tokenize text into a store, and export the store if formats are given.
 
-    Call it again after any interruption: only what is missing is done. With `on="ray"`, or the address of a cluster,
-    the work is done there. Several processes that are rank 0, 1, ... `of` n share the work; each of them returns when
-    the store is complete. A disk that is too small is refused first, unless `force` is set. `repair` checks the content
-    of every part and makes damaged ones again; `retry_quarantine` does the units again that have rows in quarantine;
-    `moved` names sources that have another path now, as `OLD=NEW`.
+    Call it again after any interruption: only what is missing is done. A disk that is too small raises before any
+    work, unless `force` is set.
+
+    Args:
+        sources: Files, directories, globs or addresses, or the name of a dataset; one or several.
+        tokenizer: `"gpt2"`, `"cl100k_base"` or another encoding of OpenAI; a `.tiktoken` file; a `tokenizer.json` or
+            its directory.
+        out: The directory of the store: a path, or an address such as `s3://bucket/run`. It is created, or resumed if
+            it exists.
+        version: The version of a named dataset. `tokenmill datasets` lists them.
+        column: The column with the text. Default: `text`, or the column of the named dataset.
+        separator: The separator of documents in .txt files. Default: each file is one document.
+        engine: The library that encodes. All engines produce the same tokens.
+        eot: The end token: an id, its spelling, or `"none"`. Default: the end token of the tokenizer.
+        bos: The begin token: an id, its spelling, or `"none"`. Default: none.
+        workers: The number of worker processes. Default: one per core.
+        memory: The memory budget of a machine, such as `"8GB"`. Default: 70 % of the available memory.
+        unit_bytes: The size of a unit of work, in bytes of text. Default: by corpus size, 1 to 64 MiB.
+        limit_units: Only do the first units of the plan, to try something out.
+        on_bad: What happens on a bad document: `"quarantine"` records it in `quarantine.jsonl`, `"fail"` ends the run.
+        max_bad: The maximum fraction of bad documents, such as `0.001` or `"0.1%"`. More end the run.
+        document_timeout: The maximum time for one document, in seconds. A document that takes longer is bad.
+        quarantine_text: Also record the text of bad documents.
+        max_document_bytes: The maximum size of a document. A longer document is bad. Default: 32 MiB.
+        moved: Sources or directories that have another path now, as `"OLD=NEW"`; one or several.
+        repair: Check the content of every part, and make damaged parts again.
+        retry_quarantine: Do the units again that have documents in quarantine.
+        to: Formats to export to, each to the directory of its name in the store. `tokenmill.export` has more options.
+        val: Validation split: a fraction of documents (`0.01` or `"1%"`), `"first-shard"`, or `"none"`. Default: by
+            format.
+        shuffle: A seed, such as 1337: documents are written in the random order of this seed. Default: no shuffle.
+        shard_tokens: The number of tokens per shard, such as `"100M"`. Default: by format.
+        tail: What happens to a last shard that is not full: it is kept, dropped, or merged into the shard before it.
+            Default: by format.
+        reporter: Receives progress and notices. Default: a bar in a terminal or notebook, otherwise nothing is shown.
+        on: Where workers run: `"local"`, `"ray"` (the cluster of this machine), or `"ray://HOST:PORT"`.
+        rank: The number of this process, from 0, if several processes share the work. Each returns when the store is
+            complete. Default: from the environment of Slurm or Kubernetes.
+        of: The number of processes that share the work.
+        executor: Running workers to use instead of new ones.
+        force: Start even if the disk seems too small.
     """
+    tokenizer, out = os.fspath(tokenizer), os.fspath(out)
     check_executor(on)
-    formats = [to] if isinstance(to, str) else list(dict.fromkeys(to))
+    formats: list[str] = [to] if isinstance(to, str) else list(dict.fromkeys(to))
     export_options = ExportOptions(val, shuffle, shard_tokens, tail)
     refuse_unused(export_options, formats)
     rank_share = ranks.choose_rank_share(rank, of, look=on == LOCAL)
@@ -127,7 +166,7 @@ def prepare(  # noqa: PLR0913 - the options of the command, by their names
         _refuse_for_rank(rank_share, formats, out, repair=repair, retry_quarantine=retry_quarantine, moved=bool(moved))
     moves = [moved] if isinstance(moved, str) else moved
     policy = BadDocumentPolicy.parse(on_bad, max_bad, document_timeout, quarantine_text=quarantine_text)
-    named = resolve_sources(sources, version, column, limited=limit_units is not None)
+    named = resolve_sources(path_texts(sources), version, column, limited=limit_units is not None)
     options = PrepareOptions(
         named.sources,
         tokenizer,

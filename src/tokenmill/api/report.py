@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -10,14 +11,16 @@ import msgspec
 from tokenmill.analysis.html import render
 from tokenmill.analysis.html.destination import page_destination
 from tokenmill.analysis.statistics import Statistics
+from tokenmill.api.parameters import StrPath, path_text
 from tokenmill.api.stats import stats
+from tokenmill.humanize import Readable
 
 if TYPE_CHECKING:
     from tokenmill.executors import progress
     from tokenmill.executors.outcomes import Pool
 
 
-class ReportResult(msgspec.Struct, frozen=True):
+class ReportResult(Readable, msgspec.Struct, frozen=True):
     """The path of the page, and the statistics in it."""
 
     path: str
@@ -25,21 +28,30 @@ class ReportResult(msgspec.Struct, frozen=True):
 
 
 def report(  # noqa: PLR0913 - the options of the command, by their names
-    directory: str,
+    directory: StrPath,
     *,
-    out: str | None = None,
+    out: StrPath | None = None,
     by: str | Sequence[str] = (),
     workers: int | None = None,
     memory: str | int | None = None,
     reporter: progress.Reporter | None = None,
     executor: Pool | None = None,
 ) -> ReportResult:
-    """Write one HTML page that shows what a complete store holds and how its run went, to `out` or into the store.
+    """Write one HTML page that shows what a complete store holds and how its run went.
 
-    The page needs no network and no script. It replaces an older page, but no file of another kind. `stats` explains
-    `by` and its cost.
+    The page needs no network and no script. It replaces an older page, but no file of another kind.
+
+    Args:
+        directory: The store: a path, or an address such as `s3://bucket/run`.
+        out: The path of the page. Default: `report.html` in the store.
+        by: Columns of the sources. Each is read again, and tokens are counted by its values.
+        workers: The number of worker processes. Default: one per core.
+        memory: The memory budget of a machine, such as `"8GB"`. Default: 70 % of the available memory.
+        reporter: Receives progress and notices. Default: a bar in a terminal or notebook, otherwise nothing is shown.
+        executor: Running workers to use instead of new ones.
     """
-    folder, name = page_destination(directory, out)
+    directory = os.fspath(directory)
+    folder, name = page_destination(directory, path_text(out))
     statistics = stats(directory, by=by, workers=workers, memory=memory, reporter=reporter, executor=executor)
     folder.create()
     with folder.publish(name) as file:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -11,6 +12,7 @@ import numpy as np
 from tokenmill.analysis import PRELOAD
 from tokenmill.analysis.count_store import StoreCounter
 from tokenmill.analysis.statistics import Statistics
+from tokenmill.api.parameters import StrPath
 from tokenmill.errors import UsageError
 from tokenmill.executors.fan_out import FanOut
 from tokenmill.executors.outcomes import Pool
@@ -28,7 +30,7 @@ MAX_IDS = 1 << 23
 
 
 def stats(  # noqa: PLR0913 - the options of the command, by their names
-    directory: str,
+    directory: StrPath,
     *,
     by: str | Sequence[str] = (),
     workers: int | None = None,
@@ -38,10 +40,18 @@ def stats(  # noqa: PLR0913 - the options of the command, by their names
 ) -> Statistics:
     """Count what a complete store holds: tokens, lengths, sources, vocabulary, duplicates, and the course of its run.
 
-    With `by`, this column of the sources is read again, and tokens are counted by its values. The search for duplicates
-    takes up to 36 bytes per document in the directory for temporary files, which are removed at the end.
+    The search for duplicates takes up to 36 bytes per document in the directory for temporary files, which are removed
+    at the end.
+
+    Args:
+        directory: The store: a path, or an address such as `s3://bucket/run`.
+        by: Columns of the sources. Each is read again, and tokens are counted by its values.
+        workers: The number of worker processes. Default: one per core.
+        memory: The memory budget of a machine, such as `"8GB"`. Default: 70 % of the available memory.
+        reporter: Receives progress and notices. Default: a bar in a terminal or notebook, otherwise nothing is shown.
+        executor: Running workers to use instead of new ones.
     """
-    folder = folder_at(directory)
+    folder = folder_at(os.fspath(directory))
     run = require_run(folder)
     if run.job.tokenizer.vocabulary_size > MAX_IDS:
         raise UsageError(f"a vocabulary of {run.job.tokenizer.vocabulary_size:,} ids is too large to be counted")

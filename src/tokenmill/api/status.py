@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
+
 import msgspec
 
+from tokenmill.api.parameters import StrPath
 from tokenmill.exports.state import export_states
+from tokenmill.humanize import Readable
 from tokenmill.storage import folder_at
 from tokenmill.store import tables
 from tokenmill.store.heartbeats import EndRecord
@@ -16,7 +20,7 @@ LOCAL_SECONDS = 1.0
 REMOTE_SECONDS = 5.0
 
 
-class StatusResult(msgspec.Struct, frozen=True):
+class StatusResult(Readable, msgspec.Struct, frozen=True):
     """A run's state. `process` is the one that writes to the store now, if any, or its machine.
 
     Drivers are the processes that give out work; rates, retries, deaths and failures are of those that are at work now,
@@ -52,9 +56,13 @@ class StatusResult(msgspec.Struct, frozen=True):
     end: EndRecord | None = None
 
 
-def status(directory: str) -> StatusResult:
-    """Look at a run without disturbing it."""
-    return StatusWatch(directory).read()
+def status(directory: StrPath) -> StatusResult:
+    """The state of a run, read from its directory. The run is not disturbed.
+
+    Args:
+        directory: The store: a path, or an address such as `s3://bucket/run`.
+    """
+    return StatusWatch(os.fspath(directory)).read()
 
 
 class StatusWatch:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import time
 
 import msgspec
 
+from tokenmill.api.parameters import StrPath
 from tokenmill.errors import IncompleteStore, UsageError
 from tokenmill.executors import progress
 from tokenmill.executors.outcomes import Pool
@@ -15,6 +17,7 @@ from tokenmill.exports.job import MANIFEST, FrozenExport, read_frozen
 from tokenmill.exports.records import read_manifest
 from tokenmill.exports.verify import byte_ranges
 from tokenmill.exports.verify_export import check_export, check_exports, compare_store
+from tokenmill.humanize import Readable
 from tokenmill.pipeline import worker_modules
 from tokenmill.pipeline.freeze import load_existing
 from tokenmill.pipeline.request import BadDocumentPolicy
@@ -29,7 +32,7 @@ from tokenmill.store.run_state import manifest_totals
 from tokenmill.tokenizers.tokenizer import REFERENCES
 
 
-class VerifyResult(msgspec.Struct, frozen=True):
+class VerifyResult(Readable, msgspec.Struct, frozen=True):
     """What was checked; that there is one at all means that it was right. `notices` name what was not checked."""
 
     directory: str
@@ -43,7 +46,7 @@ class VerifyResult(msgspec.Struct, frozen=True):
 
 
 def verify(  # noqa: PLR0913 - the options of the command, by their names
-    directory: str,
+    directory: StrPath,
     *,
     sample: float = 0.0,
     all: bool = False,  # noqa: A002 - the name of the option
@@ -54,16 +57,24 @@ def verify(  # noqa: PLR0913 - the options of the command, by their names
 ) -> VerifyResult:
     """Read every part and compare it with its checksum and the manifest; raise CorruptStore if anything is wrong.
 
-    The files of complete exports in the store's directory are compared with theirs, and the exports with the store; so
-    is an export that has a directory of its own, if that is what is given and its store can be found. With `sample`,
-    that share of the documents is read again from the sources, encoded by the reference engine and compared; with
-    `all`, every document.
+    The files of complete exports in the store are compared with their checksums, and the exports with the store.
+
+    Args:
+        directory: A store, or the directory of an export: a path, or an address such as `s3://bucket/run`. An export
+            is also compared with its store, if that can be found.
+        sample: The fraction of the documents to read again from the sources, encode with the reference engine, and
+            compare.
+        all: Compare every document.
+        workers: The number of worker processes. Default: one per core.
+        on: Where workers run: `"local"`, `"ray"` (the cluster of this machine), or `"ray://HOST:PORT"`.
+        reporter: Receives progress and notices. Default: a bar in a terminal or notebook, otherwise nothing is shown.
+        executor: Running workers to use instead of new ones.
     """
     if not 0 <= sample <= 1:
         raise UsageError("--sample is a share of the documents, between 0 and 1")
     check_executor(on)
     started = time.monotonic()
-    folder = folder_at(directory)
+    folder = folder_at(os.fspath(directory))
     if read_run(folder) is None and (export := read_frozen(folder)) is not None:
         with open_executor(on, PRELOAD, executor, reporter) as (pool, report):
             files, notices = _verify_export(folder, export, workers, pool, report)

@@ -216,7 +216,11 @@ class ProgressBar(Silent):
 
 def for_python() -> Reporter:
     """The reporter of a Python call: a bar in a terminal or notebook, else nothing."""
-    return ProgressBar() if sys.stderr.isatty() or "ipykernel" in sys.modules else Silent()
+    from tokenmill.executors import notebook  # noqa: PLC0415 - it imports this module
+
+    if notebook.is_notebook():
+        return notebook.NotebookProgress()
+    return ProgressBar() if sys.stderr.isatty() else Silent()
 
 
 def for_command(quiet: bool) -> Reporter:

@@ -22,13 +22,14 @@ from tokenmill.exports.shards import Counts, ShardTask
 from tokenmill.exports.sort_documents import Ordering, chunks
 from tokenmill.exports.verify import ByteRange, IsAsWritten, unlisted
 from tokenmill.exports.write_shard import ExportContext, ReadRecords, WriteShard, shard_of, split_folder
+from tokenmill.humanize import Readable
 from tokenmill.storage import Folder, prefetch_map
 
 # Files whose existence is checked at the same time on remote storage.
 PREFETCH_CHECKS = 16
 
 
-class ExportedSplit(msgspec.Struct, frozen=True):
+class ExportedSplit(Readable, msgspec.Struct, frozen=True):
     """What a split holds, and how many tokens are in no shard because of `--tail drop`."""
 
     shards: int
@@ -37,7 +38,7 @@ class ExportedSplit(msgspec.Struct, frozen=True):
     tokens_left_out: int
 
 
-class ExportResult(msgspec.Struct, frozen=True):
+class ExportResult(Readable, msgspec.Struct, frozen=True):
     """The result of an export. Rates and deaths are of this call. `use` says how the trainer reads the files."""
 
     directory: str

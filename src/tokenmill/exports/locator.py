@@ -14,6 +14,7 @@ from tokenmill.exports.formats import FORMATS
 from tokenmill.exports.job import EXPORT, MANIFEST, STATE, exports_in, is_begun
 from tokenmill.exports.order import SplitAndShuffle
 from tokenmill.exports.trace import ExportIndex, ShardLocation, in_store, no_tokens
+from tokenmill.humanize import Readable
 from tokenmill.pipeline.messages import MEASURES
 from tokenmill.storage import Folder, absolute, folder_at, resolved
 from tokenmill.store import layout
@@ -34,7 +35,7 @@ BY_BYTE = (
 MAX_PARENTS = 3
 
 
-class TextContext(msgspec.Struct, frozen=True):
+class TextContext(Readable, msgspec.Struct, frozen=True):
     """The text of some tokens, and the text before and after them in the document.
 
     If `shortened`, `text` has only the first and the last tokens, with three dots between them.
@@ -46,7 +47,7 @@ class TextContext(msgspec.Struct, frozen=True):
     shortened: bool = False
 
 
-class LocatedDocument(msgspec.Struct, frozen=True):
+class LocatedDocument(Readable, msgspec.Struct, frozen=True):
     """Tokens of one document. `token` is the position of the first in the searched store or file, `tokens` the count.
 
     `tokens` includes an end token that an export put before the document. `store_token` is the position of the first

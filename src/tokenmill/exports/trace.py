@@ -22,6 +22,7 @@ from tokenmill.exports.file_checks import damaged
 from tokenmill.exports.job import EXPORT, MANIFEST, ExportJob, read_frozen
 from tokenmill.exports.order import SplitAndShuffle
 from tokenmill.exports.shards import TRAIN, VAL, Counts
+from tokenmill.humanize import Readable
 from tokenmill.storage import Folder
 from tokenmill.storage.checksum import xxh3_of
 
@@ -43,7 +44,7 @@ class TokenOrigin:
     stop: int
 
 
-class ShardLocation(msgspec.Struct, frozen=True):
+class ShardLocation(Readable, msgspec.Struct, frozen=True):
     """Tokens [token, token + tokens) of an exported file. They are the tokens of a document from its `start` on."""
 
     file: str

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from tokenmill.humanize import count
+from tokenmill.humanize import Readable, count
 
 # The most frequent extensions are counted one by one, the others together.
 MAX_EXTENSIONS = 20
@@ -22,7 +22,7 @@ NO_EXTENSION = "none"
 OTHER_EXTENSIONS = "others"
 
 
-class Ignored(msgspec.Struct, frozen=True):
+class Ignored(Readable, msgspec.Struct, frozen=True):
     """What was found but is not read.
 
     `files` counts files with unknown extensions, and `endings` counts them by extension. `special` lists pipes,

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 
 from tokenmill.errors import TokenmillError
+from tokenmill.humanize import Readable
 from tokenmill.storage import prefetch_map
 from tokenmill.storage.untrusted.malformed import MalformedDataError, decode
 from tokenmill.store import layout
@@ -42,7 +43,7 @@ Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
 Number = Annotated[float, msgspec.Meta(ge=0, le=1e15)]
 
 
-class EndRecord(msgspec.Struct, frozen=True):
+class EndRecord(Readable, msgspec.Struct, frozen=True):
     """How a driver ended: complete, failed, interrupted or killed; the error, and the exit code if known."""
 
     outcome: str

@@ -17,6 +17,7 @@ import pyarrow as pa
 import xxhash
 
 from tokenmill.errors import CorruptStore, StoreError
+from tokenmill.humanize import Readable
 from tokenmill.storage import AlreadyPublishedError
 from tokenmill.storage.untrusted.malformed import MalformedDataError, decode
 from tokenmill.storage.untrusted.tables import read_batch, read_schema
@@ -46,7 +47,7 @@ MAX_INT64 = (1 << 63) - 1
 TokenArray = npt.NDArray[np.unsignedinteger[Any]]
 
 
-class SkippedRow(msgspec.Struct, frozen=True, array_like=True):
+class SkippedRow(Readable, msgspec.Struct, frozen=True, array_like=True):
     """Rows in [first, last] of a source that are not documents of the store, and the reason."""
 
     source: int
@@ -86,8 +87,8 @@ class PartSummary(msgspec.Struct, frozen=True):
         return sum(skipped.rows for skipped in self.skipped if skipped.reason != NULL) if self.skipped else 0
 
 
-@dataclass(frozen=True, slots=True)
-class PartContent:
+@dataclass(frozen=True, slots=True, repr=False)
+class PartContent(Readable):
     """The columns of a part: document i is tokens[offsets[i]:offsets[i + 1]], from row[i] of source[i]."""
 
     tokens: TokenArray

@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+import operator
+import os
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any, SupportsIndex, overload
 
 import numpy as np
 import pyarrow as pa
 
+from tokenmill.humanize import Readable, html_table
 from tokenmill.storage import folder_at
 from tokenmill.store import layout, tables
 from tokenmill.store.job import Job
-from tokenmill.store.part import PartContent, SkippedRow, TokenArray, check_fits, open_part, part_name, read_summary
+from tokenmill.store.part import PartContent, SkippedRow, TokenArray, part_name, read_summary
+from tokenmill.store.part_index import PartIndex
 from tokenmill.store.run import read_vocabulary, require_run
-
-OPEN_PARTS = 64
-"""The maximum number of parts that are open at a time."""
+from tokenmill.tokenizers.token_bytes import token_bytes_lookup
 
 
-@dataclass(frozen=True, slots=True)
-class Document:
+@dataclass(frozen=True, slots=True, repr=False)
+class Document(Readable):
     """One document of a store: its tokens, the source and row they come from, and the kind of that source.
 
     In a source of text or JSON Lines the row is the byte at which the document starts.
@@ -32,16 +35,61 @@ class Document:
     kind: str = "parquet"
 
 
-class Store:
-    """A complete token store. `store[i]` is document i; `store.tokens(a, b)` is a range of the token stream."""
+class StoreSlice:
+    """Some documents of a store, as `store[start:stop:step]` returns them. A document is read when it is asked for.
 
-    def __init__(self, directory: str) -> None:
-        self._folder = folder_at(directory)
+    `len`, iteration, positions and further slices work as for a list; `list(store[2:5])` is a list. A slice can be
+    pickled: it holds the address of the store and the range of positions.
+    """
+
+    __slots__ = ("positions", "store")
+
+    def __init__(self, store: Store, positions: range) -> None:
+        self.store = store
+        self.positions = positions
+
+    def __len__(self) -> int:
+        return len(self.positions)
+
+    @overload
+    def __getitem__(self, position: SupportsIndex) -> TokenArray: ...
+
+    @overload
+    def __getitem__(self, position: slice) -> StoreSlice: ...
+
+    def __getitem__(self, position: SupportsIndex | slice) -> TokenArray | StoreSlice:
+        if isinstance(position, slice):
+            return StoreSlice(self.store, self.positions[position])
+        index, count = operator.index(position), len(self)
+        if not -count <= index < count:
+            held = f"{count:,} documents" if count else "no documents"
+            raise IndexError(f"document {index:,} is out of range: the slice has {held}")
+        return self.store[self.positions[index]]
+
+    def __iter__(self) -> Iterator[TokenArray]:
+        return map(self.store.__getitem__, self.positions)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.store, self.positions)
+
+    def __repr__(self) -> str:
+        start, stop, step = self.positions.start, self.positions.stop, self.positions.step
+        return f"<StoreSlice {self.store.directory}: {len(self):,} documents, range({start}, {stop}, {step})>"
+
+
+class Store:
+    """A complete token store. `store[i]` is document i; `store.tokens(a, b)` is a range of the token stream.
+
+    Negative positions count from the end. `store[a:b:step]` is a light view of these documents, a `StoreSlice`, since
+    a list of all documents of a large store would not fit into memory. A store can be pickled by its address: another
+    process opens the store that is at that address, with that process's own credentials.
+    """
+
+    def __init__(self, directory: str | os.PathLike[str]) -> None:
+        self._folder = folder_at(os.fspath(directory))
         self.run = require_run(self._folder)
         self.manifest = tables.require_manifest(self._folder, self.run)
-        self._document_ends = np.cumsum(self.manifest["documents"].to_numpy())
-        self._token_ends = np.cumsum(self.manifest["tokens"].to_numpy())
-        self._part = functools.lru_cache(maxsize=OPEN_PARTS)(self._open_part)
+        self._index = PartIndex(self._folder, self.run, self.manifest)
 
     @property
     def directory(self) -> str:
@@ -61,44 +109,75 @@ class Store:
     @property
     def token_count(self) -> int:
         """The number of tokens in the store, including begin and end tokens."""
-        return int(self._token_ends[-1]) if len(self._token_ends) else 0
+        return self._index.tokens
 
     def __len__(self) -> int:
-        return int(self._document_ends[-1]) if len(self._document_ends) else 0
+        return self._index.documents
 
-    def __getitem__(self, position: int) -> TokenArray:
-        part, index = self._find(position)
-        return self._part(part).document(index)
+    @overload
+    def __getitem__(self, position: SupportsIndex) -> TokenArray: ...
+
+    @overload
+    def __getitem__(self, position: slice) -> StoreSlice: ...
+
+    def __getitem__(self, position: SupportsIndex | slice) -> TokenArray | StoreSlice:
+        if isinstance(position, slice):
+            return StoreSlice(self, range(len(self))[position])
+        part, index = self._index.find_document(operator.index(position))
+        return self._index.open(part).document(index)
 
     def __iter__(self) -> Iterator[TokenArray]:
         for content in self.parts():
             for index in range(len(content.row)):
                 yield content.document(index)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.directory,)
+
     def __repr__(self) -> str:
         return f"<Store {self.directory}: {len(self):,} documents, {self.token_count:,} tokens ({self.dtype})>"
 
+    def _repr_html_(self) -> str:
+        facts = {
+            "directory": self.directory,
+            "len": len(self),
+            "token_count": self.token_count,
+            "dtype": self.dtype,
+            "job.tokenizer.name": self.job.tokenizer.name,
+            "job.begin": self.job.begin,
+            "job.end": self.job.end,
+        }
+        return html_table("Store", facts)
+
     def document(self, position: int) -> Document:
         """Document number `position`, with its source and row."""
-        part, index = self._find(position)
-        content = self._part(part)
+        part, index = self._index.find_document(operator.index(position))
+        content = self._index.open(part)
         path, kind = (self.sources[name][int(content.source[index])].as_py() for name in ("path", "kind"))
         return Document(content.document(index), path, int(content.row[index]), kind)
 
+    def decode(self, position: int) -> str:
+        """The text of document number `position`: its tokens decoded, without its begin and end token.
+
+        The text is that of the source if the vocabulary is byte-level and the tokenizer does not normalize text.
+        """
+        tokens = self[position]
+        first = int(self.job.begin is not None)
+        last = len(tokens) - (self.job.end is not None)
+        return b"".join(map(self._token_bytes, tokens[first:last].tolist())).decode(errors="replace")
+
     def at(self, token: int) -> tuple[int, int]:
         """The document that holds a token of the whole stream, and the index of the token in that document."""
-        if not 0 <= token < self.token_count:
-            raise IndexError(f"token {token} of a store of {self.token_count}")
-        part = int(np.searchsorted(self._token_ends, token, side="right"))
-        offsets = self._part(part).offsets
-        token -= self._tokens_before(part)
+        part = self._index.find_token(token)
+        offsets = self._index.open(part).offsets
+        token -= self._index.tokens_before(part)
         index = int(np.searchsorted(offsets, token, side="right")) - 1
-        return self._documents_before(part) + index, token - int(offsets[index])
+        return self._index.documents_before(part) + index, token - int(offsets[index])
 
     def start_of(self, position: int) -> int:
         """The position in the token stream of the first token of document number `position`."""
-        part, index = self._find(position)
-        return self._tokens_before(part) + int(self._part(part).offsets[index])
+        part, index = self._index.find_document(operator.index(position))
+        return self._index.tokens_before(part) + int(self._index.open(part).offsets[index])
 
     def find(self, source: int, row: int) -> int | None:
         """The number of the document from this row of this source (by number); None if the store has no such document.
@@ -108,10 +187,10 @@ class Store:
         part = self._part_of(source, row) if 0 <= row < 1 << 64 else None
         if part is None:
             return None
-        content = self._part(part)
+        content = self._index.open(part)
         low, high = np.searchsorted(content.source, [source, source + 1]).tolist()
         index = low + int(np.searchsorted(content.row[low:high], np.uint64(row)))
-        return self._documents_before(part) + index if index < high and int(content.row[index]) == row else None
+        return self._index.documents_before(part) + index if index < high and int(content.row[index]) == row else None
 
     def why_not(self, source: int, row: int) -> str:
         """The reason why a row of a source is not in the store, as recorded in its part."""
@@ -127,15 +206,14 @@ class Store:
         start, stop, _ = slice(start, stop).indices(self.token_count)
         if start >= stop:
             return np.empty(0, self.dtype)
-        first = int(np.searchsorted(self._token_ends, start, side="right"))
-        last = int(np.searchsorted(self._token_ends, stop - 1, side="right"))
-        arrays = [self._tokens_of(part, start, stop) for part in range(first, last + 1)]
+        first, last = self._index.find_token(start), self._index.find_token(stop - 1)
+        arrays = [self._index.tokens_between(part, start, stop) for part in range(first, last + 1)]
         return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
 
     def parts(self) -> Iterator[PartContent]:
         """Yield the parts in order. Their columns are views of the memory map."""
         for part in range(len(self.manifest)):
-            yield self._part(part)
+            yield self._index.open(part)
 
     @functools.cached_property
     def sources(self) -> pa.Table:
@@ -156,20 +234,9 @@ class Store:
         """The vocabulary that the store was made with."""
         return read_vocabulary(self._folder, self.job.tokenizer)
 
-    def _open_part(self, part: int) -> PartContent:
-        summary, content = open_part(self._folder, part)
-        check_fits(self._folder, part, content, self.job.tokenizer.dtype, self.run.sources)
-        if not tables.is_listed(self.manifest, summary):
-            raise layout.damaged(self._folder, part_name(part), "it is not the part that the manifest describes")
-        return content
-
-    def _find(self, position: int) -> tuple[int, int]:
-        count = len(self)
-        if not -count <= position < count:
-            raise IndexError(f"document {position} of a store of {count}")
-        position %= count
-        part = int(np.searchsorted(self._document_ends, position, side="right"))
-        return part, position - self._documents_before(part)
+    @functools.cached_property
+    def _token_bytes(self) -> Callable[[int], bytes]:
+        return token_bytes_lookup(self.job.tokenizer, self.vocabulary())
 
     def _part_of(self, source: int, row: int) -> int | None:
         """The part that holds a row of a source: the only part of the source, or the part that the plan assigns."""
@@ -189,13 +256,3 @@ class Store:
         name = layout.table_name(self._folder, layout.PLAN, self.run.plan_sha256)
         columns = ["source", "sources", "stop", "rows"]
         return tables.read_table(self._folder, name, self.run.plan_sha256, tables.PLAN_SCHEMA, columns)
-
-    def _documents_before(self, part: int) -> int:
-        return int(self._document_ends[part - 1]) if part else 0
-
-    def _tokens_before(self, part: int) -> int:
-        return int(self._token_ends[part - 1]) if part else 0
-
-    def _tokens_of(self, part: int, start: int, stop: int) -> TokenArray:
-        before = self._tokens_before(part)
-        return self._part(part).tokens[max(start - before, 0) : stop - before]

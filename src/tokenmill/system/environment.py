@@ -86,18 +86,23 @@ def using(
     *,
     endpoint: str | None = None,
     region: str | None = None,
-    cache: str | None = None,
+    cache: str | os.PathLike[str] | None = None,
     allow_http: bool | None = None,
 ) -> Iterator[None]:
-    """Use an S3-compatible store at `endpoint`, in a `region`, and keep whole files of the Hub in `cache`, in a block.
+    """Settings of storage for a `with` block: an S3-compatible store, its region, and a cache for files of the Hub.
 
-    An `endpoint` that begins with http:// and is not on this machine gets no credentials unless `allow_http`.
+    Args:
+        endpoint: The URL of an S3-compatible store. Default: `AWS_ENDPOINT_URL`, or Amazon.
+        region: The region of the bucket. Default: `AWS_REGION`, or the region of the profile.
+        cache: A directory that keeps whole files of the Hub. Default: only the bytes that are needed are fetched.
+        allow_http: Send credentials to an http:// endpoint on another machine. Default: this raises.
 
     with tokenmill.using(endpoint="http://localhost:9000"):
         tokenmill.prepare("s3://bucket/data", ...)
     """
     before = dict(os.environ)
-    apply(endpoint=endpoint, region=region, cache=cache, allow_http=allow_http)
+    directory = None if cache is None else os.fspath(cache)
+    apply(endpoint=endpoint, region=region, cache=directory, allow_http=allow_http)
     try:
         yield
     finally:

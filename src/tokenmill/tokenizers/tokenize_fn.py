@@ -13,7 +13,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -96,25 +96,30 @@ class TokenizeFn:
 
 
 def tokenize_fn(
-    tokenizer: str,
+    tokenizer: str | os.PathLike[str],
     *,
     column: str = "text",
-    engine: str = "auto",
+    engine: Literal["auto", "gigatoken", "tiktoken", "tokenizers"] = "auto",
     eot: str | int | None = None,
     bos: str | int | None = None,
 ) -> TokenizeFn:
     """A function for `datasets.map`, batched or not, with any `num_proc` and any start method.
 
-    `tokenizer`, `column`, `engine`, `eot` and `bos` have the same meaning as in `tokenmill prepare`.
+    Args:
+        tokenizer: `"gpt2"`, `"cl100k_base"` or another encoding of OpenAI; a `.tiktoken` file; a `tokenizer.json` or
+            its directory.
+        column: The column with the text.
+        engine: The library that encodes. All engines produce the same tokens.
+        eot: The end token: an id, its spelling, or `"none"`. Default: the end token of the tokenizer.
+        bos: The begin token: an id, its spelling, or `"none"`. Default: none.
     """
-    vocabulary = resolve(tokenizer)
+    name = os.fspath(tokenizer)
+    vocabulary = resolve(name)
     choose_engine(vocabulary, engine)  # raises here what would otherwise fail in a worker
     vocabulary_cache.save(vocabulary)
     spec = vocabulary.spec
     begin, end = boundary_token(spec, "--bos", bos, None), end_token(spec, eot)
-    return TokenizeFn(
-        absolute_name(tokenizer), vocabulary_cache.vocabulary_digest(vocabulary), column, engine, begin, end
-    )
+    return TokenizeFn(absolute_name(name), vocabulary_cache.vocabulary_digest(vocabulary), column, engine, begin, end)
 
 
 def token_columns(encoded: Encoded, is_null: npt.NDArray[np.bool_] | None = None) -> dict[str, pa.Array]:

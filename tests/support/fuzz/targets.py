@@ -12,12 +12,14 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import get_args
 
 import msgspec
 import numpy as np
 
 import tokenmill
 from tokenmill.api import status
+from tokenmill.api.parameters import FormatName
 from tokenmill.errors import TokenmillError
 from tokenmill.executors.local import LocalExecutor
 from tokenmill.exports import PRELOAD, job, records, shards, sorted_runs, verify
@@ -66,7 +68,7 @@ def make_base(base: Path, vocabulary: Path) -> None:
         unit_bytes=150,
     )
     with LocalExecutor(PRELOAD) as executor:
-        for name in FORMATS:
+        for name in get_args(FormatName):
             length = SEQUENCE_TOKENS if name == "mds" else None
             tokenmill.export(
                 str(base / "store"), to=name, val="none", sequence_tokens=length, workers=1, executor=executor

@@ -20,6 +20,7 @@ from tokenmill.storage import Folder
 Tokens = npt.NDArray[np.integer[Any]]
 Split = Literal["train", "val"]
 EndTokenPosition = Literal["appended", "prepended"]
+FormatName = Literal["nanogpt", "build-nanogpt", "llmc", "megatron", "datatrove", "olmo", "litdata", "mds", "parquet"]
 Tail = Literal["keep", "drop", "merge"]
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from tokenmill.humanize import Readable
 from tokenmill.pipeline.bench.timing import Steps
 from tokenmill.pipeline.sample import store_bytes
 
@@ -25,7 +26,7 @@ WAITING = {"read": "the disk or the network", "write": "the disk"}
 MIN_GAIN_PER_WORKER = 0.7
 
 
-class Cell(msgspec.Struct, frozen=True):
+class Cell(Readable, msgspec.Struct, frozen=True):
     """The rate of an engine with a number of workers, in its fastest and its slowest round."""
 
     engine: str
@@ -46,7 +47,7 @@ class Cell(msgspec.Struct, frozen=True):
         return 1 - self.slowest_bytes_per_second / self.bytes_per_second
 
 
-class Corpus(msgspec.Struct, frozen=True):
+class Corpus(Readable, msgspec.Struct, frozen=True):
     """All of the sources, counted or estimated from the sample. Without sources, an amount of made-up text."""
 
     sources: int
@@ -60,7 +61,7 @@ class Corpus(msgspec.Struct, frozen=True):
     export_bytes: int
 
 
-class Forecast(msgspec.Struct, frozen=True):
+class Forecast(Readable, msgspec.Struct, frozen=True):
     """The time and cost of the whole corpus with one engine and number of workers.
 
     A core-hour is an hour of one worker, at most one per core. `machines_for_a_day` is the number of machines like this

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from tokenmill.humanize import count, size
+from tokenmill.humanize import Readable, count, size
 from tokenmill.pipeline.bench.forecast import (
     Cell,
     Corpus,
@@ -41,7 +41,7 @@ MIN_BUSY_FRACTION = 0.9
 MAX_TIMES = 1.5
 
 
-class BenchResult(msgspec.Struct, frozen=True):
+class BenchResult(Readable, msgspec.Struct, frozen=True):
     """What was measured, and the forecast for the corpus.
 
     `start_seconds` is the time before the first unit starts, once a run. No cell includes it. `default` is the forecast

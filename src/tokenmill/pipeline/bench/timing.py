@@ -17,6 +17,7 @@ from typing import Any, BinaryIO, cast
 import msgspec
 import pyarrow as pa
 
+from tokenmill.humanize import Readable
 from tokenmill.pipeline.commit import Commit
 from tokenmill.pipeline.part_builder import PartBuilder
 from tokenmill.pipeline.plan import UnitTask
@@ -32,7 +33,7 @@ from tokenmill.tokenizers.tokenizer import Tokenizer
 FAST_ENGINE = "gigatoken"
 
 
-class Steps(msgspec.Struct, frozen=True):
+class Steps(Readable, msgspec.Struct, frozen=True):
     """Seconds per step.
 
     `read` fetches, decompresses and checks text. `encode` is the engine. `check` adds begin and end tokens, joins

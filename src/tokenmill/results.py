@@ -1,4 +1,9 @@
-"""The records that the public functions return, and the records in their fields."""
+"""The records that the public functions return, and the records in their fields.
+
+>>> from tokenmill.results import PrepareResult
+>>> def summary(result: PrepareResult) -> str:
+...     return f"{result.documents:,} documents, {result.tokens:,} tokens"
+"""
 
 from tokenmill.analysis.history import History, Pause, WorkerMemory
 from tokenmill.analysis.read_log import LoggedFailure
@@ -33,7 +38,7 @@ from tokenmill.pipeline.bench.timing import Steps
 from tokenmill.sources import Ignored
 from tokenmill.store.heartbeats import EndRecord
 from tokenmill.store.part import PartContent, SkippedRow
-from tokenmill.store.reader import Document
+from tokenmill.store.reader import Document, StoreSlice
 
 __all__ = [
     "BadRowReason",
@@ -70,6 +75,7 @@ __all__ = [
     "Statistics",
     "StatusResult",
     "Steps",
+    "StoreSlice",
     "TextContext",
     "TokenCount",
     "TokenShare",

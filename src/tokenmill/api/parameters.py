@@ -1,0 +1,39 @@
+"""The types of the parameters that public functions share."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Literal
+
+from tokenmill.exports.formats.protocol import EndTokenPosition, FormatName, Tail
+
+# A path or an address. Write an address such as s3://bucket/run as a str: a Path would drop a slash.
+StrPath = str | os.PathLike[str]
+
+EngineName = Literal["auto", "gigatoken", "tiktoken", "tokenizers"]
+BadDocumentAction = Literal["quarantine", "fail"]
+TokenType = Literal["uint16", "int32", "uint32"]
+
+
+def path_texts(paths: StrPath | Sequence[StrPath]) -> list[str]:
+    """One path or several as a list of strings."""
+    return [os.fspath(path) for path in ([paths] if isinstance(paths, str | os.PathLike) else paths)]
+
+
+def path_text(path: StrPath | None) -> str | None:
+    """A path as a string. None stays None."""
+    return None if path is None else os.fspath(path)
+
+
+__all__ = [
+    "BadDocumentAction",
+    "EndTokenPosition",
+    "EngineName",
+    "FormatName",
+    "StrPath",
+    "Tail",
+    "TokenType",
+    "path_text",
+    "path_texts",
+]
