@@ -29,7 +29,7 @@ def main() -> None:
     check.documents = int(np.searchsorted(check.expected.ends, len(tokens), side="right"))
     shards = sum(len(check.files(".mds", folder)) for folder in folders)
     rest = (
-        f"the last has {len(samples[-1]):,}" if check.keeps_tail else f"the last {len(stream) - len(tokens):,} are none"
+        f"the last has {len(samples[-1]):,}" if check.keeps_tail else f"the last {len(stream) - len(tokens):,} tokens are dropped"
     )
     check.report(
         "mosaicml-streaming",
