@@ -4,16 +4,17 @@
 default:
     @just --list
 
-# Style, spelling and the layers.
+# Style, spelling, plain words in the pages, and the layers.
 lint:
     ruff check .
     ruff format --check .
     codespell
+    python scripts/check_prose.py
     lint-imports
 
-# Phrases that hide who does what; the pages and messages still have some.
+# Unclear phrases in the pages, the package and its generated pages.
 prose:
-    python scripts/check_prose.py
+    python scripts/check_prose.py --all
 
 # Types of the package, the scripts, the benchmarks and the tests.
 types:

@@ -35,7 +35,7 @@ NANOGPT_VOCABULARY = 50304  # gpt2's 50,257 ids, rounded up to a multiple of 64
 
 
 class Block(nn.Module):
-    """Causal attention, then a perceptron, each on the normalised stream and added to it."""
+    """Causal attention, then a perceptron, each on the normalized stream and added to it."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Hangs: somebody kills a worker; the Pool starts another, but the row is lost, and the parent waits for it."""
+"""Hangs: a worker is killed; the Pool starts another, but the row is lost, and the parent waits for it."""
 
 import multiprocessing
 import subprocess

@@ -5,7 +5,7 @@ import os
 
 import tiktoken
 
-# A node on which nobody has used tiktoken yet, and whose network leads nowhere.
+# A new node without a vocabulary cache and without a network.
 os.environ.update(TIKTOKEN_CACHE_DIR="/nowhere", https_proxy="http://127.0.0.1:9")
 
 

@@ -28,9 +28,8 @@ def main() -> None:
     check.tokens = len(tokens)
     check.documents = int(np.searchsorted(check.expected.ends, len(tokens), side="right"))
     shards = sum(len(check.files(".mds", folder)) for folder in folders)
-    rest = (
-        f"the last has {len(samples[-1]):,}" if check.keeps_tail else f"the last {len(stream) - len(tokens):,} are none"
-    )
+    dropped = len(stream) - len(tokens)
+    rest = f"the last has {len(samples[-1]):,}" if check.keeps_tail else f"the last {dropped:,} tokens are dropped"
     check.report(
         "mosaicml-streaming",
         f"{len(samples):,} samples of {length:,} tokens in {shards} shards (LocalDataset, StreamingDataset); {rest}",

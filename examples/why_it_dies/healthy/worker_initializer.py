@@ -1,4 +1,4 @@
-"""Runs well: each worker builds its own encoder, when it starts or on first use, and nobody sends one."""
+"""Runs well: each worker builds its own encoder, when it starts or on first use. No encoder is sent."""
 
 import functools
 import multiprocessing
