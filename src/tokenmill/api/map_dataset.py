@@ -11,12 +11,13 @@ from tokenmill.executors.local import LocalExecutor
 from tokenmill.pipeline import hf_datasets, worker_modules
 from tokenmill.pipeline.map_dataset import MAX_ROW_BYTES, DatasetMapper
 from tokenmill.pipeline.request import PrepareOptions
+from tokenmill.tokenizers.objects import TokenizerObject
 from tokenmill.tokenizers.resolve import resolve
 
 
 def map_dataset(  # noqa: PLR0913 - the options of the command, by their names
     dataset: Any,
-    tokenizer: str,
+    tokenizer: str | TokenizerObject,
     num_proc: int | None = None,
     *,
     column: str = "text",

@@ -18,6 +18,7 @@ from tokenmill.pipeline.split_sources import plan_units
 from tokenmill.sources import Ignored
 from tokenmill.sources.named_datasets import resolve_sources
 from tokenmill.system import machine
+from tokenmill.tokenizers.objects import TokenizerObject
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -53,7 +54,7 @@ class PlanResult(msgspec.Struct, frozen=True):
 def plan(  # noqa: PLR0913 - the options of the command, by their names
     sources: str | Sequence[str],
     *,
-    tokenizer: str,
+    tokenizer: str | TokenizerObject,
     version: str | None = None,
     column: str | None = None,
     separator: str | None = None,

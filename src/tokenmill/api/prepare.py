@@ -24,10 +24,12 @@ from tokenmill.pipeline.preflight import export_token_bytes
 from tokenmill.pipeline.request import BadDocumentPolicy, PrepareOptions, PrepareRequest, find_sources, make_request
 from tokenmill.pipeline.resources import plan_resources
 from tokenmill.pipeline.stale_parts import hold_store, open_run
+from tokenmill.pipeline.stored_tokenizer import stored_vocabulary
 from tokenmill.sources import Ignored
 from tokenmill.sources.named_datasets import resolve_sources
 from tokenmill.storage import folder_at
 from tokenmill.store import layout
+from tokenmill.tokenizers.objects import TokenizerObject
 from tokenmill.tokenizers.spec import TokenizerSpec
 
 if TYPE_CHECKING:
@@ -78,7 +80,7 @@ class PrepareResult(msgspec.Struct, frozen=True):
 def prepare(  # noqa: PLR0913 - the options of the command, by their names
     sources: str | Sequence[str],
     *,
-    tokenizer: str,
+    tokenizer: str | TokenizerObject,
     out: str,
     version: str | None = None,
     column: str | None = None,
@@ -151,12 +153,12 @@ def prepare(  # noqa: PLR0913 - the options of the command, by their names
     with open_executor(on, worker_modules(engine), executor, reporter) as (pool, report):
         discovery = find_sources(options, report.pending, out)
         named.notes.extend(discovery.ignored.notes())
-        request = make_request(options, discovery, named=named)
+        folder = folder_at(out)
+        request = make_request(options, discovery, stored_vocabulary(folder, tokenizer), named)
         most_workers = request.source_bytes // plan.SMALLEST_UNIT_BYTES + 1
         resources = plan_resources(options.workers, options.memory, most_workers, room=pool.room, job=request.job)
         exports = [make_export_request(name, export_options, request.job.tokenizer) for name in formats]
         export_bytes = [export_token_bytes(export.dtype, shuffle) for export in exports]
-        folder = folder_at(out)
         with hold_store(folder, rank_share):
             named.notes.extend(_other_files_note(folder))
             pool.start(resources.workers, resources.worker_bytes, resources.total_worker_bytes, resources.most_workers)

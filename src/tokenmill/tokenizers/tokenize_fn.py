@@ -23,9 +23,11 @@ from tokenmill.errors import UsageError
 from tokenmill.storage.text_types import is_text
 from tokenmill.system import machine
 from tokenmill.tokenizers import vocabulary_cache
+from tokenmill.tokenizers.boundary_tokens import boundary_token, end_token
 from tokenmill.tokenizers.engines.protocol import Encoded
 from tokenmill.tokenizers.framing import framed
-from tokenmill.tokenizers.resolve import absolute_name, boundary_token, end_token, resolve
+from tokenmill.tokenizers.objects import TokenizerObject
+from tokenmill.tokenizers.resolve import absolute_name, resolve
 from tokenmill.tokenizers.tokenizer import Tokenizer, choose_engine
 
 
@@ -96,7 +98,7 @@ class TokenizeFn:
 
 
 def tokenize_fn(
-    tokenizer: str,
+    tokenizer: str | TokenizerObject,
     *,
     column: str = "text",
     engine: str = "auto",
@@ -113,7 +115,12 @@ def tokenize_fn(
     spec = vocabulary.spec
     begin, end = boundary_token(spec, "--bos", bos, None), end_token(spec, eot)
     return TokenizeFn(
-        absolute_name(tokenizer), vocabulary_cache.vocabulary_digest(vocabulary), column, engine, begin, end
+        absolute_name(tokenizer, vocabulary),
+        vocabulary_cache.vocabulary_digest(vocabulary),
+        column,
+        engine,
+        begin,
+        end,
     )
 
 
