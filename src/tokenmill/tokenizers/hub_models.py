@@ -42,7 +42,10 @@ class HubModel:
 
     def is_origin_of(self, spec: TokenizerSpec) -> bool:
         """Whether a spec was resolved from this name, or from another name of the same commit."""
-        before = parse(spec.source) if spec.source else None
+        try:
+            before = parse(spec.source or "")
+        except UsageError:  # a damaged run.json
+            return False
         if before is None or (before.repository, before.file) != (self.repository, self.file):
             return False
         return self.revision in (before.revision, spec.commit)

@@ -1,4 +1,4 @@
-"""How the tests' hub answers: the routes of the Hub that huggingface_hub uses for datasets and models, and those of its CDN."""
+"""How the tests' hub answers: the routes that huggingface_hub uses for datasets and models, and those of the CDN."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A dataset or model repository of the tests' hub: local files under the names, hashes and revision that the Hub would show."""
+"""A repository of the tests' hub: local files under the names, hashes and revision that the Hub would show."""
 
 from __future__ import annotations
 
