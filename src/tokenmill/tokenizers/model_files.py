@@ -46,7 +46,7 @@ def vocabulary_of(files: ModelFiles, file: str | None = None) -> Vocabulary:
         raise _no_vocabulary(files, chosen)
     directory, base = os.path.split(chosen)
     config = files.read(os.path.join(directory, CONFIG))
-    if base.endswith(".model"):
+    if ".model" in base:
         return _from_model_file(files, chosen, content, config)
     if is_tekken(base):
         return from_tekken(files.name, origin, content)
