@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 from tokenmill.api.parameters import StrPath, path_text, path_texts
@@ -11,6 +10,7 @@ from tokenmill.pipeline.bench.options import BenchOptions, parse_worker_counts
 from tokenmill.pipeline.bench.result import BenchResult
 from tokenmill.pipeline.bench.run import run_bench
 from tokenmill.pipeline.sizes import parse_size
+from tokenmill.tokenizers.objects import TokenizerObject
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def bench(  # noqa: PLR0913 - the options of the command, by their names
     sources: StrPath | Sequence[StrPath] = (),
     *,
-    tokenizer: StrPath = "gpt2",
+    tokenizer: StrPath | TokenizerObject = "gpt2",
     version: str | None = None,
     column: str | None = None,
     separator: str | None = None,
@@ -35,8 +35,8 @@ def bench(  # noqa: PLR0913 - the options of the command, by their names
     Args:
         sources: Files, directories, globs or addresses, or the name of a dataset; one or several. Default: text that
             is made up.
-        tokenizer: `"gpt2"`, `"cl100k_base"` or another encoding of OpenAI; a `.tiktoken` file; a `tokenizer.json` or
-            its directory.
+        tokenizer: An encoding of OpenAI (`"gpt2"`); a model on the Hub (`"ORG/MODEL"`); a `.tiktoken` file; a
+            `tokenizer.json` or its directory; a tokenizer of `tokenizers`, `tiktoken` or `transformers`.
         version: The version of a named dataset. `tokenmill datasets` lists them.
         column: The column with the text. Default: `text`, or the column of the named dataset.
         separator: The separator of documents in .txt files. Default: each file is one document.
@@ -51,7 +51,7 @@ def bench(  # noqa: PLR0913 - the options of the command, by their names
     """
     options = BenchOptions(
         path_texts(sources),
-        os.fspath(tokenizer),
+        tokenizer,
         version,
         column,
         separator,

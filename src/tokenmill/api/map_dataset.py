@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from contextlib import nullcontext
 from typing import Any
 
@@ -13,12 +12,13 @@ from tokenmill.executors.local import LocalExecutor
 from tokenmill.pipeline import hf_datasets, worker_modules
 from tokenmill.pipeline.map_dataset import MAX_ROW_BYTES, DatasetMapper
 from tokenmill.pipeline.request import PrepareOptions
+from tokenmill.tokenizers.objects import TokenizerObject
 from tokenmill.tokenizers.resolve import resolve
 
 
 def map_dataset(  # noqa: PLR0913 - the options of the command, by their names
     dataset: Any,
-    tokenizer: StrPath,
+    tokenizer: StrPath | TokenizerObject,
     num_proc: int | None = None,
     *,
     column: str = "text",
@@ -36,8 +36,8 @@ def map_dataset(  # noqa: PLR0913 - the options of the command, by their names
 
     Args:
         dataset: A `Dataset` or `DatasetDict` of Hugging Face.
-        tokenizer: `"gpt2"`, `"cl100k_base"` or another encoding of OpenAI; a `.tiktoken` file; a `tokenizer.json` or
-            its directory.
+        tokenizer: An encoding of OpenAI (`"gpt2"`); a model on the Hub (`"ORG/MODEL"`); a `.tiktoken` file; a
+            `tokenizer.json` or its directory; a tokenizer of `tokenizers`, `tiktoken` or `transformers`.
         num_proc: The number of worker processes. Default: one per core.
         column: The column with the text.
         engine: The library that encodes. All engines produce the same tokens.
@@ -48,14 +48,13 @@ def map_dataset(  # noqa: PLR0913 - the options of the command, by their names
         reporter: Receives progress and notices. Default: a bar in a terminal or notebook, otherwise nothing is shown.
         executor: Running workers to use instead of new ones.
     """
-    name = os.fspath(tokenizer)
     if num_proc is not None and num_proc < 1:
         raise UsageError("num_proc has to be at least 1")
-    options = PrepareOptions((), name, column, None, engine, eot, bos, max_document_bytes=MAX_ROW_BYTES)
+    options = PrepareOptions((), tokenizer, column, None, engine, eot, bos, max_document_bytes=MAX_ROW_BYTES)
     with (
         nullcontext(executor) if executor is not None else LocalExecutor(worker_modules(engine)) as pool,
         reporter if reporter is not None else progress.for_python() as report,
     ):
         cache = path_text(cache_dir) or hf_datasets.default_cache()
-        mapper = DatasetMapper(options, resolve(name), num_proc, memory, cache, pool, report)
+        mapper = DatasetMapper(options, resolve(tokenizer), num_proc, memory, cache, pool, report)
         return hf_datasets.each_split(dataset, mapper.map)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -21,6 +20,7 @@ from tokenmill.pipeline.split_sources import plan_units
 from tokenmill.sources import Ignored
 from tokenmill.sources.named_datasets import resolve_sources
 from tokenmill.system import machine
+from tokenmill.tokenizers.objects import TokenizerObject
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -56,7 +56,7 @@ class PlanResult(Readable, msgspec.Struct, frozen=True):
 def plan(  # noqa: PLR0913 - the options of the command, by their names
     sources: StrPath | Sequence[StrPath],
     *,
-    tokenizer: StrPath,
+    tokenizer: StrPath | TokenizerObject,
     version: str | None = None,
     column: str | None = None,
     separator: str | None = None,
@@ -73,8 +73,8 @@ def plan(  # noqa: PLR0913 - the options of the command, by their names
 
     Args:
         sources: Files, directories, globs or addresses, or the name of a dataset; one or several.
-        tokenizer: `"gpt2"`, `"cl100k_base"` or another encoding of OpenAI; a `.tiktoken` file; a `tokenizer.json` or
-            its directory.
+        tokenizer: An encoding of OpenAI (`"gpt2"`); a model on the Hub (`"ORG/MODEL"`); a `.tiktoken` file; a
+            `tokenizer.json` or its directory; a tokenizer of `tokenizers`, `tiktoken` or `transformers`.
         version: The version of a named dataset. `tokenmill datasets` lists them.
         column: The column with the text. Default: `text`, or the column of the named dataset.
         separator: The separator of documents in .txt files. Default: each file is one document.
@@ -88,9 +88,7 @@ def plan(  # noqa: PLR0913 - the options of the command, by their names
         reporter: Receives progress and notices. Default: a bar in a terminal or notebook, otherwise nothing is shown.
     """
     named = resolve_sources(path_texts(sources), version, column, limited=limit_units is not None)
-    given = PrepareOptions(
-        named.sources, os.fspath(tokenizer), named.column, separator, engine, eot, bos, unit_bytes, limit_units
-    )
+    given = PrepareOptions(named.sources, tokenizer, named.column, separator, engine, eot, bos, unit_bytes, limit_units)
     with (
         # Workers import their modules while this process looks for the sources.
         LocalExecutor((*worker_modules(engine), "tokenmill.pipeline.sample")) as pool,

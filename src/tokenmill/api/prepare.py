@@ -26,10 +26,12 @@ from tokenmill.pipeline.preflight import export_token_bytes
 from tokenmill.pipeline.request import BadDocumentPolicy, PrepareOptions, PrepareRequest, find_sources, make_request
 from tokenmill.pipeline.resources import plan_resources
 from tokenmill.pipeline.stale_parts import hold_store, open_run
+from tokenmill.pipeline.stored_tokenizer import stored_vocabulary
 from tokenmill.sources import Ignored
 from tokenmill.sources.named_datasets import resolve_sources
 from tokenmill.storage import folder_at
 from tokenmill.store import layout
+from tokenmill.tokenizers.objects import TokenizerObject
 from tokenmill.tokenizers.spec import TokenizerSpec
 
 if TYPE_CHECKING:
@@ -80,7 +82,7 @@ class PrepareResult(Readable, msgspec.Struct, frozen=True):
 def prepare(  # noqa: PLR0913 - the options of the command, by their names
     sources: StrPath | Sequence[StrPath],
     *,
-    tokenizer: StrPath,
+    tokenizer: StrPath | TokenizerObject,
     out: StrPath,
     version: str | None = None,
     column: str | None = None,
@@ -119,8 +121,8 @@ def prepare(  # noqa: PLR0913 - the options of the command, by their names
 
     Args:
         sources: Files, directories, globs or addresses, or the name of a dataset; one or several.
-        tokenizer: `"gpt2"`, `"cl100k_base"` or another encoding of OpenAI; a `.tiktoken` file; a `tokenizer.json` or
-            its directory.
+        tokenizer: An encoding of OpenAI (`"gpt2"`); a model on the Hub (`"ORG/MODEL"`); a `.tiktoken` file; a
+            `tokenizer.json` or its directory; a tokenizer of `tokenizers`, `tiktoken` or `transformers`.
         out: The directory of the store: a path, or an address such as `s3://bucket/run`. It is created, or resumed if
             it exists.
         version: The version of a named dataset. `tokenmill datasets` lists them.
@@ -156,7 +158,7 @@ def prepare(  # noqa: PLR0913 - the options of the command, by their names
         executor: Running workers to use instead of new ones.
         force: Start even if the disk seems too small.
     """
-    tokenizer, out = os.fspath(tokenizer), os.fspath(out)
+    out = os.fspath(out)
     check_executor(on)
     formats: list[str] = [to] if isinstance(to, str) else list(dict.fromkeys(to))
     export_options = ExportOptions(val, shuffle, shard_tokens, tail)
@@ -185,12 +187,12 @@ def prepare(  # noqa: PLR0913 - the options of the command, by their names
     with open_executor(on, worker_modules(engine), executor, reporter) as (pool, report):
         discovery = find_sources(options, report.pending, out)
         named.notes.extend(discovery.ignored.notes())
-        request = make_request(options, discovery, named=named)
+        folder = folder_at(out)
+        request = make_request(options, discovery, stored_vocabulary(folder, tokenizer), named)
         most_workers = request.source_bytes // plan.SMALLEST_UNIT_BYTES + 1
         resources = plan_resources(workers, memory, most_workers, room=pool.room, job=request.job)
         exports = [make_export_request(name, export_options, request.job.tokenizer) for name in formats]
         export_bytes = [export_token_bytes(export.dtype, shuffle) for export in exports]
-        folder = folder_at(out)
         with hold_store(folder, rank_share):
             named.notes.extend(_other_files_note(folder))
             pool.start(resources.workers, resources.worker_bytes, resources.total_worker_bytes, resources.most_workers)

@@ -101,7 +101,8 @@ tokenizer = _group(
         "-t",
         required=True,
         metavar="T",
-        help="gpt2, cl100k_base, ...; a .tiktoken file; a tokenizer.json or its directory.",
+        help="gpt2, cl100k_base, ...; a model on the Hub (ORG/MODEL[@REVISION]); a .tiktoken file; "
+        "a tokenizer.json or its directory.",
     ),
     click.option("--version", metavar="V", help="Which version of a dataset: `tokenmill datasets` lists them."),
     click.option("--column", metavar="NAME", help="Where the text is. [default: text, or where the dataset has it]"),

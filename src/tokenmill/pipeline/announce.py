@@ -11,6 +11,8 @@ from tokenmill.humanize import count, size
 from tokenmill.pipeline import ranks
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from tokenmill.executors.outcomes import Pool
     from tokenmill.pipeline.context import RunContext
     from tokenmill.pipeline.request import PrepareRequest
@@ -26,9 +28,8 @@ def announce(context: RunContext, request: PrepareRequest, resources: Resources,
         say(f"dataset      {dataset.title}, {dataset.address}")
     for note in request.named.notes:
         say(f"note: {note}")
-    say(f"tokenizer    {spec.name} ({spec.vocabulary_size:,} ids, {spec.dtype}), engine {request.choice.engine}")
-    if request.choice.reason:
-        say(f"note: {request.choice.reason}")
+    for line in _tokenizer_lines(request):
+        say(line)
     say(f"begin token  {_token_text(spec, request.job.begin)}")
     say(f"end token    {_token_text(spec, request.job.end)}")
     say(f"workers      {resources.workers}, {size(resources.memory_bytes)} of memory")
@@ -44,6 +45,15 @@ def announce(context: RunContext, request: PrepareRequest, resources: Resources,
         context.events.log("ignored", **msgspec.structs.asdict(request.discovery.ignored))
     if pool.room.machine_bytes is None:
         _announce_cluster(context, pool)
+
+
+def _tokenizer_lines(request: PrepareRequest) -> Iterator[str]:
+    spec, choice = request.job.tokenizer, request.choice
+    yield f"tokenizer    {spec.name} ({spec.vocabulary_size:,} ids, {spec.dtype}), engine {choice.engine}"
+    if spec.commit:
+        yield f"model        {spec.source}, commit {spec.commit}"
+    if choice.reason:
+        yield f"note: {choice.reason}"
 
 
 def _announce_cluster(context: RunContext, pool: Pool) -> None:

@@ -35,7 +35,8 @@ from tokenmill.store.job import STORE_FORMAT, Run
 from tokenmill.store.mismatch import MismatchRecord, publish_mismatch, read_mismatch
 from tokenmill.store.run import read_run, read_vocabulary
 from tokenmill.tokenizers import vocabulary_cache
-from tokenmill.tokenizers.resolve import Vocabulary, boundary_token, end_token
+from tokenmill.tokenizers.boundary_tokens import boundary_token, end_token
+from tokenmill.tokenizers.resolve import Vocabulary
 from tokenmill.tokenizers.tokenizer import REFERENCES
 
 if TYPE_CHECKING:

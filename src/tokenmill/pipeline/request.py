@@ -17,7 +17,9 @@ from tokenmill.sources.documents import ReadOptions
 from tokenmill.sources.named_datasets import ResolvedSources
 from tokenmill.storage import scheme
 from tokenmill.store.job import Job
-from tokenmill.tokenizers.resolve import Vocabulary, boundary_token, end_token, resolve
+from tokenmill.tokenizers.boundary_tokens import begin_note, boundary_token, end_token
+from tokenmill.tokenizers.objects import TokenizerObject
+from tokenmill.tokenizers.resolve import Vocabulary, resolve
 from tokenmill.tokenizers.tokenizer import EngineChoice, choose_engine
 
 if TYPE_CHECKING:
@@ -73,7 +75,7 @@ class PrepareOptions:
     """The options that decide the job, checked when they are packed. None stands for an option that was not given."""
 
     sources: Sequence[str]
-    tokenizer: str
+    tokenizer: str | TokenizerObject
     column: str = "text"
     separator: str | None = None
     engine: str = "auto"
@@ -161,7 +163,10 @@ def make_request(
         document_bytes=parse_size(options.max_document_bytes or DEFAULT_DOCUMENT_BYTES),
     )
     choice = choose_engine(vocabulary, options.engine)
-    return PrepareRequest(job, vocabulary, discovery, choice, named or ResolvedSources([]), unit_bytes is not None)
+    named = named or ResolvedSources([])
+    note = begin_note(vocabulary, options.bos)
+    named.notes.extend([note] if note else [])
+    return PrepareRequest(job, vocabulary, discovery, choice, named, unit_bytes is not None)
 
 
 def versions() -> dict[str, str]:

@@ -10,7 +10,8 @@ class TokenizerSpec(msgspec.Struct, frozen=True):
 
     `file` is a name in the run's `tokenizer/` folder. `pattern` is the split regex of a `.tiktoken` vocabulary, and
     `scheme` the name of that regex if it is known; a `tokenizer.json` contains its own. `vocabulary_size` is the
-    largest id plus one, added tokens included.
+    largest id plus one, added tokens included. `source` is the name of a model on the Hub that was asked for, and
+    `commit` the one that the vocabulary is from; specs of other tokenizers do not have these fields on disk.
     """
 
     name: str
@@ -22,6 +23,8 @@ class TokenizerSpec(msgspec.Struct, frozen=True):
     pattern: str | None = None
     scheme: str | None = None
     end_of_text: int | None = None
+    source: str | msgspec.UnsetType = msgspec.UNSET
+    commit: str | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def dtype(self) -> str:

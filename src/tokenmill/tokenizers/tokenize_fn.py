@@ -23,9 +23,11 @@ from tokenmill.errors import UsageError
 from tokenmill.storage.text_types import is_text
 from tokenmill.system import machine
 from tokenmill.tokenizers import vocabulary_cache
+from tokenmill.tokenizers.boundary_tokens import boundary_token, end_token
 from tokenmill.tokenizers.engines.protocol import Encoded
 from tokenmill.tokenizers.framing import framed
-from tokenmill.tokenizers.resolve import absolute_name, boundary_token, end_token, resolve
+from tokenmill.tokenizers.objects import TokenizerObject
+from tokenmill.tokenizers.resolve import absolute_name, resolve
 from tokenmill.tokenizers.tokenizer import Tokenizer, choose_engine
 
 
@@ -96,7 +98,7 @@ class TokenizeFn:
 
 
 def tokenize_fn(
-    tokenizer: str | os.PathLike[str],
+    tokenizer: str | os.PathLike[str] | TokenizerObject,
     *,
     column: str = "text",
     engine: Literal["auto", "gigatoken", "tiktoken", "tokenizers"] = "auto",
@@ -106,20 +108,26 @@ def tokenize_fn(
     """A function for `datasets.map`, batched or not, with any `num_proc` and any start method.
 
     Args:
-        tokenizer: `"gpt2"`, `"cl100k_base"` or another encoding of OpenAI; a `.tiktoken` file; a `tokenizer.json` or
-            its directory.
+        tokenizer: An encoding of OpenAI (`"gpt2"`); a model on the Hub (`"ORG/MODEL"`); a `.tiktoken` file; a
+            `tokenizer.json` or its directory; a tokenizer of `tokenizers`, `tiktoken` or `transformers`.
         column: The column with the text.
         engine: The library that encodes. All engines produce the same tokens.
         eot: The end token: an id, its spelling, or `"none"`. Default: the end token of the tokenizer.
         bos: The begin token: an id, its spelling, or `"none"`. Default: none.
     """
-    name = os.fspath(tokenizer)
-    vocabulary = resolve(name)
+    vocabulary = resolve(tokenizer)
     choose_engine(vocabulary, engine)  # raises here what would otherwise fail in a worker
     vocabulary_cache.save(vocabulary)
     spec = vocabulary.spec
     begin, end = boundary_token(spec, "--bos", bos, None), end_token(spec, eot)
-    return TokenizeFn(absolute_name(name), vocabulary_cache.vocabulary_digest(vocabulary), column, engine, begin, end)
+    return TokenizeFn(
+        absolute_name(tokenizer, vocabulary),
+        vocabulary_cache.vocabulary_digest(vocabulary),
+        column,
+        engine,
+        begin,
+        end,
+    )
 
 
 def token_columns(encoded: Encoded, is_null: npt.NDArray[np.bool_] | None = None) -> dict[str, pa.Array]:

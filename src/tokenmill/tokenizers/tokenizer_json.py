@@ -49,6 +49,43 @@ class TokenizerJson(msgspec.Struct):
         return tokens | {token.content: token.id for token in self.added_tokens or []}
 
 
+class PostProcessor(msgspec.Struct):
+    """What adds special tokens: a template, a pair of BERT's or RoBERTa's kind, or a sequence of steps."""
+
+    type: str
+    processors: list[PostProcessor] | None = None
+    single: list[dict[str, Any]] | None = None
+    special_tokens: dict[str, Any] | None = None
+    cls: tuple[str, int] | None = None
+
+
+class _WithPostProcessor(msgspec.Struct):
+    """The one part of a tokenizer.json that adds tokens to a document."""
+
+    post_processor: PostProcessor | None = None
+
+
+def template_begin(content: bytes) -> tuple[str, int] | None:
+    """The spelling and id of the token that a tokenizer.json puts before a document; None if there is none."""
+    try:
+        step = decode(content, _WithPostProcessor).post_processor
+    except MalformedDataError:
+        return None
+    return _first_token(step) if step is not None else None
+
+
+def _first_token(step: PostProcessor) -> tuple[str, int] | None:
+    if step.processors is not None:
+        return next((found for found in map(_first_token, step.processors) if found), None)
+    if step.cls is not None:
+        return step.cls
+    special = (step.single or [{}])[0].get("SpecialToken")
+    spelling = special.get("id") if isinstance(special, dict) else None
+    token = (step.special_tokens or {}).get(spelling) if isinstance(spelling, str) else None
+    ids = token.get("ids") if isinstance(token, dict) else None
+    return (spelling, ids[0]) if isinstance(spelling, str) and ids and isinstance(ids[0], int) else None
+
+
 def read_tokenizer_json(content: bytes) -> TokenizerJson:
     """Parse a tokenizer.json. Raises MalformedDataError."""
     try:

@@ -21,8 +21,13 @@ from tokenmill.tokenizers.spec import TokenizerSpec
 
 
 def vocabulary_digest(vocabulary: Vocabulary) -> str:
-    """The hash of a tokenizer: of its spec, which contains the hash of the vocabulary file."""
-    return digest_of(vocabulary.spec)
+    """The hash of a tokenizer: of its spec, which contains the hash of the vocabulary file, without its origin."""
+    return digest_of(_without_origin(vocabulary.spec))
+
+
+def _without_origin(spec: TokenizerSpec) -> TokenizerSpec:
+    """A spec without the model and commit that it is from: a branch and its commit name the same tokenizer."""
+    return msgspec.structs.replace(spec, source=msgspec.UNSET, commit=msgspec.UNSET)
 
 
 def save(vocabulary: Vocabulary) -> None:
@@ -74,7 +79,7 @@ def _save_in(folder: Folder, vocabulary: Vocabulary) -> None:
     make_private(folder.root)
     for name, content in (
         (vocabulary.spec.file, vocabulary.content),
-        (f"{digest}.json", canonical(vocabulary.spec)),
+        (f"{digest}.json", canonical(_without_origin(vocabulary.spec))),
     ):
         with folder.publish(name) as file:
             os.fchmod(file.fileno(), 0o600)

@@ -1,4 +1,4 @@
-"""How the tests' hub answers: the routes of the Hub that huggingface_hub uses for datasets, and those of its CDN."""
+"""How the tests' hub answers: the routes that huggingface_hub uses for datasets and models, and those of the CDN."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 REPOSITORY = r"(?P<name>[^/]+/[^/]+)"
 ROUTES = {
-    "info": re.compile(rf"/api/datasets/{REPOSITORY}(/revision/(?P<revision>[^/]+))?"),
-    "refs": re.compile(rf"/api/datasets/{REPOSITORY}/refs"),
-    "tree": re.compile(rf"/api/datasets/{REPOSITORY}/tree/(?P<revision>[^/]+)(/(?P<path>.*))?"),
-    "paths_info": re.compile(rf"/api/datasets/{REPOSITORY}/paths-info/(?P<revision>[^/]+)"),
-    "resolve": re.compile(rf"/datasets/{REPOSITORY}/resolve/(?P<revision>[^/]+)/(?P<path>.+)"),
+    "info": re.compile(rf"/api/(?:datasets|models)/{REPOSITORY}(/revision/(?P<revision>[^/]+))?"),
+    "refs": re.compile(rf"/api/(?:datasets|models)/{REPOSITORY}/refs"),
+    "tree": re.compile(rf"/api/(?:datasets|models)/{REPOSITORY}/tree/(?P<revision>[^/]+)(/(?P<path>.*))?"),
+    "paths_info": re.compile(rf"/api/(?:datasets|models)/{REPOSITORY}/paths-info/(?P<revision>[^/]+)"),
+    "resolve": re.compile(rf"(?:/datasets)?/{REPOSITORY}/resolve/(?P<revision>[^/]+)/(?P<path>.+)"),
 }
 """Matched before anything is unquoted: a revision or a folder may contain a quoted slash."""
 
@@ -59,6 +59,9 @@ class HubHandler(BaseHTTPRequestHandler):
         return API if self.url.path.startswith("/api/") else RESOLVE
 
     def _answer_route(self) -> None:
+        if self.url.path == "/api/models":
+            self._answer(200, [{"_id": name, "id": name, "modelId": name} for name in self.hub.repositories])
+            return
         matches = ((route, pattern.fullmatch(self.url.path)) for route, pattern in ROUTES.items())
         route, match = next(((route, match) for route, match in matches if match), ("", None))
         if match is None:
@@ -70,6 +73,8 @@ class HubHandler(BaseHTTPRequestHandler):
         if repository is None or (repository.token and given != repository.token):
             # Like the Hub, so that nobody learns which private repositories there are.
             self._fail(404 if given and repository is None else 401, "RepoNotFound")
+        elif route == "resolve" and repository.gate and given != repository.gate:
+            self._fail(403 if given else 401, "GatedRepo", repository)
         elif not repository.knows(parts.get("revision") or "main"):
             self._fail(404, "RevisionNotFound", repository)
         else:

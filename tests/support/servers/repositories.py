@@ -1,4 +1,4 @@
-"""A dataset repository of the tests' hub: local files under the names, hashes and revision that the Hub would show."""
+"""A repository of the tests' hub: local files under the names, hashes and revision that the Hub would show."""
 
 from __future__ import annotations
 
@@ -66,12 +66,13 @@ class File:
 
 @dataclass
 class Repository:
-    """A dataset repository with one branch and one commit."""
+    """A repository with one branch and one commit. `gate` is the token that reads its files, if it is gated."""
 
     name: str
     files: dict[str, File]
     token: str | None = None
     given_sha: str | None = None
+    gate: str | None = None
     _computed_sha: list[str] = field(default_factory=list)
 
     @classmethod

@@ -11,13 +11,15 @@ from tokenmill.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from tokenmill.tokenizers.objects import TokenizerObject
+
 
 @dataclass(frozen=True, slots=True)
 class BenchOptions:
     """What to measure. Without `sources`, the text is made up; without `worker_counts`, defaults are used."""
 
     sources: str | Sequence[str]
-    tokenizer: str
+    tokenizer: str | TokenizerObject
     version: str | None
     column: str | None
     separator: str | None
