@@ -60,7 +60,7 @@ def verify(  # noqa: PLR0913 - the options of the command, by their names
     `all`, every document.
     """
     if not 0 <= sample <= 1:
-        raise UsageError("--sample is a share of the documents, between 0 and 1")
+        raise UsageError("--sample must be a fraction between 0 and 1")
     check_executor(on)
     started = time.monotonic()
     folder = folder_at(directory)

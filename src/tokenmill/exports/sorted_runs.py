@@ -61,7 +61,7 @@ def counts(folder: Folder, run: int) -> tuple[Counts, Counts]:
         raise _corrupt(folder, run, "its index is cut off")
     documents, tokens = np.diff(np.frombuffer(data, "<i8").reshape(2, -1))
     if bool((documents < 0).any()) or bool((tokens < 0).any()) or tokens.sum(dtype=np.float64) >= 2.0**62:
-        raise _corrupt(folder, run, "its counts are none")
+        raise _corrupt(folder, run, "it has negative or impossible counts")
     return documents, tokens
 
 

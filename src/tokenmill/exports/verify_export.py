@@ -57,7 +57,7 @@ def compare_store(export: Folder, frozen: FrozenExport, checks: Checks) -> str |
         store = folder_at(directory)
         run = read_run(store)
         if run is None:
-            return f"there is none in {directory}"
+            return f"{directory} has no store"
         manifest = tables.require_manifest(store, run)
     except CorruptStore as error:
         checks.problems.append(str(error))
@@ -99,6 +99,6 @@ def check_export(export: Folder, frozen: FrozenExport, checks: Checks) -> int:
     listed = {item.name for item in ranges}
     for name in unlisted(export, listed):
         lines = f"file         {export.path(name)}", "Remove the file, or move it to another directory."
-        stray = CorruptStore("a file is called like those of the export, but is not one of them", *lines)
+        stray = CorruptStore("a file is named like a file of the export, but is not part of it", *lines)
         checks.problems.append(str(stray))
     return len(listed)

@@ -24,6 +24,8 @@ BUILTIN_CATALOG = "catalog.toml"
 CATALOG_VARIABLE = "TOKENMILL_DATASETS"
 # The name of a dataset cannot be mistaken for a file or a glob.
 DATASET_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
+# A version that is named after its number of tokens, such as 10B.
+SIZE_VERSION = re.compile(r"[0-9.]+[BT]*", re.IGNORECASE)
 # What may replace {version} in a path.
 VERSION_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 GLOB_CHARACTERS = re.compile(r"[*?\[]")
@@ -82,10 +84,11 @@ class Catalog:
         """Select a version of a dataset. Raises UsageError, which lists the versions, if there is no such version."""
         dataset = self.entries[name]
         if version is None:
-            raise UsageError(f"which version of {name}?", *_choices(name, dataset))
+            raise UsageError(f"{name} needs a version", *_choices(name, dataset))
         match = _find_version(dataset, version)
         if match is None:
-            suggestions = _suggestions(version, _spellings(dataset))
+            # Sizes such as 5B and 350B are similar as text, but not in meaning.
+            suggestions = [] if SIZE_VERSION.fullmatch(version) else _suggestions(version, _spellings(dataset))
             raise UsageError(f"{name} has no version {version!r}", *suggestions, *_choices(name, dataset))
         version_name, entry = match
         glob = entry.glob.replace("{version}", version_name)
@@ -93,7 +96,7 @@ class Catalog:
         return DatasetSelection(name, version_name, address, dataset.column, entry.files, entry.rows)
 
     def dataset(self, name: str) -> Dataset:
-        """The entry of this name. Raises UsageError, which lists the names, if there is none."""
+        """The entry of this name. Raises UsageError, which lists the names, if there is no such entry."""
         if name not in self.entries:
             raise UsageError(
                 f"there is no dataset called {name!r}",
@@ -142,11 +145,11 @@ def _spellings(dataset: Dataset) -> list[str]:
 
 def _choices(name: str, dataset: Dataset) -> list[str]:
     first, entry = next(iter(dataset.versions.items()))
-    return [f"versions     {versions_text(dataset)}", f"Say which: {name} --version {entry.example or first}"]
+    return [f"versions     {versions_text(dataset)}", f"Example: {name} --version {entry.example or first}"]
 
 
 def _suggestions(word: str, candidates: Iterable[str]) -> list[str]:
-    return [f"did you mean {match}?" for match in _closest(word, candidates)]
+    return [f"Did you mean {match}?" for match in _closest(word, candidates)]
 
 
 def _closest(word: str, candidates: Iterable[str]) -> list[str]:

@@ -112,7 +112,7 @@ def _unsupported_normalizer(normalizer: dict[str, Any] | None) -> str | None:
     steps = _steps(normalizer, "normalizers")
     names = [step["type"] for step in steps]
     if names not in ([], ["NFC"]):
-        return f"it normalises by {', '.join(names)}"
+        return f"it normalizes with {', '.join(names)}"
     sequence = _unsupported_step(normalizer, ("normalizers",)) if normalizer else None
     return sequence or (_unsupported_step(steps[0], ()) if steps else None)
 
@@ -178,7 +178,7 @@ def _unsupported_plain_token(content: dict[str, Any], token: dict[str, Any], spe
     if options:
         return f"its added token {text!r} has {options[0]}"
     if content.get("normalizer") and not _is_kept_by_nfc(token):
-        return f"its added token {text!r} may be matched after normalising"
+        return f"its added token {text!r} may be matched after normalization"
     if adds_space and (text == " " or text.strip(" ")):  # the added space may complete the token
         return f"its added token {text!r} may be matched after a space is added"
     return f"its added token {text!r} may overlap a special token" if special & set(text) else None

@@ -11,7 +11,8 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from tokenmill.errors import FAILED, TRY_AGAIN, TokenizerError, UsageError
+from tokenmill.errors import FAILED, TRY_AGAIN, USAGE, TokenizerError, UsageError
+from tokenmill.storage.local.near_names import did_you_mean
 from tokenmill.storage.untrusted.malformed import MalformedDataError
 from tokenmill.tokenizers.engines.tiktoken import format_ranks, parse_ranks
 from tokenmill.tokenizers.spec import TokenizerSpec
@@ -109,7 +110,7 @@ def _advice(name: str, names: list[str]) -> list[str]:
     """Advice for an unknown name: how to download a file from the Hub, a similar name, or a path."""
     if REPOSITORY.fullmatch(name):
         return [
-            "It is no path here, and names of the Hub are not taken. Get the file, and give its path:",
+            "No such path, and models are not loaded from the Hub by name. Download the file and give its path:",
             f"hf download {name} tokenizer.json --local-dir .",
             "--tokenizer tokenizer.json",
         ]
@@ -252,10 +253,13 @@ def _read(path: str) -> bytes:
         if os.path.exists(path) and not os.path.isfile(path):
             raise TokenizerError(f"the tokenizer {path} is not a regular file")
         if size > MAX_BYTES:
-            raise TokenizerError(f"the tokenizer {path} is too large", f"most         {MAX_BYTES:,} bytes")
+            raise TokenizerError(f"the tokenizer {path} is too large", f"limit        {MAX_BYTES:,} bytes")
         with open(path, "rb") as file:
             return file.read()
     except OSError as error:
+        if isinstance(error, FileNotFoundError):
+            near = did_you_mean(os.path.abspath(path))
+            raise TokenizerError(f"no such tokenizer file: {path}", *near, exit_code=USAGE) from error
         raise TokenizerError(f"cannot read the tokenizer {path}", os.strerror(error.errno or 0)) from error
 
 
@@ -264,9 +268,9 @@ def end_token(spec: TokenizerSpec, value: str | int | None) -> int | None:
     if value is None and spec.end_of_text is None:
         known = ", ".join(f"{spelling} {token}" for spelling, token in list(spec.special_tokens.items())[:6])
         raise UsageError(
-            f"{spec.name} does not say which token ends a document",
+            f"{spec.name} does not define its end-of-text token (eot)",
             f"special tokens   {known or 'none'}",
-            "Say it with --eot ID, or --eot none to put nothing between documents.",
+            "Set it with --eot ID, or use --eot none for no token between documents.",
         )
     return boundary_token(spec, "--eot", value, spec.end_of_text)
 
