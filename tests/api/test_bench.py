@@ -236,8 +236,8 @@ def test_without_a_source_the_text_is_made_up(monkeypatch: pytest.MonkeyPatch, t
         ("--price-per-core-hour", "-1", "is not a price"),
         ("--price-per-core-hour", "nan", "is not a price"),
         ("--seconds", "0", "is not a time"),
-        ("--workers", "0,2", "no numbers of workers"),
-        ("--workers", "two", "no numbers of workers"),
+        ("--workers", "0,2", "not a list of worker counts"),
+        ("--workers", "two", "not a list of worker counts"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(option: str, value: str, words: str) -> None:
@@ -283,7 +283,7 @@ def test_an_interrupted_bench_leaves_nothing(tmp_path: Path, documents: list[str
         process.kill()
         process.wait()
     assert process.returncode == 130
-    assert said.strip() == "interrupted: nothing is left behind"
+    assert said.strip() == "interrupted: all files of the measurement are removed"
     assert os.listdir(scratch) == []
 
 

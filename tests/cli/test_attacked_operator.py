@@ -279,7 +279,7 @@ def test_an_interrupt_while_a_class_is_created_is_an_interrupt(tmp_path: Path, w
     command = [sys.executable, "-c", INTERRUPTED_CLASS, "status", tmp_path, *wrapped]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 130, done.stderr
-    assert "interrupted: what is committed stays" in done.stderr
+    assert "interrupted: committed work is kept" in done.stderr
     assert "bug in tokenmill" not in done.stderr
 
 

@@ -42,8 +42,8 @@ def locate(  # noqa: PLR0913 - the options of the command, by their names
 ) -> LocateResult:
     """Say which row of which source tokens come from, and what text they are; or where the tokens of a row are.
 
-    `where` is a store, or a file of an export: `token` counts from 0 in it, and with `token2` all documents from `token` to
-    before `token2` are returned, up to 1,000. `source` and `row` ask the other way: where the document is in the
+    `where` is a store, or a file of an export: `token` counts from 0 in it. With `token2`, all documents from `token`
+    to before `token2` are returned, up to 1,000. `source` and `row` ask the other way: where the document is in the
     store and in each of its exports, or in one of them, if that is `where`. `store` is the store that an export which
     is not in it was made from. `context` is how many tokens around are shown.
     """

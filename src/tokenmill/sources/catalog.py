@@ -7,6 +7,7 @@ override those of the package.
 from __future__ import annotations
 
 import difflib
+import functools
 import importlib.resources
 import os
 import re
@@ -25,7 +26,7 @@ CATALOG_VARIABLE = "TOKENMILL_DATASETS"
 # The name of a dataset cannot be mistaken for a file or a glob.
 DATASET_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 # A version that is named after its number of tokens, such as 10B.
-SIZE_VERSION = re.compile(r"[0-9.]+[BT]*", re.IGNORECASE)
+SIZE_VERSION = re.compile(r"(\d{1,15})[BT]*$", re.IGNORECASE)
 # What may replace {version} in a path.
 VERSION_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 GLOB_CHARACTERS = re.compile(r"[*?\[]")
@@ -87,8 +88,7 @@ class Catalog:
             raise UsageError(f"{name} needs a version", *_choices(name, dataset))
         match = _find_version(dataset, version)
         if match is None:
-            # Sizes such as 5B and 350B are similar as text, but not in meaning.
-            suggestions = [] if SIZE_VERSION.fullmatch(version) else _suggestions(version, _spellings(dataset))
+            suggestions = _suggestions(version, filter(functools.partial(_is_near_size, version), _spellings(dataset)))
             raise UsageError(f"{name} has no version {version!r}", *suggestions, *_choices(name, dataset))
         version_name, entry = match
         glob = entry.glob.replace("{version}", version_name)
@@ -141,6 +141,15 @@ def _find_version(dataset: Dataset, requested: str) -> tuple[str, Version] | Non
 
 def _spellings(dataset: Dataset) -> list[str]:
     return [spelling for name, entry in dataset.versions.items() for spelling in (entry.example or name, *entry.also)]
+
+
+def _is_near_size(version: str, other: str) -> bool:
+    """False for two sizes that differ by more than a factor of two: 5B and 350B are similar only as text."""
+    sizes = [SIZE_VERSION.match(text) for text in (version, other)]
+    if None in sizes:
+        return True
+    one, two = sorted(float(size[1]) for size in sizes if size is not None)
+    return two <= 2 * one
 
 
 def _choices(name: str, dataset: Dataset) -> list[str]:
