@@ -22,7 +22,7 @@ SERVER_FIXTURES = {"s3_server", "azure_server", "hub", "cluster"}
 SLOW_FILES = {
     "analysis": {"test_report"},
     "api": {"test_bench", "test_locate", "test_map_dataset", "test_status_cost"},
-    "cli": {"test_attacked_operator"},
+    "cli": {"test_attacked_operator", "test_screens"},
     "doctor": {"test_examine", "test_watch", "test_why_it_dies"},
     "executors": {
         "test_cluster",

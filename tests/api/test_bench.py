@@ -200,7 +200,7 @@ def test_a_tiny_file_works_and_says_that_it_is_too_small(tmp_path: Path) -> None
     (tmp_path / "other.xyz").touch()
     shown = run(tmp_path, *QUICK, "--out", tmp_path, "--price-per-core-hour", "1").stdout
     flat = " ".join(shown.split())
-    assert "980 B of text: too little for these figures to mean anything" in flat
+    assert "980 B of text, too little for reliable figures" in flat
     assert "not read: 1 file with other endings (1 .xyz)" in flat
     assert "1*" in shown
     assert "money less than 0.01" in flat

@@ -71,11 +71,10 @@ def bench(sources: tuple[str, ...], as_json: bool, **arguments: Any) -> None:
     if as_json:
         terminal.echo_json(result)
         return
-    if output.has_shown_progress():
-        terminal.echo()
+    output.separate_from_progress()
     _print_table(result.cells)
     terminal.echo()
-    output.print_groups([("measurement", _measurement(result)), ("estimate", _forecast(result))], is_first=False)
+    output.print_groups([("measurement", _measurement(result)), ("estimate", _forecast(result))])
 
 
 def _print_table(cells: list[Cell]) -> None:

@@ -27,5 +27,6 @@ def formats(as_json: bool) -> None:
         shards = "one file per split" if spec.shard_tokens is None else f"{number(spec.shard_tokens)} tokens per shard"
         documents = "documents may be cut" if spec.cuts else "whole documents"
         terminal.echo(f"{spec.name:<14} {spec.trainer}")
-        terminal.echo(f"{'':<14} {spec.files}; {'/'.join(spec.dtypes)}, eot {spec.end}")
-        terminal.echo(f"{'':<14} {shards}, {documents}; val {spec.val or 'none'}")
+        for line in (spec.files, f"{'/'.join(spec.dtypes)}; eot {spec.end}; val {spec.val or 'none'}"):
+            terminal.echo(f"{'':<14} {line}")
+        terminal.echo(f"{'':<14} {shards}; {documents}")

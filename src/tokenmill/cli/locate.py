@@ -82,7 +82,7 @@ def _one(result: LocateResult) -> Iterable[output.Line]:
     if result.exports is None:
         yield "token", f"{document.token:,} of {result.place}"
         if document.token != document.store_token:
-            yield "in the store", f"token {document.store_token:,} of {result.store}"
+            yield "store", f"token {document.store_token:,} of {result.store}"
         position = f"{document.document:,}, token {document.offset:,} of its {document.document_tokens:,}"
     yield "document", position
     yield "source", document.source

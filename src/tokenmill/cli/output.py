@@ -32,26 +32,31 @@ def show(result: Result, as_json: bool, lines: Callable[[Result], Iterable[Line]
         print_lines(lines(result))
 
 
-def show_groups(result: Result, as_json: bool, groups: Callable[[Result], Iterable[Group]]) -> None:
-    """Print a result as JSON, or as the groups of lines that `groups` makes of it."""
+def show_groups(
+    result: Result, as_json: bool, groups: Callable[[Result], Iterable[Group]], *, after_progress: bool = False
+) -> None:
+    """Print a result as JSON, or as groups of lines; `after_progress` if the command has shown progress before."""
     if as_json:
         terminal.echo_json(result)
-    else:
-        print_groups(groups(result))
+        return
+    if after_progress:
+        separate_from_progress()
+    print_groups(groups(result))
 
 
-def print_groups(groups: Iterable[Group], *, is_first: bool = True) -> None:
+def print_groups(groups: Iterable[Group]) -> None:
     """Print groups of lines, each under its heading, with a blank line between two groups."""
     for index, (heading, lines) in enumerate(groups):
-        if index or (is_first and has_shown_progress()):
+        if index:
             terminal.echo()
         terminal.echo(Styled(escape_control_characters(heading), HEADING))
         print_lines(lines, INDENT)
 
 
-def has_shown_progress() -> bool:
-    """Whether the terminal that shows the result has shown progress before."""
-    return sys.stdout.isatty() and sys.stderr.isatty() and not options.quiet()
+def separate_from_progress() -> None:
+    """Print a blank line if the terminal that shows the result has shown progress before."""
+    if sys.stdout.isatty() and sys.stderr.isatty() and not options.quiet():
+        terminal.echo()
 
 
 def print_lines(lines: Iterable[Line], indent: str = "") -> None:

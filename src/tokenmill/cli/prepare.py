@@ -60,7 +60,7 @@ def prepare(sources: tuple[str, ...], as_json: bool, **arguments: Any) -> None:
 
     with workers.start_workers(worker_modules(arguments["engine"]), arguments["on"]) as executor:
         result = tokenmill.prepare(sources, **arguments, reporter=workers.reporter(), executor=executor)
-    output.show_groups(result, as_json, _groups)
+    output.show_groups(result, as_json, _groups, after_progress=True)
 
 
 def _groups(result: PrepareResult) -> Iterable[output.Group]:

@@ -43,4 +43,6 @@ def report(directory: str, out: str | None, as_json: bool, **arguments: Any) -> 
             terminal.echo(render(tokenmill.stats(directory, **arguments)), nl=False)
             return
         result = tokenmill.report(directory, out=out, **arguments)
+    if not as_json:
+        output.separate_from_progress()
     output.show(result, as_json, lambda result: [("report", result.path), *stats.lines(result.statistics)])

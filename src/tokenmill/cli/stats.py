@@ -51,6 +51,7 @@ def stats(directory: str, as_json: bool, **arguments: Any) -> None:
     if as_json:
         terminal.echo_json(statistics)
     else:
+        output.separate_from_progress()
         output.print_lines([("store", statistics.directory), *lines(statistics)])
         _print_charts(statistics)
 

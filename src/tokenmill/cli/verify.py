@@ -41,7 +41,7 @@ def verify(directory: str, every: bool, as_json: bool, **arguments: Any) -> None
     """
     result = tokenmill.verify(directory, all=every, **arguments, reporter=workers.reporter())
     sample = 1.0 if every else arguments["sample"]
-    output.show_groups(result, as_json, lambda result: _groups(result, sample))
+    output.show_groups(result, as_json, lambda result: _groups(result, sample), after_progress=True)
 
 
 def _groups(result: VerifyResult, sample: float) -> Iterable[output.Group]:

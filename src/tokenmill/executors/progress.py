@@ -240,9 +240,10 @@ def for_command(quiet: bool) -> Reporter:
 
 
 def rates(step: Step, seconds: float) -> list[str]:
-    """Tokens and megabytes per second; empty before the first result."""
+    """Tokens and megabytes per second, as far as they are not zero."""
     tokens = [f"{number(step.tokens / seconds)} tok/s"] if step.tokens else []
-    return tokens + ([f"{step.text_bytes / seconds / 1e6:.1f} MB/s"] if step.text_bytes else [])
+    megabytes = f"{step.text_bytes / seconds / 1e6:.1f}"
+    return tokens + ([f"{megabytes} MB/s"] if float(megabytes) else [])
 
 
 def console(*, err: bool = False, **options: Any) -> Console:

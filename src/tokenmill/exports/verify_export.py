@@ -91,7 +91,7 @@ def check_export(export: Folder, frozen: FrozenExport, checks: Checks) -> int:
     rows = [tuple(chunk) for chunk in chunks(manifest.to_pylist())]
     for _ in checks.run(CheckRecords(export.root, frozen.job.digest()), rows, lambda _: "the records of shards"):
         pass
-    checks.report.begin(f"verify {export.root}", sum(item.bytes for item in ranges), 0, checks.workers)
+    checks.report.begin(f"verify {frozen.job.format}", sum(item.bytes for item in ranges), 0, checks.workers)
     step = progress.Step()
     for done in checks.run(CheckByteRange(export.root), ranges, lambda item: item.name):
         step = progress.Step(step.text_bytes + done.value, step.tokens, step.units + 1)

@@ -10,7 +10,7 @@ import os
 MAX_ENTRIES = 10_000
 
 MAX_SUGGESTIONS = 3
-MIN_SIMILARITY = 0.7
+MIN_SIMILARITY = 0.6
 
 
 def did_you_mean(path: str) -> list[str]:
