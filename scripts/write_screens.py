@@ -60,7 +60,7 @@ SCREENS = {
     "stats": "tokenmill stats tokens --by language",
     "report": "tokenmill report tokens",
     "formats": "tokenmill formats",
-    "datasets": "tokenmill datasets fineweb-edu --tokenizer small.json",
+    "datasets": "tokenmill datasets --tokenizer small.json",
     "bench": "tokenmill bench corpus --tokenizer small.json --workers 1 --seconds 1",
     "doctor": "tokenmill doctor script.py:tokenize --num-proc 2",
     "error: a missing source": "tokenmill prepare corpsu --tokenizer small.json --out new",
@@ -90,7 +90,8 @@ VARIABLE = re.compile(
     r"|\b\d+\.\d+\.\d+\b|[0-9a-f]{16}\b"
 )
 LABELS = re.compile(
-    r"^ *(limit|noise|workers|memory|disk|time|network|processes|tokens per second)\b.*(?:\n {13,}.*)*", re.MULTILINE
+    r"^ *(limit|noise|reads|workers|memory|disk|time|network|processes|tokens per second)\b.*(?:\n {13,}.*)*",
+    re.MULTILINE,
 )
 # A finished step, and a row of the table of `bench`.
 STEPS = re.compile("^(\\S[^\u2501\\n]*?) +\u2501*(?: \u2501)? +100 %.*$", re.MULTILINE)
