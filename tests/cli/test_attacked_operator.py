@@ -201,7 +201,7 @@ def test_a_failure_is_a_record_with_json(tmp_path: Path) -> None:
     done = run("prepare", tmp_path / "none.jsonl", *TOKENS, "--out", tmp_path / "out", "--json", "-q")
     error = json.loads(done.stdout)["error"]
     assert set(error) == {"kind", "headline", "details", "exit_code"}
-    assert (error["kind"], error["exit_code"], done.returncode) == ("SourceError", 1, 1)
+    assert (error["kind"], error["exit_code"], done.returncode) == ("SourceError", 2, 2)
     assert "no such file or directory" in error["headline"]
     assert f"error: {error['headline']}" in done.stderr
 

@@ -281,7 +281,7 @@ def test_a_dump_is_a_version(fineweb: Hub, tmp_path: Path) -> None:
     folder = f"hf://datasets/HuggingFaceFW/fineweb-edu@{EDU}/data/CC-MAIN-2024-10"
     assert sources_of(tmp_path / "out") == [f"{folder}/000_{number:05}.parquet" for number in range(2)]
     assert "expected" not in done.stderr
-    message = run("prepare", "fineweb-edu", "--version", "CC-MAIN-2024-99", *TOKENS, "--out", tmp_path / "x", code=1)
+    message = run("prepare", "fineweb-edu", "--version", "CC-MAIN-2024-99", *TOKENS, "--out", tmp_path / "x", code=2)
     assert f"HuggingFaceFW/fineweb-edu has no data/CC-MAIN-2024-99 at its commit {EDU}" in message.stderr
     assert f"/datasets/HuggingFaceFW/fineweb-edu/tree/{EDU}/data\n" in message.stderr
 
