@@ -590,7 +590,7 @@ def test_missing_buckets_stores_and_sources_are_told(s3: Bucket) -> None:
     absent = tokenmill("prepare", f"{s3.url}/corpus", *TOKENIZER, "--out", f"{s3.url}/run")
     assert (absent.code, f"there is no object {s3.url}/corpus, and no object below it" in absent.err) == (2, True)
     absent = tokenmill("status", f"{s3.url}/run")
-    assert (absent.code, f"{s3.url}/run is not a tokenmill store" in absent.err) == (1, True)
+    assert (absent.code, f"{s3.url}/run is not a tokenmill store" in absent.err) == (2, True)
     assert tokenmill("status", "s3://").code == 2
 
 
