@@ -18,7 +18,7 @@ def test_the_page_shows_the_screens_of_today(width: int) -> None:
 
 @pytest.mark.parametrize("width", write_screens.WIDTHS)
 def test_screens_fit_their_terminal(width: int) -> None:
-    """No line is longer than the terminal, so that no word is broken, and no finished step shows a time that is left."""
+    """No line is longer than the terminal, so no word is broken, and no finished step shows a remaining time."""
     screens = write_screens.read_page(width)
     assert set(screens) == set(write_screens.SCREENS)
     for name, screen in screens.items():
