@@ -162,7 +162,7 @@ def test_a_path_wins_over_a_dataset_of_its_name(tmp_path: Path) -> None:
     write_parquet(Path("fineweb-edu/a.parquet"), ["one", "two"])
     named = resolve_sources(["fineweb-edu", "other.parquet"])
     assert named.sources == ["fineweb-edu", "other.parquet"]
-    assert named.notes == ["fineweb-edu is a path here; the dataset of that name is not read"]
+    assert named.notes == ["fineweb-edu is a local path, so the dataset of that name is not read"]
     with pytest.raises(UsageError, match="--version 10B needs the name of a dataset") as raised:
         resolve_sources("fineweb-edu", "10B")
     assert "is a local path" in str(raised.value)
@@ -323,7 +323,7 @@ def test_one_row_or_file_too_many_or_too_few_is_enough(own, figures: str) -> Non
     if figures == "rows = 294":
         named.check_plan(sources, pieces)
         return
-    with pytest.raises(SourceError, match="the files of mine tiny do not hold what is known of it"):
+    with pytest.raises(SourceError, match="the files of mine tiny are not as expected"):
         named.check_plan(sources, pieces)
 
 
@@ -341,7 +341,7 @@ def test_a_count_that_only_reading_tells_is_checked_at_the_end(hub: Hub, tmp_pat
     assert "run it again with that address" in message
     assert not (tmp_path / "out" / "manifest.parquet").exists()
     own(f"{entry}3")
-    assert "rows         3, the Hub's count" in run(*words).stdout
+    assert "rows         3, equal to the Hub's count" in run(*words).stdout
 
 
 def test_datasets_are_listed_in_80_columns() -> None:

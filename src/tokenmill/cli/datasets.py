@@ -128,10 +128,10 @@ def _footnotes(listing: DatasetListing) -> Iterable[output.Line]:
     yield "tokens", f"counted with the GPT-2 tokenizer{others}"
     if listing.token_bytes is not None:
         bytes_each = f"{listing.token_bytes} bytes per token ({listing.tokenizer})"
-        yield "disk", f"for the store, {bytes_each}; an export needs about as much again"
+        yield "disk", f"of the store, {bytes_each}; exports are extra"
     if listing.bytes_per_second is not None:
         speed = f"{size(listing.bytes_per_second)}/s of text"
-        yield "time", f"on {count(listing.cores, 'core')} at {speed}, measured now; without the download"
+        yield "time", f"on {count(listing.cores, 'core')} at {speed}, measured; without the download"
     for notice in listing.notices:
         yield "note", notice
 
