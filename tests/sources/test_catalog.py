@@ -354,7 +354,7 @@ def test_datasets_are_listed_in_80_columns() -> None:
     assert line.split()[:9] == ["fineweb-edu", "10B", "14", "9,672,101", "10.0B", "28.5", "GB", "20.2", "GB"]
     assert re.search(r"[0-9.]+ (s|min|h|days)$", line)
     assert "without the download" in shown
-    assert f"tokens       counted with the GPT-2 tokenizer; the number differs with {SMALL_TIKTOKEN}" in shown
+    assert f"tokens       counted with GPT-2; the number differs with {SMALL_TIKTOKEN}" in shown
 
 
 def test_a_narrow_terminal_gets_fewer_columns() -> None:
@@ -403,6 +403,6 @@ def test_without_a_vocabulary_the_list_goes_without_times(tmp_path: Path) -> Non
     }
     shown = run("datasets", **offline).stdout
     assert shown.splitlines()[0].split() == ["dataset", "version", "files", "rows", "tokens", "download", "disk"]
-    assert "note         no time is told" in shown
+    assert "note         no time estimate" in shown
     assert "20.2 GB" in shown
     assert "no tokenizer called 'gpt9'" in run("datasets", "-t", "gpt9", code=2, **offline).stderr

@@ -125,7 +125,7 @@ def _footnotes(listing: DatasetListing) -> Iterable[output.Line]:
     for pattern, example in examples.items():
         yield pattern, f"many versions, such as {example}"
     others = f"; the number differs with {listing.tokenizer}" if listing.tokenizer != "gpt2" else ""
-    yield "tokens", f"counted with the GPT-2 tokenizer{others}"
+    yield "tokens", f"counted with GPT-2{others}"
     if listing.token_bytes is not None:
         bytes_each = f"{listing.token_bytes} bytes per token ({listing.tokenizer})"
         yield "disk", f"of the store, {bytes_each}; exports are extra"
