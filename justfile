@@ -37,6 +37,7 @@ slow *args:
 docs site="site":
     python scripts/write_command_reference.py --check
     python scripts/write_api_reference.py --check
+    python scripts/write_screens.py --check
     mkdir -p {{ site }}
     cp -r mkdocs.yml docs {{ site }}
     cd {{ site }} && zensical build --strict
@@ -45,6 +46,7 @@ docs site="site":
 pages:
     python scripts/write_command_reference.py
     python scripts/write_api_reference.py
+    python scripts/write_screens.py
 
 # Everything that a change has to pass, in a fresh environment.
 check:

@@ -21,7 +21,7 @@ Written by `scripts/write_command_reference.py` from the commands themselves; CI
 
 Results go to stdout, progress to stderr. Exit codes: 0 done, 1 failed for good, 2 usage, 3 corrupt or verification
 failed, 75 failed for now (run it again), 130 interrupted: [what they mean](prepare.md#from-scripts).
-Sizes take the suffixes k, M, G, T and B (billion).
+Sizes take the suffixes k, M, G, T and B (billion). [Screens](screens.md) shows what each command prints.
 
 | argument | what it is |
 | --- | --- |

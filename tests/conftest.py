@@ -30,6 +30,7 @@ SLOW_FILES = {
     "api/test_status_cost.py",
     "cli/test_attacked_operator.py",
     "cli/test_commands.py",
+    "cli/test_screens.py",
     "doctor/test_examine.py",
     "doctor/test_watch.py",
     "doctor/test_why_it_dies.py",
@@ -72,6 +73,7 @@ SLOW_FILES = {
     "store/test_unrecorded_parts.py",
     "tokenizers/test_families.py",
     "tokenizers/test_gate_mutations.py",
+    "tokenizers/test_names.py",
     "tokenizers/test_reference_decides.py",
     "tokenizers/test_tokenize_fn.py",
 }

@@ -18,6 +18,9 @@ SHOWN_ITEMS = 10
 # Notebooks align the cells of tables to the right.
 _LEFT = 'style="text-align: left; vertical-align: top"'
 
+# The start of a notice.
+NOTE = "note: "
+
 
 def count(value: int, what: str) -> str:
     """A count with its noun: 1 file, 2 files, 1,000 units."""
@@ -61,11 +64,15 @@ def escape_control_characters(text: str) -> str:
 
 
 def wrap(line: str, columns: int) -> str:
-    """Wrap a line between words. Text that follows a label is indented to the label's width."""
-    label = line[:LABEL_COLUMNS] if "  " in line[:LABEL_COLUMNS] else ""
-    width = max(columns - len(label), LABEL_COLUMNS)
-    lines = textwrap.wrap(line[len(label) :], width, break_long_words=False, break_on_hyphens=False)
-    return label + f"\n{' ' * len(label)}".join(lines)
+    """Wrap a line between words. The next lines are indented as the first one, and to the width of its label."""
+    if len(line) <= columns:
+        return line
+    indent = len(line) - len(line.lstrip(" "))
+    label_end = indent + LABEL_COLUMNS
+    start = label_end if "  " in line[indent:label_end] else indent + len(NOTE) * line.startswith(NOTE, indent)
+    width = max(columns - start, LABEL_COLUMNS)
+    lines = textwrap.wrap(line[start:], width, break_long_words=False, break_on_hyphens=False)
+    return line[:start] + f"\n{' ' * start}".join(lines)
 
 
 def signal_name(value: int) -> str:

@@ -158,7 +158,7 @@ def test_one_document_none_and_no_log(tmp_path: Path) -> None:
     assert "1 document" in Page(render(tokenmill.stats(one))).words
     words = Page(render(tokenmill.stats(none))).words
     assert "There is no document in this store." in words
-    assert "There is no log" in words
+    assert "The store has no log" in words
 
 
 def test_statistics_come_back_from_json(hostile: str) -> None:
@@ -347,7 +347,7 @@ def test_a_page_and_json_are_not_printed_at_once(hostile: str) -> None:
     """There is one standard output."""
     done = command("report", hostile, "--out", "-", "--json", "-q")
     assert (done.returncode, json.loads(done.stdout)["error"]["kind"]) == (2, "UsageError")
-    assert "Leave out one of them." in done.stderr
+    assert "Use one of them." in done.stderr
 
 
 def test_a_tokenizer_that_changes_text_has_no_bytes_by_source(hostile: str) -> None:

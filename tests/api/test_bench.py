@@ -201,7 +201,7 @@ def test_a_tiny_file_works_and_says_that_it_is_too_small(tmp_path: Path) -> None
     (tmp_path / "other.xyz").touch()
     shown = run(tmp_path, *QUICK, "--out", tmp_path, "--price-per-core-hour", "1").stdout
     flat = " ".join(shown.split())
-    assert "980 B of text: too little for these figures to mean anything" in flat
+    assert "980 B of text, too little for reliable figures" in flat
     assert "not read: 1 file with other endings (1 .xyz)" in flat
     assert "1*" in shown
     assert "money less than 0.01" in flat
@@ -240,8 +240,8 @@ def test_without_a_source_the_text_is_made_up(monkeypatch: pytest.MonkeyPatch, t
         ("--price-per-core-hour", "-1", "is not a price"),
         ("--price-per-core-hour", "nan", "is not a price"),
         ("--seconds", "0", "is not a time"),
-        ("--workers", "0,2", "no numbers of workers"),
-        ("--workers", "two", "no numbers of workers"),
+        ("--workers", "0,2", "not a list of worker counts"),
+        ("--workers", "two", "not a list of worker counts"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(option: str, value: str, words: str) -> None:
@@ -288,7 +288,7 @@ def test_an_interrupted_bench_leaves_nothing(tmp_path: Path, documents: list[str
         process.kill()
         process.wait()
     assert process.returncode == 130
-    assert said.strip() == "interrupted: nothing is left behind"
+    assert said.strip() == "interrupted: all files of the measurement are removed"
     assert os.listdir(scratch) == []
 
 

@@ -310,11 +310,11 @@ def test_what_cannot_be_found_is_told(store: tokenmill.Store, crew: LocalExecuto
         (UsageError, "Give TOKEN, or", {"where": directory}),
         (UsageError, "Give TOKEN, or", {"where": directory, "source": "a.parquet"}),
         (UsageError, "Give TOKEN, or", {"where": directory, "token": 1, "source": "a.parquet", "row": 1}),
-        (UsageError, "before it starts", {"where": directory, "token": 4, "token2": 4}),
+        (UsageError, "TOKEN2 is not larger", {"where": directory, "token": 4, "token2": 4}),
         (UsageError, "a.parquet", {"where": directory, "source": "z.parquet", "row": 1}),
         (UsageError, "reason       null", {"where": directory, "source": "a.parquet", "row": 57}),
         (UsageError, "no document starts there", {"where": directory, "source": "c0.txt", "row": 1 << 80}),
-        (UsageError, "--store is for files", {"where": directory, "token": 1, "store": directory}),
+        (UsageError, "--store is only for files", {"where": directory, "token": 1, "store": directory}),
         (UsageError, "the byte", {"where": directory, "source": "b.jsonl", "row": 1}),
     ]
     for error, words, question in questions:

@@ -201,7 +201,7 @@ def test_a_failure_is_a_record_with_json(tmp_path: Path) -> None:
     done = run("prepare", tmp_path / "none.jsonl", *TOKENS, "--out", tmp_path / "out", "--json", "-q")
     error = json.loads(done.stdout)["error"]
     assert set(error) == {"kind", "headline", "details", "exit_code"}
-    assert (error["kind"], error["exit_code"], done.returncode) == ("SourceError", 1, 1)
+    assert (error["kind"], error["exit_code"], done.returncode) == ("SourceError", 2, 2)
     assert "no such file or directory" in error["headline"]
     assert f"error: {error['headline']}" in done.stderr
 
@@ -279,7 +279,7 @@ def test_an_interrupt_while_a_class_is_created_is_an_interrupt(tmp_path: Path, w
     command = [sys.executable, "-c", INTERRUPTED_CLASS, "status", str(tmp_path), *wrapped]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 130, done.stderr
-    assert "interrupted: what is committed stays" in done.stderr
+    assert "interrupted: committed work is kept" in done.stderr
     assert "bug in tokenmill" not in done.stderr
 
 

@@ -52,7 +52,7 @@ def store(tmp_path: Path, parquet: str) -> Path:
 def test_prepare_says_what_it_does_before_it_does_it(tmp_path: Path, parquet: str) -> None:
     """Begin and end tokens, tokenizer and units are printed before the run; the result goes to stdout."""
     done = run("prepare", parquet, *TOKENS, "--bos", "3", "--out", tmp_path / "out")
-    for expected in ("begin token  3", "end token    1199", "small.tiktoken (1,200 ids, uint16)", "engine tiktoken"):
+    for expected in ("bos          3", "eot          1199", "small.tiktoken (1,200 ids, uint16)", "engine tiktoken"):
         assert expected in done.stderr
     assert "documents    30" in done.stdout
     assert str(tmp_path / "out") in done.stdout
@@ -94,7 +94,7 @@ def test_inspect_shows_tokens_source_and_row(store: Path, parquet: str) -> None:
     assert "def| add" in shown
     overview = run("inspect", store).stdout
     assert "documents    30" in overview
-    assert "end token    1199" in overview
+    assert "eot          1199" in overview
     assert "there is no document 30" in run("inspect", store, "--doc", "30", code=2).stderr
 
 
@@ -178,14 +178,69 @@ def test_settings_that_cannot_be_meant_are_refused(words: dict[str, Any], said: 
 def test_failures_exit_with_1_and_say_what_to_do(tmp_path: Path, parquet: str, store: Path) -> None:
     """What cannot be found, read or mixed is told in sentences, with the way out."""
     out = tmp_path / "other"
-    assert "no such file" in run("prepare", tmp_path / "no.parquet", *TOKENS, "--out", out, code=1).stderr
     message = run("prepare", parquet, *TOKENS, "--column", "body", "--out", out, code=1).stderr
     assert "body" in message
     assert "text" in message
     changed = run("prepare", parquet, *TOKENS, "--limit-units", "1", "--out", store, code=1).stderr
     assert "another --out" in changed
     assert f"  run           {store}\n  --limit-units was none, is now 1\n" in changed
-    assert "not a tokenmill store" in run("status", tmp_path, code=1).stderr
+
+
+@pytest.mark.parametrize(
+    ("command", "message", "suggestion"),
+    [
+        (
+            ("prepare", "corpus/a.parqet", *TOKENS, "--out", "new"),
+            "no such file or directory: corpus/a.parqet",
+            "a.parquet",
+        ),
+        (("prepare", "corpse/a.parquet", *TOKENS, "--out", "new"), "no such file or directory", "corpus/a.parquet"),
+        (("prepare", "corpus/*.json", *TOKENS, "--out", "new"), "no file matches corpus/*.json", None),
+        (("prepare", "corpus", "-t", "smal.json", "--out", "new"), "no such tokenizer file: smal.json", "small.json"),
+        (("status", "stroe"), "no such store", "store"),
+        (("verify", "stroe"), "no such store", "store"),
+        (("locate", "stroe", "3"), "no such store or file: stroe", "store"),
+        (("status", "corpus"), "is not a tokenmill store", None),
+    ],
+)
+def test_missing_inputs_are_usage_errors_that_suggest_a_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...], message: str, suggestion: str | None
+) -> None:
+    """A missing source, store or tokenizer file exits with 2, and similar names are suggested."""
+    monkeypatch.chdir(tmp_path)
+    for folder in ("corpus", "store"):
+        (tmp_path / folder).mkdir()
+    write_parquet(tmp_path / "corpus/a.parquet", ["a"])
+    (tmp_path / "small.json").touch()
+    error = run(*command, code=2).stderr
+    assert error.startswith("error: ")
+    assert message in error
+    assert ("Did you mean" in error) == (suggestion is not None)
+    assert suggestion is None or f"{tmp_path}/{suggestion.removeprefix('corpus/')}".rpartition("/")[2] in error
+    assert not (tmp_path / "new/run.json").exists()
+
+
+def test_the_former_name_of_an_option_is_accepted(store: Path, tmp_path: Path) -> None:
+    """--end-token means --eot-position, and help shows only the latter."""
+    outs = {}
+    for option in ("--end-token", "--eot-position"):
+        out = tmp_path / option.strip("-")
+        run("export", store, "--to", "nanogpt", option, "prepended", "--val", "none", "--out", out, "--quiet")
+        outs[option] = (out / "train.bin").read_bytes()
+    assert outs["--end-token"] == outs["--eot-position"]
+    changed = run("export", store, "--to", "nanogpt", "--val", "none", "--out", tmp_path / "end-token", code=1).stderr
+    assert "--eot-position   was prepended (1199), is now appended (1199)" in changed
+    shown = run("export", "--help").stdout
+    assert "--eot-position" in shown
+    assert "--end-token" not in shown
+
+
+def test_usage_errors_look_like_other_errors() -> None:
+    """A wrong option is an `error:` with the usage and the command for help."""
+    lines = run("status", "--wrong", code=2).stderr.splitlines()
+    assert lines[0].startswith("error: No such option")
+    assert lines[1].startswith("  usage        ")
+    assert lines[2].endswith("status --help")
 
 
 def test_a_vocabulary_that_cannot_be_had_says_how_to_get_it(tmp_path: Path, parquet: str) -> None:
@@ -320,7 +375,8 @@ def test_lines_are_broken_between_words() -> None:
     line = "order        in the order of the store; val none"
     assert wrap(line, 46) == "order        in the order of the store; val\n             none"
     assert wrap("store        /a/very-long/path", 20) == "store        /a/very-long/path"
-    assert wrap("note: no label here", 16) == "note: no label\nhere"
+    assert wrap("note: no label here to see", 22) == "note: no label here to\n      see"
+    assert wrap("no label here", 9) == "no label here"  # labels alone take more columns
 
 
 def test_debug_shows_the_traceback(tmp_path: Path) -> None:
@@ -328,5 +384,5 @@ def test_debug_shows_the_traceback(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "tokenmill", "status", str(tmp_path), "--debug"], capture_output=True, check=False
     )
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert b"Traceback" in done.stderr

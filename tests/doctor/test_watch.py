@@ -224,7 +224,7 @@ worker = multiprocessing.get_context("fork").Process(target=time.sleep, args=(60
 worker.start(); time.sleep(0.3); worker.kill(); worker.join()
 """
     done = subprocess.run([*DOCTOR, "--", *python(code)], capture_output=True, text=True, timeout=60, check=True)
-    assert "1 process died, and the command went on: 2 processes" in done.stderr
+    assert "1 process died, and the command continued: 2 processes" in done.stderr
 
 
 def test_a_reader_that_went_away_is_no_death() -> None:

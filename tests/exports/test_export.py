@@ -228,7 +228,7 @@ def test_other_options_are_refused_in_the_same_directory(store: tokenmill.Store,
 
 
 def test_the_end_token_can_be_set(store: tokenmill.Store, tmp_path: Path) -> None:
-    """--end-token overrides the convention of the format, with documents whole or cut."""
+    """--eot-position overrides the convention of the format, with documents whole or cut."""
     for name, end in (("llmc", "appended"), ("nanogpt", "prepended"), ("megatron", "prepended")):
         out = tmp_path / name
         export(store.directory, to=name, out=str(out), end_token=end, val="none", shard_tokens=4_000)
@@ -269,7 +269,7 @@ def test_a_store_without_end_token_exports_as_it_is(tmp_path: Path) -> None:
         ({"to": "llmc", "sequence_tokens": 8}, "no sequences of a fixed length"),
         ({"to": "llmc", "tail": "cut"}, "--tail cannot be"),
         ({"to": "llmc", "shard_tokens": 0}, "at least 1"),
-        ({"to": "llmc", "shard_tokens": "100M"}, "would be all there is"),
+        ({"to": "llmc", "shard_tokens": "100M"}, "would hold all tokens"),
         ({"to": "llmc", "shard_tokens": "1B", "tail": "merge"}, "too large for llmc"),
         ({"to": "llmc", "shuffle": -1}, "not a seed"),
         ({"to": "llmc", "shuffle": 1 << 64}, "not a seed"),
@@ -307,7 +307,7 @@ def test_prepare_exports_to_several_formats(corpus: list[str], tmp_path: Path) -
     assert [export.format for export in done.exports] == ["nanogpt", "mds"]
     assert (tmp_path / "nanogpt/train.bin").stat().st_size == 2 * done.exports[0].splits["train"].tokens
     assert (tmp_path / "mds/val/index.json").exists()
-    with pytest.raises(UsageError, match="about an export"):
+    with pytest.raises(UsageError, match="needs an export"):
         tokenmill.prepare(corpus, tokenizer=SMALL_TIKTOKEN, eot=END, out=str(tmp_path), shuffle=1)
 
 
@@ -322,9 +322,9 @@ def test_val_may_be_given_in_percent(store: tokenmill.Store, tmp_path: Path) -> 
 def test_a_val_that_is_hardly_there_is_told_of(store: tokenmill.Store, tmp_path: Path) -> None:
     """A val without a document, or with less than a window of tokens, gets a note with a share that is enough."""
     none = export(store.directory, to="megatron", out=str(tmp_path / "none"), val="0.0000001")
-    assert any("no document fell into val" in note and "--val 0." in note for note in none.notices)
+    assert any("val has no documents" in note and "--val 0." in note for note in none.notices)
     tiny = export(store.directory, to="nanogpt", out=str(tmp_path / "tiny"), val="first-shard", shard_tokens=10)
-    assert "val has only 10 tokens; hold out more: --val 0." in tiny.notices[-1]
+    assert "val has only 10 tokens; use a larger split: --val 0." in tiny.notices[-1]
     enough = tiny.notices[-1].partition("--val ")[2].partition(",")[0]
     assert export(store.directory, to="nanogpt", out=str(tmp_path / "some"), val=enough).splits["val"].tokens >= 2048
 
@@ -358,7 +358,7 @@ def test_a_small_store_gets_small_shards_for_val(store: tokenmill.Store, tmp_pat
     """Where the first of the usual shards would be everything, shards are smaller and the call says so."""
     done = export(store.directory, to="llmc", out=str(tmp_path))
     assert done.splits["val"].tokens == -(-store.token_count // 10)
-    assert "less than two shards" in done.notices[0]
+    assert "smaller than two shards" in done.notices[0]
 
 
 def test_other_peoples_files_are_left_alone(store: tokenmill.Store, tmp_path: Path) -> None:
@@ -403,7 +403,7 @@ def test_no_val_file_is_written_for_no_documents(tmp_path: Path) -> None:
     store = prepare([source], tmp_path / "store")
     done = export(store.directory, to="nanogpt", out=str(tmp_path / "out"))
     assert list(tree(tmp_path / "out")) == ["train.bin"]
-    assert "no document fell into val" in done.notices[0]
+    assert "val has no documents" in done.notices[0]
 
 
 def test_an_empty_store_has_an_empty_export(tmp_path: Path) -> None:
@@ -455,7 +455,7 @@ def test_too_few_tokens_for_a_sequence_are_told(tmp_path: Path) -> None:
     done = export(store.directory, to="mds")
     assert done.splits["train"].shards == 0
     assert done.splits["train"].tokens_left_out == store.token_count
-    assert "fill no sequence" in done.notices[0]
+    assert "too few for one sequence" in done.notices[0]
 
 
 @pytest.mark.parametrize("name", ["parquet", "megatron", "mds"])

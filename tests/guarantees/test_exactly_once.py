@@ -192,7 +192,7 @@ def test_an_interrupted_run_stops_at_once(
     assert (ending.exit_code, ending.left_behind) == (130, []), ending.stderr
     assert seconds < STOP_SECONDS
     assert ending.stderr.splitlines()[-1] == (
-        "interrupted: what is committed stays; run the same command again to go on"
+        "interrupted: committed work is kept; run the same command again to continue"
     )
     assert "Traceback" not in ending.stderr
     assert list(Snapshot.of(run.out).parts) == [0]

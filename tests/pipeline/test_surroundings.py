@@ -191,14 +191,14 @@ def test_the_lock_of_a_dead_process_does_not_count(job: Job, undisturbed: dict[s
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP], ids=["SIGTERM", "SIGHUP"])
 def test_a_run_that_is_told_to_stop_can_go_on(slow_job: Job, tmp_path: Path, number: signal.Signals) -> None:
-    """SIGTERM (a scheduler) and SIGHUP (a closed terminal) end a run with a sentence; what is committed stays."""
+    """SIGTERM (a scheduler) and SIGHUP (a closed terminal) end a run with a sentence; committed work is kept."""
     out = tmp_path / "store"
     run = slow_job.start(out)
     until_parts(run, out, 5)
     run.signal(None, number)
     ending = run.end()
     assert (ending.exit_code, ending.left_behind) == (130, []), ending.stderr
-    assert "interrupted: what is committed stays; run the same command again to go on" in ending.stderr
+    assert "interrupted: committed work is kept; run the same command again to continue" in ending.stderr
     before = {path.name: path.stat().st_ino for path in (out / "parts").glob("[0-9]*.arrow")}
     run = slow_job.start(out)
     until_parts(run, out, len(before) + 5)

@@ -16,7 +16,7 @@ from tokenmill import results
 from tokenmill.cli import cli
 
 DOCS = ROOT / "docs"
-GENERATED = {DOCS / "commands.md", DOCS / "api.md"}
+GENERATED = {DOCS / "commands.md", DOCS / "api.md", DOCS / "screens.md"}
 # Decisions tell of the past, and benchmarks of how something was measured: neither says how something is used.
 NO_GUIDES = {*GENERATED, *(DOCS / "decisions").glob("*.md"), DOCS / "benchmarks.md"}
 GUIDES = [ROOT / "README.md", *(page for page in sorted(DOCS.rglob("*.md")) if page not in NO_GUIDES)]

@@ -134,10 +134,10 @@ def test_a_name_and_a_version_mean_files(name: str, version: str, path: str, row
 @pytest.mark.parametrize(
     ("version", "said"),
     [
-        (None, ("which version of fineweb-edu?", "--version 10B")),
-        ("11B", ("no version '11B'", "did you mean 10B?")),
-        (10, ("no version '10'", "did you mean 10B?")),
-        ("cc-main-2024-10", ("did you mean CC-MAIN-2024-10?",)),
+        (None, ("fineweb-edu needs a version", "--version 10B")),
+        ("11B", ("no version '11B'", "Did you mean 10B?")),
+        (10, ("no version '10'", "Did you mean 10B?")),
+        ("cc-main-2024-10", ("Did you mean CC-MAIN-2024-10?",)),
         ("CC-MAIN-/../x", ("no version",)),
         ("CC-MAIN-*", ("no version",)),
     ],
@@ -166,10 +166,10 @@ def test_a_path_wins_over_a_dataset_of_its_name(tmp_path: Path) -> None:
     write_parquet(Path("fineweb-edu/a.parquet"), ["one", "two"])
     named = resolve_sources(["fineweb-edu", "other.parquet"])
     assert named.sources == ["fineweb-edu", "other.parquet"]
-    assert named.notes == ["fineweb-edu is a path here; the dataset of that name is not read"]
-    with pytest.raises(UsageError, match="--version 10B goes with the name of a dataset") as raised:
+    assert named.notes == ["fineweb-edu is a local path, so the dataset of that name is not read"]
+    with pytest.raises(UsageError, match="--version 10B needs the name of a dataset") as raised:
         resolve_sources("fineweb-edu", "10B")
-    assert "is a path here" in str(raised.value)
+    assert "is a local path" in str(raised.value)
     done = tokenmill.prepare("fineweb-edu", tokenizer=SMALL_TIKTOKEN, eot=1199, out=str(tmp_path / "out"))
     assert done.documents == 2
     assert done.notices == named.notes
@@ -263,8 +263,8 @@ def test_a_limited_run_by_name_notes_another_count(fineweb: Hub, tmp_path: Path)
     address = f"hf://datasets/HuggingFaceFW/fineweb-edu@{EDU}/sample/10BT"
     assert f"dataset      fineweb-edu 10B, {address}/*.parquet" in done.stderr
     assert "note: the files of fineweb-edu 10B hold 294 rows; 9,672,101 are expected" in done.stderr
-    assert "as the Hub reports" not in done.stdout
-    assert "3 of 3 units now" in done.stdout
+    assert "the Hub's count" not in done.stdout
+    assert "3 of 3 units in this run" in done.stdout
     assert sources_of(out) == [f"{address}/{number:03}_00000.parquet" for number in range(14)]
     planned = json.loads(run("plan", *words, "--json").stdout)
     assert planned["units"] == 3
@@ -290,7 +290,7 @@ def test_a_dump_is_a_version(fineweb: Hub, tmp_path: Path) -> None:
     folder = f"hf://datasets/HuggingFaceFW/fineweb-edu@{EDU}/data/CC-MAIN-2024-10"
     assert sources_of(tmp_path / "out") == [f"{folder}/000_{number:05}.parquet" for number in range(2)]
     assert "expected" not in done.stderr
-    message = run("prepare", "fineweb-edu", "--version", "CC-MAIN-2024-99", *TOKENS, "--out", tmp_path / "x", code=1)
+    message = run("prepare", "fineweb-edu", "--version", "CC-MAIN-2024-99", *TOKENS, "--out", tmp_path / "x", code=2)
     assert f"HuggingFaceFW/fineweb-edu has no data/CC-MAIN-2024-99 at its commit {EDU}" in message.stderr
     assert f"/datasets/HuggingFaceFW/fineweb-edu/tree/{EDU}/data\n" in message.stderr
 
@@ -304,7 +304,7 @@ def test_a_whole_run_counts_its_rows(fineweb: Hub, tmp_path: Path, own) -> None:
     for _ in range(2):
         done = run(*words)
         assert "documents    280" in done.stdout
-        assert "rows         294, as the Hub reports" in done.stdout
+        assert "rows         294, equal to the Hub's count" in done.stdout
         assert "note" not in done.stderr
     assert all(f"@{EDU}/" in path for path in sources_of(tmp_path / "out"))
     result = json.loads(run(*words, "--json", "--quiet").stdout)
@@ -318,7 +318,7 @@ def test_beside_other_sources_only_the_files_of_the_dataset_count(fineweb: Hub, 
     dump = f"hf://datasets/HuggingFaceFW/fineweb-edu@{EDU}/data/CC-MAIN-2013-20/"
     done = run("prepare", beside, "mine", dump, "--version", "tiny", *TOKENS, "--out", tmp_path / "out")
     assert "documents    283" in done.stdout
-    assert "as the Hub reports" not in done.stdout
+    assert "the Hub's count" not in done.stdout
 
 
 @pytest.mark.fast
@@ -333,7 +333,7 @@ def test_one_row_or_file_too_many_or_too_few_is_enough(own, figures: str) -> Non
     if figures == "rows = 294":
         named.check_plan(sources, pieces)
         return
-    with pytest.raises(SourceError, match="the files of mine tiny do not hold what is known of it"):
+    with pytest.raises(SourceError, match="the files of mine tiny are not as expected"):
         named.check_plan(sources, pieces)
 
 
@@ -351,7 +351,7 @@ def test_a_count_that_only_reading_tells_is_checked_at_the_end(hub: Hub, tmp_pat
     assert "run it again with that address" in message
     assert not (tmp_path / "out" / "manifest.parquet").exists()
     own(f"{entry}3")
-    assert "rows         3, as the Hub reports" in run(*words).stdout
+    assert "rows         3, equal to the Hub's count" in run(*words).stdout
 
 
 def test_datasets_are_listed_in_80_columns() -> None:
@@ -363,8 +363,8 @@ def test_datasets_are_listed_in_80_columns() -> None:
     line = next(line for line in table if "9,672,101" in line)
     assert line.split()[:9] == ["fineweb-edu", "10B", "14", "9,672,101", "10.0B", "28.5", "GB", "20.2", "GB"]
     assert re.search(r"[0-9.]+ (s|min|h|days)$", line)
-    assert "network not counted" in shown
-    assert f"tokens       as GPT-2 makes them; {SMALL_TIKTOKEN} makes more or fewer" in shown
+    assert "without the download" in shown
+    assert f"tokens       counted with GPT-2; the number differs with {SMALL_TIKTOKEN}" in shown
 
 
 def test_a_narrow_terminal_gets_fewer_columns() -> None:
@@ -374,13 +374,13 @@ def test_a_narrow_terminal_gets_fewer_columns() -> None:
     assert max(map(len, table)) <= 60
     assert table[0].split() == ["dataset", "version", "tokens", "download", "disk", "time"]
     assert len(table) == 12
-    assert "left out     files, rows" in shown
+    assert "hidden       files, rows" in shown
 
 
 def test_one_dataset_is_shown_with_its_command() -> None:
     """Licence, revision and the command to type are there; a name that is none gets a suggestion."""
     shown = run("datasets", "fineweb-edu", "--tokenizer", SMALL_TIKTOKEN).stdout
-    for words in ("licence      ODC-By 1.0", f"revision     {EDU}", "column       text", "such as CC-MAIN-2024-10"):
+    for words in ("license      ODC-By 1.0", f"revision     {EDU}", "column       text", "such as CC-MAIN-2024-10"):
         assert words in shown
     assert shown.endswith(
         f"tokenmill prepare fineweb-edu --version 10B --tokenizer {SMALL_TIKTOKEN} --to nanogpt \\\n"
@@ -388,7 +388,7 @@ def test_one_dataset_is_shown_with_its_command() -> None:
     )
     assert max(map(len, shown.replace(SMALL_TIKTOKEN, "gpt2").splitlines())) <= 80
     assert "fineweb-2" not in shown
-    assert "did you mean fineweb-edu?" in run("datasets", "finweb-edu", code=2).stderr
+    assert "Did you mean fineweb-edu?" in run("datasets", "finweb-edu", code=2).stderr
 
 
 def test_datasets_as_json() -> None:
@@ -413,6 +413,6 @@ def test_without_a_vocabulary_the_list_goes_without_times(tmp_path: Path) -> Non
     }
     shown = run("datasets", code=0, **offline).stdout
     assert shown.splitlines()[0].split() == ["dataset", "version", "files", "rows", "tokens", "download", "disk"]
-    assert "note         no time is told" in shown
+    assert "note         no time estimate" in shown
     assert "20.2 GB" in shown
     assert "no tokenizer called 'gpt9'" in run("datasets", "-t", "gpt9", code=2, **offline).stderr

@@ -247,7 +247,7 @@ def test_globs_and_directories_find_what_they_find_on_a_disk(s3: Bucket, tmp_pat
     assert [file.path for file in storage.find(f"{s3.url}/root/*", StoreGuard()).files] == [f"{s3.url}/root/top.txt"]
     with pytest.raises(package.TokenmillError, match="no object matches"):
         storage.find(f"{s3.url}/root/*.parquet", StoreGuard())
-    with pytest.raises(package.TokenmillError, match="none below it"):
+    with pytest.raises(package.TokenmillError, match="no object below it"):
         storage.find(f"{s3.url}/roo", StoreGuard())
 
 
@@ -587,11 +587,11 @@ def test_missing_buckets_stores_and_sources_are_told(s3: Bucket) -> None:
     absent = tokenmill("status", "s3://no-such-bucket/run")
     assert (absent.code, absent.err.startswith("error: there is no bucket no-such-bucket\n")) == (1, True)
     absent = tokenmill("prepare", f"{s3.url.upper()[:5]}{s3.url[5:]}/{{a,b}}.txt", *TOKENIZER, "--out", f"{s3.url}/run")
-    assert (absent.code, "{ } is no pattern here" in absent.err) == (1, True)
+    assert (absent.code, "{ } is no pattern here" in absent.err) == (2, True)
     absent = tokenmill("prepare", f"{s3.url}/corpus", *TOKENIZER, "--out", f"{s3.url}/run")
-    assert (absent.code, f"there is no object {s3.url}/corpus, and none below it" in absent.err) == (1, True)
+    assert (absent.code, f"there is no object {s3.url}/corpus, and no object below it" in absent.err) == (2, True)
     absent = tokenmill("status", f"{s3.url}/run")
-    assert (absent.code, f"{s3.url}/run is not a tokenmill store" in absent.err) == (1, True)
+    assert (absent.code, f"{s3.url}/run is not a tokenmill store" in absent.err) == (2, True)
     assert tokenmill("status", "s3://").code == 2
 
 

@@ -181,7 +181,7 @@ def test_expired_credentials_end_a_run_that_goes_on_with_new_ones(
     assert time.monotonic() - started < 10
     assert ended.code == 75
     assert "the credentials have expired" in ended.err
-    assert "Renew them. Run the same command again: what is committed stays." in ended.err
+    assert "Renew them. Run the same command again: committed work is kept." in ended.err
     proxy.wait_until_idle()  # a part that was on its way when the run ended has come now
     there = part_names(s3)
     assert 3 < len(there) < UNITS

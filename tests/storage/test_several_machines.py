@@ -141,6 +141,6 @@ def test_pages_outside_their_file_are_refused(tmp_path: Path) -> None:
     piece = Slice(0, 1, details[0])
     cut = tmp_path / "cut.parquet"
     cut.write_bytes(Path(path).read_bytes()[:40])
-    with pytest.raises(SourceError, match="said to be at bytes"):
+    with pytest.raises(SourceError, match="are listed at bytes"):
         list(sources.read_documents(source(str(cut)), piece, ReadOptions()))
     assert pq.read_metadata(path).num_row_groups > 1

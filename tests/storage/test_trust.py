@@ -150,7 +150,7 @@ def test_no_directory_at_all_is_an_error(shelves: tuple[Path, Path]) -> None:
     for directory in shelves:
         directory.mkdir(parents=True)
         os.chown(directory, ANOTHER_USER, ANOTHER_USER)
-    with pytest.raises(TokenizerError, match="no place to keep a vocabulary"):
+    with pytest.raises(TokenizerError, match="no directory for the vocabulary cache"):
         vocabulary_cache.save(resolve(SMALL_TIKTOKEN))
     assert [list(directory.iterdir()) for directory in shelves] == [[], []]
 

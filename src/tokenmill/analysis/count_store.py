@@ -95,7 +95,7 @@ class StoreCounter:
         expected = int(self._documents.sum()), int(self._tokens.sum())
         if (self._totals.document_count, self._totals.token_count) != expected:
             headline = f"the parts of {self.folder.root} do not hold what its manifest says"
-            raise CorruptStore(headline, "`tokenmill verify` tells which.")
+            raise CorruptStore(headline, "`tokenmill verify` names it.")
 
     def _count_duplicates(self) -> Duplicates | None:
         """Compare the hashes that `_count_parts` wrote."""
@@ -115,7 +115,7 @@ class StoreCounter:
         self.fan_out.begin(f"by {column}", int(self._tokens.sum()))
         while batch := list(islice(remaining, UNITS_PER_BATCH * self.resources.workers)):
             if counts.missing and not counts.column_exists and not is_reported:
-                self.fan_out.report.say(f"no source so far has the column {column!r}: the others are looked at")
+                self.fan_out.report.say(f"no source so far has the column {column!r}; reading the other sources")
                 is_reported = True
             by_unit: dict[int, ValueCounts] = {}
             for done in _results(self.fan_out, function, batch, lambda it: f"unit {it.unit}"):
@@ -132,8 +132,8 @@ class StoreCounter:
         free = shutil.disk_usage(self.scratch).free
         if needed > 0.9 * free:
             self.notices.append(
-                f"duplicates were not looked for: they take {size(needed)} of temporary files, and"
-                f" {size(free)} are free in {tempfile.gettempdir()}; TMPDIR names another place"
+                f"duplicates were not counted: that takes {size(needed)} of temporary files, and"
+                f" {size(free)} are free in {tempfile.gettempdir()}; set TMPDIR to another directory"
             )
             return 0
         range_bytes = min(self.resources.worker_bytes // (2 * duplicates.SORTING_FACTOR), MAX_RANGE_BYTES)

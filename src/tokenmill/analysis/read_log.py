@@ -146,7 +146,7 @@ def read_logs(folder: Folder) -> LogFacts:
         try:
             _read_log(folder, name, facts)
         except StoreError as error:
-            facts.unreadable.append(f"{name} is passed over: {error.headline}")
+            facts.unreadable.append(f"{name} is skipped: {error.headline}")
     return facts
 
 

@@ -67,12 +67,12 @@ def datasets(name: str | None = None, *, tokenizer: str = "gpt2") -> DatasetList
     try:
         vocabulary = resolve(tokenizer)
     except TokenizerError as error:
-        notices.append(f"no time is told, since the tokenizer cannot be had: {error.headline}")
+        notices.append(f"no time estimate, because the tokenizer cannot be loaded: {error.headline}")
     else:
         token_bytes = np.dtype(vocabulary.spec.dtype).itemsize
         engine = choose_engine(vocabulary, "auto").engine
         speed = core_bytes_per_second(vocabulary, engine)
-        notices += [] if speed else ["no time is told, since this Python has too little text to measure it on"]
+        notices += [] if speed else ["no time estimate: this Python has too little text to measure the speed on"]
     cores = machine.cores()
     rate = speed * cores if speed else None
     listed = [

@@ -137,7 +137,7 @@ def export_store(  # noqa: PLR0913, PLR0917 - store, target, request, limits, re
         notices.append(resources.notice)
     folder = folder_at(out if out is not None else store.path(job.format))
     if folder.root == store.root:
-        raise UsageError("--out is the store itself", f"Leave it out, and the files go to {store.path(job.format)}.")
+        raise UsageError("--out is the store itself", f"Without --out, the files go to {store.path(job.format)}.")
     directories = {".", names.STATE, names.RECORDS, *(split_folder(job, split) for split in ("train", "val"))}
     folder.create(names.STATE)
     with folder.lock(names.LOCK):

@@ -62,7 +62,7 @@ def locate(  # noqa: PLR0913 - the options of the command, by their names
     folder, file = find_folder(where, store)
     export = None if file is None and folder.exists(layout.RUN) else ExportIndex(folder)
     if export is None and store is not None:
-        raise UsageError("--store is for files that were exported to another place", f"store        {where}")
+        raise UsageError("--store is only for files that were exported to another directory", f"store        {where}")
     opened = Store(folder.root) if export is None else exported_store(export, store)
     locator = Locator(opened, context)
     if source is not None and row is not None:
@@ -80,8 +80,8 @@ def locate(  # noqa: PLR0913 - the options of the command, by their names
 def _check(token: int | None, token2: int | None, source: str | None, row: int | None, context: int) -> None:
     by_row = source is not None and row is not None
     if by_row == (token is not None) or (source is None) != (row is None):
-        raise UsageError("say which token, or which row of which source", "Give TOKEN, or --source FILE and --row N.")
+        raise UsageError("no token and no row is given", "Give TOKEN, or --source FILE and --row N.")
     if (token is not None and token < 0) or (row is not None and row < 0) or context < 0:
-        raise UsageError("tokens and rows are counted from 0 on")
+        raise UsageError("tokens and rows are counted from 0")
     if token2 is not None and (token is None or token2 <= token):
-        raise UsageError("the stretch ends before it starts", "Give TOKEN TOKEN2: from the one to before the other.")
+        raise UsageError("TOKEN2 is not larger than TOKEN", "The range begins at TOKEN and ends before TOKEN2.")

@@ -49,7 +49,7 @@ def map_dataset(  # noqa: PLR0913 - the options of the command, by their names
         executor: Running workers to use instead of new ones.
     """
     if num_proc is not None and num_proc < 1:
-        raise UsageError("num_proc has to be at least 1")
+        raise UsageError("num_proc must be at least 1")
     options = PrepareOptions((), tokenizer, column, None, engine, eot, bos, max_document_bytes=MAX_ROW_BYTES)
     with (
         nullcontext(executor) if executor is not None else LocalExecutor(worker_modules(engine)) as pool,

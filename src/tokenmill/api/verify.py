@@ -71,7 +71,7 @@ def verify(  # noqa: PLR0913 - the options of the command, by their names
         executor: Running workers to use instead of new ones.
     """
     if not 0 <= sample <= 1:
-        raise UsageError("--sample is a share of the documents, between 0 and 1")
+        raise UsageError("--sample must be a fraction between 0 and 1")
     check_executor(on)
     started = time.monotonic()
     folder = folder_at(os.fspath(directory))

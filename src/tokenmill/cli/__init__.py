@@ -40,8 +40,7 @@ CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 def cli() -> None:
     """Turn text corpora of any size into the token files that trainers read.
 
-    Exactly, fast, and in a way that can be killed at any moment: run the same command again, and only what is missing
-    is done.
+    Exact, fast, and safe to kill at any time: run the same command again, and it does only what is missing.
 
     \b
     Example:
@@ -87,6 +86,7 @@ def main() -> None:
 def _run() -> None:
     try:
         code = cli.main(standalone_mode=False) or 0
+        terminal.clear_status()
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)  # everything is written, and native libraries may abort in their destructors

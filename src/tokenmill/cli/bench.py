@@ -19,53 +19,50 @@ if TYPE_CHECKING:
     from tokenmill.pipeline.bench.result import BenchResult
 
 DEFAULT_MARK = "*"
-STOPPED = "interrupted: nothing is left behind"
+STOPPED = "interrupted: all files of the measurement are removed"
 # The best cell is shown beside the default only if it is faster by this factor.
 CLEARLY = 1.1
 
 
 @click.command(
     cls=options.Command,
-    short_help="Measure this machine, and what a corpus will take.",
+    short_help="Measure this machine, and estimate a corpus.",
     epilog=options.example(
         "tokenmill bench", "tokenmill bench data/*.parquet --tokenizer gpt2 --price-per-core-hour 0.04"
     ),
 )
 @click.argument("sources", nargs=-1, metavar="[SOURCE]...")
 @click.option(
-    "--tokenizer", "-t", default="gpt2", show_default=True, metavar="T", help="What is measured, as for `prepare`."
+    "--tokenizer", "-t", default="gpt2", show_default=True, metavar="T", help="Tokenizer to measure, as for `prepare`."
 )
-@click.option("--version", metavar="V", help="Which version of a dataset: `tokenmill datasets` lists them.")
-@click.option("--column", metavar="NAME", help="Where the text is. [default: text, or where the dataset has it]")
+@click.option("--version", metavar="V", help="Version of a named dataset; `tokenmill datasets` lists them.")
+@click.option("--column", metavar="NAME", help="Column with the text. [default: text, or the named dataset's own]")
 @click.option(
     "--separator",
     metavar="TEXT",
     callback=options.unescape_separator,
-    help="What stands between documents in .txt files.",
+    help="Document separator in .txt files.",
 )
-@click.option("--workers", metavar="N,N,...", help="Numbers of workers to try. [default: 1, 2, 4, ... one per core]")
-@click.option("--seconds", type=float, default=30.0, show_default=True, metavar="S", help="Time for measuring, in all.")
+@click.option("--workers", metavar="N,N,...", help="Worker counts to measure. [default: 1, 2, 4, ... one per core]")
+@click.option("--seconds", type=float, default=30.0, show_default=True, metavar="S", help="Total time for measuring.")
+@click.option("--sample-bytes", metavar="SIZE", help="Maximum text to measure. [default: what fits into the time]")
 @click.option(
-    "--sample-bytes", metavar="SIZE", help="Take about this much text at most. [default: what fits into the time]"
-)
-@click.option(
-    "--price-per-core-hour", type=float, metavar="P", help="What an hour of one core costs, to tell what all costs."
+    "--price-per-core-hour", type=float, metavar="P", help="Price of one core for one hour, to estimate the cost."
 )
 @click.option(
     "--out",
     "-o",
     metavar="DIR",
-    help="Measure the disk that DIR is on, where the store will be; what is written there is removed again. "
-    "[default: where temporary files go]",
+    help="Measure the disk of DIR. Files written there are removed. [default: the temporary directory]",
 )
 @options.storage
 @options.cache
 @options.general
 def bench(sources: tuple[str, ...], as_json: bool, **arguments: Any) -> None:
-    """Measure what each engine and number of workers gives here, and tell what the whole corpus will take.
+    """Measure the speed of each engine and worker count here, and estimate the time for the whole corpus.
 
-    Units from all over the SOURCEs are read, encoded and written as a run does it, and removed again. Without SOURCE,
-    the text is made up on the spot, and the figures are an upper bound.
+    The command reads, tokenizes and writes a sample of the SOURCEs as a run does, then removes the files. Without
+    SOURCE, the text is generated, and the speeds are an upper bound.
     """
     try:
         result = tokenmill.bench(sources, **arguments, reporter=workers.reporter())
@@ -74,11 +71,10 @@ def bench(sources: tuple[str, ...], as_json: bool, **arguments: Any) -> None:
     if as_json:
         terminal.echo_json(result)
         return
+    output.separate_from_progress()
     _print_table(result.cells)
     terminal.echo()
-    output.print_lines(_measurement(result))
-    terminal.echo()
-    output.print_lines(_forecast(result))
+    output.print_groups([("measurement", _measurement(result)), ("estimate", _forecast(result))])
 
 
 def _print_table(cells: list[Cell]) -> None:
@@ -116,12 +112,12 @@ def _table(cells: list[Cell]) -> Table:
 
 def _measurement(result: BenchResult) -> Iterable[output.Line]:
     if any(cell.is_default for cell in result.cells):
-        yield DEFAULT_MARK, "what `prepare` does if nothing is said"
+        yield DEFAULT_MARK, "default of `prepare`"
     yield "noise", _noise(result.cells[0].rounds)
-    made_up = "made up, so figures are an upper bound" if result.is_made_up else "from all over the sources"
+    made_up = "generated, so the speeds are an upper bound" if result.is_made_up else "sampled from all sources"
     yield "sample", f"{size(result.sample_bytes)} of text, {made_up}"
-    yield "written to", f"{result.written_to}, synced and removed"
-    yield "start-up", f"{result.start_seconds:.1f} s, once a run; in none of the figures above"
+    yield "written to", f"{result.written_to}, files were synced and removed"
+    yield "start-up", f"{result.start_seconds:.1f} s once per run, not included above"
     yield "limit", result.limit
     for notice in result.notices:
         yield "note", notice
@@ -130,25 +126,28 @@ def _measurement(result: BenchResult) -> Iterable[output.Line]:
 def _forecast(result: BenchResult) -> Iterable[output.Line]:
     corpus = result.corpus
     if result.is_made_up:
-        yield "for", f"{size(corpus.text_bytes)} of such text; name your sources to be told of them"
+        yield "text", f"{size(corpus.text_bytes)} of generated text; name your sources to estimate them"
     else:
         yield "corpus", f"{count(corpus.sources, 'file')}, {size(corpus.source_bytes)}"
         yield "text", f"about {size(corpus.text_bytes)} in {count(corpus.documents, 'document')}"
     yield "tokens", f"about {number(corpus.tokens)} ({corpus.bytes_per_token:.2f} bytes each, {result.tokenizer})"
-    yield "disk", f"about {size(corpus.store_bytes)} for the store, {size(corpus.export_bytes)} for an export of it"
+    yield "disk", f"about {size(corpus.store_bytes)} for the store, {size(corpus.export_bytes)} for an export"
     shown, best = result.default or result.best, result.best
     yield from _time("time", shown)
     if shown.machines_for_a_day > 1:
-        yield "in 24 h", f"with {shown.machines_for_a_day:,} machines like this one"
-    yield "reads", f"{size(shown.source_bytes_per_second)}/s of the files; a slower disk or network would be the limit"
+        yield "in 24 h", f"with {shown.machines_for_a_day:,} machines like this"
+    yield (
+        "reads",
+        f"{size(shown.source_bytes_per_second)}/s from the source files; a slower disk or network would be the limit",
+    )
     if shown.seconds > CLEARLY * best.seconds:
         yield from _time("best", best)
 
 
 def _noise(rounds: int) -> str:
     if rounds == 1:
-        return "each was measured once: give more --seconds to compare rounds"
-    return f"how much slower the slowest of {rounds} rounds was; the best one is told"
+        return "not known: each was measured once; give more --seconds to compare rounds"
+    return f"slowdown of the slowest of {rounds} rounds; fastest round shown"
 
 
 def _time(name: str, forecast: Forecast) -> Iterable[output.Line]:
@@ -156,4 +155,4 @@ def _time(name: str, forecast: Forecast) -> Iterable[output.Line]:
     hours = f"{forecast.core_hours:,.1f}" if forecast.core_hours >= 0.1 else f"{forecast.core_hours:.3f}"
     yield name, f"about {time}; {hours} core-hours"
     if forecast.money is not None:
-        yield "money", f"about {forecast.money:,.2f}" if forecast.money >= 0.01 else "less than 0.01"
+        yield "cost", f"about {forecast.money:,.2f}" if forecast.money >= 0.01 else "less than 0.01"

@@ -24,7 +24,7 @@ OPTIONAL_COLUMNS = ("files", "rows", "download", "disk")
 
 @click.command(
     cls=options.Command,
-    short_help="List the datasets that have a name, and their sizes.",
+    short_help="List the named datasets and their sizes.",
     epilog=options.example("tokenmill datasets fineweb-edu --tokenizer gpt2"),
 )
 @click.argument("name", required=False, metavar="[NAME]")
@@ -34,13 +34,13 @@ OPTIONAL_COLUMNS = ("files", "rows", "download", "disk")
     default="gpt2",
     show_default=True,
     metavar="T",
-    help="What disk and time are told for, as for `prepare`.",
+    help="Tokenizer for the disk space and time, as for `prepare`.",
 )
 @options.general
 def datasets(name: str | None, tokenizer: str, as_json: bool) -> None:
-    """List the datasets that have a name: rows, tokens, download, disk and the time they take here.
+    """List the named datasets with their rows, tokens, download size, disk space and time on this machine.
 
-    With NAME, one of them: its versions, licence, revision and the command to type. The environment variable
+    With NAME, show one dataset: its versions, license, revision and a command to prepare it. The environment variable
     TOKENMILL_DATASETS names a file with more datasets.
     """
     from tokenmill.api import datasets as api  # noqa: PLC0415 - heavy
@@ -56,7 +56,7 @@ def datasets(name: str | None, tokenizer: str, as_json: bool) -> None:
     terminal.echo()
     output.print_lines(_footnotes(listing))
     if dropped:
-        output.print_lines([("left out", f"{', '.join(dropped)}: for a wider terminal, or --json")])
+        output.print_lines([("hidden", f"{', '.join(dropped)}; use a wider terminal or --json")])
     terminal.echo(f"\n{_next_command(listing, name)}")
 
 
@@ -66,8 +66,11 @@ def _facts(listing: DatasetListing) -> Iterable[output.Line]:
     if dataset.about:
         yield "about", dataset.about
     yield "repository", dataset.repository
-    yield "revision", dataset.revision + ("" if len(dataset.revision) == 40 else ", pinned when a run is planned")
-    yield "licence", dataset.licence
+    yield (
+        "revision",
+        dataset.revision + ("" if len(dataset.revision) == 40 else ", resolved to a commit when a run starts"),
+    )
+    yield "license", dataset.licence
     yield "column", dataset.column
 
 
@@ -121,14 +124,14 @@ def _footnotes(listing: DatasetListing) -> Iterable[output.Line]:
     examples = {version.version: version.example for version in versions if version.example}
     for pattern, example in examples.items():
         yield pattern, f"many versions, such as {example}"
-    others = f"; {listing.tokenizer} makes more or fewer" if listing.tokenizer != "gpt2" else ""
-    yield "tokens", f"as GPT-2 makes them{others}"
+    others = f"; the number differs with {listing.tokenizer}" if listing.tokenizer != "gpt2" else ""
+    yield "tokens", f"counted with GPT-2{others}"
     if listing.token_bytes is not None:
-        bytes_each = f"{listing.token_bytes} bytes a token ({listing.tokenizer})"
-        yield "disk", f"of the store, {bytes_each}; exports come on top"
+        bytes_each = f"{listing.token_bytes} bytes per token ({listing.tokenizer})"
+        yield "disk", f"of the store, {bytes_each}; exports are extra"
     if listing.bytes_per_second is not None:
         speed = f"{size(listing.bytes_per_second)}/s of text"
-        yield "time", f"on {count(listing.cores, 'core')} at {speed}, as measured; network not counted"
+        yield "time", f"on {count(listing.cores, 'core')} at {speed}, measured; without the download"
     for notice in listing.notices:
         yield "note", notice
 
@@ -137,6 +140,6 @@ def _next_command(listing: DatasetListing, name: str | None) -> str:
     first = listing.datasets[0].versions[0]
     version, tokenizer = first.example or first.version, listing.tokenizer
     if name is None:
-        return f"`tokenmill datasets {listing.datasets[0].name}` tells more of one."
+        return f"`tokenmill datasets {listing.datasets[0].name}` shows one dataset."
     to = " --to nanogpt" if listing.token_bytes == 2 else ""  # nanogpt has 2-byte tokens only
     return f"tokenmill prepare {name} --version {version} --tokenizer {tokenizer}{to} \\\n  --out {name}-{version}"

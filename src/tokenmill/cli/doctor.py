@@ -60,32 +60,32 @@ class _DoctorCommand(options.Command):
 
 @click.command(
     cls=_DoctorCommand,
-    short_help="Say why work over many processes dies.",
+    short_help="Find out why work in many processes dies.",
     epilog=options.example(
         "tokenmill doctor prepare.py:tokenize --num-proc 8", "tokenmill doctor -- python prepare.py"
     ),
 )
 @click.argument("target", nargs=-1, required=True, type=click.UNPROCESSED, metavar="FILE.py:FUNCTION | -- COMMAND...")
-@click.option("--num-proc", type=click.IntRange(1), metavar="N", help="Processes that will run the function.")
-@click.option("--column", default="text", show_default=True, metavar="NAME", help="What the function reads of a row.")
+@click.option("--num-proc", type=click.IntRange(1), metavar="N", help="Number of processes that will run the function.")
+@click.option("--column", default="text", show_default=True, metavar="NAME", help="Column that the function reads.")
 @click.option(
     "--hang-seconds",
     type=click.FloatRange(1),
     default=60.0,
     show_default=True,
     metavar="S",
-    help="A command in which nothing moves for so long is said to hang.",
+    help="Seconds without any progress after which a command counts as hung.",
 )
-@click.option("--stop-hung", is_flag=True, help="End a command that hangs, and say where each process was.")
+@click.option("--stop-hung", is_flag=True, help="Stop a hung command, and show where each process was.")
 @options.general
 def doctor(target: tuple[str, ...], as_json: bool, **arguments: Any) -> None:
-    """Say why work over many processes dies, before it does or when it has.
+    """Find out why work in many processes dies, before or after it happens.
 
-    With FILE.py:FUNCTION, the function is tried out in processes of its own: can it be sent to others, does it need
-    the network, how much memory does it take, does it hang after a fork. Exit code 1 means that there is a problem.
+    With FILE.py:FUNCTION, the doctor runs the function in separate processes. It checks whether the function can be
+    pickled, needs the network, fits into memory, and hangs after a fork. Exit code 1 means that there is a problem.
 
-    With a COMMAND, the command is run and its processes are watched. When one dies, the doctor says which, of what, and
-    what to change first. The report goes to stderr and the exit code is the command's own. On Linux only.
+    With a COMMAND, the doctor runs the command and watches its processes. When one dies, the report names the process,
+    the cause and the first thing to change. The report goes to stderr; the exit code is the command's. Linux only.
     """
     context = click.get_current_context()
     _refuse_bare_file(target)
@@ -102,18 +102,18 @@ def _refuse_bare_file(target: tuple[str, ...]) -> None:
     is_function = FUNCTION.fullmatch(target[0])
     if file.endswith(".py") and os.path.isfile(file) and not is_function and not os.access(file, os.X_OK):
         raise UsageError(
-            f"what is to be done with {file}?",
-            f"Examine a function of it:    tokenmill doctor {file}:FUNCTION",
-            f"Watch it run:                tokenmill doctor -- python {' '.join(target)}",
+            f"name a function ({file}:FUNCTION) or a command (-- python {file})",
+            f"Examine a function:    tokenmill doctor {file}:FUNCTION",
+            f"Watch the script run:  tokenmill doctor -- python {' '.join(target)}",
         )
     if len(target) > 1 and is_function:
-        raise UsageError("it is either FILE.py:FUNCTION or a COMMAND, not both")
+        raise UsageError("give either FILE.py:FUNCTION or a COMMAND, not both")
 
 
 def _refuse_options(context: click.Context, *names: str, needs: str) -> None:
     for name in names:
         if context.get_parameter_source(name) is not click.core.ParameterSource.DEFAULT:
-            raise UsageError(f"--{name.replace('_', '-')} goes with {needs}")
+            raise UsageError(f"--{name.replace('_', '-')} needs {needs}")
 
 
 def _examine(function: str, num_proc: int | None, column: str, as_json: bool) -> int:
@@ -138,7 +138,7 @@ def _print_examination(examination: Examination) -> None:
         page.check(check.name, check.level, check.seen)
     if not examination.findings:
         page.line("", "")
-        page.line("well", "nothing is known that would kill it", "ok")
+        page.line("ok", "no known problem found", "ok")
     page.findings(examination.findings)
 
 
@@ -186,7 +186,7 @@ def _survival(watched: Watched) -> str:
     died = sum(matters(death) for death in watched.deaths)
     is_all = sum(watched.deaths_by_killer.values()) == len(watched.deaths)
     processes = f"{'' if is_all else 'at least '}{died:,} process{'es' * (died != 1)}"
-    return f"{processes} died, and the command went on" if died else "nothing died"
+    return f"{processes} died, and the command continued" if died else "nothing died"
 
 
 def _processes(watched: Watched) -> str:

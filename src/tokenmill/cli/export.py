@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     epilog=options.example("tokenmill export tokens --to nanogpt --val 0.0005 --shuffle 1337"),
 )
 @click.argument("directory", metavar="DIR")
-@click.option("--to", required=True, metavar="FORMAT", help="The format: `tokenmill formats` lists them.")
-@click.option("--out", "-o", metavar="DIR2", help="Where the files go. [default: DIR/FORMAT]")
+@click.option("--to", required=True, metavar="FORMAT", help="Format of the files; `tokenmill formats` lists them.")
+@click.option("--out", "-o", metavar="DIR2", help="Directory of the files. [default: DIR/FORMAT]")
 @options.exports
 @options.export_details
 @options.resources
@@ -31,32 +31,40 @@ if TYPE_CHECKING:
 @options.storage
 @options.general
 def export(directory: str, as_json: bool, **arguments: Any) -> None:
-    """Write a store's tokens as the files a trainer reads.
+    """Write a store's tokens as the files that a trainer reads.
 
-    Run the same command again after any interruption: only the shards that are missing are written.
+    After an interruption, run the same command again: it writes only the missing shards.
     """
     from tokenmill.exports import PRELOAD  # noqa: PLC0415 - after click has checked the options
 
     with workers.start_workers(PRELOAD, arguments["on"]) as executor:
+        arguments["end_token"] = arguments.pop("eot_position")
         result = tokenmill.export(directory, **arguments, reporter=workers.reporter(), executor=executor)
-    output.show(result, as_json, lines)
+    output.show_groups(result, as_json, lambda result: [(heading(result), lines(result))], after_progress=True)
+
+
+def heading(result: ExportResult) -> str:
+    """The heading of an export's lines."""
+    return f"export {result.format}"
 
 
 def lines(result: ExportResult) -> Iterable[output.Line]:
     """The lines of one export; `prepare` prints them for each of its exports."""
-    yield "export", f"{result.directory} ({result.format}, for {result.trainer})"
+    yield "directory", result.directory
+    yield "trainer", result.trainer
     tokens = sum(split.tokens for split in result.splits.values())
     for name, split in result.splits.items():
-        content = f"{split.tokens:,} tokens of {count(split.documents, 'document')}"
-        content += f" in {count(split.shards, 'shard')}" if split.shards > 1 else ""
-        yield name, f"{content}, {_percent(split.tokens / max(tokens, 1))} of the tokens" if name == "val" else content
+        content = f"{count(split.tokens, 'token')}, {count(split.documents, 'document')}"
+        content += f", {count(split.shards, 'shard')}" if split.shards > 1 else ""
+        yield name, f"{content} ({_percent(split.tokens / max(tokens, 1))} of the tokens)" if name == "val" else content
         if split.tokens_left_out:
-            yield "left out", f"{split.tokens_left_out:,} tokens that fill no shard (--tail drop)"
-    yield "files", f"{result.files:,}, {size(result.bytes)} of {result.dtype}"
+            last = "sequence" if result.format == "mds" else "shard"
+            yield "skipped", f"{count(split.tokens_left_out, 'token')} of an incomplete {last} at the end (--tail drop)"
+    yield "files", f"{result.files:,}, {size(result.bytes)}, {result.dtype}"
     if result.shards_done_now:
         yield "speed", f"{number(result.tokens_per_second)} tokens/s"
     elif result.files:
-        yield "done", "everything was there already"
+        yield "unchanged", "all shards were written already"
     for notice in result.notices if options.quiet() else []:  # without --quiet, the export has printed them
         yield "note", notice
     yield "took", duration(result.seconds)

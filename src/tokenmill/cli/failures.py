@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import os
+import shutil
 import sys
 import textwrap
 import traceback
@@ -16,10 +16,10 @@ import msgspec
 from tokenmill.cli import hints
 from tokenmill.errors import INTERRUPTED, TokenmillError, exit_code_of
 from tokenmill.executors import terminal
-from tokenmill.humanize import escape_control_characters
+from tokenmill.humanize import escape_control_characters, wrap
 from tokenmill.system import limits
 
-STOPPED = "interrupted: what is committed stays; run the same command again to go on"
+STOPPED = "interrupted: committed work is kept; run the same command again to continue"
 BUG = "This is a bug in tokenmill. Run the command again with --debug to see where."
 CONTINUED = " " * 15
 
@@ -31,17 +31,19 @@ def has_flag(option: str) -> bool:
 
 
 def end_of_usage(error: click.ClickException) -> NoReturn:
-    """End a command whose options are wrong: print the usage and click's message."""
-    page = io.StringIO()
+    """End a command whose options are wrong: print click's message, the usage and the command for help."""
     message = hints.with_hint(error).format_message()
     printed = escape_control_characters(message)  # it quotes arguments, which may be file names that a shell expanded
-    shown = (
-        click.UsageError(printed, error.ctx) if isinstance(error, click.UsageError) else click.ClickException(printed)
-    )
-    shown.show(page)
-    terminal.echo(page.getvalue(), err=True, nl=False)
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    usage = () if context is None else _usage(context)
+    terminal.echo("\n".join(_lines(printed, usage)), err=True)
     _print_record("UsageError", message, (), error.exit_code)
     sys.exit(error.exit_code)
+
+
+def _usage(context: click.Context) -> tuple[str, str]:
+    usage = " ".join(context.command.get_usage(context).removeprefix("Usage:").split())
+    return f"usage        {usage}", f"help         {context.command_path} --help"
 
 
 def end_of(error: Exception) -> NoReturn:
@@ -71,7 +73,11 @@ def end_by_signal(message: str = STOPPED) -> NoReturn:
 
 def _lines(headline: str, details: tuple[str, ...]) -> list[str]:
     """The lines of a message. After a line end in a name, the text is indented, so that it looks like no message."""
-    return [f"error: {_continued(headline)}", *(f"  {_continued(detail)}" for detail in details)]
+    lines = [f"error: {_continued(headline)}", *(f"  {_continued(detail)}" for detail in details)]
+    if not sys.stderr.isatty():
+        return lines
+    columns = shutil.get_terminal_size().columns
+    return [wrap(line, columns) for text in lines for line in text.split("\n")]
 
 
 def _continued(text: str) -> str:

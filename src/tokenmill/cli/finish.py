@@ -17,21 +17,21 @@ if TYPE_CHECKING:
 
 @click.command(
     cls=options.Command,
-    short_help="Complete a store whose parts are all there.",
+    short_help="Complete a store that has all its parts.",
     epilog=options.example("tokenmill finish s3://bucket/run"),
 )
 @click.argument("directory", metavar="DIR")
 @click.option(
-    "--max-bad", default="0.1%", show_default=True, metavar="SHARE", help="More bad documents than this are an error."
+    "--max-bad", default="0.1%", show_default=True, metavar="FRACTION", help="Fail with more bad documents than this."
 )
 @options.workers
 @options.executor
 @options.storage
 @options.general
 def finish(directory: str, as_json: bool, **arguments: Any) -> None:
-    """Complete a store whose parts are all there: write its manifest.
+    """Complete a store that has all its parts: write its manifest.
 
-    The last of several ranks does this by itself; it is for a run whose ranks have died at the very end. Exit code 1
+    The last rank of a run does this by itself. The command is for a run whose ranks all died before that. Exit code 1
     means that units are missing.
     """
     output.show(tokenmill.finish(directory, **arguments, reporter=workers.reporter()), as_json, _lines)
@@ -41,5 +41,5 @@ def _lines(result: FinishResult) -> Iterable[output.Line]:
     yield "store", result.directory
     yield "holds", f"{result.documents:,} documents, {result.tokens:,} tokens in {count(result.units, 'part')}"
     yield from output.skipped_lines(result.skipped_rows, result.quarantined)
-    yield "manifest", "written now" if result.written_now else "was there already"
+    yield "manifest", "written" if result.written_now else "unchanged, it was written already"
     yield "took", duration(result.seconds)

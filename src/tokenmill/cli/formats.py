@@ -24,12 +24,12 @@ JSON_KEYS = (
 
 @click.command(
     cls=options.Command,
-    short_help="List the formats, and the trainer each is for.",
+    short_help="List the export formats and their trainers.",
     epilog=options.example("tokenmill formats"),
 )
 @options.general
 def formats(as_json: bool) -> None:
-    """List the formats that a store can be exported to, and the trainer each is for."""
+    """List the export formats with the trainer of each."""
     from tokenmill.exports.formats import FORMATS  # noqa: PLC0415 - heavy
 
     specs = [format_.SPEC for format_ in FORMATS.values()]
@@ -38,11 +38,12 @@ def formats(as_json: bool) -> None:
         return
     for spec in specs:
         tokens = spec.defaults.shard_tokens
-        shards = "one file a split" if tokens is None else f"{number(tokens)} tokens a shard"
-        documents = "cuts documents" if spec.cuts else "whole documents"
+        shards = "one file per split" if tokens is None else f"{number(tokens)} tokens per shard"
+        documents = "documents may be cut" if spec.cuts else "whole documents"
         terminal.echo(f"{spec.name:<14} {spec.trainer}")
-        terminal.echo(f"{'':<14} {spec.files}; {'/'.join(spec.dtypes)}, end token {spec.defaults.end}")
-        terminal.echo(f"{'':<14} {shards}, {documents}; val {spec.defaults.val or 'none'}")
+        terminal.echo(f"{'':<14} {spec.files}")
+        terminal.echo(f"{'':<14} {'/'.join(spec.dtypes)}; eot {spec.defaults.end}; val {spec.defaults.val or 'none'}")
+        terminal.echo(f"{'':<14} {shards}; {documents}")
 
 
 def _flat(spec: FormatSpec) -> dict[str, object]:

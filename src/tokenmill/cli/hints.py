@@ -8,9 +8,9 @@ import click
 HINTS = {
     "--seed": ("--shuffle", "Use --shuffle SEED."),
     "--format": ("--to", "Use --to FORMAT."),
-    "--split": ("--val", "Use --val SHARE, such as --val 0.01."),
-    "--test-size": ("--val", "Use --val SHARE, such as --val 0.01."),
-    "--val-size": ("--val", "Use --val SHARE, such as --val 0.01."),
+    "--split": ("--val", "Use --val FRACTION, such as --val 0.01."),
+    "--test-size": ("--val", "Use --val FRACTION, such as --val 0.01."),
+    "--val-size": ("--val", "Use --val FRACTION, such as --val 0.01."),
     "--num-proc": ("--workers", "Use --workers N."),
     "--processes": ("--workers", "Use --workers N."),
     "--num-workers": ("--workers", "Use --workers N."),
@@ -20,9 +20,12 @@ HINTS = {
     "--text-column": ("--column", "Use --column NAME."),
     "--key": ("--column", "Use --column NAME."),
     "--json-keys": ("--column", "Use --column NAME."),
-    "--append-eod": ("--eot", "The end token is put after each document unless --eot none is given."),
+    "--append-eod": ("--eot", "The eot token follows each document unless --eot none is given."),
     "--model": ("--tokenizer", "Use --tokenizer T."),
-    **dict.fromkeys(("--dtype", "--end-token", "--name", "--sequence-tokens"), ("--to", "`tokenmill export` has it.")),
+    **dict.fromkeys(
+        ("--dtype", "--eot-position", "--end-token", "--name", "--sequence-tokens"),
+        ("--to", "`tokenmill export` has it."),
+    ),
     "--input": ("--tokenizer", "Sources are given without an option: tokenmill prepare data/*.jsonl ..."),
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -23,16 +24,16 @@ SHOWN_RANGES = 1000
 
 @click.command(
     cls=options.Command,
-    short_help="Look into a store, or at one document of it.",
+    short_help="Show a store, or one of its documents.",
     epilog=options.example("tokenmill inspect tokens --doc 7"),
 )
 @click.argument("directory", metavar="DIR")
 @click.option("--doc", type=int, metavar="N", help="Show document N: its tokens as text, its source and row.")
-@click.option("--skipped", is_flag=True, help="List the rows that are not in the store, with the reason.")
+@click.option("--skipped", is_flag=True, help="List the skipped rows, with the reason.")
 @options.storage
 @options.general
 def inspect(directory: str, doc: int | None, skipped: bool, as_json: bool) -> None:
-    """Look into a store: what it holds, one document token by token, or what was skipped."""
+    """Show the facts of a store, one document token by token, or the skipped rows."""
     store = tokenmill.open(directory)
     if doc is not None:
         _show_document(store, doc, as_json)
@@ -57,8 +58,8 @@ def _show_store(store: Store, as_json: bool) -> None:
         ("tokens", f"{store.token_count:,} ({store.dtype})"),
         ("text", f"{size(text_bytes)}, {text_bytes / max(store.token_count, 1):.2f} bytes per token"),
         ("tokenizer", f"{tokenizer.name}, {tokenizer.vocabulary_size:,} ids, sha256 {tokenizer.sha256[:16]}..."),
-        ("begin token", output.token_id(run.job.begin)),
-        ("end token", output.token_id(run.job.end)),
+        ("bos", output.token_id(run.job.begin)),
+        ("eot", output.token_id(run.job.end)),
         ("sources", f"{count(run.sources, 'file')}, {size(run.source_bytes)}"),
         ("skipped", count(skipped_rows, "row")),
         ("made with", ", ".join(f"{name} {version}" for name, version in run.versions.items())),
@@ -76,7 +77,9 @@ def _show_document(store: Store, position: int, as_json: bool) -> None:
     try:
         document = store.document(position)
     except IndexError:
-        raise UsageError(f"there is no document {position}", f"The store holds {len(store):,}, from 0.") from None
+        raise UsageError(
+            f"there is no document {position}", f"The store has {count(len(store), 'document')}, numbered from 0."
+        ) from None
     spec = store.job.tokenizer
     token_bytes = token_bytes_lookup(spec, folder_at(store.directory).read(f"{TOKENIZER}/{spec.file}"))
     tokens = document.tokens.tolist()
@@ -97,7 +100,7 @@ def _print_tokens(tokens: list[int], token_bytes: Callable[[int], bytes]) -> Non
     """Print the text with a color for each token, or with a bar after each if the terminal has no colors."""
     from rich.text import Text  # noqa: PLC0415 - heavy
 
-    console = progress.console(soft_wrap=True, highlight=False)
+    console = progress.console(soft_wrap=not sys.stdout.isatty(), highlight=False)
     text = Text("\n")
     for index, token in enumerate(tokens):
         style = TOKEN_STYLES[index % len(TOKEN_STYLES)] if console.color_system else ""
@@ -115,6 +118,7 @@ def _readable(data: bytes) -> str:
 
 def _show_skipped(store: Store, as_json: bool) -> None:
     paths = store.sources["path"]
+    index = -1
     for index, entry in enumerate(store.skipped()):
         path = paths[entry.source].as_py()
         rows = f"row {entry.first:,}" if entry.rows == 1 else f"rows {entry.first:,} to {entry.last:,}"
@@ -126,3 +130,5 @@ def _show_skipped(store: Store, as_json: bool) -> None:
         else:
             terminal.echo("... and more; --json prints all")
             return
+    if index < 0 and not as_json:
+        terminal.echo("skipped rows: 0")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +32,7 @@ class TokenPosition(click.ParamType[int]):
 
 @click.command(
     cls=options.Command,
-    short_help="Find the document behind a token, or the way back.",
+    short_help="Find the document of a token, or the reverse.",
     epilog=options.example(
         "tokenmill locate tokens 81234567",
         "tokenmill locate tokens/llmc/fineweb_train_000003.bin 81234567",
@@ -41,29 +42,29 @@ class TokenPosition(click.ParamType[int]):
 @click.argument("where", metavar="DIR|SHARD")
 @click.argument("token", type=TokenPosition(), required=False)
 @click.argument("token2", type=TokenPosition(), required=False)
-@click.option("--source", metavar="FILE", help="Ask the other way: where a document of this file is, ...")
+@click.option("--source", metavar="FILE", help="Find a document of this source file, given by --row.")
 @click.option(
     "--row",
     type=TokenPosition(),
     metavar="N",
-    help="... which is this row of it. In text and JSON Lines: the byte that it starts at.",
+    help="Row of the document. In text and JSON Lines: the byte at which it starts.",
 )
-@click.option("--store", metavar="DIR", help="The store that SHARD was exported from, if it is not in it.")
+@click.option("--store", metavar="DIR", help="Store of SHARD, if SHARD is not inside it.")
 @click.option(
     "--context",
     type=click.IntRange(0),
     default=40,
     show_default=True,
     metavar="N",
-    help="Show so many tokens before and after.",
+    help="Tokens to show before and after.",
 )
 @options.storage
 @options.general
 def locate(as_json: bool, **arguments: Any) -> None:
-    """Find the source file, the row and the text behind a token of a store or of an exported file; or the way back.
+    """Find the source file, row and text of a token. With --source and --row, find the tokens of a document.
 
-    TOKEN counts from 0 through the whole store, or through the file SHARD of an export, its header left out. With
-    TOKEN2, all documents from TOKEN to before TOKEN2 are named.
+    TOKEN counts from 0 in the whole store, or in the file SHARD of an export, without its header. With TOKEN2, the
+    command lists all documents from TOKEN to before TOKEN2.
     """
     result = tokenmill.locate(**arguments)
     if as_json:
@@ -81,7 +82,7 @@ def _one(result: LocateResult) -> Iterable[output.Line]:
     if result.exports is None:
         yield "token", f"{document.token:,} of {result.place}"
         if document.token != document.store_token:
-            yield "in the store", f"token {document.store_token:,} of {result.store}"
+            yield "store", f"token {document.store_token:,} of {result.store}"
         position = f"{document.document:,}, token {document.offset:,} of its {document.document_tokens:,}"
     yield "document", position
     yield "source", document.source
@@ -95,7 +96,7 @@ def _one(result: LocateResult) -> Iterable[output.Line]:
             yield name, f"{shard.file}, tokens {shard.token:,} to {shard.token + shard.tokens:,} ({shard.split})"
         dropped = document.document_tokens - sum(shard.tokens for shard in locations)
         if dropped or not locations:
-            yield name, f"{dropped:,} tokens of it are in no shard" + (" (--tail drop)" if dropped else "")
+            yield name, f"{dropped:,} of its tokens are in no shard" + (" (--tail drop)" if dropped else "")
     yield from result.unasked.items()
 
 
@@ -108,7 +109,7 @@ def _several(result: LocateResult) -> Iterable[output.Line]:
     hidden = len(result.documents) - SHOWN_DOCUMENTS
     if hidden > 0 or result.more:
         count = f"more than {hidden:,}" if result.more else f"{hidden:,}"
-        yield "...", f"and {count} other documents; --json names up to 1,000"
+        yield "...", f"and {count} other documents; --json lists up to 1,000"
 
 
 def _print_text(result: LocateResult, context: int) -> None:
@@ -120,7 +121,7 @@ def _print_text(result: LocateResult, context: int) -> None:
     end = "..." if document.offset + document.tokens + context < document.document_tokens else ""
     texts = start + document.around.before, document.around.text, document.around.after + end
     before, text, after = map(terminal.printable, texts)  # rich would drop some characters without a trace
-    console = progress.console(soft_wrap=True, highlight=False)
+    console = progress.console(soft_wrap=not sys.stdout.isatty(), highlight=False)
     is_marked = result.exports is None
     middle = text if not is_marked else (text, "bold reverse") if console.color_system else f"[[{text}]]"
     console.print(Text.assemble("\n", before, middle, after))

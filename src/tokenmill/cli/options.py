@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
+from tokenmill.executors import terminal
 from tokenmill.system import environment
 from tokenmill.system.limits import require_limits
 
@@ -18,7 +19,7 @@ MAX_FLAT = 12
 HEADINGS = {
     "Text and tokenizer": "--tokenizer --version --column --separator --engine --eot --bos",
     "Output": "--out",
-    "Exports": "--to --val --shuffle --shard-tokens --tail --end-token --dtype --sequence-tokens --name",
+    "Exports": "--to --val --shuffle --shard-tokens --tail --eot-position --dtype --sequence-tokens --name",
     "Machine": "--workers --memory --unit-bytes --limit-units --force",
     "Clusters": "--on --rank --of",
     "Bad documents": "--on-bad --max-bad --document-timeout --max-document-bytes --quarantine-text",
@@ -27,6 +28,14 @@ HEADINGS = {
     "General": "--json --quiet --debug --help",
 }
 REST = "Options"
+# What a terminal shows while a command imports its libraries; most commands open a store.
+STATUS = {
+    **dict.fromkeys(("prepare", "plan"), "reading sources ..."),
+    "bench": "starting ...",
+    "datasets": "reading datasets ...",
+    "formats": "",
+}
+_QUIET = "tokenmill.quiet"
 
 
 class Command(click.Command):
@@ -37,6 +46,8 @@ class Command(click.Command):
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command if the system's limits allow the smallest run; raise otherwise."""
         if self.checks_limits:
+            if not ctx.meta.get(_QUIET):
+                terminal.show_status(STATUS.get(ctx.info_name or "", "opening the store ..."))
             require_limits()
             # numpy does no linear algebra here, and its threads count toward the process limit.
             os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -47,6 +58,21 @@ class Command(click.Command):
         for heading, section in sections(self, ctx).items():
             with formatter.section(heading):
                 formatter.write_dl([option.get_help_record(ctx) or ("", "") for option in section])
+
+
+class RenamedOption(click.Option):
+    """An option that is also accepted under a former name, which help does not show."""
+
+    def __init__(self, *arguments: Any, former_name: str, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._former_name = former_name
+
+    def add_to_parser(self, parser: Any, ctx: click.Context) -> None:
+        """Register both names."""
+        names = self.opts
+        self.opts = [*names, self._former_name]
+        super().add_to_parser(parser, ctx)
+        self.opts = names
 
 
 def sections(command: click.Command, context: click.Context) -> dict[str, list[click.Option]]:
@@ -104,32 +130,32 @@ tokenizer = _group(
         help="gpt2, cl100k_base, ...; a model on the Hub (ORG/MODEL[@REVISION]); a .tiktoken file; "
         "a tokenizer.json or its directory.",
     ),
-    click.option("--version", metavar="V", help="Which version of a dataset: `tokenmill datasets` lists them."),
-    click.option("--column", metavar="NAME", help="Where the text is. [default: text, or where the dataset has it]"),
+    click.option("--version", metavar="V", help="Version of a named dataset; `tokenmill datasets` lists them."),
+    click.option("--column", metavar="NAME", help="Column with the text. [default: text, or the named dataset's own]"),
     click.option(
         "--separator",
         metavar="TEXT",
         callback=unescape_separator,
-        help="What stands between documents in .txt files, such as '\\n\\n'. [default: a file is a document]",
+        help="Document separator in .txt files, such as '\\n\\n'. [default: each file is one document]",
     ),
     click.option(
         "--engine",
         default="auto",
         show_default=True,
         type=click.Choice(["auto", "gigatoken", "tiktoken", "tokenizers"]),
-        help="All give the same tokens.",
+        help="Library that tokenizes. All give the same tokens.",
     ),
     click.option(
-        "--eot", metavar="ID", help="The end token: an id, its spelling, or none. [default: the tokenizer's own]"
+        "--eot",
+        metavar="ID",
+        help="Token after each document: an id, its text, or none. [default: the tokenizer's end-of-text token]",
     ),
-    click.option("--bos", metavar="ID", help="The begin token: an id, its spelling, or none. [default: none]"),
+    click.option("--bos", metavar="ID", help="Token before each document: an id, its text, or none. [default: none]"),
 )
 
 units = _group(
-    click.option("--unit-bytes", metavar="SIZE", help="Text in a unit of work. [default: by corpus size, 1 to 64 MiB]"),
-    click.option(
-        "--limit-units", type=click.IntRange(1), metavar="N", help="Only the first N units, to try something out."
-    ),
+    click.option("--unit-bytes", metavar="SIZE", help="Text per unit of work. [default: 1 to 64 MiB, by corpus size]"),
+    click.option("--limit-units", type=click.IntRange(1), metavar="N", help="Do only the first N units, for a trial."),
 )
 
 bad_documents = _group(
@@ -138,38 +164,38 @@ bad_documents = _group(
         default="quarantine",
         show_default=True,
         type=click.Choice(["quarantine", "fail"]),
-        help="What becomes of documents that cannot be tokenized: named in DIR/quarantine.jsonl, or the run ends.",
+        help="On a bad document: record it in DIR/quarantine.jsonl, or fail.",
     ),
     click.option(
         "--max-bad",
         default="0.1%",
         show_default=True,
-        metavar="SHARE",
-        help="More bad documents than this end the run.",
+        metavar="FRACTION",
+        help="Fail with more bad documents than this.",
     ),
     click.option(
         "--document-timeout",
         default="600",
         show_default=True,
         metavar="SECONDS",
-        help="A document that takes longer is bad.",
+        help="A document that takes longer to tokenize is bad.",
     ),
     click.option(
         "--max-document-bytes",
         metavar="SIZE",
-        help="A longer document is bad. Frozen with the store. [default: 32 MiB]",
+        help="A longer document is bad. Fixed for the store. [default: 32 MiB]",
     ),
-    click.option("--quarantine-text", is_flag=True, help="Keep the text of bad documents beside their names."),
+    click.option("--quarantine-text", is_flag=True, help="Also record the text of bad documents."),
 )
 
 resuming = _group(
-    click.option("--retry-quarantine", is_flag=True, help="Do the units again that have documents in quarantine."),
-    click.option("--repair", is_flag=True, help="Check the content of every part, and make damaged ones again."),
+    click.option("--retry-quarantine", is_flag=True, help="Redo the units that have documents in quarantine."),
+    click.option("--repair", is_flag=True, help="Check the content of every part, and redo damaged parts."),
     click.option(
         "--moved",
         multiple=True,
         metavar="OLD=NEW",
-        help="A source, or a directory of sources, has another path now; can be given several times.",
+        help="New path of a source or of a directory of sources; repeatable.",
     ),
 )
 
@@ -177,48 +203,51 @@ exports = _group(
     click.option(
         "--val",
         metavar="V",
-        help="Held out: a share of the documents, chosen by hash (0.01 or 1%; the tokens are about as many), "
-        "first-shard, or none. [default: by format]",
+        help="Validation split: a fraction of documents (0.01 or 1%), first-shard, or none. [default: by format]",
     ),
-    click.option(
-        "--shuffle", type=_seed, metavar="SEED", help="Put all documents into the random order of a seed, such as 1337."
-    ),
-    click.option("--shard-tokens", metavar="N", help="Tokens in a shard, such as 100M. [default: by format]"),
+    click.option("--shuffle", type=_seed, metavar="SEED", help="Shuffle all documents with this seed, such as 1337."),
+    click.option("--shard-tokens", metavar="N", help="Tokens per shard, such as 100M. [default: by format]"),
     click.option(
         "--tail",
         type=click.Choice(["keep", "drop", "merge"]),
-        help="A last shard that is not full: keep it, drop it, or merge it into the one before. [default: by format]",
+        help="Last shard, if it is not full: keep it, drop it, or merge it with the one before. [default: by format]",
     ),
 )
 
 export_details = _group(
     click.option(
-        "--end-token",
+        "--eot-position",
+        cls=RenamedOption,
+        former_name="--end-token",
         type=click.Choice(["appended", "prepended"]),
-        help="Where the end token stands: after each document or before it. [default: by format]",
+        help="Where the eot token is: appended to each document or prepended. [default: by format]",
     ),
     click.option(
         "--dtype", type=click.Choice(["uint16", "int32", "uint32"]), help="Type of the tokens. [default: by vocabulary]"
     ),
-    click.option("--sequence-tokens", metavar="N", help="Tokens in a sequence of mds. [default: 2048]"),
-    click.option("--name", metavar="NAME", help="What file names start with, where a format has it in them."),
+    click.option("--sequence-tokens", metavar="N", help="Tokens per sequence, for mds. [default: 2048]"),
+    click.option("--name", metavar="NAME", help="Start of the file names, for llmc, build-nanogpt and megatron."),
 )
 
-workers = click.option("--workers", type=click.IntRange(1), metavar="N", help="Processes. [default: one per core]")
+workers = click.option(
+    "--workers", type=click.IntRange(1), metavar="N", help="Worker processes. [default: one per core]"
+)
 
 resources = _group(
     workers,
-    click.option("--memory", metavar="SIZE", help="Budget of a machine, such as 8GB. [default: 70 % of what there is]"),
+    click.option(
+        "--memory", metavar="SIZE", help="Memory budget per machine, such as 8GB. [default: 70 % of available]"
+    ),
 )
 
-force = click.option("--force", is_flag=True, help="Begin even if the disk seems too small.")
+force = click.option("--force", is_flag=True, help="Start even if the disk seems too small.")
 
 executor = click.option(
     "--on",
     default="local",
     show_default=True,
-    metavar="PLACE",
-    help="Where the work is done: local, ray (the cluster of this machine), or ray://HOST:PORT.",
+    metavar="EXECUTOR",
+    help="Where the work runs: local, ray (the cluster of this machine), or ray://HOST:PORT.",
 )
 
 rank = _group(
@@ -226,9 +255,9 @@ rank = _group(
         "--rank",
         type=click.IntRange(0),
         metavar="I",
-        help="This is process I, from 0, of several that share the work. [default: as Slurm or Kubernetes says]",
+        help="Number of this process, from 0, if several share the work. [default: set by Slurm or Kubernetes]",
     ),
-    click.option("--of", type=click.IntRange(1), metavar="N", help="How many there are."),
+    click.option("--of", type=click.IntRange(1), metavar="N", help="Number of processes that share the work."),
 )
 
 storage = _group(
@@ -237,14 +266,14 @@ storage = _group(
         metavar="URL",
         expose_value=False,
         callback=_apply,
-        help="Where an S3-compatible store is. [default: AWS_ENDPOINT_URL, or Amazon]",
+        help="Address of an S3-compatible server. [default: AWS_ENDPOINT_URL, or Amazon]",
     ),
     click.option(
         "--region",
         metavar="NAME",
         expose_value=False,
         callback=_apply,
-        help="The region of the bucket. [default: AWS_REGION, or the profile's]",
+        help="Region of the bucket. [default: AWS_REGION, or the profile's]",
     ),
     click.option(
         "--allow-http",
@@ -252,7 +281,7 @@ storage = _group(
         default=None,
         expose_value=False,
         callback=_apply,
-        help="Send credentials to an http:// endpoint on another machine. [default: it is refused]",
+        help="Allow credentials over http:// to another machine. [default: refused]",
     ),
 )
 
@@ -261,10 +290,8 @@ cache = click.option(
     metavar="DIR",
     expose_value=False,
     callback=_apply,
-    help="Keep whole files of the Hub here, checked by their hash. [default: only what is needed is fetched]",
+    help="Keep whole files of the Hub here, checked by hash. [default: fetch only what is needed]",
 )
-
-_QUIET = "tokenmill.quiet"
 
 
 def _remember_quiet(context: click.Context, _parameter: click.Parameter, value: bool) -> None:

@@ -7,16 +7,21 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
+from tokenmill.cli import options
 from tokenmill.executors import terminal
+from tokenmill.executors.terminal import Styled
 from tokenmill.humanize import count, escape_control_characters, wrap
 
 Result = TypeVar("Result")
 Line = tuple[str, str]
+Group = tuple[str, Iterable[Line]]
 
 # The width of a line's name and the space after it.
 NAME_COLUMNS = 13
-# Lines that users copy. They are not wrapped, so that a copy has no line ends.
-COPIED = ("use",)
+# The end of a line that continues on the next line, in a shell.
+SHELL_BREAK = " \\"
+HEADING = {"bold": True}
+INDENT = "  "
 
 
 def show(result: Result, as_json: bool, lines: Callable[[Result], Iterable[Line]]) -> None:
@@ -27,12 +32,45 @@ def show(result: Result, as_json: bool, lines: Callable[[Result], Iterable[Line]
         print_lines(lines(result))
 
 
-def print_lines(lines: Iterable[Line]) -> None:
+def show_groups(
+    result: Result, as_json: bool, groups: Callable[[Result], Iterable[Group]], *, after_progress: bool = False
+) -> None:
+    """Print a result as JSON, or as groups of lines; `after_progress` if the command has shown progress before."""
+    if as_json:
+        terminal.echo_json(result)
+        return
+    if after_progress:
+        separate_from_progress()
+    print_groups(groups(result))
+
+
+def print_groups(groups: Iterable[Group]) -> None:
+    """Print groups of lines, each under its heading, with a blank line between two groups."""
+    for index, (heading, lines) in enumerate(groups):
+        if index:
+            terminal.echo()
+        terminal.echo(Styled(escape_control_characters(heading), HEADING))
+        print_lines(lines, INDENT)
+
+
+def separate_from_progress() -> None:
+    """Print a blank line if the terminal that shows the result has shown progress before."""
+    if sys.stdout.isatty() and sys.stderr.isatty() and not options.quiet():
+        terminal.echo()
+
+
+def print_lines(lines: Iterable[Line], indent: str = "") -> None:
     """Print names and values in two columns, wrapped to the width of the terminal."""
     columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
     for name, value in lines:
-        line = f"{name:<{NAME_COLUMNS - 1}} {escape_control_characters(value)}"
-        terminal.echo(line if columns is None or name in COPIED else wrap(line, columns))
+        text = escape_control_characters(value)
+        line = f"{indent}{name:<{NAME_COLUMNS - 1}} {text}"
+        if columns is None or len(line) <= columns:
+            terminal.echo(line)
+        elif text.startswith("-"):  # options of a command, which are copied into a shell
+            terminal.echo(wrap(line, columns - len(SHELL_BREAK)).replace("\n", f"{SHELL_BREAK}\n"))
+        else:
+            terminal.echo(wrap(line, columns))
 
 
 def position_line(kind: str, row: int) -> Line:
@@ -45,10 +83,10 @@ def position_line(kind: str, row: int) -> Line:
 def skipped_lines(rows: int | None, quarantined: int | None) -> Iterable[Line]:
     """The number of skipped rows, if there are any."""
     if rows:
-        bad = f", {quarantined:,} of them in quarantine" if quarantined else ""
+        bad = f" ({quarantined:,} in quarantine)" if quarantined else ""
         yield "skipped", f"{count(rows, 'row')}{bad}"
 
 
 def token_id(token: int | None) -> str:
-    """A begin or end token, which may be absent."""
+    """A bos or eot token, which may be absent."""
     return "none" if token is None else str(token)

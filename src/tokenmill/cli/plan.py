@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @click.command(
     cls=options.Command,
-    short_help="Say what `prepare` would do and need, without doing it.",
+    short_help="Estimate what `prepare` will do and need.",
     epilog=options.example("tokenmill plan data/*.parquet --tokenizer gpt2"),
 )
 @click.argument("sources", nargs=-1, required=True, metavar="SOURCE...")
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 @options.cache
 @options.general
 def plan(sources: tuple[str, ...], as_json: bool, **arguments: Any) -> None:
-    """Say what `prepare` would do, without doing it: units, bytes, tokens, disk and time."""
+    """Estimate the units, bytes, tokens, disk space and time of `prepare`. Nothing is written."""
     output.show(tokenmill.plan(sources, **arguments, reporter=workers.reporter()), as_json, _lines)
 
 
@@ -40,8 +40,8 @@ def _lines(result: PlanResult) -> Iterable[output.Line]:
     yield "text", f"about {size(result.text_bytes)}{rows}"
     yield "units", f"{result.units:,} of about {size(result.unit_bytes)}"
     yield "tokenizer", f"{result.tokenizer}, engine {result.engine}"
-    yield "begin token", output.token_id(result.begin_token)
-    yield "end token", output.token_id(result.end_token)
+    yield "bos", output.token_id(result.begin_token)
+    yield "eot", output.token_id(result.end_token)
     yield "tokens", f"about {number(result.tokens)} ({result.bytes_per_token:.2f} bytes each, from a sample)"
     yield "disk", f"about {size(result.disk_bytes)}"
     yield "time", f"at most about {duration(result.seconds)} with {count(result.workers, 'worker')}"

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @click.command(
     cls=options.Command,
-    short_help="Tokenize sources into a store, and export it if asked.",
+    short_help="Tokenize sources into a store, and export it.",
     epilog=options.example(
         "tokenmill prepare data/*.parquet --tokenizer gpt2 --out tokens",
         "tokenmill prepare chunks/*.jsonl --column content --tokenizer gpt2 --to megatron --out tokens",
@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 )
 @click.argument("sources", nargs=-1, required=True, metavar="SOURCE...")
 @options.tokenizer
-@click.option("--out", "-o", required=True, metavar="DIR", help="The store: made, or resumed if it is there.")
+@click.option(
+    "--out", "-o", required=True, metavar="DIR", help="Directory of the store. An unfinished run in it is resumed."
+)
 @options.resources
 @options.force
 @options.executor
@@ -39,45 +41,51 @@ if TYPE_CHECKING:
     "--to",
     multiple=True,
     metavar="FORMAT",
-    help="Also export, to DIR/FORMAT; can be given several times. `tokenmill export` has more options.",
+    help="Also export to DIR/FORMAT; repeatable. `tokenmill export` has more options.",
 )
 @options.exports
 @options.storage
 @options.cache
 @options.general
 def prepare(sources: tuple[str, ...], as_json: bool, **arguments: Any) -> None:
-    """Tokenize sources into a store, and export it if asked.
+    """Tokenize sources into a store. With --to, also export the store.
 
-    A SOURCE is a file, a directory or a glob, here or at s3://, gs://, az:// or hf://datasets/: Parquet, Arrow (as
-    datasets saves it), JSON Lines (also .gz, .zst) or text; or the name of a dataset, with --version. DIR may be at
-    s3://, gs:// or az://, too. Run the same command again after any interruption: only what is missing is done.
+    A SOURCE is a file, a directory or a glob, local or at s3://, gs://, az:// or hf://datasets/. The files are Parquet,
+    Arrow (as datasets saves it), JSON Lines (also .gz, .zst) or text. A SOURCE can also be the name of a dataset, with
+    --version. DIR is a local path, or at s3://, gs:// or az://.
+
+    After an interruption, run the same command again: it does only what is missing.
     """
     from tokenmill.pipeline import worker_modules  # noqa: PLC0415 - after click has checked the options
 
     with workers.start_workers(worker_modules(arguments["engine"]), arguments["on"]) as executor:
         result = tokenmill.prepare(sources, **arguments, reporter=workers.reporter(), executor=executor)
-    output.show(result, as_json, _lines)
+    output.show_groups(result, as_json, _groups, after_progress=True)
+
+
+def _groups(result: PrepareResult) -> Iterable[output.Group]:
+    yield "store", _lines(result)
+    for exported in result.exports:
+        yield export.heading(exported), export.lines(exported)
 
 
 def _lines(result: PrepareResult) -> Iterable[output.Line]:
-    yield "store", result.directory
+    yield "directory", result.directory
     yield "documents", f"{result.documents:,}"
     if result.expected_rows is not None:
-        yield "rows", f"{result.expected_rows:,}, as the Hub reports"
+        yield "rows", f"{result.expected_rows:,}, equal to the Hub's count"
     yield "tokens", f"{result.tokens:,}"
     yield "text", size(result.text_bytes)
     yield from _skipped(result)
     if result.deaths:
-        yield "retried", f"units after {count(result.deaths, 'worker death')}"
+        yield "retried", f"after {count(result.deaths, 'worker death')}"
     if result.units_done_now:
         yield "speed", f"{number(result.tokens_per_second)} tokens/s, {result.bytes_per_second / 1e6:.1f} MB/s of text"
     else:
-        yield "done", "everything was there already"
+        yield "unchanged", "all units were done already"
     for notice in result.notices if options.quiet() else []:  # without --quiet, the run has printed them
         yield "note", notice
-    yield "took", f"{duration(result.seconds)}, {result.units_done_now:,} of {count(result.units, 'unit')} now"
-    for exported in result.exports:
-        yield from export.lines(exported)
+    yield "took", f"{duration(result.seconds)} ({result.units_done_now:,} of {count(result.units, 'unit')} in this run)"
 
 
 def _skipped(result: PrepareResult) -> Iterable[output.Line]:
@@ -87,8 +95,8 @@ def _skipped(result: PrepareResult) -> Iterable[output.Line]:
     reasons = dict(sorted(result.skipped_reasons.items()))
     if nulls := reasons.pop(NULL, 0):
         command = f"`tokenmill inspect {result.directory} --skipped`"
-        yield "skipped", f"{count(nulls, 'row')} without text; {command} names them"
+        yield "skipped", f"{count(nulls, 'row')} without text; {command} lists them"
     if result.quarantined:
         counts = ", ".join(f"{rows:,} {reason}" for reason, rows in reasons.items())
         file = f"{result.directory}/{QUARANTINE_FILE}"
-        yield "quarantine", f"{count(result.quarantined, 'document')}, named in {file}: {counts}"
+        yield "quarantine", f"{count(result.quarantined, 'document')}, listed in {file}: {counts}"

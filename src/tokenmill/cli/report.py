@@ -16,25 +16,25 @@ STANDARD_OUTPUT = "-"
 
 @click.command(
     cls=options.Command,
-    short_help="Write a page of pictures about a store and its run.",
+    short_help="Write an HTML page with charts of a store and its run.",
     epilog=options.example("tokenmill report tokens --by language", "tokenmill report s3://bucket/run --out run.html"),
 )
 @click.argument("directory", metavar="DIR")
 @stats.by_column
-@click.option("--out", "-o", metavar="FILE", help="Where the page goes; - prints it. [default: DIR/report.html]")
+@click.option("--out", "-o", metavar="FILE", help="File of the page; - prints it. [default: DIR/report.html]")
 @options.resources
 @options.storage
 @options.general
 def report(directory: str, out: str | None, as_json: bool, **arguments: Any) -> None:
-    """Write a page that shows what a store holds and how its run went, in pictures.
+    """Write an HTML page with charts of a store and its run.
 
-    It is one file of HTML that needs no network and no script, for light and dark screens and for paper. All parts are
-    read once; with --by, the sources are read again, that column only.
+    The page is one file without scripts and needs no network. The command reads all parts once. With --by, it also
+    reads that column of the sources.
     """
     from tokenmill.analysis import PRELOAD  # noqa: PLC0415 - after click has checked the options
 
     if out == STANDARD_OUTPUT and as_json:
-        raise UsageError("--out - prints the page, and --json something else", "Leave out one of them.")
+        raise UsageError("--out - cannot be used with --json", "Use one of them.")
     with workers.start_workers(PRELOAD) as executor:
         arguments |= {"reporter": workers.reporter(), "executor": executor}
         if out == STANDARD_OUTPUT:
@@ -43,4 +43,6 @@ def report(directory: str, out: str | None, as_json: bool, **arguments: Any) -> 
             terminal.echo(render(tokenmill.stats(directory, **arguments)), nl=False)
             return
         result = tokenmill.report(directory, out=out, **arguments)
+    if not as_json:
+        output.separate_from_progress()
     output.show(result, as_json, lambda result: [("report", result.path), *stats.lines(result.statistics)])

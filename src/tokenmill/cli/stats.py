@@ -25,13 +25,13 @@ by_column = click.option(
     "--by",
     multiple=True,
     metavar="COLUMN",
-    help="Also count tokens by the values of this column of the sources, such as language. May be given several times.",
+    help="Also count tokens by the values of this column of the sources, such as language; repeatable.",
 )
 
 
 @click.command(
     cls=options.Command,
-    short_help="Count what a store holds: lengths, sources, tokens.",
+    short_help="Show lengths, sources and frequent tokens of a store.",
     epilog=options.example("tokenmill stats tokens --by language"),
 )
 @click.argument("directory", metavar="DIR")
@@ -40,9 +40,9 @@ by_column = click.option(
 @options.storage
 @options.general
 def stats(directory: str, as_json: bool, **arguments: Any) -> None:
-    """Count what a store holds: tokens, lengths, vocabulary, sources, duplicates, and how its run went.
+    """Count the tokens, lengths, vocabulary, sources and duplicates of a store, and summarize its run.
 
-    All parts are read once; with --by, the sources are read again, that column only.
+    The command reads all parts once. With --by, it also reads that column of the sources.
     """
     from tokenmill.analysis import PRELOAD  # noqa: PLC0415 - after click has checked the options
 
@@ -51,6 +51,7 @@ def stats(directory: str, as_json: bool, **arguments: Any) -> None:
     if as_json:
         terminal.echo_json(statistics)
     else:
+        output.separate_from_progress()
         output.print_lines([("store", statistics.directory), *lines(statistics)])
         _print_charts(statistics)
 
@@ -64,12 +65,12 @@ def lines(statistics: Statistics) -> Iterator[output.Line]:
     if statistics.documents:
         lengths = statistics.lengths
         yield "lengths", f"median {lengths.quantiles['50%']:,}, mean {lengths.mean:,.0f}, longest {lengths.longest:,}"
-        yield "quantiles", ", ".join(f"{name[:-1]} % {lengths.quantiles[name]:,}" for name in QUANTILES)
+        yield "percentiles", ", ".join(f"p{name[:-1]} {lengths.quantiles[name]:,}" for name in QUANTILES)
     vocabulary = statistics.vocabulary
-    half = f"; {vocabulary.covering['50%']:,} of them make up half of the tokens" if vocabulary.covering else ""
+    half = f"; {vocabulary.covering['50%']:,} ids make up half of the tokens" if vocabulary.covering else ""
     yield "vocabulary", f"{vocabulary.used:,} of {vocabulary.size:,} ids used{half}"
     yield "duplicates", _duplicates(statistics)
-    yield "left out", _skipped(statistics)
+    yield "skipped", _skipped(statistics)
     if statistics.history is not None:
         yield "run", _run(statistics.history)
     for notice in statistics.notices:
@@ -79,7 +80,7 @@ def lines(statistics: Statistics) -> Iterator[output.Line]:
 def _duplicates(statistics: Statistics) -> str:
     duplicates = statistics.duplicates
     if duplicates is None:
-        return "not looked for"
+        return "not counted"
     if not duplicates.documents:
         return "none"
     documents = f"{count(duplicates.documents, 'document')} ({_percent(duplicates.documents, statistics.documents)})"
@@ -91,7 +92,7 @@ def _skipped(statistics: Statistics) -> str:
 
     skipped = statistics.skipped
     if not skipped.rows:
-        return "no row"
+        return "0 rows"
     counts = {("without text" if reason == NULL else reason): rows for reason, rows in skipped.reasons.items()}
     reasons = ", ".join(f"{rows:,} {reason}" for reason, rows in list(counts.items())[:5])
     return f"{count(skipped.rows, 'row')}: {reasons}"
@@ -110,7 +111,7 @@ def _run(history: History) -> str:
 def _print_charts(statistics: Statistics) -> None:
     from tokenmill.cli.bar_charts import print_bars, print_curve  # noqa: PLC0415 - heavy
 
-    title = "documents by length in tokens (each row: from its number up to twice as many)"
+    title = "documents by length in tokens (power-of-two bins)"
     print_bars(title, _length_bars(statistics))
     sources = statistics.sources
     print_bars(_title(sources, "tokens by source"), _breakdown_bars(sources, statistics.tokens, are_paths=True))
@@ -137,7 +138,7 @@ def _length_bars(statistics: Statistics) -> list[Bar]:
 
 def _title(breakdown: Breakdown, title: str) -> str:
     more = "more than " if breakdown.folded else ""
-    at_least = " (at least: they are too many to count each)" if breakdown.folded else ""
+    at_least = " (minimum counts: too many values to count each)" if breakdown.folded else ""
     shown = min(len(breakdown.largest), SHOWN_BARS)
     largest = f", the largest {shown} of {more}{breakdown.count:,}" if breakdown.count > shown else ""
     ratio = ", and bytes per token" if any(entry.bytes is not None for entry in breakdown.largest) else ""
@@ -182,7 +183,7 @@ def _token_bars(statistics: Statistics) -> list[Bar]:
 
 
 def _percent(part: int, whole: int) -> str:
-    """A percentage. It is 0 % or 100 % only if `part` is none or all of `whole`."""
+    """A percentage. It is 0 % only if `part` is 0, and 100 % only if `part` equals `whole`."""
     if not whole:
         return "-"
     if 0.9995 <= part / whole < 1:

@@ -19,15 +19,15 @@ if TYPE_CHECKING:
 
 @click.command(
     cls=options.Command,
-    short_help="Show how far a run is, here or on other machines.",
+    short_help="Show the progress of a run.",
     epilog=options.example("tokenmill status tokens", "tokenmill status s3://bucket/run --endpoint https://host:9000"),
 )
 @click.argument("directory", metavar="DIR")
-@click.option("--watch", is_flag=True, help="Look again every second, in a bucket every five, until the run ends.")
+@click.option("--watch", is_flag=True, help="Update every second (in a bucket: every five) until the run ends.")
 @options.storage
 @options.general
 def status(directory: str, watch: bool, as_json: bool) -> None:
-    """Show how far a run is; it may be running in another process or on other machines."""
+    """Show the progress of a run, which may be in another process or on other machines."""
     from tokenmill.api.status import StatusWatch  # noqa: PLC0415 - heavy
 
     run = StatusWatch(directory)
@@ -39,33 +39,40 @@ def status(directory: str, watch: bool, as_json: bool) -> None:
         state = run.read()
     if is_watched and sys.stderr.isatty():
         terminal.echo(err=True)  # keep the last line
-    output.show(state, as_json, _lines)
+    output.show_groups(state, as_json, _groups)
 
 
 def _one_line(state: StatusResult) -> str:
     fraction = state.planned_bytes_done / max(state.planned_bytes, 1)
     left = f"  {duration(state.seconds_left)} left" if state.seconds_left is not None else ""
-    rates = f"{number(state.tokens_per_second or 0)} tok/s  {size(state.bytes_per_second or 0)}/s"
+    tokens = f"  {number(state.tokens_per_second)} tok/s" if state.tokens_per_second else ""
+    text = f"  {size(state.bytes_per_second)}/s" if state.bytes_per_second else ""
     workers = f"{count(state.workers, 'worker')} on {count(state.nodes, 'node')}"
     counts = ((state.retries, "retries"), (state.deaths, "deaths"))
     trouble = "".join(f"  {total:,} {what}" for total, what in counts if total)
-    return f"{fraction:6.1%}  {state.units_done:,} of {state.units:,} units  {rates}{left}  {workers}{trouble}"
+    return f"{fraction:6.1%}  {state.units_done:,} of {state.units:,} units{tokens}{text}{left}  {workers}{trouble}"
+
+
+def _groups(state: StatusResult) -> Iterable[output.Group]:
+    yield "store", _lines(state)
+    if state.exports:
+        yield "exports", state.exports.items()
 
 
 def _lines(state: StatusResult) -> Iterable[output.Line]:
-    yield "store", state.directory
+    yield "directory", state.directory
     yield from _state(state)
     fraction = state.planned_bytes_done / state.planned_bytes if state.planned_bytes else 1.0
-    limited = f", all that --limit-units {state.limit_units:,} left" if state.limit_units is not None else ""
+    limited = f", limited by --limit-units {state.limit_units:,}" if state.limit_units is not None else ""
     yield "units", f"{state.units_done:,} of {state.units:,} committed ({fraction:.1%} of the bytes){limited}"
-    begin, end = output.token_id(state.begin_token), output.token_id(state.end_token)
-    yield "tokenizer", f"{state.tokenizer}, begin token {begin}, end token {end}"
+    yield "tokenizer", state.tokenizer
+    yield "bos", output.token_id(state.begin_token)
+    yield "eot", output.token_id(state.end_token)
     if state.tokens is not None and state.documents is not None:
-        yield "holds", f"{state.documents:,} documents, {state.tokens:,} tokens"
+        yield "documents", f"{state.documents:,}"
+        yield "tokens", f"{state.tokens:,}"
     yield from output.skipped_lines(state.skipped_rows, state.quarantined)
     yield from _activity(state)
-    for name, export in state.exports.items():
-        yield "export", f"{name}: {export}"
     if state.state == "stopped":
         yield "next", "run the same `tokenmill prepare` again to finish it"
 
@@ -77,18 +84,18 @@ def _state(state: StatusResult) -> Iterable[output.Line]:
         code = f" (exit code {state.end.exit_code})" if state.end.exit_code is not None else ""
         yield "stopped", f"{state.end.outcome}: {state.end.headline}{code}"
     if state.state == "damaged":
-        yield "note", "parts that the manifest lists are gone; the same `tokenmill prepare` makes them again"
+        yield "note", "parts of the manifest are missing; run the same `tokenmill prepare` to make them again"
 
 
 def _activity(state: StatusResult) -> Iterable[output.Line]:
     """Speed, workers, deaths and failures."""
     if state.bytes_per_second and state.seconds_left is not None:
-        rate = f"{number(state.tokens_per_second or 0)} tokens/s, {size(state.bytes_per_second)}/s"
-        yield "speed", f"{rate}, {duration(state.seconds_left)} left"
+        tokens = f"{number(state.tokens_per_second)} tokens/s, " if state.tokens_per_second else ""
+        yield "speed", f"{tokens}{size(state.bytes_per_second)}/s, {duration(state.seconds_left)} left"
     if state.workers:
         drivers = f", {count(state.drivers, 'driver')}" if state.drivers > 1 else ""
-        yield "at work", f"{count(state.workers, 'worker')} on {count(state.nodes, 'node')}{drivers}"
+        yield "workers", f"{count(state.workers, 'worker')} on {count(state.nodes, 'node')}{drivers}"
     counts = ((state.deaths, "worker death"), (state.failures, "failed unit"))
     if trouble := [count(total, what) for total, what in counts if total]:
-        retried = f", {state.retries:,} tried again" if state.retries else ""
-        yield "trouble", " and ".join(trouble) + f" since it was last started{retried}"
+        retried = f", {state.retries:,} retried" if state.retries else ""
+        yield "trouble", " and ".join(trouble) + f" since the last start{retried}"

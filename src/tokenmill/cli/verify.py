@@ -26,32 +26,45 @@ if TYPE_CHECKING:
     type=click.FloatRange(0, 1),
     default=0.0,
     metavar="F",
-    help="Also encode this share of the documents again, with the reference engine, and compare.",
+    help="Also tokenize this fraction of the documents with the reference engine, and compare the tokens.",
 )
-@click.option("--all", "every", is_flag=True, help="Also encode every document again and compare.")
+@click.option("--all", "every", is_flag=True, help="The same with every document.")
 @options.workers
 @options.executor
 @options.storage
 @options.general
 def verify(directory: str, every: bool, as_json: bool, **arguments: Any) -> None:
-    """Check a store or an export: every checksum, and with --sample or --all a store's tokens against the sources.
+    """Check the checksums of a store or an export. With --sample or --all, compare the tokens with the sources.
 
-    DIR is a store, which is checked with the exports inside it, or the directory of an export. Exit code 3 means that
-    something is wrong.
+    DIR is a store or an export. The exports inside a store are checked with it. Exit code 3 means that the check found
+    a problem.
     """
     result = tokenmill.verify(directory, all=every, **arguments, reporter=workers.reporter())
-    output.show(result, as_json, _lines)
+    sample = 1.0 if every else arguments["sample"]
+    output.show_groups(result, as_json, lambda result: _groups(result, sample), after_progress=True)
 
 
-def _lines(result: VerifyResult) -> Iterable[output.Line]:
+def _groups(result: VerifyResult, sample: float) -> Iterable[output.Group]:
     if result.units:
-        yield "store", result.directory
-        yield "checksums", f"{count(result.units, 'part')} checked, all as they were written"
-        yield "holds", f"{result.documents:,} documents, {result.tokens:,} tokens"
-    if compared := result.documents_compared:
-        yield "compared", f"{compared:,} of {result.documents:,} documents equal the reference's tokens"
+        yield "store", _store(result, sample)
     for name, files in result.exports.items():
-        yield "export", f"{name}: {count(files, 'file')} checked, all as they were written"
+        yield f"export {name}", [("checksums", f"{count(files, 'file')}, all correct")]
+    yield "result", _result(result)
+
+
+def _store(result: VerifyResult, sample: float) -> Iterable[output.Line]:
+    yield "directory", result.directory
+    yield "documents", f"{result.documents:,}"
+    yield "tokens", f"{result.tokens:,}"
+    yield "checksums", f"{count(result.units, 'part')}, all correct"
+    if sample:
+        compared = result.documents_compared
+        of = f" (sample {sample:g} of {result.documents:,})" if sample < 1 else ""
+        yield "compared", f"{compared:,} of {count(compared, 'compared document')} equal the reference{of}"
+
+
+def _result(result: VerifyResult) -> Iterable[output.Line]:
+    yield "verified", "no problem found"
     for notice in result.notices:
         yield "note", notice
     yield "took", duration(result.seconds)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sized
 from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Any
@@ -56,7 +56,7 @@ def run_all(  # noqa: PLR0913 - one loop for all callers
                 continue
         (on_failure or failures.append)(outcome)
     if failures:
-        raise work_failed(failures, describe)
+        raise work_failed(failures, describe, len(items) if isinstance(items, Sized) else None)
 
 
 @dataclass
@@ -98,7 +98,7 @@ class FanOut:
         def on_death(death: Died[Any]) -> None:
             self.deaths += 1
             then = "given up" if death.final else "tried again"
-            self.report.say(f"{describe_death(death, describe(death.item))}; it is {then}")
+            self.report.say(f"{describe_death(death, describe(death.item))}; the item is {then}")
             if death.end.cause is Cause.MEMORY and death.workers < self.workers:
                 self.workers = death.workers
                 self.report.say(f"note: {fewer_workers(self.workers)}")

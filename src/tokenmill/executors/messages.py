@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 # Failures that a message names; the others are only counted.
 NAMED_FAILURES = 5
 
-COMMITTED_STAYS = "What is committed stays. When the cause is gone, run the same command again."
+COMMITTED_STAYS = "Committed work is kept. Fix the cause, then run the same command again."
 
 
 def describe_death(death: Died[Any], what: str) -> str:
     """The worker, how it ended, on which item, after how long and with how much memory."""
     if death.end.cause is Cause.NODE_LOST:
         return f"a worker on {death.worker.node} {death.how}; it had {what} for {death.seconds:.1f} s"
-    output = f"; it said: {death.last_line}" if death.last_line else ""
+    output = f"; its last output: {death.last_line}" if death.last_line else ""
     memory = f"peak memory {size(death.worker.peak_bytes)}"
     return f"{death.worker} {death.how} on {what} after {death.seconds:.1f} s, {memory}{output}"
 
@@ -49,10 +49,13 @@ def out_of(some: int, total: int, what: str) -> str:
     return f"{some:,} of {count(total, what)} {'is' if some == 1 else 'are'}"
 
 
-def work_failed(failures: Sequence[Failed[Item] | Died[Item]], describe: Callable[[Item], str]) -> RunFailed:
-    """The error that ends work of which some items failed."""
+def work_failed(
+    failures: Sequence[Failed[Item] | Died[Item]], describe: Callable[[Item], str], total: int | None = None
+) -> RunFailed:
+    """The error that ends work of which some items failed, of `total` items if their number is known."""
+    headline = count(len(failures), "item") if total is None else f"{len(failures):,} of {count(total, 'item')}"
     return RunFailed(
-        "not everything could be done",
+        f"{headline} failed",
         *_reasons(failures, describe, lambda failure: describe(failure.item), ""),
         COMMITTED_STAYS,
         exit_code=exit_code_of_failures(failures),

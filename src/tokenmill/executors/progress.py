@@ -24,6 +24,9 @@ LINE_SECONDS = 10.0
 # Columns that the bar leaves free for the ^C that a terminal shows; at the edge it would begin another line.
 INTERRUPT_COLUMNS = 3
 
+# A shorter step is shown without its time.
+MIN_SHOWN_SECONDS = 0.05
+
 
 @dataclass(frozen=True, slots=True)
 class Step:
@@ -111,8 +114,8 @@ class Lines(Silent):
         elapsed = now - self._started
         left = (self._total - self._before - self._done) * elapsed / max(self._done, 1)
         fraction = (self._before + self._done) / max(self._total, 1)
-        workers = f", {step.workers_text}" if step.workers_text else ""
-        self.say(f"{self._title}: {fraction:.1%}, {rates(step, elapsed)}, {duration(left)} left{workers}")
+        texts = [f"{fraction:.1%}", *rates(step, elapsed), *([f"{duration(left)} left"] if left > 0 else [])]
+        self.say(f"{self._title}: {', '.join([*texts, *filter(None, [step.workers_text])])}")
 
     def say(self, message: str) -> None:
         """Print a line."""
@@ -131,6 +134,7 @@ class ProgressBar(Silent):
         """Show a line beside a spinner, until the bar begins."""
         from rich.text import Text  # noqa: PLC0415
 
+        terminal.clear_status()
         line = Text(escape_control_characters(what), no_wrap=True, overflow="ellipsis")
         if self._status is None:
             self._status = self._console.status(line)
@@ -138,7 +142,10 @@ class ProgressBar(Silent):
         self._status.update(line)
 
     def begin(self, title: str, total_bytes: int, done_bytes: int, workers: int) -> None:
-        """Draw the bar."""
+        """Draw the bar, unless everything is done already."""
+        self._clear()
+        if done_bytes >= total_bytes:
+            return
         from rich.constrain import Constrain  # noqa: PLC0415
         from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn  # noqa: PLC0415
         from rich.table import Column  # noqa: PLC0415
@@ -152,11 +159,14 @@ class ProgressBar(Silent):
             def render(self, task: Task) -> Text:
                 elapsed = max(task.elapsed or 0, 1e-3)
                 done = task.completed - done_bytes
-                if not done:
-                    return Text(rates(task.fields["step"], elapsed), style="cyan")
-                left = duration(((task.total or 0) - task.completed) * elapsed / done)
-                return Text(f"{rates(task.fields['step'], elapsed)}  {left} left", style="cyan")
+                texts = rates(task.fields["step"], elapsed)
+                if task.finished and elapsed >= MIN_SHOWN_SECONDS:
+                    texts.append(f"in {duration(elapsed)}")
+                elif done > 0 and not task.finished:
+                    texts.append(f"{duration(((task.total or 0) - task.completed) * elapsed / done)} left")
+                return Text("  ".join(texts), style="cyan")
 
+        terminal.clear_status()
         console = self._console
 
         class Narrow(Progress):
@@ -165,7 +175,6 @@ class ProgressBar(Silent):
             def get_renderable(self) -> RenderableType:
                 return Constrain(super().get_renderable(), console.width - INTERRUPT_COLUMNS)
 
-        self._clear()
         whole = Column(no_wrap=True)
         self._progress = Narrow(
             TextColumn("{task.description}", table_column=whole, markup=False),
@@ -198,7 +207,10 @@ class ProgressBar(Silent):
             self._progress.update(self._task, advance=planned_bytes, step=step, workers=workers)
 
     def say(self, message: str) -> None:
-        """Print above the bar."""
+        """Print above the bar, or below it if its step is done."""
+        terminal.clear_status()
+        if self._progress is not None and self._progress.finished:
+            self._clear()
         text = wrap(escape_control_characters(message), self._console.width)
         self._console.print(text, highlight=False, markup=False, soft_wrap=True)
 
@@ -209,6 +221,7 @@ class ProgressBar(Silent):
         """Stop drawing; the last state stays on the terminal."""
         if self._progress is not None:
             self._progress.stop()
+            self._progress = None
         if self._status is not None:
             self._status.stop()
             self._status = None
@@ -230,9 +243,11 @@ def for_command(quiet: bool) -> Reporter:
     return ProgressBar() if sys.stderr.isatty() else Lines()
 
 
-def rates(step: Step, seconds: float) -> str:
-    """Tokens and megabytes per second."""
-    return f"{number(step.tokens / seconds)} tok/s  {step.text_bytes / seconds / 1e6:.1f} MB/s"
+def rates(step: Step, seconds: float) -> list[str]:
+    """Tokens and megabytes per second, as far as they are not zero."""
+    tokens = [f"{number(step.tokens / seconds)} tok/s"] if step.tokens else []
+    megabytes = f"{step.text_bytes / seconds / 1e6:.1f}"
+    return tokens + ([f"{megabytes} MB/s"] if float(megabytes) else [])
 
 
 def console(*, err: bool = False, **options: Any) -> Console:
@@ -247,4 +262,6 @@ def console(*, err: bool = False, **options: Any) -> Console:
             for segment in super().render(renderable, options):
                 yield segment if segment.control else Segment(terminal.printable(segment.text), segment.style)
 
+    if not err:
+        terminal.clear_status()
     return Escaping(stderr=err, **options)

@@ -42,7 +42,7 @@ class Queue:
         self._retries: deque[Attempt] = deque()
 
     def next(self) -> Attempt | None:
-        """The next attempt, or None if there is none now."""
+        """The next attempt, or None if no attempt is waiting now."""
         if self._retries:
             return self._retries.popleft()
         for item in self._items:

@@ -33,7 +33,7 @@ def open_executor(
             return
         from tokenmill.executors.ray.executor import RayExecutor  # noqa: PLC0415 - an extra
 
-        report.pending(f"cluster      joining {'the one of this machine' if on == RAY else on}")
+        report.pending(f"cluster      joining {'the cluster of this machine' if on == RAY else on}")
         with RayExecutor(None if on == RAY else on, preload, report.say) as cluster:
             yield cluster, report
 

@@ -10,6 +10,7 @@ import contextlib
 import errno
 import io
 import os
+import shutil
 import sys
 from dataclasses import dataclass, field
 from typing import IO, Any
@@ -17,7 +18,12 @@ from typing import IO, Any
 from tokenmill.humanize import escape_control_characters
 
 STDOUT, STDERR = 1, 2
+CLEAR_LINE = "\r\x1b[K"
 READER_GONE = frozenset({errno.EPIPE, errno.EBADF, errno.EIO})  # the pipe, the descriptor or the terminal is closed
+
+
+# Whether the last line of the terminal is a status that the next text replaces.
+_shows_status = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +45,7 @@ def echo(*spans: str | Styled, err: bool = False, nl: bool = True) -> None:
     """Print text, without colors if the stream is not a terminal."""
     import click  # noqa: PLC0415 - not for callers of the library
 
+    clear_status()
     texts = [
         printable(span) if isinstance(span, str) else click.style(printable(span.text), **span.style) for span in spans
     ]
@@ -50,6 +57,7 @@ def echo_json(record: Any) -> None:
     import click  # noqa: PLC0415
     import msgspec  # noqa: PLC0415
 
+    clear_status()
     click.echo(escaped_json(msgspec.json.encode(record).decode()))
 
 
@@ -67,20 +75,41 @@ def _json_escape(character: str) -> str:
 
 def line(message: str) -> None:
     """Print one line on stderr at once. A line end inside it is escaped, so that it cannot imitate another line."""
+    clear_status()
     print(escape_control_characters(message), file=sys.stderr, flush=True)  # noqa: T201 - this module prints
 
 
 def replace_line(text: str) -> None:
-    """Print a line on stderr. On a terminal it replaces the last one."""
-    before, after = ("\r\x1b[K", "") if sys.stderr.isatty() else ("", "\n")
-    print(f"{before}{escape_control_characters(text)}", file=sys.stderr, end=after)  # noqa: T201
+    """Print a line on stderr. On a terminal it replaces the last one, and is cut off at the edge."""
+    shown = escape_control_characters(text)
+    if sys.stderr.isatty():
+        columns = shutil.get_terminal_size().columns - 1
+        print(f"{CLEAR_LINE}{shown[:columns]}", file=sys.stderr, end="", flush=True)  # noqa: T201
+    else:
+        print(shown, file=sys.stderr)  # noqa: T201
+
+
+def show_status(text: str) -> None:
+    """Show a line on a terminal until the next text is printed. Elsewhere it is not shown."""
+    global _shows_status  # noqa: PLW0603 - there is one terminal
+    if sys.stderr.isatty():
+        replace_line(text)
+        _shows_status = True
+
+
+def clear_status() -> None:
+    """Remove the line of `show_status`."""
+    global _shows_status  # noqa: PLW0603 - there is one terminal
+    if _shows_status:
+        _shows_status = False
+        print(CLEAR_LINE, file=sys.stderr, end="", flush=True)  # noqa: T201
 
 
 def open_streams() -> None:
     """Make the standard streams of this process usable, however it was started.
 
     A closed descriptor is opened on /dev/null: otherwise the next file, perhaps a part, would get its number. A stream
-    that nobody reads any more drops what is printed.
+    without a reader drops what is printed.
     """
     for descriptor in (0, STDOUT, STDERR):
         with contextlib.suppress(OSError):

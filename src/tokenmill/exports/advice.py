@@ -45,21 +45,22 @@ def split_notices(job: ExportJob, splits: Splits, skipped: Mapping[str, int], st
         if shortest_shard and last < min(SHORT_TOKENS, shards.tokens_per_shard(job)):
             remedy = "A larger --val" if split == "val" else "--tail merge or drop"
             yield (
-                f"the last {split} shard has {last:,} tokens; the trainer stops at one of less than "
-                f"{shortest_shard}. {remedy} avoids it"
+                f"the last {split} shard has {last:,} tokens; the trainer stops at a shard with less than "
+                f"{shortest_shard}. {remedy} avoids this"
             )
     if not store_tokens:
         yield "the store holds no tokens: no file is written"
         return
     for split in ["train"] if job.val is None else ["train", "val"]:
         if split not in skipped:
-            remedy = f"; hold out more: {_larger_val(store_tokens)}" if split == "val" else ""
-            yield f"no document fell into {split}: it has no file{remedy}"
+            remedy = f"; use a larger split: {_larger_val(store_tokens)}" if split == "val" else ""
+            yield f"{split} has no documents, so it has no file{remedy}"
         elif split not in splits:
-            yield f"{split} has no file: its {skipped[split]:,} tokens fill no sequence or shard"
+            unit = "shard" if job.sequence_tokens is None else f"sequence of {job.sequence_tokens:,}"
+            yield f"{split} has no file: its {skipped[split]:,} tokens are too few for one {unit}"
     train, val = (sum(record.tokens for record in splits.get(split, [])) for split in ("train", "val"))
     if 0 < val < TINY_VAL_TOKENS and train > 10 * val and not shortest_shard:
-        yield f"val has only {val:,} tokens; hold out more: {_larger_val(store_tokens)}"
+        yield f"val has only {val:,} tokens; use a larger split: {_larger_val(store_tokens)}"
 
 
 def _larger_val(store_tokens: int) -> str:

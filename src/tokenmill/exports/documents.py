@@ -168,7 +168,7 @@ class SortedRunDocuments:
         origins = DocumentTable.concatenate(tables)
         if len(origins.source) and int(origins.source.max()) >= len(self.order.identities):
             raise CorruptStore(
-                "a run of a shuffle names a source that there is not",
+                "a run of a shuffle names a source that does not exist",
                 f"export       {self.folder.root}",
                 "Remove the export's directory and export again.",
             )

@@ -90,14 +90,13 @@ class Exporter:
         """Report what is about to be written."""
         job, spec, say = self.job, self.format.SPEC, self.fan_out.report.say
         end = "none" if job.end_token is None else f"{job.end_token}, {job.end}"
-        order = "in the order of the store" if job.shuffle is None else f"shuffled with seed {job.shuffle}"
+        order = "as in the store" if job.shuffle is None else f"shuffled with seed {job.shuffle}"
         shard = (
-            "one file for each split"
-            if job.shard_tokens is None
-            else f"shards of {shards.tokens_per_shard(job):,} tokens"
+            "one file per split" if job.shard_tokens is None else f"shards of {shards.tokens_per_shard(job):,} tokens"
         )
+        say("")
         say(f"export       {spec.name} ({spec.trainer}) to {self.folder.root}")
-        say(f"tokens       {job.dtype}; end token {end}")
+        say(f"tokens       {job.dtype}; eot {end}")
         say(f"order        {order}; {shard}; val {job.val or 'none'}")
         for notice in self.notices:
             say(f"note: {notice}")
@@ -139,12 +138,12 @@ class Exporter:
         except CorruptStore:
             is_listed = False
         if not is_listed:
-            self._note(f"{names.MANIFEST} is not as it was written; it is written again")
+            self._note(f"{names.MANIFEST} is damaged; it is written again")
             return False
         files = {index: (_byte_range(file, 0, file.bytes),) for index, file in enumerate(self.others)}
         wrong = [self.others[index].name for index in sorted(files.keys() - self._as_written(files))]
         for name in wrong:
-            self._note(f"{name} is not as it was written; it is written again")
+            self._note(f"{name} is damaged; it is written again")
         return not wrong
 
     def _plan(self, ordering: Ordering) -> pa.Table:
@@ -201,7 +200,7 @@ class Exporter:
         outcomes = self.fan_out.run(ReadRecords(self.folder.root), items, lambda _: "the records of shards")
         valid = [record for done in outcomes for record in done.value]
         for shard in np.setdiff1d(numbers, [record.shard for record in valid]).tolist():
-            self._note(f"the record of shard {shard} is not as it was written; the shard is written again")
+            self._note(f"the record of shard {shard} is damaged; the shard is written again")
             records.discard(self.folder, shard)
         return valid
 
@@ -226,7 +225,7 @@ class Exporter:
             if record.export == digest and record.shard in as_written:
                 intact.append(record)
             else:
-                self._note(f"{record.files[0].name} is not as it was written; it is written again")
+                self._note(f"{record.files[0].name} is damaged; it is written again")
                 records.discard(self.folder, record.shard)
         return intact
 

@@ -118,7 +118,7 @@ class FrozenExport(msgspec.Struct, frozen=True):
 
 
 def read_frozen(folder: Folder) -> FrozenExport | None:
-    """Read the export of a directory, or None if there is none. Raises CorruptStore if only export.json is missing."""
+    """Read the export of a directory, or None without an export. Raises CorruptStore if only export.json is missing."""
     if not folder.exists(EXPORT):
         begun = is_begun(folder)
         if not folder.exists(EXPORT):  # checked again: another machine may have just published it, and then its plan
@@ -160,12 +160,12 @@ def _check(frozen: FrozenExport) -> None:
     """Raise MalformedDataError for values that no export has, before anything is allocated by them."""
     job = frozen.job
     if job.format not in FORMATS or job.dtype not in FORMATS[job.format].SPEC.dtypes:
-        raise MalformedDataError("its format is none that there is")
+        raise MalformedDataError(f"unknown format {job.format[:20]!r} or type {job.dtype[:20]!r}")
     if job.val is not None and job.val != FIRST_SHARD and not re.fullmatch(r"[0-9.e-]{1,30}", job.val):
-        raise MalformedDataError("its val is none")
+        raise MalformedDataError(f"invalid val {job.val[:30]!r}")
     counts = (job.val_tokens, job.shard_tokens, job.sequence_tokens, frozen.run_tokens)
     if any(count is not None and not 0 < count < MAX_TOKENS for count in counts) or not 0 < frozen.bins <= MAX_BINS:
-        raise MalformedDataError("its counts are none")
+        raise MalformedDataError("it has negative or impossible counts")
     if job.sequence_tokens is not None and (job.shard_tokens is None or job.shard_tokens < job.sequence_tokens):
         raise MalformedDataError("its shards are shorter than a sequence")
     try:
@@ -173,7 +173,7 @@ def _check(frozen: FrozenExport) -> None:
     except ValueError:
         fraction = 0.0
     if fraction is not None and not 0 < fraction < 1:
-        raise MalformedDataError("its val is none")
+        raise MalformedDataError(f"invalid val {fraction}")
     if frozen.with_checksum() != frozen:
         raise MalformedDataError("it does not have the content that its checksum was taken of")
 
@@ -203,15 +203,20 @@ def freeze(folder: Folder, export: FrozenExport) -> FrozenExport:
     changes = differences(before.job.identity(), export.job.identity())
     if changes:
         raise JobChanged(
-            f"this directory holds an export with another {changes[0][0]}",
+            f"this directory holds an export with another {_option(changes[0][0])}",
             f"export       {folder.root}",
-            *(f"{name:<16} was {was}, is now {now}" for name, was, now in changes),
+            *(f"{_option(name):<16} was {was}, is now {now}" for name, was, now in changes),
             "Use the original options, another --out, or remove the directory.",
         )
     if before.store != export.store:  # the store has moved
         before = msgspec.structs.replace(before, store=export.store).with_checksum()
         layout.publish_json(folder, EXPORT, before)
     return before
+
+
+def _option(name: str) -> str:
+    """The option behind a key of an export's identity. One key keeps a former name, because the digest contains it."""
+    return "--eot-position" if name == "--end-token" else name
 
 
 def _is_replaceable(folder: Folder) -> bool:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import codecs
+import os
 from collections.abc import Callable, Iterator
 
 import msgspec
 import pyarrow.compute as pc
 
-from tokenmill.errors import JobChanged, StoreError, UsageError
+from tokenmill.errors import USAGE, JobChanged, StoreError, UsageError
 from tokenmill.exports.file_checks import damaged
 from tokenmill.exports.formats import FORMATS
 from tokenmill.exports.job import EXPORT, MANIFEST, STATE, exports_in, is_begun
@@ -16,7 +17,8 @@ from tokenmill.exports.order import SplitAndShuffle
 from tokenmill.exports.trace import ExportIndex, ShardLocation, in_store, no_tokens
 from tokenmill.humanize import Readable
 from tokenmill.pipeline.messages import MEASURES
-from tokenmill.storage import Folder, absolute, folder_at, resolved
+from tokenmill.storage import Folder, absolute, folder_at, resolved, scheme
+from tokenmill.storage.local.near_names import did_you_mean
 from tokenmill.store import layout
 from tokenmill.store.listed_parts import store_digest
 from tokenmill.store.part import TokenArray
@@ -75,10 +77,13 @@ def find_folder(where: str, store: str | None) -> tuple[Folder, str | None]:
             return match
     if store is not None and (match := _copied(path, store)):
         return match
+    if not scheme(path) and not os.path.lexists(path):
+        raise StoreError(f"no such store or file: {where}", *did_you_mean(path), exit_code=USAGE)
     raise StoreError(
         f"{where} is neither a tokenmill store nor a file of an export",
-        f"An export has a directory {STATE} that tells what is in its files: ask for the file beside it.",
+        f"An export has a directory {STATE}, which describes its files. Name the file beside it.",
         "For a copy of such a file, name the store that it was exported from: --store DIR.",
+        exit_code=USAGE,
     )
 
 
@@ -115,9 +120,7 @@ def exported_store(export: ExportIndex, given: str | None) -> Store:
     root = export.folder.root
     parent = given if given is not None else root.rpartition("/")[0]
     if given is None and not folder_at(parent).exists(layout.RUN):
-        raise UsageError(
-            "it is not known which store this was exported from", f"export       {root}", "Name it: --store DIR."
-        )
+        raise UsageError("the store of this export is not known", f"export       {root}", "Give it with --store DIR.")
     store = Store(parent)
     if store_digest(store.manifest) != export.job.store:
         raise JobChanged(
@@ -204,7 +207,7 @@ class Locator:
         matches = next((matching for mask in (exact, ending) if (matching := paths.filter(mask))), paths.slice(0, 0))
         if len(matches) == 1:
             return int(pc.index(paths, matches[0]).as_py())
-        what = f"{len(matches)} sources are called like this" if len(matches) else "the store has no such source"
+        what = f"{len(matches)} sources have this name" if len(matches) else "the store has no such source"
         shown = (matches if len(matches) else paths).slice(0, MAX_NAMED_SOURCES).to_pylist()
         lines = [f"{'' if index else 'sources':<12} {path}" for index, path in enumerate(shown)]
         raise UsageError(f"{what}: {given}", *lines)

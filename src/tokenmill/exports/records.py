@@ -78,9 +78,9 @@ def read_manifest(folder: Folder, export: str) -> pa.Table:
     files = table["files"].combine_chunks().flatten()
     sizes = pc.struct_field(files, "bytes")
     if any(pc.struct_field(files, name).null_count for name in ("name", "bytes", "xxh3")) or files.null_count:
-        raise damaged(folder, MANIFEST, "it names a file that is none")
+        raise damaged(folder, MANIFEST, "it names a file without a name, size or checksum")
     if len(files) and (pc.min(sizes).as_py() < 0 or pc.sum(sizes.cast(pa.float64())).as_py() > _MAX_COUNT):
-        raise damaged(folder, MANIFEST, "it names a file with a size that is none")
+        raise damaged(folder, MANIFEST, "it names a file with an invalid size")
     return table
 
 
@@ -153,7 +153,7 @@ def _check(shard: int, record: ShardRecord) -> None:
     if record.shard != shard or not record.files or record.split not in ("train", "val"):
         raise MalformedDataError(f"it is of shard {record.shard}")
     if min(counts) < 0 or max(counts) > _MAX_COUNT:
-        raise MalformedDataError("its counts are none")
+        raise MalformedDataError("it has negative or impossible counts")
 
 
 def read_origins(folder: Folder, shard: int) -> DocumentTable:
@@ -194,5 +194,5 @@ def corrupt(folder: Folder, shard: int, reason: str) -> CorruptStore:
         f"the record of shard {shard} is damaged",
         f"file         {folder.path(_name(shard))}",
         f"found        {reason}",
-        "Delete the file and export again: only this shard is done anew.",
+        "Delete the file and export again: only this shard is written again.",
     )

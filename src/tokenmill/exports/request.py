@@ -44,7 +44,7 @@ class ExportOptions:
     shuffle: int | None = None
     shard_tokens: str | int | None = None
     tail: str | None = None
-    end_token: str | None = None
+    eot_position: str | None = None
     dtype: str | None = None
     sequence_tokens: str | int | None = None
     name: str | None = None
@@ -69,7 +69,7 @@ def refuse_unused(options: ExportOptions, formats: list[str]) -> None:
     given = [field.name for field in fields(options) if getattr(options, field.name) is not None]
     if given and not formats:
         option = f"--{given[0].replace('_', '-')}"
-        raise UsageError(f"{option} is about an export, and none is asked for", "Add --to FORMAT, such as nanogpt.")
+        raise UsageError(f"{option} needs an export", "Add --to FORMAT, such as nanogpt.")
 
 
 def make_export_request(to: str, options: ExportOptions, tokenizer: TokenizerSpec) -> ExportRequest:
@@ -87,7 +87,7 @@ def make_export_request(to: str, options: ExportOptions, tokenizer: TokenizerSpe
         options=options,
         spec=spec,
         dtype=_dtype(spec, options.dtype, tokenizer),
-        end=_one_of("--end-token", options.end_token, EndTokenPosition, spec.defaults.end),
+        end=_one_of("--eot-position", options.eot_position, EndTokenPosition, spec.defaults.end),
         val=parse_val(options.val, spec.defaults.val),
         shard_tokens=None if spec.layout.single else tokens or spec.defaults.shard_tokens,
         tail=tail,
@@ -141,8 +141,9 @@ def _shard_sizes(request: ExportRequest, tokens: int) -> tuple[int | None, int |
     if request.val == FIRST_SHARD and options.shard_tokens is None and first_tokens and tokens < 2 * first_tokens:
         shard_tokens = first_tokens = max(1, request.sequence_tokens or 1, -(-tokens // SMALL_CORPUS_SHARDS))
         notices.append(
-            f"the store has less than two shards of {spec.defaults.shard_tokens:,} tokens; they hold {shard_tokens:,} "
-            "instead, so that the first can be val. --shard-tokens and --val decide it otherwise"
+            f"the store is smaller than two shards of {spec.defaults.shard_tokens:,} tokens. Shards have "
+            f"{shard_tokens:,} tokens instead, so that the first shard can be val. Set --shard-tokens or --val to change "
+            "this"
         )
     if spec.layout.single and options.shard_tokens is not None and request.val != FIRST_SHARD:
         notices.append(f"{spec.name} is one file for each split: --shard-tokens has no effect")
@@ -162,9 +163,9 @@ def _check_shards(job: ExportJob, tokens: int) -> None:
         )
     if job.val_tokens and 0 < tokens <= job.val_tokens:
         raise UsageError(
-            f"a first shard of {job.val_tokens:,} tokens would be all there is",
+            f"a first shard of {job.val_tokens:,} tokens would hold all tokens of the store",
             f"tokens       {tokens:,}",
-            "Choose a smaller --shard-tokens, or a share of the documents: --val 0.01.",
+            "Choose a smaller --shard-tokens, or a fraction of documents: --val 0.01.",
         )
 
 
@@ -193,7 +194,7 @@ def _tokens(option: str, value: str | int | None) -> int | None:
         )
     tokens = parse_size(value)
     if tokens < 1:
-        raise UsageError(f"{option} has to be at least 1")
+        raise UsageError(f"{option} must be at least 1")
     return tokens
 
 
@@ -218,7 +219,7 @@ def _check(request: ExportRequest) -> None:
     if request.val == FIRST_SHARD and tokens is None and request.options.shard_tokens is None:
         raise UsageError(
             f"{spec.name} is one file for each split, so there is no first shard",
-            "Say how large val is to be with --shard-tokens 100M, or give a share: --val 0.0005.",
+            "Set the size of val with --shard-tokens 100M, or give a fraction: --val 0.0005.",
         )
     if tokens is not None:
         largest = 2 * tokens - 1 if request.tail == "merge" else tokens

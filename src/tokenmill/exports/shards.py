@@ -143,7 +143,7 @@ def read_plan(folder: Folder, work: str, tokens: int, blocks: int) -> pa.Table:
         and bool((column["position"] <= tokens).all() and (column["file_tokens"] <= tokens).all())
     )
     if not is_valid:
-        raise damaged(folder, PLAN, "its shards are not stretches of the store")
+        raise damaged(folder, PLAN, "its shards are not ranges of the store")
     return plan
 
 

@@ -71,7 +71,7 @@ class ExportIndex:
             self._manifest[column].to_numpy() for column in columns
         )
         if not np.array_equal(numbers, np.arange(len(numbers))):
-            raise damaged(folder, MANIFEST, "its shards are not counted from 0 on")
+            raise damaged(folder, MANIFEST, "its shards are not numbered from 0")
 
     def origins(self, name: str, start: int, stop: int) -> Iterator[TokenOrigin]:
         """Yield the origins of tokens [start, stop) of a file, document by document."""
@@ -85,7 +85,7 @@ class ExportIndex:
             yield from self._in_shard(shard, end - int(self._tokens[shard]), start, stop)
 
     def locations(self, order: SplitAndShuffle, source: int, row: int) -> list[ShardLocation]:
-        """Return the locations of a document. There are none if `--tail drop` dropped it."""
+        """Return the locations of a document. The list is empty if `--tail drop` dropped it."""
         columns = np.array([source], np.uint32), np.array([row], np.uint64)
         streams = order.streams(*columns)
         stream = TRAIN if streams is None else int(streams[0])
@@ -188,7 +188,7 @@ class ExportIndex:
         listed = files.slice(0, MAX_NAMED_FILES).to_pylist()
         more = [f"and {len(files) - len(listed):,} more"] if len(files) > len(listed) else []
         return UsageError(
-            f"{name} is no file with tokens of this export" if name else "say which file of the export the token is in",
+            f"{name} is not a token file of this export" if name else "no file of the export is named",
             f"export       {self.folder.root} ({self.job.format})",
             *(f"{'files' if index == 0 else '':<12} {file}" for index, file in enumerate(listed)),
             *more,

@@ -58,7 +58,7 @@ class CheckByteRange:
         folder = folder_at(self.out)
         path = folder.path(byte_range.name)
         if not folder.exists(byte_range.name):
-            raise CorruptStore("a file of an export is gone", f"file         {path}", EXPORT_AGAIN)
+            raise CorruptStore("a file of an export is missing", f"file         {path}", EXPORT_AGAIN)
         if folder.size(byte_range.name) != byte_range.file_bytes:
             expected = f"expected     {byte_range.file_bytes:,} bytes"
             actual = f"found        {folder.size(byte_range.name):,}"

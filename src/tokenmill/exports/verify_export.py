@@ -58,7 +58,7 @@ def compare_store(export: Folder, frozen: FrozenExport, checks: Checks) -> str |
         store = folder_at(directory)
         run = read_run(store)
         if run is None:
-            return f"there is none in {directory}"
+            return f"{directory} has no store"
         manifest = tables.require_manifest(store, run)
     except CorruptStore as error:
         checks.problems.append(str(error))
@@ -92,7 +92,7 @@ def check_export(export: Folder, frozen: FrozenExport, checks: Checks) -> int:
     rows = [tuple(chunk) for chunk in chunks(manifest.to_pylist())]
     for _ in checks.run(CheckRecords(export.root, frozen.job.digest()), rows, lambda _: "the records of shards"):
         pass
-    checks.report.begin(f"verify {export.root}", sum(item.bytes for item in ranges), 0, checks.workers)
+    checks.report.begin(f"verify {frozen.job.format}", sum(item.bytes for item in ranges), 0, checks.workers)
     step = progress.Step()
     for done in checks.run(CheckByteRange(export.root), ranges, lambda item: item.name):
         step = progress.Step(step.text_bytes + done.value, step.tokens, step.units + 1)
@@ -100,6 +100,6 @@ def check_export(export: Folder, frozen: FrozenExport, checks: Checks) -> int:
     listed = {item.name for item in ranges}
     for name in unlisted(export, listed):
         lines = f"file         {export.path(name)}", "Remove the file, or move it to another directory."
-        stray = CorruptStore("a file is called like those of the export, but is not one of them", *lines)
+        stray = CorruptStore("a file is named like a file of the export, but is not part of it", *lines)
         checks.problems.append(str(stray))
     return len(listed)

@@ -212,10 +212,10 @@ class WriteShard:
         lengths = np.minimum(ends[first:last], task.stop) - np.maximum(starts[first:last], task.start)
         if int(lengths.sum()) != task.tokens:
             raise CorruptStore(
-                f"shard {task.shard} does not find its tokens",
+                f"shard {task.shard} does not have the planned number of tokens",
                 f"expected     {task.tokens:,}",
                 f"found        {int(lengths.sum()):,}",
-                "`tokenmill verify` tells whether the store is sound; then remove the export and start it again.",
+                "Check the store with `tokenmill verify`, then remove the export and run it again.",
             )
         cut = task.start - int(starts[first]) if len(inside) and starts[first] < task.start else 0
         batches = documents.batches(first, last, self.context.batch_bytes)

@@ -30,17 +30,17 @@ def announce(context: RunContext, request: PrepareRequest, resources: Resources,
         say(f"note: {note}")
     for line in _tokenizer_lines(request):
         say(line)
-    say(f"begin token  {_token_text(spec, request.job.begin)}")
-    say(f"end token    {_token_text(spec, request.job.end)}")
+    say(f"bos          {_token_text(spec, request.job.begin)}")
+    say(f"eot          {_token_text(spec, request.job.end)}")
     say(f"workers      {resources.workers}, {size(resources.memory_bytes)} of memory")
     if context.rank_share is not None:
-        say(f"share        {context.rank_share}; then what others have not done")
+        say(f"share        {context.rank_share}, then units that other ranks have not done")
     elif (advice := ranks.advice()) is not None:
         say(f"note: {advice}")
     if resources.notice:
         say(f"note: {resources.notice}")
     if units_done:
-        say(f"resuming     {out_of(units_done, run.units, 'unit')} there already")
+        say(f"resuming     {out_of(units_done, run.units, 'unit')} already done")
     if request.discovery.ignored:
         context.events.log("ignored", **msgspec.structs.asdict(request.discovery.ignored))
     if pool.room.machine_bytes is None:
@@ -61,7 +61,7 @@ def _announce_cluster(context: RunContext, pool: Pool) -> None:
     nodes, processors = count(capacity.machines, "node"), count(capacity.processors, "processor")
     context.report.say(f"cluster      {nodes}, {processors}")
     if capacity.machines > 1 and not (context.folder.is_remote and context.has_remote_sources):
-        context.report.say("note: every node has to see the same files at the same paths")
+        context.report.say("note: every node must have the same files at the same paths")
 
 
 def _token_text(spec: TokenizerSpec, token: int | None) -> str:

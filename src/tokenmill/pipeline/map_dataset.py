@@ -142,7 +142,7 @@ class DatasetMapper:
         if row is not None:
             raise BadDocument(
                 f"row {row} of the dataset has no text",
-                f"Leave such rows out first: dataset.filter(lambda row: row[{self.options.column!r}] is not None)",
+                f"Remove such rows first: dataset.filter(lambda row: row[{self.options.column!r}] is not None)",
             )
 
     def _location(self, dataset: Dataset) -> CacheLocation:

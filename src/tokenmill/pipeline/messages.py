@@ -36,7 +36,7 @@ MEASURES = {"parquet": "row groups", "arrow": "record batches"}
 # Limits for bad documents that a message may advise, in percent.
 PERCENT = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50)
 
-ANOTHER_COLUMN = "The column is frozen with the run: for another one use another --out, or remove the directory."
+ANOTHER_COLUMN = "The column is fixed for this run. For another column, choose a new --out or remove the directory."
 
 
 def describe_unit_death(task: UnitTask, death: Died[Any]) -> str:
@@ -124,7 +124,7 @@ class BadRowCounts:
         """The likely reason, if most rows have no text in the column."""
         if 2 * self.reasons[NOT_TEXT] <= self.rows:
             return []
-        return [f"Is --column {self.column} right? Most of its values are no text: another one needs another --out."]
+        return [f"Check --column {self.column}: most values are not text. For another column, also choose a new --out."]
 
     def sufficient_limit(self) -> str:
         """A limit that is larger than the fraction, in percent."""
@@ -137,9 +137,9 @@ def too_many_bad(folder: Folder, counts: BadRowCounts, max_bad: float, log: str)
         f"{counts.sentence()}, more than --max-bad {100 * max_bad:g}%",
         *(f"{number:>11,}  {reason}" for reason, number in counts.reasons.most_common(NAMED_FAILURES)),
         f"named in     {folder.path(quarantine.QUARANTINE_FILE)}",
-        f"             and {log}, if their unit is not done",
+        f"             and {log}, for units that are not done",
         *counts.question(),
-        "What is committed stays. Repair the sources and use another --out, or run it again and allow more:",
+        "Committed work is kept. Repair the sources and use another --out, or run it again with a higher limit:",
         f"{'' if max_bad else '--on-bad quarantine '}--max-bad {counts.sufficient_limit()}",
     )
 
@@ -151,6 +151,6 @@ def bad_document(task: UnitTask, row: ExcludedRow, worker: Worker) -> Failed[Uni
         f"file         {task.file(row.where.source).path}",
         f"found at     {row_name(task.file(row.where.source), row.where.row)}",
         *([f"detail       {row.detail}"] if row.detail else []),
-        "Leave it out with --on-bad quarantine, or remove it.",
+        "Skip it with --on-bad quarantine, or remove it.",
     )
     return Failed.of(task, error, worker)

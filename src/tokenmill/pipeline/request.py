@@ -63,7 +63,7 @@ class BadDocumentPolicy:
         text = "0" if on_bad == "fail" else str(max_bad).strip()
         fraction = _number(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
         if not 0 <= fraction <= 1:
-            raise UsageError(f"--max-bad {text} is not a share", "Give a share of the documents: 0.001, or 0.1%.")
+            raise UsageError(f"--max-bad {text} is not a fraction", "Give a fraction of the documents: 0.001, or 0.1%.")
         seconds = _number(str(document_timeout).strip().removesuffix("s"))
         if not 0 < seconds < math.inf:
             raise UsageError(f"--document-timeout {document_timeout} is not a time", "Give seconds: 600.")
@@ -88,13 +88,13 @@ class PrepareOptions:
     def __post_init__(self) -> None:
         """Raise UsageError for an option that is invalid for every source and tokenizer."""
         if self.separator == "":
-            raise UsageError("--separator is empty", "Give the text that stands between two documents.")
+            raise UsageError("--separator is empty", "Give the text that separates two documents.")
         if self.limit_units is not None and self.limit_units < 1:
-            raise UsageError("--limit-units has to be at least 1")
+            raise UsageError("--limit-units must be at least 1")
         if self.unit_bytes is not None and parse_size(self.unit_bytes) == 0:
-            raise UsageError("--unit-bytes has to be at least 1")
+            raise UsageError("--unit-bytes must be at least 1")
         if self.max_document_bytes is not None and parse_size(self.max_document_bytes) == 0:
-            raise UsageError("--max-document-bytes has to be at least 1")
+            raise UsageError("--max-document-bytes must be at least 1")
 
 
 def _number(text: str) -> float:

@@ -73,7 +73,7 @@ def plan_resources(  # noqa: PLR0913, PLR0917 - what is asked for, and what ther
     document_bytes = 0 if job is None else job.document_bytes or 0
     min_bytes = OWN_BYTES + max(smallest_worker_bytes, fast_bytes(document_bytes))
     if workers is not None and workers < 1:
-        raise UsageError("--workers has to be at least 1")
+        raise UsageError("--workers must be at least 1")
     wanted = min(workers if workers is not None else room.processors, max(most_workers, 1))
     budget = parse_size(memory) if memory is not None else room.bytes_per_core * room.cores_per_machine
     if memory is None and room.machine_bytes is not None:  # a small machine gives more than its default fraction

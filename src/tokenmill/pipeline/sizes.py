@@ -26,5 +26,5 @@ def parse_size(text: str | int) -> int:
     except ValueError:
         raise UsageError(f"{text!r} is not a size", "Write a number, or one with k, M, G, T or B: 100M, 8GB.") from None
     if not 0 <= value < float("inf"):
-        raise UsageError(f"{text!r} is not a size", "It has to be a finite number that is not negative.")
+        raise UsageError(f"{text!r} is not a size", "A size is a finite number that is not negative.")
     return round(value)

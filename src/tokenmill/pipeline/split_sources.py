@@ -170,9 +170,9 @@ def _failure(failure: Failed[Files]) -> SourceError:
 
 def _death(death: Died[Files]) -> SourceError:
     return SourceError(
-        "reading the footer of a source kills its reader",
+        "a worker died while it read the footer of a source",
         f"file         {death.item[0].path}",
         f"reason       {death.worker} {death.how}",
-        *([f"it said      {death.last_line}"] if death.last_line else []),
-        "It is damaged: compare it with its origin.",
+        *([f"last output  {death.last_line}"] if death.last_line else []),
+        "The file is probably damaged: compare it with the original.",
     )

@@ -157,7 +157,7 @@ def _refuse_unreadable(file: SourceFile, documents: Documents, skipped: list[Ski
     for row in documents.bad:
         if row.reason == TOO_LONG and not any(rows.first <= row.row <= rows.last for rows in skipped):
             raise SourceError(
-                "a document is too long to be checked in the memory that there is",
+                "a document is too long to check in the available memory",
                 f"file         {file.path}",
                 f"row          {row.row}",
                 f"size         {row.detail}",
@@ -167,4 +167,4 @@ def _refuse_unreadable(file: SourceFile, documents: Documents, skipped: list[Ski
 def _different(task: UnitTask, file: SourceFile, what: str) -> CorruptStore:
     where = f"file         {file.path}"
     advice = "Run the same `tokenmill prepare` with --repair: it makes such parts again."
-    return CorruptStore(f"part {task.unit} is not what its sources give", where, f"found        {what}", advice)
+    return CorruptStore(f"part {task.unit} does not match its sources", where, f"found        {what}", advice)

@@ -76,7 +76,7 @@ def _unreadable(file: SourceFile, file_slice: Slice | None, error: Exception) ->
         f"file         {file.path}",
         *where,
         f"reason       {error}",
-        "It may be damaged or cut off: compare it with its origin.",
+        "It may be damaged or cut off: compare it with the original.",
     )
 
 

@@ -72,7 +72,7 @@ def _message(stream: pa.NativeFile, start: int, position: int, length: int, stop
         raise EOFError(f"the message at byte {start} goes on after the end of the file")
     kind = table.number(1, "<B")
     if kind not in (SCHEMA, DICTIONARY, RECORD_BATCH) or table.number(0, "<h") not in VERSIONS:
-        raise EOFError(f"the message at byte {start} is damaged: it is of no kind that a table has")
+        raise EOFError(f"the message at byte {start} is damaged: its type is not part of a table")
     if kind != RECORD_BATCH:
         return Message(kind, start, end, 0, np.empty(0, dtype=np.int64))
     batch = table.child(2)

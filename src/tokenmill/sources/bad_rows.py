@@ -168,5 +168,5 @@ def _check_structure(file: SourceFile, documents: Documents, array: pa.Array) ->
             f"file         {file.path}",
             f"rows from    {documents.rows[0]}",
             f"reason       {error}",
-            "Compare the file with its origin.",
+            "Compare the file with the original.",
         ) from None

@@ -7,6 +7,7 @@ override those of the package.
 from __future__ import annotations
 
 import difflib
+import functools
 import importlib.resources
 import os
 import re
@@ -24,6 +25,8 @@ BUILTIN_CATALOG = "catalog.toml"
 CATALOG_VARIABLE = "TOKENMILL_DATASETS"
 # The name of a dataset cannot be mistaken for a file or a glob.
 DATASET_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
+# A version that is named after its number of tokens, such as 10B.
+SIZE_VERSION = re.compile(r"(\d{1,15})[BT]*$", re.IGNORECASE)
 # What may replace {version} in a path.
 VERSION_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 GLOB_CHARACTERS = re.compile(r"[*?\[]")
@@ -82,10 +85,10 @@ class Catalog:
         """Select a version of a dataset. Raises UsageError, which lists the versions, if there is no such version."""
         dataset = self.entries[name]
         if version is None:
-            raise UsageError(f"which version of {name}?", *_choices(name, dataset))
+            raise UsageError(f"{name} needs a version", *_choices(name, dataset))
         match = _find_version(dataset, version)
         if match is None:
-            suggestions = _suggestions(version, _spellings(dataset))
+            suggestions = _suggestions(version, filter(functools.partial(_is_near_size, version), _spellings(dataset)))
             raise UsageError(f"{name} has no version {version!r}", *suggestions, *_choices(name, dataset))
         version_name, entry = match
         glob = entry.glob.replace("{version}", version_name)
@@ -93,7 +96,7 @@ class Catalog:
         return DatasetSelection(name, version_name, address, dataset.column, entry.files, entry.rows)
 
     def dataset(self, name: str) -> Dataset:
-        """The entry of this name. Raises UsageError, which lists the names, if there is none."""
+        """The entry of this name. Raises UsageError, which lists the names, if there is no such entry."""
         if name not in self.entries:
             raise UsageError(
                 f"there is no dataset called {name!r}",
@@ -140,13 +143,22 @@ def _spellings(dataset: Dataset) -> list[str]:
     return [spelling for name, entry in dataset.versions.items() for spelling in (entry.example or name, *entry.also)]
 
 
+def _is_near_size(version: str, other: str) -> bool:
+    """False for two sizes that differ by more than a factor of two: 5B and 350B are similar only as text."""
+    sizes = [SIZE_VERSION.match(text) for text in (version, other)]
+    if None in sizes:
+        return True
+    one, two = sorted(float(size[1]) for size in sizes if size is not None)
+    return two <= 2 * one
+
+
 def _choices(name: str, dataset: Dataset) -> list[str]:
     first, entry = next(iter(dataset.versions.items()))
-    return [f"versions     {versions_text(dataset)}", f"Say which: {name} --version {entry.example or first}"]
+    return [f"versions     {versions_text(dataset)}", f"Example: {name} --version {entry.example or first}"]
 
 
 def _suggestions(word: str, candidates: Iterable[str]) -> list[str]:
-    return [f"did you mean {match}?" for match in _closest(word, candidates)]
+    return [f"Did you mean {match}?" for match in _closest(word, candidates)]
 
 
 def _closest(word: str, candidates: Iterable[str]) -> list[str]:

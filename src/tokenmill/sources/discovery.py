@@ -75,7 +75,7 @@ class _SourceSearch:
         self._first_paths: dict[storage.Identity, str] = {}
 
     def add(self, pattern: str) -> None:
-        """Add the sources that a path, directory or glob names. Raises SourceError if there are none."""
+        """Add the sources that a path, directory or glob names. Raises SourceError if it finds no source."""
         listing = storage.find(pattern, self._guard)
         self._guard.refuse_store(listing)
         self.ignored.special += listing.special
@@ -172,16 +172,16 @@ def _kind_of_named(path: str) -> str:
     kind = kind_of(path) or EXPLICIT_EXTENSIONS.get(os.path.splitext(path.lower())[1])
     if kind is None:
         raise SourceError(
-            "the ending of a file does not tell its kind",
+            f"unsupported file type: {os.path.splitext(path)[1] or os.path.basename(path)}",
             f"file         {path}",
-            f"known        {' '.join([*EXTENSIONS, *EXPLICIT_EXTENSIONS])}",
-            "Rename or convert the file, or leave it out.",
+            f"supported    {' '.join([*EXTENSIONS, *EXPLICIT_EXTENSIONS])}",
+            "Convert the file, or remove it from the sources.",
         )
     return kind
 
 
 def _nothing_found(headline: str, ignored: Ignored) -> SourceError:
-    details = [f"known        {' '.join(EXTENSIONS)}", *(f"note         {note}" for note in ignored.notes())]
+    details = [f"supported    {' '.join(EXTENSIONS)}", *(f"note         {note}" for note in ignored.notes())]
     return SourceError(headline, *details, "Name files, directories or globs that hold text.")
 
 
@@ -192,7 +192,7 @@ def _table(files: list[storage.FileInfo], kinds: list[str]) -> pa.Table:
         raise SourceError(
             "the name of a file is not valid UTF-8",
             f"file         {error.object!r}",
-            "Rename the file, or leave it out.",
+            "Rename the file, or remove it from the sources.",
         ) from error
     columns = {
         "path": paths,

@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from tokenmill.errors import RunFailed, SourceError, UsageError
+from tokenmill.errors import USAGE, RunFailed, SourceError, UsageError
 from tokenmill.humanize import count
 from tokenmill.sources import catalog
 from tokenmill.storage.addresses import HUB, OBJECT_STORES, check, scheme, shown
@@ -71,7 +71,7 @@ class ResolvedSources:
                 f"the parts hold {count(rows, 'row')}, and {expected:,} are expected",
                 *(f"dataset      {dataset.title}" for dataset in self.datasets),
                 *(f"at           {dataset.address}" for dataset in self.datasets),
-                "What is committed stays. To take the files as they are, run it again with that address as the SOURCE.",
+                "Committed work is kept. To read the files as they are, run it again with that address as the SOURCE.",
             )
 
 
@@ -95,7 +95,7 @@ def resolve_sources(
         _refuse_unknown_scheme(source)
         known = catalog.load() if DATASET_OR_REPOSITORY.fullmatch(source) else catalog.Catalog({})
         if os.path.exists(source):
-            notes += [f"{source} is a path here; the dataset of that name is not read"] * (source in known.entries)
+            notes += [f"{source} is a local path, so the dataset of that name is not read"] * (source in known.entries)
             resolved.append(source)
         elif source in known.entries:
             datasets.append(known.choose(source, version))
@@ -131,7 +131,7 @@ def _common_column(datasets: list[DatasetSelection]) -> str:
         raise UsageError(
             "the datasets have their text in different columns",
             *(f"{dataset.name:<12} {dataset.column}" for dataset in datasets),
-            "Prepare them one by one, or say --column.",
+            "Prepare them one by one, or give --column.",
         )
     return columns.pop() if columns else DEFAULT_COLUMN
 
@@ -157,12 +157,13 @@ def _refuse_mistyped(known: Catalog, source: str) -> None:
             f"no such file or directory: {source}",
             f"looked for   {os.path.abspath(source)}",
             f"Did you mean the dataset {nearest}? Its versions: {catalog.versions_text(known.entries[nearest])}",
+            exit_code=USAGE,
         )
 
 
 def _unused_version_error(version: str, notes: list[str]) -> UsageError:
     return UsageError(
-        f"--version {version} goes with the name of a dataset",
+        f"--version {version} needs the name of a dataset",
         *notes,
         "`tokenmill datasets` lists the datasets and their versions.",
     )
@@ -170,11 +171,11 @@ def _unused_version_error(version: str, notes: list[str]) -> UsageError:
 
 def _mismatch_error(dataset: DatasetSelection, files: int, rows: int | None) -> SourceError:
     return SourceError(
-        f"the files of {dataset.title} do not hold what is known of it",
+        f"the files of {dataset.title} are not as expected",
         f"found        {_amount(files, rows)}",
         f"expected     {_amount(dataset.files, dataset.rows)}",
         f"at           {dataset.address}",
-        "A mirror may not be complete (HF_ENDPOINT). To take the files as they are, give that address as the SOURCE.",
+        "A mirror may not be complete (HF_ENDPOINT). To read the files as they are, give that address as the SOURCE.",
     )
 
 

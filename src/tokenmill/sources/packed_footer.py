@@ -93,7 +93,7 @@ def unpack_footer(data: bytes, groups: int) -> pq.FileMetaData:
     try:
         footer = _build_footer(_checked(msgspec.msgpack.decode(data, type=PackedFooter), groups))
     except (msgspec.MsgspecError, LookupError, ValueError) as error:
-        raise MalformedDataError(f"what the plan has kept of the footer is damaged ({error})") from error
+        raise MalformedDataError(f"the footer in the plan is damaged ({error})") from error
     return pq.read_metadata(pa.BufferReader(footer))
 
 
@@ -115,7 +115,7 @@ def spans(metadata: pq.FileMetaData, leaf: int, file_bytes: int) -> list[tuple[i
             start = chunk.dictionary_page_offset
         stop = start + chunk.total_compressed_size
         if not 0 <= start <= stop <= file_bytes:
-            raise EOFError(f"the pages of row group {group} are said to be at bytes {start:,} to {stop:,}")
+            raise EOFError(f"the pages of row group {group} are listed at bytes {start:,} to {stop:,}")
         page_spans.append((start, stop))
     return page_spans
 
@@ -210,7 +210,7 @@ def _encode_text(text: str) -> bytes:
 def _encode_number(number: int) -> bytes:
     """A zigzag varint."""
     if not -MAX_NUMBER <= number <= MAX_NUMBER:
-        raise MalformedDataError(f"a footer tells of {number}")
+        raise MalformedDataError(f"a footer has the number {number}")
     return _varint(number << 1 if number >= 0 else (-number << 1) - 1)
 
 

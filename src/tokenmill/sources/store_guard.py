@@ -62,7 +62,7 @@ class StoreGuard:
         raise SourceError(
             "a token store is not a source",
             f"given        {listing.searched}",
-            "It holds tokens. Give the text that they were made of.",
+            "It holds tokens. Give the files with the text.",
         )
 
 

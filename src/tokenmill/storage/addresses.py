@@ -90,7 +90,7 @@ def _refuse_secrets(address: str) -> None:
     if kind not in CREDENTIALS:
         return
     if re.search("[:@]", address[len(kind) + 3 :].partition("/")[0]):
-        raise UsageError(f"no keys and no user names belong into an address ({kind}://...)", CREDENTIALS[kind])
+        raise UsageError(f"an address must not contain keys or user names ({kind}://...)", CREDENTIALS[kind])
     if _QUERY.search(address):
         raise UsageError(f"nothing belongs after a ? in an address ({shown(address)}?...)", "Leave it out.")
 
@@ -102,4 +102,4 @@ def _refuse_odd_keys(url: str) -> None:
     odd = [name for name in key.split("/") if name in ("", ".", "..")] if key else []
     if odd:
         part = f"a part that is {odd[0]!r}" if odd[0] else "an empty part"
-        raise UsageError(f"{url} has {part}", "Write it without: object stores know no empty names, no . and no ..")
+        raise UsageError(f"{url} has {part}", "Object stores have no empty names, no . and no ..")

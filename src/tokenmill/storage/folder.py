@@ -146,7 +146,7 @@ class Folder(Protocol):
         """A lease of that name, not yet taken."""
 
     def lock_holder(self, name: str) -> str | None:
-        """The process id of the exclusive holder, as text. None if there is none, or in an object store."""
+        """The process id of the exclusive holder, as text. None if no process holds it, or in an object store."""
 
     def free_bytes(self) -> int | None:
         """The space left on the folder's file system. None for an object store."""

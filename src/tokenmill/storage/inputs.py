@@ -11,7 +11,7 @@ from types import ModuleType
 
 import pyarrow as pa
 
-from tokenmill.errors import SourceError
+from tokenmill.errors import USAGE, SourceError
 from tokenmill.storage.addresses import HUB, OBJECT_STORES, FileInfo, absolute, scheme
 from tokenmill.storage.globs import fixed_prefix
 from tokenmill.storage.local.listing import (
@@ -25,6 +25,7 @@ from tokenmill.storage.local.listing import (
     walk,
     without_skipped,
 )
+from tokenmill.storage.local.near_names import did_you_mean
 from tokenmill.storage.objects.errors import changed
 from tokenmill.storage.range_file import Fetch, RangeFile, Span, prefetch_spans
 from tokenmill.system import environment
@@ -63,7 +64,7 @@ def stat(path: str) -> FileInfo:
         raise SourceError(f"cannot read {path!r}", str(error)) from error
     if not S_ISREG(status.st_mode):  # a pipe would block the reader, a device might never end
         kind = f"kind         {kind_of_special(status.st_mode)}"
-        raise SourceError(f"{path} is not a regular file", kind, "Write what it gives to a file, and use that.")
+        raise SourceError(f"{path} is not a regular file", kind, "Write its content to a file, and use that file.")
     return file_info(path, status, is_link=os.path.islink(path))
 
 
@@ -82,8 +83,10 @@ def find(pattern: str, skip: SkippedEntry) -> Listing:
         listing = match(path, skip)
         if listing.files or listing.skipped or listing.special:
             return listing
-        raise SourceError(f"no file matches {pattern}", f"looked for   {path}")
-    raise SourceError(f"no such file or directory: {pattern}", f"looked for   {path}")
+        raise SourceError(f"no file matches {pattern}", f"looked for   {path}", exit_code=USAGE)
+    raise SourceError(
+        f"no such file or directory: {pattern}", f"looked for   {path}", *did_you_mean(path), exit_code=USAGE
+    )
 
 
 def identity_at(address: str) -> Identity | None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from tokenmill.errors import StoreError
+from tokenmill.errors import USAGE, StoreError
+from tokenmill.storage.local.near_names import did_you_mean
 from tokenmill.storage.untrusted.malformed import MalformedDataError, decode
 from tokenmill.store import tables
 from tokenmill.store.job import OLDEST_STORE_FORMAT, STORE_FORMAT, Job, Run
@@ -57,11 +59,18 @@ def require_run(folder: Folder) -> Run:
     """Read the frozen run of a directory. Raises StoreError if the directory has no run."""
     run = read_run(folder)
     if run is None:
-        raise StoreError(
-            f"{folder.root} is not a tokenmill store",
-            f"There is no {RUN} in it. `tokenmill prepare SOURCE --tokenizer T --out DIR` makes one.",
-        )
+        raise _no_store(folder)
     return run
+
+
+def _no_store(folder: Folder) -> StoreError:
+    if not folder.is_remote and not os.path.lexists(folder.root):
+        return StoreError(f"no such store: {folder.root}", *did_you_mean(folder.root), exit_code=USAGE)
+    return StoreError(
+        f"{folder.root} is not a tokenmill store",
+        f"There is no {RUN} in it. `tokenmill prepare SOURCE --tokenizer T --out DIR` makes one.",
+        exit_code=USAGE,
+    )
 
 
 def read_vocabulary(folder: Folder, tokenizer: TokenizerSpec) -> bytes:

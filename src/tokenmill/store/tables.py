@@ -15,7 +15,7 @@ from tokenmill.errors import CorruptStore, IncompleteStore, StoreError
 from tokenmill.sources import KINDS
 from tokenmill.storage.untrusted.malformed import MalformedDataError
 from tokenmill.storage.untrusted.tables import count_rows, read_parquet
-from tokenmill.store.layout import MANIFEST, PLAN, RUN, SOURCES, committed_units, damaged, lost, table_name
+from tokenmill.store.layout import LOCK, MANIFEST, PLAN, RUN, SOURCES, committed_units, damaged, lost, table_name
 from tokenmill.store.mismatch import refuse_suspect
 
 if TYPE_CHECKING:
@@ -190,7 +190,7 @@ def _check_rows(folder: Folder, name: str, expected: int) -> None:
     except MalformedDataError as damage:
         raise damaged(folder, name, str(damage)) from damage
     if rows != expected:
-        raise damaged(folder, RUN, f"it tells of {expected} rows in {name}, which has {rows}")
+        raise damaged(folder, RUN, f"it states {expected} rows in {name}, which has {rows}")
 
 
 class ForeignManifest(CorruptStore):
@@ -216,8 +216,15 @@ def require_manifest(folder: Folder, run: Run) -> pa.Table:
     raise IncompleteStore(
         f"the store {folder.root} is not complete",
         f"units        {committed:,} of {run.units:,} are committed",
-        "Run the same `tokenmill prepare` again to finish it.",
+        _completion_advice(folder),
     )
+
+
+def _completion_advice(folder: Folder) -> str:
+    holder = folder.lock_holder(LOCK)
+    if holder is None:
+        return "Run the same `tokenmill prepare` again to finish it."
+    return f"Process {holder} is still writing it. Wait for it to end; `tokenmill status --watch` shows its progress."
 
 
 def read_manifest(folder: Folder, run: Run) -> pa.Table:

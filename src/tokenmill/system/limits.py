@@ -50,7 +50,7 @@ def explained(error: BaseException) -> TokenmillError | None:
     if isinstance(error, OSError) and error.errno and is_transient(error):
         where = [f"file         {error.filename}"] if error.filename else []
         headline = f"the system could not do what it was asked: {os.strerror(error.errno)}"
-        again = "Run the same command again: what is committed stays."
+        again = "Run the same command again: committed work is kept."
         return TokenmillError(headline, *where, again, exit_code=TRY_AGAIN)
     return None
 

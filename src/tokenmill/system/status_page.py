@@ -30,7 +30,7 @@ class Status:
 
     Attributes:
         number: How many statuses the worker has written.
-        item: The number of the item; 0 if there is none.
+        item: The number of the item; 0 without an item.
         begun: When the item was begun, by the monotonic clock.
         seconds: How long the step may take.
         note: What the step is.
@@ -68,7 +68,7 @@ class StatusPage:
         _NUMBER.pack_into(self._page, 0, self._number)
 
     def read(self) -> Status:
-        """The last status; its number is 0 if there is none yet."""
+        """The last status; its number is 0 before the first status."""
         number = self.number()
         slot = _FIRST_SLOT + number % 2 * _SLOT_BYTES
         item, begun, seconds, length = _SLOT.unpack_from(self._page, slot)

@@ -13,9 +13,9 @@ def end_token(spec: TokenizerSpec, value: str | int | None) -> int | None:
     if value is None and spec.end_of_text is None:
         known = ", ".join(f"{spelling} {token}" for spelling, token in list(spec.special_tokens.items())[:6])
         raise UsageError(
-            f"{spec.name} does not say which token ends a document",
+            f"{spec.name} does not define its end-of-text token (eot)",
             f"special tokens   {known or 'none'}",
-            "Say it with --eot ID, or --eot none to put nothing between documents.",
+            "Set it with --eot ID, or use --eot none for no token between documents.",
         )
     return boundary_token(spec, "--eot", value, spec.end_of_text)
 

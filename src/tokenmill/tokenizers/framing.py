@@ -18,7 +18,9 @@ def framed(encoded: Encoded, begin: int | None, end: int | None) -> Encoded:
     offsets = encoded.offsets + np.arange(len(encoded.offsets)) * ((begin is not None) + (end is not None))
     joined = _surround(np.ascontiguousarray(encoded.tokens), encoded.offsets, begin, end)
     if len(joined) != offsets[-1] or not _bounded_by(joined, offsets, begin, end):
-        raise TokenizerError("begin and end tokens are not where they belong", "This is a bug in tokenmill.")
+        raise TokenizerError(
+            "the bos or eot token of a document is missing or in the wrong place", "This is a bug in tokenmill."
+        )
     return Encoded(joined, offsets)
 
 

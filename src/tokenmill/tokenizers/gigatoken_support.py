@@ -94,7 +94,7 @@ def _unsupported_normalizer(normalizer: dict[str, Any] | None) -> str | None:
     steps = flatten(normalizer, "normalizers")
     names = [step["type"] for step in steps]
     if names not in ([], ["NFC"]):
-        return f"it normalises by {', '.join(names)}"
+        return f"it normalizes with {', '.join(names)}"
     sequence = _unsupported_step(normalizer, ("normalizers",)) if normalizer else None
     return sequence or (_unsupported_step(steps[0], ()) if steps else None)
 
@@ -141,7 +141,7 @@ def _unsupported_plain_token(content: dict[str, Any], token: dict[str, Any]) -> 
         return f"its added token {text!r} may be matched after a space is added"
     is_normalized = bool(flatten(content.get("normalizer"), "normalizers")) and token.get("normalized", True)
     if is_normalized and not _is_spaces(token):  # NFC neither makes nor removes a space
-        return f"its added token {text!r} may be matched after normalising"
+        return f"its added token {text!r} may be matched after normalization"
     return None
 
 

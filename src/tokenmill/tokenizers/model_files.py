@@ -6,7 +6,8 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from tokenmill.errors import TokenizerError
+from tokenmill.errors import USAGE, TokenizerError
+from tokenmill.storage.local.near_names import did_you_mean
 from tokenmill.tokenizers.sentencepiece_model import is_rank_file, sentencepiece_error
 from tokenmill.tokenizers.tekken import from_tekken
 from tokenmill.tokenizers.tiktoken_model import code_file, from_tiktoken_model
@@ -66,9 +67,12 @@ def read_bytes(path: str) -> bytes:
         if os.path.exists(path) and not os.path.isfile(path):
             raise TokenizerError(f"the tokenizer {path} is not a regular file")
         if size > MAX_BYTES:
-            raise TokenizerError(f"the tokenizer {path} is too large", f"most         {MAX_BYTES:,} bytes")
+            raise TokenizerError(f"the tokenizer {path} is too large", f"limit        {MAX_BYTES:,} bytes")
         with open(path, "rb") as file:
             return file.read()
+    except FileNotFoundError as error:
+        near = did_you_mean(os.path.abspath(path))
+        raise TokenizerError(f"no such tokenizer file: {path}", *near, exit_code=USAGE) from error
     except OSError as error:
         raise TokenizerError(f"cannot read the tokenizer {path}", os.strerror(error.errno or 0)) from error
 

@@ -30,7 +30,7 @@ def token_bytes_lookup(spec: TokenizerSpec, content: bytes) -> Callable[[int], b
     try:
         find = _tiktoken_lookup(content) if spec.kind == "tiktoken" else _huggingface_lookup(content)
     except MalformedDataError as damage:
-        raise CorruptStore(f"the vocabulary {spec.file} is no tokenizer.json", f"found        {damage}") from damage
+        raise CorruptStore(f"the vocabulary {spec.file} is not a tokenizer.json", f"found        {damage}") from damage
     special = {token: spelling.encode() for spelling, token in spec.special_tokens.items()}
 
     def lookup(token: int) -> bytes:

@@ -78,7 +78,7 @@ class TokenizeFn:
             if text.null_count:
                 row = np.flatnonzero(text.is_null())[0]
                 remedy = f"dataset.filter(lambda row: row[{self._column!r}] is not None)"
-                raise ValueError(f"row {row} of what was given has no text; leave such rows out first: {remedy}")
+                raise ValueError(f"row {row} of what was given has no text; remove such rows first: {remedy}")
             tokenizer = _tokenizer(self._name, self._digest, self._engine)
             encoded = tokenizer.retry_with_reference(lambda: tokenizer.encode(text))
             tokenizer.trim(_cache_bytes())

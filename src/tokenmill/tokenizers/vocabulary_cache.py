@@ -39,7 +39,7 @@ def save(vocabulary: Vocabulary) -> None:
             continue
         return
     raise TokenizerError(
-        "there is no place to keep a vocabulary in",
+        "there is no directory for the vocabulary cache",
         f"tried        {', '.join(folder.root for folder in _cache_folders())}",
         "Set XDG_CACHE_HOME or TMPDIR to a directory that can be written to.",
     )

@@ -54,7 +54,7 @@ def judge(ending: Ending, faults: Faults, tally: Tally) -> Iterator[tuple[str, s
         yield "UNEXPECTED", f"exit code {code} after {faults}: {told[-2000:]}"
     elif code in {1, 2, 3} and not any(re.search(reason, told) for reason in faults.reasons):
         yield "UNNAMED", f"exit code {code} after {faults}: {told[-2000:]}"
-    elif code == INTERRUPTED and "interrupted: what is committed stays" not in told:
+    elif code == INTERRUPTED and "interrupted: committed work is kept" not in told:
         yield "UNNAMED", f"interrupted without a word: {told[-500:]}"
 
 

@@ -54,7 +54,7 @@ def _breakdown(anchor: str, title: str, breakdown: Breakdown, tokens: int, folde
     what = "source" if breakdown.by == "source" and anchor == "sources" else "value"
     sentence = f"{count(breakdown.count, what)}" + (f" in {folder}" if folder else "") + "."
     if breakdown.folded:
-        sentence = "There were too many values to count each: those that are named have at least what is told of them."
+        sentence = "There were too many values to count each: each value that is named has at least the count shown."
     shares = [*breakdown.largest, *([breakdown.others] if breakdown.others else [])]
     with_bytes = any(share.bytes is not None for share in shares)
     headings = ["tokens", "share", "documents", *(["bytes/token"] if with_bytes else [])]
@@ -140,7 +140,7 @@ def bytes_per_token(stats: Statistics) -> str:
         return section("bytes", "Bytes per token", lead("There is no token in this store."))
     sentence = f"{size(stats.text_bytes)} of text are {stats.tokens:,} tokens: {stats.bytes_per_token:.2f} bytes each."
     if bins is None or not any(bins):
-        sentence = f"{sentence} For each document it cannot be told: {NOT_BYTE_EXACT}"
+        sentence = f"{sentence} It is not known for each document: {NOT_BYTE_EXACT}"
         return section("bytes", "Bytes per token", lead(sentence))
     used = [i for i, documents in enumerate(bins) if documents]
     first, last = min(used), max(max(used) + 1, min(used) + 5)
@@ -152,7 +152,7 @@ def bytes_per_token(stats: Statistics) -> str:
     step = 1 if len(shown) <= 8 else 5 if len(shown) <= 50 else 10
     ticks = [Tick((i - first) / len(shown), _ratio(i)) for i in range(first, last + 1) if i % step == 0]
     picture = plot("Documents by bytes per token", [Series("documents", shown, titles)], ticks, short_number)
-    sentence += " More is better compressed; little text per token is another script, code or noise."
+    sentence += " Higher means better compression; low values suggest another script, code or noise."
     rows = ([_ratio(i), _ratio(i + 1), f"{documents:,}"] for i, documents in enumerate(shown, first))
     figures = collapsible("Figures of the histogram", table(["from", "to less than", "documents"], rows, 0))
     axis = '<p class="axis">bytes per token of a document</p>'
@@ -179,7 +179,7 @@ def vocabulary(stats: Statistics) -> str:
     hidden = rows[SHOWN_TOKENS:]
     more = collapsible("More tokens", bar_table("token", headings, hidden)) if hidden else ""
     chips = "".join(f'<li title="id {token.id}">{token_code(token.piece)}</li>' for token in use.first_unused)
-    rest = f'<h3>Unused, in the order of ids, single bytes left out</h3><ul class="chips">{chips}</ul>' if chips else ""
+    rest = f'<h3>Unused, in the order of ids, without single bytes</h3><ul class="chips">{chips}</ul>' if chips else ""
     return section("vocabulary", "Vocabulary", lead(sentence), top, more, rest)
 
 
@@ -224,7 +224,7 @@ def _location(file: str, row: int) -> str:
 def skipped_rows(stats: Statistics) -> str:
     """The section about rows that did not become documents."""
     skipped = stats.skipped
-    title = "Rows left out"
+    title = "Skipped rows"
     if not skipped.rows:
         return section("left-out", title, lead("Every row of the sources is a document of the store."))
     sentence = f"{count(skipped.rows, 'row')} did not become documents; {skipped.quarantined:,} are in quarantine."

@@ -57,7 +57,7 @@ def _cards(stats: Statistics) -> Iterator[str]:
         tokens = percent(stats.duplicates.tokens, stats.tokens)
         yield card("Duplicate documents", percent(stats.duplicates.documents, stats.documents), f"{tokens} of tokens")
     yield card("Vocabulary used", percent(used, ids), f"{used:,} of {ids:,} ids")
-    yield card("Rows left out", f"{stats.skipped.rows:,}", f"{stats.skipped.quarantined:,} in quarantine")
+    yield card("Skipped rows", f"{stats.skipped.rows:,}", f"{stats.skipped.quarantined:,} in quarantine")
 
 
 def _navigation(stats: Statistics) -> str:
@@ -68,7 +68,7 @@ def _navigation(stats: Statistics) -> str:
         ("bytes", "Bytes per token"),
         ("vocabulary", "Vocabulary"),
         ("duplicates", "Duplicates"),
-        ("left-out", "Rows left out"),
+        ("left-out", "Skipped rows"),
         ("run", "Run"),
         ("origin", "Origin"),
     ]

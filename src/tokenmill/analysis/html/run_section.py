@@ -31,7 +31,7 @@ def run(stats: Statistics) -> str:
     """The section about the course of the run."""
     history = stats.history
     if history is None:
-        return section("run", "The run", lead("There is no log that tells of it."))
+        return section("run", "The run", lead("The store has no log of its run."))
     parts = [lead(_sentence(history)), card_list(_cards(history))]
     if any(history.tokens_per_second):
         parts.append(f'<div class="two"><div><h3>Tokens per second</h3>{_speed_plot(history)}</div>')
@@ -51,7 +51,7 @@ def _sentence(history: History) -> str:
         pauses = ", ".join(
             f"for {duration(pause.seconds)} after {duration(pause.after_seconds)}" for pause in history.pauses[:5]
         )
-        sentence += f" Nobody was at work {pauses}{' and so on' * (len(history.pauses) > 5)} (dashed lines)."
+        sentence += f" No process was running {pauses}{' and so on' * (len(history.pauses) > 5)} (dashed lines)."
     if history.is_cut:
         sentence += " The log is longer than what is read of it."
     if history.lines_not_understood:
@@ -158,7 +158,7 @@ def _troubles(history: History) -> str:
         ]
         for trouble in history.troubles
     )
-    return table(["when", "what", "unit", "told"], rows, 4)
+    return table(["when", "what", "unit", "message"], rows, 4)
 
 
 def origin(stats: Statistics) -> str:

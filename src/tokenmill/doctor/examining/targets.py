@@ -40,7 +40,7 @@ def parse(target: str) -> Target:
         raise UsageError(f"there is no script {path}", f"given     {target}", "expected  script.py:function")
     tree, lines = _read(path)
     if not function:
-        raise UsageError(f"which function of {path}?", f"given     {target}", _choices(path, tree))
+        raise UsageError(f"no function of {path} is named", f"given     {target}", _choices(path, tree))
     return Target(os.path.abspath(path), function, tree, lines)
 
 

@@ -1,7 +1,7 @@
 """Runs a command, watches its processes and diagnoses why it died. Needs Linux.
 
 The command runs as usual, except that PYTHONFAULTHANDLER is set and the doctor relays its stderr. If the doctor is
-killed, the command continues, with a stderr that nobody reads.
+killed, the command continues, with a stderr that no process reads.
 """
 
 from __future__ import annotations

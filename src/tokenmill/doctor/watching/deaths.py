@@ -141,7 +141,7 @@ class KernelLog:
 def _killer_by_status(process: Process) -> tuple[Killer, str]:
     number = process.signal
     if number is None:
-        why = "it is not known what: before Linux 6.15 only its parent is told"
+        why = "the reason is not known: before Linux 6.15 only the parent process gets it"
         return ("unknown", why) if process.exit_code is None else ("itself", f"exit code {process.exit_code}")
     if number in CRASHES:
         return "crash", f"{signal_name(number)}: {signal.strsignal(number)}"

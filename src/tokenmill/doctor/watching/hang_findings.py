@@ -40,7 +40,7 @@ def _pool_thread_finding(name: str, failures: list[Failure], still: str) -> Find
     """Returns the finding for a pool that waits forever because one of its own threads raised an exception."""
     messages = [exceptions.shorten(failure.summary) for failure in failures[:1]]
     is_unpicklable = name == "_handle_results" and any("__init__()" in message for message in messages)
-    died = f"the pool's thread that takes the results ({name}) died, so nobody takes them any more"
+    died = f"the pool's thread that takes the results ({name}) died, so no thread takes them any more"
     if name != "_handle_results":
         died = f"a thread of the pool ({name}) died"
     fix = ("Mend what that exception says: the pool cannot go on after it.",)

@@ -34,7 +34,7 @@ ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 class StderrRelay:
     """Reads what the command writes to `write_fd` and writes it to this process's stderr, in a thread.
 
-    Only that thread writes, so a stderr that nobody reads blocks the command and not the watch.
+    Only that thread writes, so a stderr that no process reads blocks the command and not the watch.
     """
 
     def __init__(self) -> None:

@@ -128,9 +128,9 @@ class Cluster:
             nodes: list[dict[str, Any]] = self._ray.nodes()
         except (OSError, RuntimeError, self._ray.exceptions.RayError) as error:
             raise RunFailed(
-                "the Ray cluster has gone",
+                "the connection to the Ray cluster is lost",
                 f"reason       {_short(error)}",
-                "What is committed stays. When it is back, run the same command again.",
+                "Committed work is kept. When the cluster is back, run the same command again.",
                 exit_code=TRY_AGAIN,
             ) from error
         if self._own is not None and not any(node["Alive"] for node in nodes):
@@ -171,7 +171,7 @@ class Cluster:
         return list(ready)
 
     def answer(self, call: Any) -> NodeReply:
-        """The answer to a call; raises NodeLostError if there is none."""
+        """The answer to a call; raises NodeLostError if the node does not answer."""
         try:
             reply: NodeReply = self._ray.get(call)
         except self._ray.exceptions.RayTaskError as error:
@@ -185,7 +185,7 @@ def _own_cluster_died(reason: str) -> RunFailed:
     error = RunFailed(
         "the Ray cluster that was started for this run has died",
         f"reason       {reason}",
-        "What is committed stays. Run the same command again; --on local needs no Ray.",
+        "Committed work is kept. Run the same command again; --on local needs no Ray.",
     )
     error.__cause__ = ConnectionError(reason)  # gives exit code 75: the same command starts a new cluster
     return error
@@ -209,7 +209,7 @@ def _host_and_port(address: str | None) -> str | None:
         return None
     match = re.fullmatch(r"ray://([^/\s]+):([0-9]+)/?", address)
     if match is None:
-        raise UsageError(f"--on {address} is no address of a cluster", "Write it such as ray://HOST:6379.")
+        raise UsageError(f"--on {address} is not the address of a cluster", "Write it such as ray://HOST:6379.")
     return f"{match[1]}:{match[2]}"
 
 

@@ -60,7 +60,7 @@ MAX_START_FAILURES = 3
 # Failures in a row, at items that another node can do, after which a node is given up.
 MAX_FAULTS = 3
 
-# Seconds without any actor after which the user is told why.
+# Seconds without any actor after which a message says why.
 PATIENCE_SECONDS = 30.0
 
 
@@ -330,7 +330,7 @@ class RayExecutor:
         self._excluded_nodes.add(node)
         handles = [handle for handle in self._handles if handle.node.id == node]
         for name in {handle.node.name for handle in handles}:
-            self._say(f"note: node {name} is not used any more: it fails at what others can do")
+            self._say(f"note: node {name} is no longer used: it fails on items that other nodes can do")
         for handle in handles:
             self._remove(handle)
             yield from self._lose(handle, dispatch, "its node is not used any more")

@@ -50,7 +50,7 @@ def read(folder: Folder, names: Sequence[str], dtype: str) -> ShardData:
     """Read the tokens of a shard. Raises if its header does not match its size and dtype."""
     tokens = array(folder, names[0], dtype, HEADER_BYTES)
     if folder.read(names[0], HEADER_BYTES) != _header(len(tokens), dtype):
-        raise damaged(folder, names[0], f"its header does not tell of {len(tokens)} tokens of {dtype}")
+        raise damaged(folder, names[0], f"its header does not state {len(tokens)} tokens of {dtype}")
     return ShardData(tokens)
 
 

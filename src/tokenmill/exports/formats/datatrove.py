@@ -59,7 +59,7 @@ def read(folder: Folder, names: Sequence[str], dtype: str) -> ShardData:
     lines = folder.read(metadata, 1 << 20).split(b"\n")
     counts = [lines[0].rpartition(b"|")[2], *lines[1:2]]
     if counts != [b"%d" % tokens.dtype.itemsize, b"%d" % len(tokens)]:
-        raise damaged(folder, metadata, f"it does not tell of {len(tokens)} tokens of {dtype}")
+        raise damaged(folder, metadata, f"it does not state {len(tokens)} tokens of {dtype}")
     return ShardData(tokens, lengths)
 
 

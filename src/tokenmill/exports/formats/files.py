@@ -130,8 +130,8 @@ def check_fits(folder: Folder, name: str, size_bytes: int, most_bytes: int) -> N
         raise StoreError(
             f"{folder.path(name)} would be larger than its format allows",
             f"size         {size_bytes} bytes",
-            f"most         {most_bytes} bytes",
-            "Make smaller shards, or leave out the longest documents.",
+            f"limit        {most_bytes} bytes",
+            "Make smaller shards, or remove the longest documents.",
         )
 
 
@@ -167,9 +167,9 @@ def array(folder: Folder, name: str, dtype: str, start_byte: int = 0, count: int
     if count is None:
         count, rest = divmod(size - start_byte, item)
         if rest or count < 0:
-            raise damaged(folder, name, f"its {size} bytes are no whole number of {dtype}")
+            raise damaged(folder, name, f"its {size} bytes are not a whole number of {dtype}")
     if start_byte + count * item > size:
-        raise damaged(folder, name, f"it has {size} bytes, {start_byte + count * item} wanted")
+        raise damaged(folder, name, f"it has {size} bytes, expected {start_byte + count * item}")
     if not count:
         return np.empty(0, dtype)
     buffer = folder.map(name).read_buffer()

@@ -84,7 +84,7 @@ def read(folder: Folder, names: Sequence[str], dtype: str) -> ShardData:
     size = file_size(folder, index)
     documents = int.from_bytes(folder.read(index, HEADER_BYTES)[18:26], "little")
     if folder.read(index, HEADER_BYTES) != _header(documents, dtype):
-        raise damaged(folder, index, f"its header does not tell of whole documents of {dtype}")
+        raise damaged(folder, index, f"its header does not state whole documents of {dtype}")
     if size != HEADER_BYTES + documents * 20 + 8:
         raise damaged(folder, index, f"it has {size} bytes, not those of {documents} documents")
     lengths = array(folder, index, "int32", HEADER_BYTES, documents).astype(np.int64)
@@ -118,7 +118,9 @@ def _write_index(
             file.write_array(batch.astype("<i4"))
             count += len(batch)
         if count != documents:
-            raise StoreError(f"cannot write {folder.path(name)}", f"{count} documents came, {documents} were announced")
+            raise StoreError(
+                f"cannot write {folder.path(name)}", f"{count} documents were written, {documents} were expected"
+            )
         start = 0
         for batch in lengths():
             ends = np.cumsum(batch)

@@ -169,5 +169,5 @@ def _read_group(
     lengths = column.value_lengths().to_numpy().astype(np.int64)
     values = group.columns[0][2]
     if int(np.maximum(lengths, 1).sum()) != values or len(lengths) != group.rows:
-        raise ValueError(f"a row group does not hold the {values} values that it tells")
+        raise ValueError(f"a row group does not hold the {values} values that it states")
     return column.flatten().to_numpy(), lengths

@@ -141,7 +141,7 @@ def describe_limit(cell: Cell, alone: Cell | None, cores: int) -> str:
     if step in WAITING and _cpu_fraction(cell, step) < got * threshold:
         return f"{limits}: waiting for {WAITING[step]}"
     if is_disturbed:
-        return f"{limits}; a worker gets {got:.0%} of a core: something else is at work here, so measure again later"
+        return f"{limits}; a worker gets {got:.0%} of a core: other processes use this machine, so measure again later"
     if step in WAITING:
         return f"{limits}: {'decompressing and checking text: ' if step == 'read' else ''}more cores help"
     if alone is not None and 1 < cell.workers <= cores:

@@ -50,7 +50,7 @@ def parse_worker_counts(workers: str | int | Sequence[int] | None) -> list[int]:
     except ValueError:
         counts = []
     if not counts or counts[0] < 1:
-        raise UsageError(f"--workers {workers} are no numbers of workers", "Give one, or several: 1,2,4.")
+        raise UsageError(f"--workers {workers} is not a list of worker counts", "Give one, or several: 1,2,4.")
     return counts
 
 

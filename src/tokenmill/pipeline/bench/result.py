@@ -168,7 +168,7 @@ def _notices(measured: MeasuredCells, predicted: Forecast) -> Iterator[str]:
     request, times, text_bytes = measured.request, measured.runner.times, measured.totals.text_bytes
     yield from request.named.notes
     if text_bytes < SMALL_BYTES:
-        yield f"the sample holds {size(text_bytes)} of text: too little for these figures to mean anything"
+        yield f"the sample has {size(text_bytes)} of text, too little for reliable figures"
     elif times > MAX_TIMES and not measured.is_made_up:
         yield f"the sample was used {times:.0f} times over, and known words are fast: a long run may be slower"
     if measured.totals.is_guessed:

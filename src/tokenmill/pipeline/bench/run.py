@@ -90,7 +90,7 @@ def _text_sources(
     if sources:
         yield sources
         return
-    pending("making up    text")
+    pending("generating   sample text")
     parent = None if folder.is_remote else folder.root
     with tempfile.TemporaryDirectory(prefix=PREFIX, dir=parent) as directory:
         yield write_made_up(directory)

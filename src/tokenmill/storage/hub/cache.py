@@ -36,16 +36,16 @@ _checked: dict[str, tuple[int, ...]] = {}
 
 
 def kept_copy(fingerprint: str, size: int, directory: str) -> str | None:
-    """The path of a copy with the right content; None if there is none."""
+    """The path of a copy with the right content; None if there is no copy."""
     path = os.path.join(absolute(directory), fingerprint)
     return path if _HASH.fullmatch(fingerprint) and _is_correct(path, fingerprint, size) else None
 
 
 def local_copy(url: str, fingerprint: str, size: int, directory: str) -> str:
-    """The path of a copy with the right content. Downloads the file if there is none."""
+    """The path of a copy with the right content. Downloads the file if there is no copy."""
     if not _HASH.fullmatch(fingerprint):  # it becomes a file name
         raise SourceError(
-            "the fingerprint of a source is no hash", f"file         {url}", f"found        {fingerprint}"
+            "the fingerprint of a source is not a hash", f"file         {url}", f"found        {fingerprint}"
         )
     path = os.path.join(absolute(directory), fingerprint)
     try:
@@ -187,7 +187,7 @@ def _copy(file: BinaryIO, url: str, fingerprint: str, size: int) -> None:
             f"file         {url}",
             f"expected     {fingerprint}",
             f"found        {digest.hexdigest()}",
-            "It was damaged on its way, and is not kept. Run the same command again.",
+            "The download was damaged and is not kept. Run the same command again.",
         )
 
 

@@ -36,7 +36,7 @@ def endpoint() -> str:
 
 
 def hub_token() -> str | None:
-    """The user's token for the Hub; None if there is none, or if it must not be sent implicitly."""
+    """The user's token for the Hub; None if no token is set, or if it must not be sent implicitly."""
     from huggingface_hub import constants, get_token  # noqa: PLC0415 - not for local runs
 
     token = None if constants.HF_HUB_DISABLE_IMPLICIT_TOKEN else get_token()
@@ -55,7 +55,7 @@ def check_online() -> None:
 
     if constants.HF_HUB_OFFLINE:
         advice = "Unset HF_HUB_OFFLINE, or use local files."
-        raise StorageError("the Hub is not asked: offline mode is on", advice, exit_code=FAILED)
+        raise StorageError("offline mode is on, so the Hub cannot be read", advice, exit_code=FAILED)
 
 
 @functools.lru_cache(maxsize=1)

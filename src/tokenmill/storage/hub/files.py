@@ -194,7 +194,7 @@ def _location(address: HubAddress, target: str, response: Any) -> FileLocation:
     commit = address.revision if address.is_pinned else headers.get("x-repo-commit", "")
     if not etag or not size.isdigit() or not is_commit(commit):
         raise SourceError(
-            "this is no answer of a Hub",
+            "the server does not answer as the Hub does",
             f"file         {address.url}",
             "reason       the hash, the size or the commit of the file is missing",
             "Check HF_ENDPOINT, if you set it.",
@@ -205,7 +205,7 @@ def _location(address: HubAddress, target: str, response: Any) -> FileLocation:
 
 
 def _etag(response: Any, header: str) -> str:
-    """An etag without quotes; empty if there is none."""
+    """An etag without quotes; empty without the header."""
     return str(response.headers.get(header, "")).removeprefix("W/").strip('"')
 
 

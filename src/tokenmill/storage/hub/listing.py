@@ -10,7 +10,7 @@ from urllib.parse import quote, urljoin
 
 import msgspec
 
-from tokenmill.errors import SourceError, StorageError
+from tokenmill.errors import USAGE, SourceError, StorageError
 from tokenmill.storage.addresses import FileInfo
 from tokenmill.storage.globs import braces, fixed_prefix, matches
 from tokenmill.storage.hub.address import HubAddress, is_commit, parse
@@ -81,7 +81,9 @@ def _matching(url: str, address: HubAddress) -> list[FileInfo]:
     exact = [file for file in listed if file.path == address.path]
     chosen = exact or [file for file in listed if matches(file.path, address.path)]
     if not chosen:
-        raise SourceError(f"no file matches {url}", f"looked at    commit {address.revision}", *braces(address.path))
+        raise SourceError(
+            f"no file matches {url}", f"looked at    commit {address.revision}", *braces(address.path), exit_code=USAGE
+        )
     return [_info(address, file) for file in chosen]
 
 
@@ -90,7 +92,7 @@ def _below(url: str, address: HubAddress) -> list[FileInfo]:
     files = _files(address, recursive=True)
     if files is None:
         details = (f"looked at    commit {address.revision}", *braces(address.path))
-        raise SourceError(f"no such file or directory: {url}", *details)
+        raise SourceError(f"no such file or directory: {url}", *details, exit_code=USAGE)
     start = len(address.path)
     return [_info(address, file) for file in files if not re.search(r"(^|/)\.", file.path[start:])]
 
@@ -103,6 +105,7 @@ def _no_folder(address: HubAddress, folder: str) -> SourceError:
         f"looked for   {address.url}",
         *braces(folder),
         f"See {endpoint()}/datasets/{address.repository}/tree/{address.revision}/{above}".rstrip("/"),
+        exit_code=USAGE,
     )
 
 
@@ -159,4 +162,6 @@ def _page(address: HubAddress, target: str, kind: type[T]) -> tuple[T, str | Non
         except MalformedDataError as error:
             reason = f"reason       {error}"
             advice = "Check HF_ENDPOINT, if you set it."
-            raise SourceError("this is no answer of a Hub", f"file         {address.url}", reason, advice) from error
+            raise SourceError(
+                "the server does not answer as the Hub does", f"file         {address.url}", reason, advice
+            ) from error

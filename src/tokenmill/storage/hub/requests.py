@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from tokenmill import humanize
-from tokenmill.errors import FAILED, SourceError, StorageError, TokenmillError
+from tokenmill.errors import FAILED, USAGE, SourceError, StorageError, TokenmillError
 from tokenmill.storage.hub.address import HubAddress
 from tokenmill.storage.hub.client import check_online, client, endpoint, hub_token, is_hub, library
 from tokenmill.storage.objects.errors import RESUME
@@ -137,19 +137,24 @@ def _refused(address: HubAddress, response: Any) -> TokenmillError:
         token = "one was sent, and it was not accepted" if is_sent else "none was sent"
         renew = "check HF_TOKEN or run `hf auth login` again" if is_sent else "set HF_TOKEN or run `hf auth login`"
         return StorageError(
-            "the Hub does not let us read a dataset",
+            "the Hub denies access to a dataset",
             *where,
             f"token        {token}",
             f"If it is private or gated, {renew}; if it is gated,",
             f"accept its terms at {page}.",
-            "The Hub says the same of a dataset that does not exist: check its name, too.",
+            "The Hub gives the same answer for a dataset that does not exist: check its name.",
             exit_code=FAILED,
         )
     if response.status_code == 404 and not _is_from_hub(response):
-        return SourceError("this is no answer of a Hub", *where, f"asked        {endpoint()}", "Check HF_ENDPOINT.")
+        return SourceError(
+            "the server does not answer as the Hub does", *where, f"asked        {endpoint()}", "Check HF_ENDPOINT."
+        )
     if response.status_code == 404:
         missing = {"RevisionNotFound": f"the dataset has no revision {address.revision}", NO_ENTRY: "no such file"}
-        return SourceError(missing.get(_code(response), "no such dataset on the Hub"), *where, f"See {page}.")
+        code = FAILED if _code(response) == NO_ENTRY else USAGE  # a file may disappear during a run
+        return SourceError(
+            missing.get(_code(response), "no such dataset on the Hub"), *where, f"See {page}.", exit_code=code
+        )
     return StorageError("the Hub refuses a request", *where, RESUME, exit_code=FAILED)
 
 

@@ -1,6 +1,6 @@
 """A Folder on a disk. A file is written under a temporary name, synced and renamed.
 
-The directory may come from somebody else, for example in an archive. So DiskFolder does not follow a symbolic link out
+The directory may come from another user, for example in an archive. So DiskFolder does not follow a symbolic link out
 of it, reads only regular files, and writes in place only to a file without another hard link.
 """
 
@@ -61,7 +61,7 @@ class DiskFolder:
                 f"a symbolic link leads outside {self.root}",
                 f"file         {path}",
                 f"leads to     {os.path.realpath(path)}",
-                "Nothing is read or written there. Replace the link by what it leads to.",
+                "Nothing is read or written there. Replace the link with its target.",
             )
         return path
 
@@ -276,7 +276,7 @@ class DiskFolder:
         return DiskLease(lock_file(self.path(f".{name}.lock")))
 
     def lock_holder(self, name: str) -> str | None:
-        """The process id of the exclusive holder, as text; None if there is none."""
+        """The process id of the exclusive holder, as text; None if no process holds it."""
         if not self.exists(name):
             return None
         with self._open(name) as file:

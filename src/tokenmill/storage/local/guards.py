@@ -32,7 +32,7 @@ def require_unlinked(path: str) -> str:
     with contextlib.suppress(FileNotFoundError):
         status = os.lstat(path)
         if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
-            raise CorruptStore(f"{path} is not a file of its own", "It is a link, or no regular file. Delete it.")
+            raise CorruptStore(f"{path} is not a file of its own", "It is a link, or not a regular file. Delete it.")
     return path
 
 

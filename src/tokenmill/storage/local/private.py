@@ -30,12 +30,12 @@ def make_private(directory: str) -> None:
 
 
 def is_private(directory: str) -> bool:
-    """Whether a directory and its parent belong to this user or root, and nobody else can write to them."""
+    """Whether a directory and its parent belong to this user or root, and no other user can write to them."""
     return all(_is_safe(path, stat.S_ISDIR) for path in (os.path.dirname(directory), directory))
 
 
 def is_private_file(path: str) -> bool:
-    """Whether a path is a regular file of this user or root, not a link, and nobody else can write to it."""
+    """Whether a path is a regular file of this user or root, not a link, and no other user can write to it."""
     return _is_safe(path, stat.S_ISREG)
 
 

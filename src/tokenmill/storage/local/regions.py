@@ -56,7 +56,7 @@ def written_bytes(final: str, unfinished: str) -> int | None:
 def finalize(final: str, unfinished: str, size: int) -> None:
     """Give the file its name. Does nothing if it has it already."""
     if written_bytes(final, unfinished) != size:
-        raise StoreError(f"{final} has gone while it was written", "Run the same command again.")
+        raise StoreError(f"{final} disappeared while it was written", "Run the same command again.")
     with writing(final):
         if not os.path.exists(final):
             os.rename(unfinished, final)

@@ -73,8 +73,8 @@ def write_error(path: str, error: OSError) -> StoreError:
     """The error for a path that could not be written, with advice where there is one."""
     reason = os.strerror(error.errno) if error.errno else str(error)
     advice = {
-        errno.ENOSPC: "Free some space and run the same command again: what is committed stays.",
-        errno.EDQUOT: "Free some of the quota and run the same command again: what is committed stays.",
+        errno.ENOSPC: "Free some space and run the same command again: committed work is kept.",
+        errno.EDQUOT: "Free some of the quota and run the same command again: committed work is kept.",
         errno.EROFS: "Choose an --out that can be written.",
         errno.EACCES: "Choose an --out that can be written.",
     }

@@ -265,7 +265,7 @@ class BucketFolder:
                     journal.flush()
 
     def shared_lock(self, name: str) -> contextlib.AbstractContextManager[None]:
-        """The same as `lock`, which excludes nobody."""
+        """The same as `lock`, which excludes no process."""
         return self.lock(name)
 
     def lease(self, name: str) -> Lease:

@@ -33,10 +33,10 @@ NO_CREDENTIALS = {
 MISSING_OPTIONS = {
     "Missing AccessKeyId": ("there is a secret key, and no access key", "Set AWS_ACCESS_KEY_ID."),
     "Missing SecretAccessKey": ("there is an access key, and no secret key", "Set AWS_SECRET_ACCESS_KEY."),
-    "Account must be specified": ("it is not said in which account", "Set AZURE_STORAGE_ACCOUNT_NAME."),
+    "Account must be specified": ("no storage account is set", "Set AZURE_STORAGE_ACCOUNT_NAME."),
 }
 
-RESUME = "Run the same command again: what is committed stays."
+RESUME = "Run the same command again: committed work is kept."
 ADDRESS = "Check the network, and the address of the endpoint if you have set one."
 MAX_CHARACTERS = 200
 
@@ -133,7 +133,7 @@ def no_conditional_create(url: str, why: str) -> StorageError:
     """The error for a server on which two drivers could both create the same object."""
     kind, bucket, _ = split_url(url)
     return StorageError(
-        f"the object store cannot create an object only if there is none ({kind}://{bucket})",
+        f"the object store has no conditional create ({kind}://{bucket})",
         f"reason       {why}",
         "needed       PUT with If-None-Match: * answers 412 if the object exists, and creates it if not",
         "known to     Amazon S3, Azure, Google Cloud Storage; SeaweedFS 4.48 and Ceph 18.2 were tried",
@@ -178,7 +178,7 @@ def _refused(url: str, action: str, error: BaseException) -> StorageError | None
         return StorageError(headline, *[f"region       {region}"] * bool(region), f"Give --region {region or 'NAME'}.")
     if code(error) in REFUSED or re.match("40[13]", _status(str(error)) or ""):
         advice = "Check the credentials, and what they allow."
-        return StorageError(f"the object store does not let us {action} {where}", why, advice)
+        return StorageError(f"the object store does not allow this process to {action} {where}", why, advice)
     return None
 
 
@@ -229,7 +229,7 @@ def _system(text: str) -> str | None:
         return f"the certificate of {host} is not accepted: {certificate[1]}"
     system = re.search(r'Os \{\s*code: [0-9]+,\s*kind: \w+,\s*message: "([^"]*)"', text)
     if "tcp connect error" in text and system:
-        return f"nobody answers at {host}: {system[1]}"
+        return f"no server answers at {host}: {system[1]}"
     if re.search(r"\bTimedOut\b|kind: Timeout|operation timed out", text):
         return f"{host} does not answer in time" if host else "no answer in time"
     if system and host:

@@ -30,7 +30,7 @@ class BucketLease:
         self._thread: threading.Thread | None = None
 
     def take(self) -> bool:
-        """Take the lease if nobody holds it, or if its object has not changed for STALE_SECONDS."""
+        """Take the lease if no process holds it, or if its object has not changed for STALE_SECONDS."""
         if self._folder.publish_if_absent(self._name, pa.py_buffer(self._body(0))) or self._read() == self._body(0):
             self._start_renewing()
             return True

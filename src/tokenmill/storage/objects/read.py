@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from tokenmill.errors import SourceError
+from tokenmill.errors import USAGE, SourceError
 from tokenmill.storage.addresses import FileInfo, absolute, check, split_url
 from tokenmill.storage.globs import braces, fixed_prefix, matches
 from tokenmill.storage.interruptible import interruptible
@@ -36,13 +36,13 @@ def find(url: str) -> tuple[bool, list[FileInfo]]:
         matching = [file for file in listed if matches(split_url(file.path)[2], key)]
         files = [file for file in matching if file.size or _stat(file.path)]  # otherwise it is a directory marker
         if not files:
-            raise SourceError(f"no object matches {url}", *braces(key))
+            raise SourceError(f"no object matches {url}", *braces(key), exit_code=USAGE)
         return True, files
     if key and (file := _stat(url)) is not None:
         return True, [file]
     files = [file for file in below(url) if not re.search(r"(^|/)\.", file.path[len(url) :])]
     if not files:
-        raise SourceError(f"there is no object {url}, and none below it", *braces(key))
+        raise SourceError(f"there is no object {url}, and no object below it", *braces(key), exit_code=USAGE)
     return False, files
 
 

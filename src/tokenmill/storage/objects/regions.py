@@ -36,7 +36,7 @@ def read_regions(
     ends = list(itertools.accumulate(region.size for region in ordered))
     starts = [int(region.path[len(root) + 1 :]) for region in ordered]
     if [0, *ends] != [*starts, size]:
-        raise StoreError(f"a stretch of {folder.path(name)} has gone", "Run the same command again.")
+        raise StoreError(f"a region of {folder.path(name)} is missing", "Run the same command again.")
     chunks = [
         (region, start, min(start + CHUNK_BYTES, region.size))
         for region in ordered

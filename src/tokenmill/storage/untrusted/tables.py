@@ -1,4 +1,4 @@
-"""Read Arrow and Parquet tables from files that somebody else may have written.
+"""Read Arrow and Parquet tables from files that another user may have written.
 
 The columns, their types, the announced sizes and the positions of values are compared with the file before they are
 used. Only plain types are accepted, so a file cannot contain code.

@@ -28,12 +28,12 @@ class NetworkBlock:
     def _audit(self, event: str, arguments: tuple[Any, ...]) -> None:
         if event == "socket.getaddrinfo" and not is_local(arguments[0]):
             self._record(arguments[0], arguments[1])
-            raise socket.gaierror(socket.EAI_AGAIN, "the network is refused while tokenmill doctor looks")
+            raise socket.gaierror(socket.EAI_AGAIN, "tokenmill doctor blocks the network during the examination")
         if event == "socket.connect":
             address = arguments[1]
             if isinstance(address, tuple) and not is_local(address[0]):
                 self._record(address[0], address[1])
-                raise OSError(errno.ENETUNREACH, "the network is refused while tokenmill doctor looks")
+                raise OSError(errno.ENETUNREACH, "tokenmill doctor blocks the network during the examination")
 
     def _record(self, host: Any, port: Any) -> None:
         name = host.decode(errors="replace") if isinstance(host, bytes) else str(host)

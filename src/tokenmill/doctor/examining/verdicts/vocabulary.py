@@ -28,7 +28,7 @@ def vocabulary(case: Case) -> Verdict:
         return _network_needed(case.target.tree, "when it is called", called.hosts, called.proxy, raised)
     if called.hosts:
         return Check("network", "ok", f"asks {called.hosts[0]}, and goes on without an answer"), []
-    return Check("network", "ok", "a worker needs none"), []
+    return Check("network", "ok", "not needed by a worker"), []
 
 
 def offline(hosts: tuple[str, ...], proxy: str | None, *evidence: str) -> Finding:

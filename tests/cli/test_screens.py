@@ -1,0 +1,42 @@
+"""The screens of docs/screens.md are those that the commands show, and fit their terminals."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from scripts import write_screens
+from tokenmill.cli import cli
+
+
+@pytest.mark.parametrize("width", write_screens.WIDTHS)
+def test_the_page_shows_the_screens_of_today(width: int) -> None:
+    """Every command, run on a terminal of this width, shows what the page has, except figures of the machine."""
+    assert list(write_screens.compare(dict(write_screens.all_screens(width)), width)) == []
+
+
+@pytest.mark.parametrize("width", write_screens.WIDTHS)
+def test_screens_fit_their_terminal(width: int) -> None:
+    """No line is longer than the terminal, so no word is broken, and no finished step shows a remaining time."""
+    screens = write_screens.read_page(width)
+    assert set(screens) == set(write_screens.SCREENS)
+    for name, screen in screens.items():
+        command, _, shown = screen.partition("\n")
+        assert command == f"$ {write_screens.SCREENS[name]}"
+        assert [line for line in shown.splitlines() if len(line) > width] == []
+        assert not re.search(r" left\b|\b0 tok/s|\b0\.0 MB/s|left out", shown)
+        assert "\n\n\n" not in shown
+
+
+def test_the_page_has_every_command() -> None:
+    """There is a screen of each command."""
+    assert {command.split()[1] for command in write_screens.SCREENS.values()} == set(cli.commands)
+
+
+def test_figures_of_a_machine_make_no_difference() -> None:
+    """Times, speeds and bars are not compared; counts and words are."""
+    one = "tokenize \u2501\u2501\u2501 100 % 144k tok/s  0.3 MB/s  in 2.3 s 1 worker\ntook         4.6 s (1 of 1 unit)"
+    two = "tokenize \u2501\u2501\u2501\u2501\u2501\u2501 100 % 1.21M tok/s 1 worker\ntook         12 min (1 of 1 unit)"
+    assert write_screens.normal_form(one) == write_screens.normal_form(two) == "tokenize\ntook # (1 of 1 unit)"
+    assert write_screens.normal_form("tokens       5") != write_screens.normal_form("tokens       6")
