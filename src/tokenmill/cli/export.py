@@ -38,7 +38,6 @@ def export(directory: str, as_json: bool, **arguments: Any) -> None:
     from tokenmill.exports import PRELOAD  # noqa: PLC0415 - after click has checked the options
 
     with workers.start_workers(PRELOAD, arguments["on"]) as executor:
-        arguments["end_token"] = arguments.pop("eot_position")
         result = tokenmill.export(directory, **arguments, reporter=workers.reporter(), executor=executor)
     output.show_groups(result, as_json, lambda result: [(heading(result), lines(result))], after_progress=True)
 

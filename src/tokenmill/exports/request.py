@@ -142,8 +142,7 @@ def _shard_sizes(request: ExportRequest, tokens: int) -> tuple[int | None, int |
         shard_tokens = first_tokens = max(1, request.sequence_tokens or 1, -(-tokens // SMALL_CORPUS_SHARDS))
         notices.append(
             f"the store is smaller than two shards of {spec.defaults.shard_tokens:,} tokens. Shards have "
-            f"{shard_tokens:,} tokens instead, so that the first shard can be val. Set --shard-tokens or --val to change "
-            "this"
+            f"{shard_tokens:,} tokens instead, so that the first shard can be val. --shard-tokens or --val change this"
         )
     if spec.layout.single and options.shard_tokens is not None and request.val != FIRST_SHARD:
         notices.append(f"{spec.name} is one file for each split: --shard-tokens has no effect")
