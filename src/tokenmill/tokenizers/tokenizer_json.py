@@ -66,7 +66,7 @@ class _WithPostProcessor(msgspec.Struct):
 
 
 def template_begin(content: bytes) -> tuple[str, int] | None:
-    """The spelling and id of the token that a tokenizer.json puts before a document; None if there is missing."""
+    """The spelling and id of the token that a tokenizer.json puts before a document; None if it puts no token there."""
     try:
         step = decode(content, _WithPostProcessor).post_processor
     except MalformedDataError:
