@@ -37,7 +37,6 @@ slow *args:
 docs site="site":
     python scripts/write_command_reference.py --check
     python scripts/write_api_reference.py --check
-    python scripts/write_screens.py --check
     mkdir -p {{ site }}
     cp -r mkdocs.yml docs {{ site }}
     cd {{ site }} && zensical build --strict

@@ -38,7 +38,7 @@ SECONDS = 300
 HEAD = """# Screens
 
 This page shows what each command prints on a terminal of 80 and of 120 columns. `scripts/write_screens.py` writes it
-from real runs on a corpus of three small files; `just docs` compares it with the commands as they are.
+from real runs on a corpus of three small files; a test compares it with the commands as they are.
 
 Results go to stdout, progress and errors to stderr. Here they are mixed, as a terminal shows them, without colors.
 """
