@@ -363,8 +363,8 @@ def test_a_function_can_be_examined_too() -> None:
     ("arguments", "said"),
     [
         (("--", "no-such-command"), "No such file"),
-        (("--num-proc", "2", "--", "true"), "--num-proc goes with FILE.py:FUNCTION"),
-        (("--stop-hung", "file.py:function"), "--stop-hung goes with a COMMAND"),
+        (("--num-proc", "2", "--", "true"), "--num-proc needs FILE.py:FUNCTION"),
+        (("--stop-hung", "file.py:function"), "--stop-hung needs a COMMAND"),
         ((), "Missing argument"),
     ],
 )

@@ -16,7 +16,7 @@ import pytest
 
 from tests.support import ROOT
 from tests.support.corpora import SMALL_JSON
-from tokenmill.executors import notebook, progress
+from tokenmill.executors import notebook, progress_bar
 from tokenmill.executors.progress import Step
 
 
@@ -53,7 +53,7 @@ def front(monkeypatch: pytest.MonkeyPatch) -> Front:
 
 def test_a_kernel_gets_the_progress_of_notebooks(front: Front) -> None:
     """In a kernel, a call shows its progress in the cell, and nothing before there is something to show."""
-    with progress.for_python() as reporter:
+    with progress_bar.for_python() as reporter:
         assert isinstance(reporter, notebook.NotebookProgress)
     assert front.outputs == []
 
@@ -62,12 +62,12 @@ def test_a_kernel_gets_the_progress_of_notebooks(front: Front) -> None:
 def test_a_terminal_is_no_notebook(front: Front, shell: object, monkeypatch: pytest.MonkeyPatch) -> None:
     """Python that has imported IPython, and IPython in a terminal, are no kernels."""
     monkeypatch.setattr(sys.modules["IPython"], "get_ipython", lambda: shell)
-    assert not isinstance(progress.for_python(), notebook.NotebookProgress)
+    assert not isinstance(progress_bar.for_python(), notebook.NotebookProgress)
 
 
 def test_one_output_has_lines_and_a_bar(front: Front) -> None:
     """Lines stay, a pending line is replaced, the bar moves, and a step that is done becomes a line."""
-    with progress.for_python() as reporter:
+    with progress_bar.for_python() as reporter:
         reporter.pending("reading a")
         reporter.pending("reading b")
         reporter.say("found 2 files")
@@ -96,7 +96,7 @@ def test_one_output_has_lines_and_a_bar(front: Front) -> None:
 def test_names_are_no_markup(front: Front) -> None:
     """A file name or a title cannot put markup or control characters into the page."""
     name = "<script>\x1b[2J"
-    with progress.for_python() as reporter:
+    with progress_bar.for_python() as reporter:
         reporter.pending(name)
         reporter.say(name)
         reporter.begin(name, 10, 0, 1)
@@ -109,7 +109,7 @@ def test_names_are_no_markup(front: Front) -> None:
 def test_many_updates_are_few_messages(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
     """A bar that moves often is shown now and then; the last state is always shown."""
     monkeypatch.setattr(notebook, "UPDATE_SECONDS", 60.0)
-    with progress.for_python() as reporter:
+    with progress_bar.for_python() as reporter:
         reporter.begin("tokenize", 1000, 0, 1)
         for _ in range(1000):
             reporter.advance(1, Step())
@@ -119,7 +119,7 @@ def test_many_updates_are_few_messages(front: Front, monkeypatch: pytest.MonkeyP
 
 def test_old_lines_are_counted(front: Front) -> None:
     """The output does not grow without end."""
-    with progress.for_python() as reporter:
+    with progress_bar.for_python() as reporter:
         for number in range(notebook.MAX_LINES + 5):
             reporter.say(f"line {number}")
     lines = front.outputs[0][-1]["text/plain"].splitlines()

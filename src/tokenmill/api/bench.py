@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tokenmill.api.parameters import StrPath, path_text, path_texts
-from tokenmill.executors import progress
+from tokenmill.executors import progress, progress_bar
 from tokenmill.pipeline.bench.options import BenchOptions, parse_worker_counts
 from tokenmill.pipeline.bench.result import BenchResult
 from tokenmill.pipeline.bench.run import run_bench
@@ -61,4 +61,4 @@ def bench(  # noqa: PLR0913 - the options of the command, by their names
         price_per_core_hour,
         path_text(out),
     )
-    return run_bench(options, reporter if reporter is not None else progress.for_python())
+    return run_bench(options, reporter if reporter is not None else progress_bar.for_python())

@@ -7,7 +7,7 @@ from typing import Any
 
 from tokenmill.api.parameters import EngineName, StrPath, path_text
 from tokenmill.errors import UsageError
-from tokenmill.executors import progress
+from tokenmill.executors import progress, progress_bar
 from tokenmill.executors.local import LocalExecutor
 from tokenmill.pipeline import hf_datasets, worker_modules
 from tokenmill.pipeline.map_dataset import MAX_ROW_BYTES, DatasetMapper
@@ -53,7 +53,7 @@ def map_dataset(  # noqa: PLR0913 - the options of the command, by their names
     options = PrepareOptions((), tokenizer, column, None, engine, eot, bos, max_document_bytes=MAX_ROW_BYTES)
     with (
         nullcontext(executor) if executor is not None else LocalExecutor(worker_modules(engine)) as pool,
-        reporter if reporter is not None else progress.for_python() as report,
+        reporter if reporter is not None else progress_bar.for_python() as report,
     ):
         cache = path_text(cache_dir) or hf_datasets.default_cache()
         mapper = DatasetMapper(options, resolve(tokenizer), num_proc, memory, cache, pool, report)

@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 
 from tokenmill.api.parameters import EngineName, StrPath, path_texts
-from tokenmill.executors import progress
+from tokenmill.executors import progress, progress_bar
 from tokenmill.executors.local import LocalExecutor
 from tokenmill.humanize import Readable
 from tokenmill.pipeline import worker_modules
@@ -92,7 +92,7 @@ def plan(  # noqa: PLR0913 - the options of the command, by their names
     with (
         # Workers import their modules while this process looks for the sources.
         LocalExecutor((*worker_modules(engine), "tokenmill.pipeline.sample")) as pool,
-        reporter if reporter is not None else progress.for_python() as report,
+        reporter if reporter is not None else progress_bar.for_python() as report,
     ):
         discovery = find_sources(given, report.pending)
         named.notes.extend(discovery.ignored.notes())

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from rich.cells import cell_len, set_cell_size
 
 from tokenmill.cli.output import NAME_COLUMNS
-from tokenmill.executors import progress, terminal
+from tokenmill.executors import progress_bar, terminal
 from tokenmill.executors.terminal import Styled
 from tokenmill.humanize import number
 
@@ -82,4 +82,4 @@ def _encodable(line: str) -> str:
 
 
 def _columns() -> int:
-    return min(max(progress.console().width, MIN_COLUMNS), MAX_COLUMNS)
+    return min(max(progress_bar.console().width, MIN_COLUMNS), MAX_COLUMNS)

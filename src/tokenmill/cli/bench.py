@@ -9,7 +9,7 @@ import click
 
 import tokenmill
 from tokenmill.cli import failures, options, output, workers
-from tokenmill.executors import progress, terminal
+from tokenmill.executors import progress_bar, terminal
 from tokenmill.humanize import count, duration, number, size
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def bench(sources: tuple[str, ...], as_json: bool, **arguments: Any) -> None:
 
 
 def _print_table(cells: list[Cell]) -> None:
-    console = progress.console(highlight=False, markup=False)
+    console = progress_bar.console(highlight=False, markup=False)
     table = _table(cells)
     console.width = max(console.width, console.measure(table, options=console.options.update(width=1000)).maximum)
     console.print(table)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tokenmill.cli import options, output
-from tokenmill.executors import progress, terminal
+from tokenmill.executors import progress_bar, terminal
 from tokenmill.humanize import count, duration, number, size
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def _facts(listing: DatasetListing) -> Iterable[output.Line]:
 
 def _print_table(listing: DatasetListing, *, is_single: bool) -> tuple[str, ...]:
     """Print the table with as many columns as fit; return the names of the others."""
-    console = progress.console(highlight=False, markup=False)
+    console = progress_bar.console(highlight=False, markup=False)
     console.width = max(console.width, MIN_COLUMNS)  # a narrower terminal wraps the lines; rich would cut them off
     for drop in range(len(OPTIONAL_COLUMNS) + 1):
         table = _table(listing, OPTIONAL_COLUMNS[:drop], is_single=is_single)

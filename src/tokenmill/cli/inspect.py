@@ -11,7 +11,7 @@ import click
 import tokenmill
 from tokenmill.cli import options, output
 from tokenmill.errors import UsageError
-from tokenmill.executors import progress, terminal
+from tokenmill.executors import progress_bar, terminal
 from tokenmill.humanize import count, escape_control_characters, size
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ def _print_tokens(tokens: list[int], token_bytes: Callable[[int], bytes]) -> Non
     """Print the text with a color for each token, or with a bar after each if the terminal has no colors."""
     from rich.text import Text  # noqa: PLC0415 - heavy
 
-    console = progress.console(soft_wrap=not sys.stdout.isatty(), highlight=False)
+    console = progress_bar.console(soft_wrap=not sys.stdout.isatty(), highlight=False)
     text = Text("\n")
     for index, token in enumerate(tokens):
         style = TOKEN_STYLES[index % len(TOKEN_STYLES)] if console.color_system else ""

@@ -10,7 +10,7 @@ import click
 
 import tokenmill
 from tokenmill.cli import options, output
-from tokenmill.executors import progress, terminal
+from tokenmill.executors import progress_bar, terminal
 
 if TYPE_CHECKING:
     from tokenmill.api.locate import LocateResult
@@ -121,7 +121,7 @@ def _print_text(result: LocateResult, context: int) -> None:
     end = "..." if document.offset + document.tokens + context < document.document_tokens else ""
     texts = start + document.around.before, document.around.text, document.around.after + end
     before, text, after = map(terminal.printable, texts)  # rich would drop some characters without a trace
-    console = progress.console(soft_wrap=not sys.stdout.isatty(), highlight=False)
+    console = progress_bar.console(soft_wrap=not sys.stdout.isatty(), highlight=False)
     is_marked = result.exports is None
     middle = text if not is_marked else (text, "bold reverse") if console.color_system else f"[[{text}]]"
     console.print(Text.assemble("\n", before, middle, after))

@@ -21,6 +21,6 @@ def start_workers(modules: tuple[str, ...], on: str = "local") -> AbstractContex
 
 def reporter() -> Reporter:
     """The display of progress, which --quiet turns off."""
-    from tokenmill.executors import progress  # noqa: PLC0415 - imported while the workers start
+    from tokenmill.executors import progress_bar  # noqa: PLC0415 - imported while the workers start
 
-    return progress.for_command(options.quiet())
+    return progress_bar.for_command(options.quiet())

@@ -6,7 +6,7 @@ from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING
 
 from tokenmill.errors import UsageError
-from tokenmill.executors import progress
+from tokenmill.executors import progress, progress_bar
 from tokenmill.executors.local import LocalExecutor
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def open_executor(
     check_executor(on)
     # A local executor starts first: its workers load their libraries, which takes over a second, in the background.
     new = LocalExecutor(preload) if executor is None and on == LOCAL else None
-    with new or nullcontext(), reporter if reporter is not None else progress.for_python() as report:
+    with new or nullcontext(), reporter if reporter is not None else progress_bar.for_python() as report:
         local = executor or new
         if local is not None:
             yield local, report

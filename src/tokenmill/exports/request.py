@@ -15,7 +15,7 @@ from tokenmill.exports import shards
 from tokenmill.exports.formats import FORMATS, find_format
 from tokenmill.exports.formats.protocol import EndTokenPosition, FormatSpec, Tail
 from tokenmill.exports.job import FIRST_SHARD, ExportJob
-from tokenmill.exports.val_split import parse_val
+from tokenmill.exports.parse_val import parse_val
 from tokenmill.pipeline.sizes import parse_size
 from tokenmill.store.job import Run
 from tokenmill.store.listed_parts import store_digest

@@ -15,10 +15,9 @@ import numpy as np
 
 from tokenmill.executors.outcomes import Died, Done, Failed
 from tokenmill.pipeline.isolate import Isolate
-from tokenmill.pipeline.isolation import after_probe, after_trouble
+from tokenmill.pipeline.isolation import after_probe, after_trouble, may_be_a_document
 from tokenmill.pipeline.messages import bad_document, run_failed
 from tokenmill.pipeline.retry_policy import (
-    may_be_a_document,
     ran_out_of_memory,
     tokenize_policy,
     too_many_failures,

@@ -10,7 +10,7 @@ import numpy as np
 from tokenmill.errors import CorruptStore, StoreError
 from tokenmill.executors.fan_out import FanOut
 from tokenmill.humanize import count
-from tokenmill.pipeline.check_parts import ANY_SLICE, InvalidPart
+from tokenmill.pipeline.part_summaries import ANY_SLICE, InvalidPart
 from tokenmill.pipeline.stale_parts import check_parts, remove_parts, with_other_text
 from tokenmill.store import event_log, layout, quarantine, tables
 from tokenmill.store.job import STORE_FORMAT

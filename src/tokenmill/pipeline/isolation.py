@@ -1,4 +1,6 @@
-"""What to try next for an isolated unit: which row is tried alone, which is excluded, and when the unit has failed.
+"""Which units are isolated, that is tokenized document by document, and what to try next for them.
+
+Decides which row is tried alone, which is excluded, and when the unit has failed.
 
 `pipeline/isolate.py` does the work in a worker.
 """
@@ -14,6 +16,7 @@ from tokenmill.humanize import signal_name
 from tokenmill.pipeline import retry_policy
 from tokenmill.pipeline.isolate import ExcludedRow, IsolatedUnit, RowId
 from tokenmill.pipeline.position import position_in
+from tokenmill.tokenizers.engines.protocol import CannotEncode
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -22,6 +25,13 @@ if TYPE_CHECKING:
     from tokenmill.pipeline.plan import UnitTask
 
     Trouble = Died[Any] | Failed[Any]
+
+
+def may_be_a_document(trouble: Trouble) -> bool:
+    """Whether a document of the unit may be the reason, so that the unit should be isolated."""
+    if isinstance(trouble, Failed):
+        return not trouble.explained or trouble.is_a(CannotEncode)
+    return trouble.final and not trouble.end.by_others
 
 
 class Isolation:

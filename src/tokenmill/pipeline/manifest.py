@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from tokenmill.errors import CorruptStore
 from tokenmill.pipeline import plan as planning
-from tokenmill.pipeline.check_parts import InvalidPart
+from tokenmill.pipeline.part_summaries import InvalidPart
 from tokenmill.pipeline.sample import ROW_BYTES
 from tokenmill.pipeline.stale_parts import check_parts
 from tokenmill.store import event_log, layout, quarantine, tables

@@ -1,4 +1,4 @@
-"""The retry policy of a run: how often a unit is tried, when a document is suspected, and when the run is aborted."""
+"""The retry policy of a run: how often a unit is tried, and when the run is aborted."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from tokenmill.errors import BadDocument, LimitReached, MemoryShortage, StorageError, StoreError, TokenizerError
 from tokenmill.executors.outcomes import Cause, Died, Failed, RetryPolicy
-from tokenmill.tokenizers.engines.protocol import CannotEncode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -57,13 +56,6 @@ def ran_out_of_memory(trouble: Trouble) -> bool:
     if isinstance(trouble, Failed):
         return trouble.kind.endswith("MemoryError")  # pyarrow and numpy have MemoryErrors of their own
     return trouble.end.cause is Cause.MEMORY
-
-
-def may_be_a_document(trouble: Trouble) -> bool:
-    """Whether a document of the unit may be the reason, so that the unit should be isolated."""
-    if isinstance(trouble, Failed):
-        return not trouble.explained or trouble.is_a(CannotEncode)
-    return trouble.final and not trouble.end.by_others
 
 
 def too_many_failures(failures: Sequence[Trouble], units_done: int) -> bool:

@@ -17,9 +17,9 @@ from tokenmill.errors import CorruptStore, JobChanged
 from tokenmill.executors.fan_out import FanOut, run_all
 from tokenmill.executors.outcomes import DEFAULT_POLICY
 from tokenmill.pipeline import plan
-from tokenmill.pipeline.check_parts import ANY_SLICE, CheckParts, InvalidPart
 from tokenmill.pipeline.compare_sources import USE_THE_ORIGINAL
 from tokenmill.pipeline.freeze import freeze, publish_again
+from tokenmill.pipeline.part_summaries import ANY_SLICE, CheckParts, InvalidPart
 from tokenmill.pipeline.run_once import PLANNING, run_once
 from tokenmill.pipeline.verify import CompareText
 from tokenmill.store import layout, tables

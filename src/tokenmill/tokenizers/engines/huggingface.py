@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+import tempfile
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -27,17 +29,12 @@ class HuggingFaceEngine:
 
     def __init__(self, spec: TokenizerSpec, content: bytes) -> None:
         self._spec = spec
-        import tokenizers  # noqa: PLC0415 - heavy, and needed by this engine only
-
         try:
-            self._tokenizer = tokenizers.Tokenizer.from_str(content.decode())
+            self._encode_batch = _load(content)
         except BaseException as error:  # the library raises bare Exception, and its Rust code may panic
             if not is_refusal(error):
                 raise
             raise TokenizerError(f"{spec.name} is not a tokenizer.json", str(error)) from error
-        self._tokenizer.encode_special_tokens = True
-        self._tokenizer.no_truncation()
-        self._tokenizer.no_padding()
 
     def encode(self, text: pa.LargeStringArray) -> Encoded:
         """Equal to `tokenizers` with `add_special_tokens=False` and `encode_special_tokens=True`."""
@@ -53,8 +50,7 @@ class HuggingFaceEngine:
 
     def _encode(self, texts: list[str]) -> list[Tokens]:
         with _one_thread():
-            encodings = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
-        return [narrowed(self._spec, np.array(encoding.ids, np.uint32)) for encoding in encodings]
+            return [narrowed(self._spec, tokens) for tokens in self._encode_batch(texts)]
 
     def _name_failure(self, texts: list[str]) -> None:
         """Encode documents one by one, and raise CannotEncode for the first on which the library fails."""
@@ -65,6 +61,26 @@ class HuggingFaceEngine:
                 if not is_refusal(error):
                     raise
                 raise CannotEncode.at(position, self.name, error) from error
+
+
+def _load(content: bytes) -> Callable[[list[str]], list[Tokens]]:
+    """The function of `tokenizers` that encodes texts, for the interfaces of versions 0.x and 1.x."""
+    import tokenizers  # noqa: PLC0415 - heavy, and needed by this engine only
+
+    if hasattr(tokenizers.Tokenizer, "from_str"):
+        tokenizer = tokenizers.Tokenizer.from_str(content.decode())
+        tokenizer.encode_special_tokens = True
+        tokenizer.no_truncation()
+        tokenizer.no_padding()
+        encode = functools.partial(tokenizer.encode_batch_fast, add_special_tokens=False)
+        return lambda texts: [np.array(encoding.ids, np.uint32) for encoding in encode(texts)]
+    options = {"add_special_tokens": False, "encode_special_tokens": True, "padding": None, "truncation": None}
+    # Version 1 accepts only a path. The file is readable by this user only, and holds the checked bytes.
+    with tempfile.NamedTemporaryFile(prefix="tokenmill-", suffix=".json") as file:
+        file.write(content)
+        file.flush()
+        newer: Any = tokenizers.Tokenizer.from_file(file.name)
+    return lambda texts: [encoding.ids_array for encoding in newer.encode_batch(texts, **options)]
 
 
 @contextlib.contextmanager
