@@ -315,7 +315,7 @@ def test_a_column_only_in_later_lines(tmp_path: Path) -> None:
 
 def test_a_column_of_numbers_and_sources_of_text_are_refused(tmp_path: Path) -> None:
     """Only columns of text can be counted by, and .txt files have none."""
-    with pytest.raises(SourceError, match="is no text but int64"):
+    with pytest.raises(SourceError, match="is int64, not text"):
         tokenmill.stats(prepared(tmp_path / "1", _tagged(tmp_path, "parquet", ["a"])), by="n")
     (tmp_path / "a.txt").write_text("a document")
     with pytest.raises(UsageError, match="text files have no columns"):

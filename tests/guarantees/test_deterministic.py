@@ -112,7 +112,7 @@ def test_a_complete_run_is_left_alone(tmp_path: Path, corpus: list[str]) -> None
 @pytest.mark.parametrize(
     ("words", "named"),
     [
-        ({"tokenizer": SMALL_JSON, "engine": "auto"}, "tokenizer changed"),
+        ({"tokenizer": SMALL_JSON, "engine": "auto"}, "another tokenizer"),
         ({"eot": 5}, "--eot"),
         ({"bos": 5}, "--bos"),
         ({"column": "id"}, "--column"),

@@ -282,7 +282,7 @@ def test_a_killed_run_keeps_its_commit_when_the_branch_moves(
     (folder / "tokenizer.json").write_bytes(changed_json(version="1.1"))
     moved = served.add(NAME, folder).sha
     named = [f"{NAME}@{moved}" if word == NAME else word for word in arguments]
-    assert "the tokenizer changed since this run was started" in run(*named, code=1).stderr
+    assert "this directory holds a run with another tokenizer" in run(*named, code=1).stderr
     run(*arguments)
     assert require_run(folder_at(str(out))).job.tokenizer.commit == commit != moved
     run("verify", out, "--all")

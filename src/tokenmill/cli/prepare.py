@@ -14,6 +14,9 @@ from tokenmill.humanize import count, duration, number, size
 if TYPE_CHECKING:
     from tokenmill.api.prepare import PrepareResult
 
+# A run of less text shows no speed: it would measure the start of the workers.
+MIN_MEASURED_BYTES = 100_000
+
 
 @click.command(
     cls=options.Command,
@@ -79,10 +82,10 @@ def _lines(result: PrepareResult) -> Iterable[output.Line]:
     yield from _skipped(result)
     if result.deaths:
         yield "retried", f"after {count(result.deaths, 'worker death')}"
-    if result.units_done_now:
-        yield "speed", f"{number(result.tokens_per_second)} tokens/s, {result.bytes_per_second / 1e6:.1f} MB/s of text"
-    else:
+    if not result.units_done_now:
         yield "unchanged", "all units were done already"
+    elif result.text_bytes >= MIN_MEASURED_BYTES:
+        yield "speed", f"{number(result.tokens_per_second)} tokens/s, {result.bytes_per_second / 1e6:.1f} MB/s of text"
     for notice in result.notices if options.quiet() else []:  # without --quiet, the run has printed them
         yield "note", notice
     yield "took", f"{duration(result.seconds)} ({result.units_done_now:,} of {count(result.units, 'unit')} in this run)"

@@ -206,7 +206,8 @@ def freeze(folder: Folder, export: FrozenExport) -> FrozenExport:
             f"this directory holds an export with another {_option(changes[0][0])}",
             f"export       {folder.root}",
             *(f"{_option(name):<16} was {was}, is now {now}" for name, was, now in changes),
-            "Use the original options, another --out, or remove the directory.",
+            "The store is not affected. Use the original options, or remove only this export and run the command again,"
+            " or keep both: `tokenmill export STORE --out OTHER` writes to another directory.",
         )
     if before.store != export.store:  # the store has moved
         before = msgspec.structs.replace(before, store=export.store).with_checksum()

@@ -327,7 +327,7 @@ def _refuse_other_job(folder: Folder, run: Run, request: PrepareRequest) -> None
     if changes[0][0] == "tokenizer":
         old, new = run.job.tokenizer, request.job.tokenizer
         raise JobChanged(
-            "the tokenizer changed since this run was started",
+            "this directory holds a run with another tokenizer",
             f"run          {folder.root}   ({old.name}, sha256 {old.sha256[:8]}...)",
             f"now          {new.name}   (sha256 {new.sha256[:8]}...)",
             "Use the original tokenizer, another --out, or remove the directory.",

@@ -31,7 +31,7 @@ def text_column(file: SourceFile, schema: pa.Schema, name: str) -> int:
     if pa.types.is_nested(kind):
         raise _column_error(file, schema, f"the column {name!r} is nested ({kind}): tokenmill reads plain columns only")
     if not is_text(kind):
-        raise _column_error(file, schema, f"the column {name!r} is no text but {kind}")
+        raise _column_error(file, schema, f"the column {name!r} is {kind}, not text")
     return int(indices[0])
 
 
