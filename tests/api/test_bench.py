@@ -96,7 +96,7 @@ def test_no_more_cores_are_paid_for_than_there_are() -> None:
         (
             Steps(read=9, encode=1),
             Steps(read=2, encode=0.2),
-            "reading limits, 90% .* gets 20% of a core: something else",
+            "reading limits, 90% .* gets 20% of a core: other processes",
         ),
         (Steps(read=9, encode=1), Steps(read=1, encode=0.5), "reading limits, 90% .* waiting for the disk"),
         (Steps(write=6, encode=4), Steps(write=6, encode=4), "writing limits, 60% .*: more cores help"),
@@ -204,7 +204,7 @@ def test_a_tiny_file_works_and_says_that_it_is_too_small(tmp_path: Path) -> None
     assert "980 B of text, too little for reliable figures" in flat
     assert "not read: 1 file with other endings (1 .xyz)" in flat
     assert "1*" in shown
-    assert "money less than 0.01" in flat
+    assert "cost less than 0.01" in flat
     assert sorted(os.listdir(tmp_path)) == ["other.xyz", "tiny.txt"]
 
 

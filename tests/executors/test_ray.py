@@ -152,7 +152,7 @@ def test_an_address_that_is_none_is_refused() -> None:
     """Before Ray is asked."""
     code = "from tokenmill.executors.ray.executor import RayExecutor; RayExecutor('ray://nowhere')"
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
-    assert "--on ray://nowhere is no address of a cluster" in ended.stderr
+    assert "--on ray://nowhere is not the address of a cluster" in ended.stderr
 
 
 def test_a_crew_works_without_a_cluster() -> None:

@@ -162,7 +162,7 @@ def test_other_files_in_the_directory_of_a_run_are_left_alone(
     said.clear()
     prepare(corpus, out, reporter=reporter, limit_units=1)
     assert "holds other files" not in "".join(said)
-    assert "resuming     1 of 1 unit is there already" in said
+    assert "resuming     1 of 1 unit is already done" in said
     stopped = tmp_path / "stopped"  # while it was frozen
     for name in ("parts", "tokenizer"):
         (stopped / name).mkdir(parents=True)

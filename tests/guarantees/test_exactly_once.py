@@ -143,7 +143,7 @@ def test_killed_workers_cost_a_retry_and_nothing_else(
     assert ending.exit_code == 0, ending.stderr
     assert ending.stderr.count("was killed (SIGKILL)") == 2
     deaths = [event for event in events(trial.out) if event["event"] == "death"]
-    assert [(death["pid"], death["how"]) for death in deaths] == [(pid, "was killed (SIGKILL)") for pid in killed]
+    assert {death["pid"]: death["how"] for death in deaths} == dict.fromkeys(killed, "was killed (SIGKILL)")
     finish(trial)
     assert len([event for event in events(trial.out) if event["event"] == "unit"]) == UNITS
     assert trial.violations(undisturbed) == []

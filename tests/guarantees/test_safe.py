@@ -158,7 +158,7 @@ def test_commands_that_fail_tell_no_secret(job: list[str], s3: Bucket, place: Pl
         assert place.run(*job, **attempt).code in {1, 2}
         assert place.run("verify", f"{s3.url}/run", "--json", **attempt).code in {1, 2}
     assert place.run("prepare", "s3://no-such-bucket/corpus", *TOKENIZER, "--out", f"{s3.url}/run").code == 1
-    assert place.run("status", f"{s3.url}/none", "--json").code == 1
+    assert place.run("status", f"{s3.url}/none", "--json").code == 2
     in_url = f"s3://{s3.server.access_key}:{s3.server.secret_key}@{s3.url[5:]}"
     for words in (["status", f"{in_url}/run"], ["prepare", f"{in_url}/corpus", *TOKENIZER, "--out", f"{s3.url}/run"]):
         assert "must not contain keys" in place.run(*words).err

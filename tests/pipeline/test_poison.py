@@ -93,7 +93,7 @@ def test_exactly_the_deadly_rows_are_left_out(prepare: Prepare, tmp_path: Path) 
     assert {entry["row"]: entry["reason"] for entry in entries} == {row: reason for row, (_, reason) in WAYS.items()}
     assert [entry["row"] for entry in entries] == sorted(WAYS)
     assert rows_of(tmp_path / "out") == [row for row in range(ROWS) if row != 5 and row not in WAYS]
-    assert f"8 documents, named in {tmp_path / 'out'}/quarantine.jsonl" in ending.output
+    assert f"8 documents, listed in {tmp_path / 'out'}/quarantine.jsonl" in ending.output
 
     manifest = pq.read_table(tmp_path / "out" / "manifest.parquet")
     assert (pc.sum(manifest["quarantined"]).as_py(), pc.sum(manifest["skipped"]).as_py()) == (8, 9)

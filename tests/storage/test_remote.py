@@ -469,7 +469,8 @@ def test_what_lies_beside_a_store_is_left_alone(remote: str, s3: Bucket, local: 
 def test_a_server_that_is_not_there_or_says_no_is_told_at_once(s3: Bucket, tmp_path: Path) -> None:
     """A wrong endpoint, missing and wrong credentials each give one error with what to do, within twenty seconds."""
     nobody, keys = "http://127.0.0.1:9", ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
-    refused = r"the object store does not let us read s3://\S+\n.*\n  Check the credentials, and what they allow"
+    refused = r"the object store does not allow this process to read s3://\S+\n.*\n"
+    refused += r"  Check the credentials, and what they allow"
     expected: dict[str, dict[str, str | None]] = {
         r"cannot reach s3://\S+\n.*\n  Check the network, and the address": {"AWS_ENDPOINT_URL": nobody},
         r"there are no credentials for s3://\S+\n.*\n  Set AWS_ACCESS_KEY_ID": {

@@ -138,10 +138,15 @@ def too_many_bad(folder: Folder, counts: BadRowCounts, max_bad: float, log: str)
         *(f"{number:>11,}  {reason}" for reason, number in counts.reasons.most_common(NAMED_FAILURES)),
         f"named in     {folder.path(quarantine.QUARANTINE_FILE)}",
         f"             and {log}, for units that are not done",
-        *counts.question(),
+        *(counts.question() or _higher_limit(counts, max_bad)),
+    )
+
+
+def _higher_limit(counts: BadRowCounts, max_bad: float) -> list[str]:
+    return [
         "Committed work is kept. Repair the sources and use another --out, or run it again with a higher limit:",
         f"{'' if max_bad else '--on-bad quarantine '}--max-bad {counts.sufficient_limit()}",
-    )
+    ]
 
 
 def bad_document(task: UnitTask, row: ExcludedRow, worker: Worker) -> Failed[UnitTask]:
