@@ -64,7 +64,7 @@ def test_another_column_can_be_named(path):
 
 @pytest.mark.parametrize(
     ("column", "headline"),
-    [("missing", "no column named 'missing'"), ("n", "no text but int64"), ("s", "is nested"), ("l", "is nested")],
+    [("missing", "no column named 'missing'"), ("n", "is int64, not text"), ("s", "is nested"), ("l", "is nested")],
 )
 def test_a_wrong_column_is_refused_when_the_file_is_split(path, column, headline):
     """The error names the file, the column, the columns there are and the option."""

@@ -74,7 +74,7 @@ def follow(error: TokenmillError, out: Path, export: Callable[[], object]) -> No
 
 def _obey(message: str, out: Path) -> None:
     """Remove what the message says is to be removed; the command that it names is left to the caller."""
-    if re.search(r"[Rr]emove the directory", message):
+    if re.search(r"[Rr]emove (the directory|only this export)", message):
         assert str(out) in message
         shutil.rmtree(out)
     elif re.search(r"(Remove|Delete) the file", message):
