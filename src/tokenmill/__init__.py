@@ -17,7 +17,7 @@ from tokenmill.errors import TokenmillError
 from tokenmill.system.environment import using
 
 if TYPE_CHECKING:
-    from tokenmill import results as results
+    from tokenmill.api import results as results
     from tokenmill.api.bench import bench
     from tokenmill.api.export import export
     from tokenmill.api.finish import finish
@@ -77,7 +77,7 @@ if not TYPE_CHECKING:  # a type checker would take any name for a public one
 
     def __getattr__(name: str) -> Any:
         if name == "results":
-            return importlib.import_module("tokenmill.results")
+            return importlib.import_module("tokenmill.api.results")
         if name not in _MODULES:
             raise AttributeError(f"module 'tokenmill' has no attribute {name!r}")
         return getattr(importlib.import_module(_MODULES[name]), name)

@@ -1,0 +1,81 @@
+"""The list of the records that the public functions return, and of the records in their fields."""
+
+from tokenmill.analysis.history import History, Pause, WorkerMemory
+from tokenmill.analysis.read_log import LoggedFailure
+from tokenmill.analysis.statistics import (
+    BadRowReason,
+    Breakdown,
+    DuplicateGroup,
+    Duplicates,
+    LengthBin,
+    Lengths,
+    Provenance,
+    SkippedRows,
+    Statistics,
+    TokenCount,
+    TokenShare,
+    VocabularyUse,
+)
+from tokenmill.api.datasets import DatasetInfo, DatasetListing, VersionInfo
+from tokenmill.api.finish import FinishResult
+from tokenmill.api.locate import LocateResult
+from tokenmill.api.plan import PlanResult
+from tokenmill.api.prepare import PrepareResult
+from tokenmill.api.report import ReportResult
+from tokenmill.api.status import StatusResult
+from tokenmill.api.verify import VerifyResult
+from tokenmill.exports.exporter import ExportedSplit, ExportResult
+from tokenmill.exports.locator import LocatedDocument, TextContext
+from tokenmill.exports.trace import ShardLocation
+from tokenmill.pipeline.bench.forecast import Cell, Corpus, Forecast
+from tokenmill.pipeline.bench.result import BenchResult
+from tokenmill.pipeline.bench.timing import Steps
+from tokenmill.sources import Ignored
+from tokenmill.store.heartbeats import EndRecord
+from tokenmill.store.part import PartContent, SkippedRow
+from tokenmill.store.reader import Document, StoreSlice
+
+__all__ = [
+    "BadRowReason",
+    "BenchResult",
+    "Breakdown",
+    "Cell",
+    "Corpus",
+    "DatasetInfo",
+    "DatasetListing",
+    "Document",
+    "DuplicateGroup",
+    "Duplicates",
+    "EndRecord",
+    "ExportResult",
+    "ExportedSplit",
+    "FinishResult",
+    "Forecast",
+    "History",
+    "Ignored",
+    "LengthBin",
+    "Lengths",
+    "LocateResult",
+    "LocatedDocument",
+    "LoggedFailure",
+    "PartContent",
+    "Pause",
+    "PlanResult",
+    "PrepareResult",
+    "Provenance",
+    "ReportResult",
+    "ShardLocation",
+    "SkippedRow",
+    "SkippedRows",
+    "Statistics",
+    "StatusResult",
+    "Steps",
+    "StoreSlice",
+    "TextContext",
+    "TokenCount",
+    "TokenShare",
+    "VerifyResult",
+    "VersionInfo",
+    "VocabularyUse",
+    "WorkerMemory",
+]
