@@ -469,7 +469,7 @@ def profile_worker(contest: Contest, target_bytes: int) -> dict[str, Any]:
     """Do units in this process until they hold enough text; the seconds of each step."""
     frozen = freeze_run(contest.corpus.files, contest.tokenizer, contest.directory + "/profiled")
     for module in worker_modules("auto"):  # as a worker does before its first unit
-        importlib.import_module(module)
+        importlib.import_module(str(module))
     watch = Stopwatch()
     for label, functions in STEPS.items():
         for owner, name in functions:

@@ -60,6 +60,8 @@ SCREENS = {
     "stats": "tokenmill stats tokens --by language",
     "report": "tokenmill report tokens",
     "formats": "tokenmill formats",
+    "tokenizers": "tokenmill tokenizers",
+    "tokenizers, one": "tokenmill tokenizers small.json",
     "datasets": "tokenmill datasets --tokenizer small.json",
     "bench": "tokenmill bench corpus --tokenizer small.json --workers 1 --seconds 1",
     "doctor": "tokenmill doctor script.py:tokenize --num-proc 2",

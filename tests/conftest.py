@@ -15,6 +15,7 @@ from tests.support.corpora import write_parquet
 from tests.support.documents import DOCUMENTS
 from tests.support.servers.azure import AzureServer, find_azurite, start_azurite
 from tests.support.servers.hub import Hub
+from tests.support.servers.proxy import Proxy
 from tests.support.servers.seaweed import Bucket, S3Server, start_seaweed
 
 SERVER_FIXTURES = {"s3_server", "azure_server", "hub", "cluster"}
@@ -52,6 +53,7 @@ SLOW_FILES = {
     "pipeline/test_lost_tables.py",
     "pipeline/test_poison.py",
     "pipeline/test_ranks.py",
+    "pipeline/test_several_tokenizers.py",
     "pipeline/test_slurm.py",
     "pipeline/test_surroundings.py",
     "project/test_docs.py",
@@ -174,3 +176,11 @@ def _set_environment(monkeypatch: pytest.MonkeyPatch, wanted: dict[str, str], cl
         monkeypatch.delenv(name)
     for name, value in wanted.items():
         monkeypatch.setenv(name, value)
+
+
+@pytest.fixture
+def proxy(s3: Bucket, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
+    """A proxy in front of the server, which commands go through."""
+    with Proxy(s3.server.port) as proxy:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.endpoint)
+        yield proxy

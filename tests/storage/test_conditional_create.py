@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 
@@ -31,14 +30,6 @@ MAX_SECONDS = 30.0
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One Parquet file of a few row groups."""
     return write_corpus(tmp_path_factory.mktemp("conditional") / "corpus", documents=40, rows_per_group=10)
-
-
-@pytest.fixture
-def proxy(s3: Bucket, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
-    """A proxy in front of the server, which commands go through."""
-    with Proxy(s3.server.port) as proxy:
-        monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.endpoint)
-        yield proxy
 
 
 @pytest.fixture

@@ -9,7 +9,6 @@ import re
 import signal
 import socket
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -88,14 +87,6 @@ def remote(s3: Bucket, corpus: Path) -> str:
     """The same corpus in a fresh bucket."""
     s3.server.upload(corpus, f"{s3.url}/corpus")
     return f"{s3.url}/corpus"
-
-
-@pytest.fixture
-def proxy(s3: Bucket, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
-    """A proxy in front of the server, which commands go through."""
-    with Proxy(s3.server.port) as proxy:
-        monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.endpoint)
-        yield proxy
 
 
 def parts(s3: Bucket, run: str = "run") -> int:

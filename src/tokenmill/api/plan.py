@@ -97,6 +97,7 @@ def plan(  # noqa: PLR0913 - the options of the command, by their names
         discovery = find_sources(given, report.pending)
         named.notes.extend(discovery.ignored.notes())
         request = make_request(given, discovery, named=named)
+        named = request.named
         pool.start(min(machine.cores(), MAX_WORKERS))
         units = plan_units(
             discovery.table,

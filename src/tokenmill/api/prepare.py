@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import time
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -15,23 +17,25 @@ from tokenmill.errors import UsageError
 from tokenmill.executors import progress
 from tokenmill.executors.session import LOCAL, check_executor, open_executor
 from tokenmill.exports.exporter import ExportResult
-from tokenmill.exports.request import ExportOptions, make_export_request, refuse_unused
+from tokenmill.exports.request import ExportOptions, ExportRequest, make_export_request, refuse_unused
 from tokenmill.humanize import Readable, count
 from tokenmill.pipeline import plan, ranks, worker_modules
-from tokenmill.pipeline.announce import announce
+from tokenmill.pipeline.announce import announce, announce_store
+from tokenmill.pipeline.companions import make_companions
 from tokenmill.pipeline.complete import CompletionOptions, RunCompletion
 from tokenmill.pipeline.context import RunContext, make_events
 from tokenmill.pipeline.position import DEFAULT_SECONDS
 from tokenmill.pipeline.preflight import export_token_bytes
 from tokenmill.pipeline.request import BadDocumentPolicy, PrepareOptions, PrepareRequest, find_sources, make_request
-from tokenmill.pipeline.resources import plan_resources
+from tokenmill.pipeline.resources import SMALLEST_WORKER_BYTES, TOKENIZER_BYTES, plan_resources
 from tokenmill.pipeline.stale_parts import hold_store, open_run
 from tokenmill.pipeline.stored_tokenizer import stored_vocabulary
 from tokenmill.sources import Ignored
-from tokenmill.sources.named_datasets import resolve_sources
+from tokenmill.sources.named_datasets import ResolvedSources, resolve_sources
 from tokenmill.storage import folder_at
 from tokenmill.store import layout
 from tokenmill.tokenizers.objects import TokenizerObject
+from tokenmill.tokenizers.resolve import directory_name
 from tokenmill.tokenizers.spec import TokenizerSpec
 
 if TYPE_CHECKING:
@@ -51,7 +55,10 @@ FROZEN = (layout.PARTS, layout.TOKENIZER, layout.SOURCES, layout.PLAN)
 
 
 class PrepareResult(Readable, msgspec.Struct, frozen=True):
-    """The result of a run. Counts are of the whole store; rates, deaths and memory are of this call."""
+    """The result of a run. Counts are of the whole store; rates, deaths and memory are of this call.
+
+    With several tokenizers it is the result of the first one, and `others` are those of the others.
+    """
 
     directory: str
     tokenizer: str
@@ -77,12 +84,13 @@ class PrepareResult(Readable, msgspec.Struct, frozen=True):
     datasets: list[str]
     expected_rows: int | None
     ignored: Ignored
+    others: list[PrepareResult] = []
 
 
 def prepare(  # noqa: PLR0913 - the options of the command, by their names
     sources: StrPath | Sequence[StrPath],
     *,
-    tokenizer: StrPath | TokenizerObject,
+    tokenizer: StrPath | TokenizerObject | Sequence[StrPath | TokenizerObject],
     out: StrPath,
     version: str | None = None,
     column: str | None = None,
@@ -122,9 +130,10 @@ def prepare(  # noqa: PLR0913 - the options of the command, by their names
     Args:
         sources: Files, directories, globs or addresses, or the name of a dataset; one or several.
         tokenizer: An encoding of OpenAI (`"gpt2"`); a model on the Hub (`"ORG/MODEL"`); a `.tiktoken` file; a
-            `tokenizer.json` or its directory; a tokenizer of `tokenizers`, `tiktoken` or `transformers`.
+            `tokenizer.json` or its directory; a tokenizer of `tokenizers`, `tiktoken` or `transformers`. Several
+            tokenizers, as a list, are applied in one read of the sources.
         out: The directory of the store: a path, or an address such as `s3://bucket/run`. It is created, or resumed if
-            it exists.
+            it exists. With several tokenizers, each gets a store in it: `gpt2`, `Qwen--Qwen3-8B`.
         version: The version of a named dataset. `tokenmill datasets` lists them.
         column: The column with the text. Default: `text`, or the column of the named dataset.
         separator: The separator of documents in .txt files. Default: each file is one document.
@@ -169,9 +178,10 @@ def prepare(  # noqa: PLR0913 - the options of the command, by their names
     moves = [moved] if isinstance(moved, str) else moved
     policy = BadDocumentPolicy.parse(on_bad, max_bad, document_timeout, quarantine_text=quarantine_text)
     named = resolve_sources(path_texts(sources), version, column, limited=limit_units is not None)
+    tokenizers = list(tokenizer) if isinstance(tokenizer, list | tuple) else [tokenizer]
     options = PrepareOptions(
         named.sources,
-        tokenizer,
+        tokenizers[0],
         named.column,
         separator,
         engine,
@@ -184,31 +194,87 @@ def prepare(  # noqa: PLR0913 - the options of the command, by their names
     for name in formats:  # before anything is loaded or looked for
         make_export_request(name, export_options, ANY_TOKENIZER)
     started = time.monotonic()
-    with open_executor(on, worker_modules(engine), executor, reporter) as (pool, report):
+    with (
+        open_executor(on, worker_modules(engine, tokenizers), executor, reporter) as (pool, report),
+        ExitStack() as held,
+    ):
         discovery = find_sources(options, report.pending, out)
         named.notes.extend(discovery.ignored.notes())
-        folder = folder_at(out)
-        request = make_request(options, discovery, stored_vocabulary(folder, tokenizer), named)
-        most_workers = request.source_bytes // plan.SMALLEST_UNIT_BYTES + 1
-        resources = plan_resources(workers, memory, most_workers, room=pool.room, job=request.job)
-        exports = [make_export_request(name, export_options, request.job.tokenizer) for name in formats]
-        export_bytes = [export_token_bytes(export.dtype, shuffle) for export in exports]
-        with hold_store(folder, rank_share):
-            named.notes.extend(_other_files_note(folder))
-            pool.start(resources.workers, resources.worker_bytes, resources.total_worker_bytes, resources.most_workers)
-            limits = resources.limits(policy)
-            frozen = open_run(folder, request, limits, pool, report, rank_share, moves)
-            named.notes.extend(frozen.notes)
-            events = make_events(folder, report, pool, resources.workers, rank_share)
-            context = RunContext(folder, frozen, limits, resources.workers, report, events, rank_share)
-            completion = CompletionOptions(policy.max_bad, repair, retry_quarantine)
-            run = RunCompletion(context, request.choice.engine, completion)
-            announce(context, request, resources, run.units_done_before, pool)
-            manifest = run.complete(pool, named.check_end, None if force else export_bytes)
+        stores = [
+            _Store(
+                folder,
+                make_request(replace(options, tokenizer=each), discovery, stored_vocabulary(folder, each), named),
+            )
+            for folder, each in zip(_store_folders(out, tokenizers), tokenizers, strict=True)
+        ]
+        first = stores[0].request
+        most_workers = first.source_bytes // plan.SMALLEST_UNIT_BYTES + 1
+        worker_bytes = SMALLEST_WORKER_BYTES + (len(stores) - 1) * TOKENIZER_BYTES
+        resources = plan_resources(workers, memory, most_workers, worker_bytes, pool.room, first.job)
+        for store in stores:
+            store.exports = [make_export_request(name, export_options, store.request.job.tokenizer) for name in formats]
+        for store in stores:
+            held.enter_context(hold_store(store.folder, rank_share))
+            store.named.notes.extend(_other_files_note(store.folder))
+        pool.start(resources.workers, resources.worker_bytes, resources.total_worker_bytes, resources.most_workers)
+        limits = resources.limits(policy)
+        for store in stores:
+            frozen = open_run(store.folder, store.request, limits, pool, report, rank_share, moves)
+            store.named.notes.extend(frozen.notes)
+            events = make_events(store.folder, report, pool, resources.workers, rank_share)
+            store.context = RunContext(store.folder, frozen, limits, resources.workers, report, events, rank_share)
+        completion = CompletionOptions(policy.max_bad, repair, retry_quarantine)
+        export_limits = ExportLimits(workers, memory, force)
+        results: list[PrepareResult] = []
+        unit_seconds = 0.0
+        for number, store in enumerate(stores):
+            later = stores[number + 1 :]
+            companions = make_companions((each.context, each.request.choice.engine) for each in later)
+            run = RunCompletion(store.context, store.request.choice.engine, completion, companions)
+            if number == 0:
+                announce(store.context, store.request, resources, pool)
+            if len(stores) > 1:
+                report.say(f"\nstore        {store.folder.root}")
+            announce_store(store.context, store.request, run.units_done_before - store.context.events.step.units)
+            manifest = run.complete(pool, store.named.check_end, None if force else store.token_bytes(later, shuffle))
             seconds = time.monotonic() - started
-            export_limits = ExportLimits(workers, memory, force)
-            exported = [export_store(out, None, export, export_limits, report, pool) for export in exports]
-            return _result(context, run, manifest, seconds, exported, request)
+            unit_seconds += run.seconds
+            exported = [
+                export_store(store.folder.root, None, export, export_limits, report, pool) for export in store.exports
+            ]
+            results.append(_result(store, run, manifest, seconds, unit_seconds, exported))
+        return msgspec.structs.replace(results[0], others=results[1:])
+
+
+@dataclass
+class _Store:
+    """The store of one tokenizer, what is to be done, and its run once it is open."""
+
+    folder: Folder
+    request: PrepareRequest
+    exports: list[ExportRequest] = field(default_factory=list)
+    context: RunContext = field(init=False)
+
+    @property
+    def named(self) -> ResolvedSources:
+        """The sources of the call, with the notes of this store."""
+        return self.request.named
+
+    def token_bytes(self, later: Sequence[_Store], shuffle: int | None) -> list[int]:
+        """The bytes per token of each export of this store, and of each store that is made beside it."""
+        beside = [export_token_bytes(store.request.job.tokenizer.dtype, None) for store in later]
+        return [*(export_token_bytes(export.dtype, shuffle) for export in self.exports), *beside]
+
+
+def _store_folders(out: str, tokenizers: Sequence[StrPath | TokenizerObject]) -> list[Folder]:
+    """The directory of each tokenizer's store: `out`, or with several tokenizers a directory in it for each."""
+    if len(tokenizers) == 1:
+        return [folder_at(out)]
+    names = [directory_name(tokenizer) for tokenizer in tokenizers]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise UsageError(f"two tokenizers would have the same store: {out}/{twice}", "Prepare them one by one.")
+    return [folder_at(f"{out.rstrip('/')}/{name}") for name in names]
 
 
 def _refuse_for_rank(rank_share: RankShare, formats: list[str], out: str, **options: bool) -> None:
@@ -244,18 +310,19 @@ def _note_empty(context: RunContext, skipped: int, notes: list[str]) -> None:
 
 
 def _result(  # noqa: PLR0913, PLR0917 - the run, and what this call did
-    context: RunContext,
+    store: _Store,
     run: RunCompletion,
     manifest: pa.Table,
     seconds: float,
+    unit_seconds: float,
     exports: list[ExportResult],
-    request: PrepareRequest,
 ) -> PrepareResult:
-    job, events, named = context.frozen.run.job, context.events, request.named
+    context, named = store.context, store.named
+    job, events = context.frozen.run.job, context.events
     totals = {name: int(np.sum(manifest[name].to_numpy())) for name in ("documents", "tokens", "text_bytes", "skipped")}
     if not totals["documents"]:
         _note_empty(context, totals["skipped"], named.notes)
-    unit_seconds = max(run.seconds, 1e-9)
+    unit_seconds = max(unit_seconds, 1e-9)
     return PrepareResult(
         directory=context.folder.root,
         tokenizer=job.tokenizer.name,
@@ -280,5 +347,5 @@ def _result(  # noqa: PLR0913, PLR0917 - the run, and what this call did
         exports=exports,
         datasets=[dataset.title for dataset in named.datasets],
         expected_rows=named.expected_rows(),
-        ignored=request.discovery.ignored,
+        ignored=store.request.discovery.ignored,
     )

@@ -23,6 +23,7 @@ from tokenmill.api.plan import PlanResult
 from tokenmill.api.prepare import PrepareResult
 from tokenmill.api.report import ReportResult
 from tokenmill.api.status import StatusResult
+from tokenmill.api.tokenizers import TokenizerFamily, TokenizerInfo
 from tokenmill.api.verify import VerifyResult
 from tokenmill.exports.exporter import ExportedSplit, ExportResult
 from tokenmill.exports.locator import LocatedDocument, TextContext
@@ -74,6 +75,8 @@ __all__ = [
     "TextContext",
     "TokenCount",
     "TokenShare",
+    "TokenizerFamily",
+    "TokenizerInfo",
     "VerifyResult",
     "VersionInfo",
     "VocabularyUse",

@@ -25,6 +25,7 @@ from tokenmill.cli import (
     report,
     stats,
     status,
+    tokenizers,
     verify,
 )
 from tokenmill.errors import is_interrupt
@@ -62,6 +63,7 @@ for command in (
     stats.stats,
     report.report,
     formats.formats,
+    tokenizers.tokenizers,
     datasets.datasets,
     bench.bench,
     doctor.doctor,

@@ -121,15 +121,19 @@ def _group(*options: Callable[[Function], Function]) -> Callable[[Function], Fun
     return decorate
 
 
-tokenizer = _group(
-    click.option(
+def _tokenizer(*, multiple: bool) -> Callable[[Function], Function]:
+    return click.option(
         "--tokenizer",
         "-t",
         required=True,
+        multiple=multiple,
         metavar="T",
         help="gpt2, cl100k_base, ...; a model on the Hub (ORG/MODEL[@REVISION]); a .tiktoken file; "
-        "a tokenizer.json or its directory.",
-    ),
+        f"a tokenizer.json or its directory.{' If repeated: one store for each, DIR/T.' if multiple else ''}",
+    )
+
+
+_text = _group(
     click.option("--version", metavar="V", help="Version of a named dataset; `tokenmill datasets` lists them."),
     click.option("--column", metavar="NAME", help="Column with the text. [default: text, or the named dataset's own]"),
     click.option(
@@ -152,6 +156,8 @@ tokenizer = _group(
     ),
     click.option("--bos", metavar="ID", help="Token before each document: an id, its text, or none. [default: none]"),
 )
+tokenizer = _group(_tokenizer(multiple=False), _text)
+tokenizers = _group(_tokenizer(multiple=True), _text)
 
 units = _group(
     click.option("--unit-bytes", metavar="SIZE", help="Text per unit of work. [default: 1 to 64 MiB, by corpus size]"),

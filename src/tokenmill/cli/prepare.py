@@ -29,7 +29,7 @@ MIN_MEASURED_BYTES = 100_000
     ),
 )
 @click.argument("sources", nargs=-1, required=True, metavar="SOURCE...")
-@options.tokenizer
+@options.tokenizers
 @click.option(
     "--out", "-o", required=True, metavar="DIR", help="Directory of the store. An unfinished run in it is resumed."
 )
@@ -50,7 +50,7 @@ MIN_MEASURED_BYTES = 100_000
 @options.storage
 @options.cache
 @options.general
-def prepare(sources: tuple[str, ...], as_json: bool, **arguments: Any) -> None:
+def prepare(sources: tuple[str, ...], tokenizer: tuple[str, ...], as_json: bool, **arguments: Any) -> None:
     """Tokenize sources into a store. With --to, also export the store.
 
     A SOURCE is a file, a directory or a glob, local or at s3://, gs://, az:// or hf://datasets/. The files are Parquet,
@@ -61,15 +61,18 @@ def prepare(sources: tuple[str, ...], as_json: bool, **arguments: Any) -> None:
     """
     from tokenmill.pipeline import worker_modules  # noqa: PLC0415 - after click has checked the options
 
-    with workers.start_workers(worker_modules(arguments["engine"]), arguments["on"]) as executor:
-        result = tokenmill.prepare(sources, **arguments, reporter=workers.reporter(), executor=executor)
+    with workers.start_workers(worker_modules(arguments["engine"], tokenizer), arguments["on"]) as executor:
+        result = tokenmill.prepare(
+            sources, tokenizer=list(tokenizer), **arguments, reporter=workers.reporter(), executor=executor
+        )
     output.show_groups(result, as_json, _groups, after_progress=True)
 
 
 def _groups(result: PrepareResult) -> Iterable[output.Group]:
-    yield "store", _lines(result)
-    for exported in result.exports:
-        yield export.heading(exported), export.lines(exported)
+    for store in (result, *result.others):
+        yield f"store {store.tokenizer}" if result.others else "store", _lines(store)
+        for exported in store.exports:
+            yield export.heading(exported), export.lines(exported)
 
 
 def _lines(result: PrepareResult) -> Iterable[output.Line]:

@@ -8,15 +8,16 @@ from typing import TYPE_CHECKING
 from tokenmill.cli import options
 
 if TYPE_CHECKING:
+    from tokenmill.executors.forkserver_main import Preload
     from tokenmill.executors.local import LocalExecutor
     from tokenmill.executors.progress import Reporter
 
 
-def start_workers(modules: tuple[str, ...], on: str = "local") -> AbstractContextManager[LocalExecutor | None]:
-    """Start local workers, which import `modules` while the command imports its own; None if `on` is not local."""
+def start_workers(preload: Preload, on: str = "local") -> AbstractContextManager[LocalExecutor | None]:
+    """Start local workers, which preload while the command imports its own modules; None if `on` is not local."""
     from tokenmill.executors.local import LocalExecutor  # noqa: PLC0415 - after click has checked the options
 
-    return LocalExecutor(modules) if on == "local" else nullcontext()
+    return LocalExecutor(preload) if on == "local" else nullcontext()
 
 
 def reporter() -> Reporter:

@@ -10,7 +10,7 @@ import subprocess
 import threading
 from multiprocessing.connection import Connection
 
-from tokenmill.executors.forkserver_main import ENVIRONMENT, REQUEST, interpreter
+from tokenmill.executors.forkserver_main import ENVIRONMENT, REQUEST, Preload, interpreter
 from tokenmill.system import machine
 from tokenmill.system.limits import NO_PROCESS
 
@@ -26,7 +26,7 @@ def no_process(number: int) -> OSError:
 class ForkServer:
     """Handle of the fork server. When that process dies, its workers die with it."""
 
-    def __init__(self, preload: tuple[str, ...]) -> None:
+    def __init__(self, preload: Preload) -> None:
         self._control, theirs = socket.socketpair()
         lifeline, self._lifeline = os.pipe()
         command = interpreter("forkserver_main", "main", theirs.fileno(), lifeline, os.getpid(), preload)

@@ -36,16 +36,23 @@ ENVIRONMENT = {
 }
 
 
-def main(control_descriptor: int, lifeline_descriptor: int, parent: int, preload: list[str]) -> None:
-    """Load the modules, then start and kill workers on request and report their ends, until the parent is gone."""
+# What the fork server does before it forks: import a module, or call a function of one (its name, and arguments).
+Preload = tuple[str | tuple[str, ...], ...]
+
+
+def main(control_descriptor: int, lifeline_descriptor: int, parent: int, preload: Preload) -> None:
+    """Preload, then start and kill workers on request and report their ends, until the parent is gone."""
     worker.die_with(parent)
     startup.skip_pandas()
     # Ctrl-C reaches the whole process group; the parent decides what to do.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-    for module in preload:
-        with contextlib.suppress(ImportError):  # the worker that needs it reports it
-            importlib.import_module(module)
+    for step in preload:
+        module, *call = (step,) if isinstance(step, str) else step
+        with contextlib.suppress(Exception if call else ImportError):  # the worker that needs it reports it
+            loaded = importlib.import_module(module)
+            if call:
+                getattr(loaded, call[0])(*call[1:])
     with socket.socket(fileno=control_descriptor) as control:
         _ForkServerLoop(control, lifeline_descriptor).serve()
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from tokenmill.executors.forkserver import ForkServer
+from tokenmill.executors.forkserver_main import Preload
 from tokenmill.executors.outcomes import (
     DEFAULT_POLICY,
     Capacity,
@@ -57,13 +58,13 @@ class ActiveRun:
 
 
 class LocalExecutor:
-    """Runs functions in processes of this machine, which load the modules of `preload` before they get work.
+    """Runs functions in processes of this machine, which have the modules of `preload` before they get work.
 
     Create it early: the modules are loaded in the background, and `start` then takes milliseconds. On Linux the
     processes end with the thread that created the executor, so create and use it in one thread.
     """
 
-    def __init__(self, preload: tuple[str, ...] = ()) -> None:
+    def __init__(self, preload: Preload = ()) -> None:
         self._preload = preload
         self._forkserver = ForkServer(preload)
         self._workers: list[WorkerProcess] = []

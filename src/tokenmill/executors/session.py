@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from tokenmill.errors import UsageError
 from tokenmill.executors import progress, progress_bar
+from tokenmill.executors.forkserver_main import Preload
 from tokenmill.executors.local import LocalExecutor
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ RAY = "ray"
 
 @contextmanager
 def open_executor(
-    on: str, preload: tuple[str, ...], executor: Pool | None, reporter: progress.Reporter | None
+    on: str, preload: Preload, executor: Pool | None, reporter: progress.Reporter | None
 ) -> Iterator[tuple[Pool, progress.Reporter]]:
     """Yield the given executor and reporter, or new ones where they are None."""
     check_executor(on)

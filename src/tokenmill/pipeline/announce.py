@@ -20,18 +20,14 @@ if TYPE_CHECKING:
     from tokenmill.tokenizers.spec import TokenizerSpec
 
 
-def announce(context: RunContext, request: PrepareRequest, resources: Resources, units_done: int, pool: Pool) -> None:
-    """Show the sources, the tokenizer and the workers of a run, of which `units_done` units are done already."""
-    run, spec, say = context.frozen.run, request.job.tokenizer, context.report.say
+def announce(context: RunContext, request: PrepareRequest, resources: Resources, pool: Pool) -> None:
+    """Show the sources and the workers of a call."""
+    run, say = context.frozen.run, context.report.say
     say(f"sources      {count(run.sources, 'file')}, {size(run.source_bytes)}, {count(run.units, 'unit')}")
     for dataset in request.named.datasets:
         say(f"dataset      {dataset.title}, {dataset.address}")
     for note in request.named.notes:
         say(f"note: {note}")
-    for line in _tokenizer_lines(request):
-        say(line)
-    say(f"bos          {_token_text(spec, request.job.begin)}")
-    say(f"eot          {_token_text(spec, request.job.end)}")
     say(f"workers      {resources.workers}, {size(resources.memory_bytes)} of memory")
     if context.rank_share is not None:
         say(f"share        {context.rank_share}, then units that other ranks have not done")
@@ -39,12 +35,21 @@ def announce(context: RunContext, request: PrepareRequest, resources: Resources,
         say(f"note: {advice}")
     if resources.notice:
         say(f"note: {resources.notice}")
-    if units_done:
-        say(f"resuming     {out_of(units_done, run.units, 'unit')} already done")
     if request.discovery.ignored:
         context.events.log("ignored", **msgspec.structs.asdict(request.discovery.ignored))
     if pool.room.machine_bytes is None:
         _announce_cluster(context, pool)
+
+
+def announce_store(context: RunContext, request: PrepareRequest, units_done: int) -> None:
+    """Show the tokenizer of a store, of which `units_done` units are done already."""
+    spec, say = request.job.tokenizer, context.report.say
+    for line in _tokenizer_lines(request):
+        say(line)
+    say(f"bos          {_token_text(spec, request.job.begin)}")
+    say(f"eot          {_token_text(spec, request.job.end)}")
+    if units_done:
+        say(f"resuming     {out_of(units_done, context.frozen.run.units, 'unit')} already done")
 
 
 def _tokenizer_lines(request: PrepareRequest) -> Iterator[str]:

@@ -22,7 +22,8 @@ class Committed(msgspec.Struct, frozen=True):
     """What a worker reports about a committed unit.
 
     `by_other_driver` is set if another driver has published the part. `mismatch` is set if the fast engine has failed
-    an audit in this worker.
+    an audit in this worker. `companions` are the parts of other stores, in the order of `Tokenize.companions`; None
+    stands for a part that was not made.
     """
 
     summary: PartSummary
@@ -30,6 +31,7 @@ class Committed(msgspec.Struct, frozen=True):
     notices: tuple[str, ...] = ()
     by_other_driver: bool = False
     mismatch: bool = False
+    companions: tuple[Committed | None, ...] = ()
 
 
 def report_existing(folder: Folder, unit: int, engine: str) -> Committed:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from tokenmill.executors.outcomes import Executor, Pool
+    from tokenmill.pipeline.companions import Companion
     from tokenmill.pipeline.context import RunContext
 
 
@@ -46,9 +47,12 @@ class RunCompletion:
         context: The run, its store, and what this call may use.
         engine: The engine to encode with.
         options: How many rows may be bad, and which parts to make again.
+        companions: Stores of other tokenizers, whose parts are made from the same read.
     """
 
-    def __init__(self, context: RunContext, engine: str, options: CompletionOptions) -> None:
+    def __init__(
+        self, context: RunContext, engine: str, options: CompletionOptions, companions: Sequence[Companion] = ()
+    ) -> None:
         frozen, isolation = context.frozen, Isolation()
         self._context = context
         self._manifest = ManifestBuilder(context.folder, frozen.run, frozen.plan, frozen.sources)
@@ -70,6 +74,7 @@ class RunCompletion:
             isolation,
             self._inventory,
             self._bad_rows,
+            companions,
         )
 
     @property

@@ -25,13 +25,14 @@ from tokenmill.pipeline.retry_policy import (
 from tokenmill.pipeline.tokenize import Tokenize
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     import numpy.typing as npt
 
     from tokenmill.executors.outcomes import Executor
     from tokenmill.pipeline.bad_rows import BadRowBudget
     from tokenmill.pipeline.commit import Committed
+    from tokenmill.pipeline.companions import Companion
     from tokenmill.pipeline.context import RunContext
     from tokenmill.pipeline.inventory import PartInventory
     from tokenmill.pipeline.isolate import IsolatedUnit
@@ -55,6 +56,7 @@ class Driver:
     isolation: Isolation
     inventory: PartInventory
     bad_rows: BadRowBudget
+    companions: Sequence[Companion] = ()
     seconds: float = field(default=0.0, init=False)
     _failures: list[Failed[UnitTask] | Died[UnitTask]] = field(default_factory=list, init=False)
 
@@ -73,7 +75,8 @@ class Driver:
             while not self._failures and self.inventory.check_audit() and len(self.committed.missing()):
                 self._run_missing(executor)
         finally:
-            self.context.events.flush()
+            for context in (self.context, *(companion.context for companion in self.companions)):
+                context.events.flush()
             self.seconds += time.monotonic() - started
         if self._failures and self.context.is_shared:
             self.committed.list_parts()  # another driver may have done what failed here
@@ -106,7 +109,7 @@ class Driver:
 
         is_remote = self.context.folder.is_remote or self.context.has_remote_sources
         policy = tokenize_policy(is_remote=is_remote, should_stop=self.schedule.is_done_elsewhere)
-        function: Callable[[UnitTask], Any] = Tokenize(*self._function_arguments(engine))
+        function: Callable[[UnitTask], Any] = Tokenize(*self._function_arguments(engine), self._companion_functions())
         for outcome in executor.run(function, self.schedule.tasks(self._pending_units(), should_stop), policy):
             task = outcome.item
             if not isinstance(outcome, Died) or outcome.final:
@@ -140,6 +143,18 @@ class Driver:
         context, frozen = self.context, self.context.frozen
         recheck = self.inventory.recheck
         return context.folder.root, frozen.run.job, engine, context.limits, frozen.reference_version, recheck
+
+    def _companion_functions(self) -> tuple[Tokenize, ...]:
+        return tuple(
+            Tokenize(
+                companion.context.folder.root,
+                companion.context.frozen.run.job,
+                companion.engine,
+                companion.context.limits,
+                companion.context.frozen.reference_version,
+            )
+            for companion in self.companions
+        )
 
     def _record_trouble(self, task: UnitTask, trouble: Failed[Any] | Died[Any], next_step: str) -> None:
         """Report a failure or a death. The unit fails if it is not tried again and no document may be the reason."""
@@ -188,6 +203,9 @@ class Driver:
         if committed.engine != engine:
             self.chosen_engine = committed.engine
         self.context.events.committed(task, committed, done)
+        for companion, part in zip(self.companions, committed.companions, strict=False):
+            if part is not None and not part.by_other_driver:
+                companion.context.events.record(task, part, done)
 
     def _pending_units(self) -> npt.NDArray[np.int64]:
         """The units that have no part, have not failed and do not wait for isolation."""

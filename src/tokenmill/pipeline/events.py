@@ -89,10 +89,13 @@ class RunEvents:
 
     def committed(self, task: UnitTask, committed: Committed, done: Done[Any, Any]) -> None:
         """A unit has its part. A part that another driver made counts as progress, not as work of this call."""
+        if not committed.by_other_driver:
+            self.record(task, committed, done)
+        self.report.advance(task.text_bytes, self.step)
+
+    def record(self, task: UnitTask, committed: Committed, done: Done[Any, Any]) -> None:
+        """A worker of this call has made the part of a unit."""
         summary, worker = committed.summary, done.worker
-        if committed.by_other_driver:
-            self.report.advance(task.text_bytes, self.step)
-            return
         self.log(
             "unit",
             unit=task.unit,
@@ -114,7 +117,6 @@ class RunEvents:
             bad=before.bad + summary.quarantined_rows,
             workers_text=self.workers_text(),
         )
-        self.report.advance(task.text_bytes, self.step)
         for notice in committed.notices:
             self.warn(notice)
 

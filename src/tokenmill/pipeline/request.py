@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import math
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from tokenmill.errors import UsageError
@@ -165,7 +165,7 @@ def make_request(
     choice = choose_engine(vocabulary, options.engine)
     named = named or ResolvedSources([])
     note = begin_note(vocabulary, options.bos)
-    named.notes.extend([note] if note else [])
+    named = replace(named, notes=[*named.notes, *([note] if note else [])])
     return PrepareRequest(job, vocabulary, discovery, choice, named, unit_bytes is not None)
 
 

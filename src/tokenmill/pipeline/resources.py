@@ -24,6 +24,9 @@ WORKER_FRACTION_USED = 0.8
 # What a worker needs for its libraries, an engine and a batch.
 SMALLEST_WORKER_BYTES = 450 << 20
 
+# The same for each further tokenizer of a run.
+TOKENIZER_BYTES = 200 << 20
+
 
 @dataclass(frozen=True, slots=True)
 class Resources:

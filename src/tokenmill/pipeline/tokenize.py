@@ -8,7 +8,10 @@ from __future__ import annotations
 from concurrent.futures import Future
 from dataclasses import dataclass
 
+import msgspec
+
 from tokenmill.pipeline.commit import Commit, Committed, done_names, report_existing
+from tokenmill.pipeline.companions import CompanionPart
 from tokenmill.pipeline.part_builder import PartBuilder
 from tokenmill.pipeline.plan import UnitTask
 from tokenmill.pipeline.position import Position
@@ -23,7 +26,8 @@ class Tokenize:
     """The function that turns a unit into a part of the store in `directory`.
 
     `reference_version` is the version, at the start of the run, of the library that defines the tokens. With `recheck`
-    the reference engine tokenizes the unit, and an existing part is kept only if it is equal.
+    the reference engine tokenizes the unit, and an existing part is kept only if it is equal. `companions` make the
+    parts of other stores from the same documents.
     """
 
     directory: str
@@ -32,6 +36,7 @@ class Tokenize:
     limits: WorkerLimits
     reference_version: str = ""
     recheck: bool = False
+    companions: tuple[Tokenize, ...] = ()
 
     def prefetch(self, task: UnitTask) -> None:
         """Start to look for the part of a unit, and to fetch its sources, while another unit is being tokenized."""
@@ -49,15 +54,24 @@ class Tokenize:
         answers = [existence.exists(folder, name) for name in done_names(task.unit, recheck=self.recheck)]
         if all(answers):
             return report_existing(folder, task.unit, self.engine)
-        tokenizer = loaded_tokenizer(self.directory, self.job, self.engine, self.reference_version)
-        builder = tokenizer.retry_with_reference(lambda: self._encode(task, tokenizer))
+        arguments = (self.directory, self.job, self.engine, self.reference_version)
+        tokenizer = loaded_tokenizer(*arguments, at_once=1 + len(self.companions))
+        builder, others = tokenizer.retry_with_reference(lambda: self._encode(task, tokenizer))
         Position("write").mark()
         commit = Commit(folder, builder, self.recheck).by(tokenizer)
-        return io_threads().submit(commit) if folder.is_remote else commit()
 
-    def _encode(self, task: UnitTask, tokenizer: Tokenizer) -> PartBuilder:
+        def publish() -> Committed:
+            parts = tuple(other.commit() for other in others)
+            return msgspec.structs.replace(commit(), companions=parts)
+
+        return io_threads().submit(publish) if folder.is_remote else publish()
+
+    def _encode(self, task: UnitTask, tokenizer: Tokenizer) -> tuple[PartBuilder, list[CompanionPart]]:
         builder = PartBuilder(self.job, task, self.limits.with_text)
+        others = [CompanionPart(companion, task, 1 + len(self.companions)) for companion in self.companions]
         for file, documents, encoded in unit_tokens(task, self.job, tokenizer, self.limits):
             builder.skip(file, documents)
             builder.add(file, documents.without_nulls(), encoded)
-        return builder
+            for other in others:
+                other.add(file, documents)
+        return builder, others

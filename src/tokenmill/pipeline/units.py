@@ -22,7 +22,8 @@ from tokenmill.store.run import read_vocabulary
 from tokenmill.tokenizers.audit import AuditMismatchError
 from tokenmill.tokenizers.engines.protocol import CannotEncode, Encoded
 from tokenmill.tokenizers.framing import framed
-from tokenmill.tokenizers.tokenizer import REFERENCES, Tokenizer
+from tokenmill.tokenizers.resolve import resolve_offline
+from tokenmill.tokenizers.tokenizer import REFERENCES, Tokenizer, choose_engine
 
 # A unit size that no file reaches: a file is split into one slice.
 WHOLE_FILE_BYTES = 1 << 62
@@ -166,16 +167,31 @@ def document_tokens(
 
 
 _loaded: dict[tuple[str, str, str], Tokenizer] = {}
+_preloaded: list[Tokenizer] = []
 
 
-def loaded_tokenizer(directory: str, job: Job, engine: str, reference_version: str = "") -> Tokenizer:
-    """The tokenizer of this worker, built on first use from the run's own copy of the vocabulary."""
+def preload_tokenizer(name: str, engine: str) -> None:
+    """Load a tokenizer in the fork server, for its workers. Does not use the network."""
+    vocabulary = resolve_offline(name)
+    if vocabulary is not None:
+        chosen = choose_engine(vocabulary, engine).engine
+        _preloaded.append(Tokenizer(vocabulary.spec, vocabulary.content, chosen).load())
+
+
+def loaded_tokenizer(directory: str, job: Job, engine: str, reference_version: str = "", at_once: int = 1) -> Tokenizer:
+    """The tokenizer of a store, built on first use from the run's own copy of the vocabulary.
+
+    A worker keeps the last ones, `at_once` of them.
+    """
     key = (directory, job.tokenizer.sha256, engine)
     if key not in _loaded:
         Position("load").mark()
         check_reference(job, reference_version)
-        _loaded.clear()
-        _loaded[key] = Tokenizer(job.tokenizer, vocabulary_content(directory, job), engine).load()
+        for old in list(_loaded)[: max(0, len(_loaded) - at_once + 1)]:
+            del _loaded[old]
+        content = vocabulary_content(directory, job)
+        ready = (each for each in _preloaded if each.spec == job.tokenizer and each.engine == engine)
+        _loaded[key] = next(ready, None) or Tokenizer(job.tokenizer, content, engine).load()
     return _loaded[key]
 
 

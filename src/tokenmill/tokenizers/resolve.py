@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import hashlib
 import os
+from types import FunctionType
 from typing import Any
 
 from tokenmill.errors import FAILED, TRY_AGAIN, TokenizerError, UsageError
@@ -16,9 +17,9 @@ from tokenmill.tokenizers import hub_models
 from tokenmill.tokenizers.engines.tiktoken import format_ranks, parse_ranks
 from tokenmill.tokenizers.model_files import VOCABULARIES, ModelFiles, read_bytes, vocabulary_of
 from tokenmill.tokenizers.objects import from_object, is_tokenizer_object
-from tokenmill.tokenizers.vocabularies import SCHEMES, Scheme, Vocabulary, from_ranks
+from tokenmill.tokenizers.vocabularies import PUBLISHED, SCHEMES, Scheme, Vocabulary, from_ranks
 
-__all__ = ["SCHEMES", "Scheme", "Vocabulary", "absolute_name", "resolve"]
+__all__ = ["SCHEMES", "Scheme", "Vocabulary", "absolute_name", "directory_name", "resolve"]
 
 
 def resolve(tokenizer: Any) -> Vocabulary:
@@ -40,6 +41,22 @@ def resolve(tokenizer: Any) -> Vocabulary:
     return _from_encoding(name)
 
 
+def resolve_offline(name: str) -> Vocabulary | None:
+    """Resolve a name or a path without the network; None if that would need it."""
+    if not hub_models.is_local(name) and hub_models.parse(name) is not None:
+        return None
+    import tiktoken.load  # noqa: PLC0415 - heavy, and needed for names only
+
+    def refuse(blobpath: str) -> bytes:
+        raise TokenizerError(f"the vocabulary of {name} is not in the cache", blobpath)
+
+    read_file, tiktoken.load.read_file = tiktoken.load.read_file, refuse
+    try:
+        return resolve(name)
+    finally:
+        tiktoken.load.read_file = read_file
+
+
 def absolute_name(tokenizer: Any, vocabulary: Vocabulary) -> str:
     """A name that gives the same tokenizer in every working directory, and on the Hub at every time."""
     spec = vocabulary.spec
@@ -53,6 +70,16 @@ def absolute_name(tokenizer: Any, vocabulary: Vocabulary) -> str:
     if not os.path.exists(path):
         return name
     return os.path.abspath(path) + (f":{scheme}" if scheme else "")
+
+
+def directory_name(tokenizer: Any) -> str:
+    """The name of a tokenizer as that of a directory: `gpt2`, `Qwen--Qwen3-8B`."""
+    if is_tokenizer_object(tokenizer):
+        name = from_object(tokenizer).spec.name
+    else:
+        path, _ = _path_and_scheme(_as_name(tokenizer))
+        name = _display_name(path) if os.path.exists(path) else _as_name(tokenizer)
+    return name.removeprefix(hub_models.SCHEME).strip("/").replace("/", "--")
 
 
 def _as_name(tokenizer: Any) -> str:
@@ -99,9 +126,9 @@ def _from_encoding(name: str) -> Vocabulary:
         except KeyError:
             raise UsageError(f"there is no tokenizer called {name!r}", *_advice(name, names)) from None
     definition = _definition(name)
-    return from_ranks(
-        name, format_ranks(definition["mergeable_ranks"]), definition["pat_str"], definition["special_tokens"]
-    )
+    ranks = definition["mergeable_ranks"]
+    content = format_ranks(ranks) if isinstance(ranks, dict) else ranks
+    return from_ranks(name, content, definition["pat_str"], definition["special_tokens"])
 
 
 def _advice(name: str, names: list[str]) -> list[str]:
@@ -115,7 +142,10 @@ def _advice(name: str, names: list[str]) -> list[str]:
 
 
 def _definition(name: str) -> dict[str, Any]:
-    """An encoding's ranks, pattern and special tokens, from tiktoken's own cache or the network."""
+    """An encoding's ranks, pattern and special tokens, from tiktoken's own cache or the network.
+
+    The ranks are the bytes of a published file if tiktoken reads such a file, which takes no parsing here.
+    """
     from tiktoken.registry import ENCODING_CONSTRUCTORS  # noqa: PLC0415 - heavy, and needed for names only
 
     constructors: dict[str, Any] = ENCODING_CONSTRUCTORS or {}
@@ -124,7 +154,7 @@ def _definition(name: str) -> dict[str, Any]:
     failures: list[Exception] = []
     for attempt in attempts:
         try:
-            definition: dict[str, Any] = constructors[attempt]()
+            definition: dict[str, Any] = _without_parsing(constructors[attempt])()
         except Exception as error:  # noqa: BLE001 - whatever the network stack raises; reported below
             failures.append(error)
         else:
@@ -135,6 +165,21 @@ def _definition(name: str) -> dict[str, Any]:
         "Set TIKTOKEN_CACHE_DIR to a folder that holds it, connect to the network, or give a .tiktoken file.",
         exit_code=TRY_AGAIN if _is_unreached(failures[-1]) else FAILED,
     ) from failures[-1]
+
+
+def _without_parsing(constructor: FunctionType) -> FunctionType:
+    """The constructor of an encoding, which returns the bytes of a file that OpenAI publishes instead of its ranks."""
+    from tiktoken.load import load_tiktoken_bpe, read_file_cached  # noqa: PLC0415 - heavy, and needed for names only
+
+    def read(address: str, expected_hash: str | None = None) -> bytes | dict[bytes, int]:
+        if expected_hash in PUBLISHED:
+            return read_file_cached(address, expected_hash)
+        return load_tiktoken_bpe(address, expected_hash)
+
+    names = constructor.__globals__
+    if names.get("load_tiktoken_bpe") is not load_tiktoken_bpe:  # a plug-in of tiktoken, or another version of it
+        return constructor
+    return FunctionType(constructor.__code__, {**names, "load_tiktoken_bpe": read})
 
 
 def _is_unreached(error: Exception) -> bool:

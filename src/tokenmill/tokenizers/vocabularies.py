@@ -44,6 +44,8 @@ SCHEMES = {
     "cl100k_base": Scheme(_CL100K_PATTERN, _CL100K_SHA256, 100257),
     "o200k_base": Scheme(_O200K_PATTERN, _O200K_SHA256, 199999),
 }
+# The hashes of the files that OpenAI publishes. Files with these need no check.
+PUBLISHED = frozenset(scheme.sha256 for scheme in SCHEMES.values())
 
 
 @dataclass(frozen=True, slots=True)

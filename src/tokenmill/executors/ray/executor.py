@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 from tokenmill.errors import RunFailed
+from tokenmill.executors.forkserver_main import Preload
 from tokenmill.executors.outcomes import (
     DEFAULT_POLICY,
     OWN_BYTES,
@@ -128,7 +129,7 @@ class RayExecutor:
     """
 
     def __init__(
-        self, address: str | None = None, preload: tuple[str, ...] = (), say: Callable[[str], None] = lambda _: None
+        self, address: str | None = None, preload: Preload = (), say: Callable[[str], None] = lambda _: None
     ) -> None:
         self._preload = preload
         self._say = say

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from tokenmill.errors import RunFailed
+from tokenmill.executors.forkserver_main import Preload
 from tokenmill.executors.local import CHECK_SECONDS, ActiveRun, LocalExecutor
 from tokenmill.executors.outcomes import Died, Outcome, RetryPolicy
 from tokenmill.system import environment, machine
@@ -31,7 +32,7 @@ class NodeConfig:
 
     Attributes:
         version: The driver's version of tokenmill; the actor's has to be the same.
-        preload: Modules that workers load first.
+        preload: What workers load first.
         workers: Number of workers.
         worker_bytes: A worker that holds more is replaced between items.
         memory_bytes: Budget of all workers of the actor.
@@ -39,7 +40,7 @@ class NodeConfig:
     """
 
     version: str
-    preload: tuple[str, ...]
+    preload: Preload
     workers: int
     worker_bytes: int | None
     memory_bytes: int | None

@@ -1,0 +1,70 @@
+"""`tokenmill tokenizers`: the families of tokenizers that are known, or one tokenizer, measured on this machine."""
+
+from __future__ import annotations
+
+import importlib.metadata
+
+import msgspec
+
+from tokenmill.humanize import Readable
+from tokenmill.pipeline.bench.core_speed import core_bytes_per_second
+from tokenmill.tokenizers.families import FAMILIES
+from tokenmill.tokenizers.resolve import resolve
+from tokenmill.tokenizers.tokenizer import REFERENCES, choose_engine
+from tokenmill.tokenizers.tokenizer_json import template_begin
+
+
+class TokenizerFamily(Readable, msgspec.Struct, frozen=True):
+    """A family of tokenizers: an example for `--tokenizer`, the engine, its speed against the reference, end tokens."""
+
+    family: str
+    tokenizer: str
+    engine: str
+    times_reference: float
+    eot: str
+    bos: str | None
+
+
+class TokenizerInfo(Readable, msgspec.Struct, frozen=True):
+    """A tokenizer as a run would use it. `bos` is the token that its own template puts before a document."""
+
+    tokenizer: str
+    commit: str | None
+    vocabulary_size: int
+    dtype: str
+    engine: str
+    reason: str | None
+    reference: str
+    eot: int | None
+    bos: int | None
+    special_tokens: dict[str, int]
+    bytes_per_second: float | None
+
+
+def families() -> list[TokenizerFamily]:
+    """The families of tokenizers that were compared with their reference."""
+    return [
+        TokenizerFamily(each.name, each.tokenizer, each.engine, each.times_reference, each.end, each.begin)
+        for each in FAMILIES
+    ]
+
+
+def tokenizer_info(tokenizer: str) -> TokenizerInfo:
+    """What a run would use for this tokenizer, and the speed of one core of this machine."""
+    vocabulary = resolve(tokenizer)
+    spec, choice = vocabulary.spec, choose_engine(vocabulary, "auto")
+    reference = REFERENCES[spec.kind].name
+    begin = template_begin(vocabulary.content) if spec.kind == "huggingface" else None
+    return TokenizerInfo(
+        tokenizer=spec.name,
+        commit=spec.commit or None,
+        vocabulary_size=spec.vocabulary_size,
+        dtype=spec.dtype,
+        engine=choice.engine,
+        reason=choice.reason,
+        reference=f"{reference} {importlib.metadata.version(reference)}",
+        eot=spec.end_of_text,
+        bos=None if begin is None else begin[1],
+        special_tokens=spec.special_tokens,
+        bytes_per_second=core_bytes_per_second(vocabulary, choice.engine),
+    )

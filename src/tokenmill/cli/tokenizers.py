@@ -1,0 +1,89 @@
+"""The command `tokenizers`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+import click
+
+from tokenmill.cli import options, output
+from tokenmill.executors import progress_bar, terminal
+from tokenmill.humanize import size
+
+if TYPE_CHECKING:
+    from tokenmill.api.tokenizers import TokenizerFamily, TokenizerInfo
+
+SHOWN_TOKENS = 6
+MIN_COLUMNS = 40
+# A terminal with fewer columns does not show the begin and end tokens.
+WIDE_COLUMNS = 100
+
+
+@click.command(
+    cls=options.Command,
+    short_help="List the known tokenizers, or show one.",
+    epilog=options.example("tokenmill tokenizers", "tokenmill tokenizers Qwen/Qwen3-8B"),
+)
+@click.argument("name", required=False, metavar="[T]")
+@options.general
+def tokenizers(name: str | None, as_json: bool) -> None:
+    """List the families of tokenizers that were compared with their reference: engine, speed, end and begin token.
+
+    With T, show one tokenizer as `prepare --tokenizer T` would use it, and measure its speed on one core.
+    """
+    from tokenmill.api import tokenizers as api  # noqa: PLC0415 - heavy
+
+    if name is not None:
+        output.show(api.tokenizer_info(name), as_json, _lines)
+        return
+    families = api.families()
+    if as_json:
+        terminal.echo_json(families)
+        return
+    _print_table(families)
+    terminal.echo()
+    output.print_lines(
+        [
+            ("speed", "of the engine on one core, as a multiple of the reference's (tiktoken or tokenizers)"),
+            ("others", "any tokenizer.json works; the reference encodes it if it is of no known family"),
+        ]
+    )
+    terminal.echo("\n`tokenmill tokenizers Qwen/Qwen3-8B` shows one tokenizer, measured on this machine.")
+
+
+def _print_table(families: list[TokenizerFamily]) -> None:
+    from rich.table import Table  # noqa: PLC0415 - heavy
+
+    console = progress_bar.console(highlight=False, markup=False)
+    console.width = max(console.width, MIN_COLUMNS)
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    wide = console.width >= WIDE_COLUMNS
+    for heading in ("family", "for example", "engine"):
+        table.add_column(heading)
+    table.add_column("speed", justify="right", no_wrap=True)
+    for heading in ("eot", "bos") if wide else ():
+        table.add_column(heading, no_wrap=True)
+    for each in families:
+        tokens = (each.eot, each.bos or "") if wide else ()
+        table.add_row(each.family, each.tokenizer, each.engine, f"{each.times_reference:.0f} x", *tokens)
+    console.print(table)
+
+
+def _lines(info: TokenizerInfo) -> Iterable[output.Line]:
+    yield "tokenizer", f"{info.tokenizer} ({info.vocabulary_size:,} ids, {info.dtype})"
+    if info.commit:
+        yield "commit", info.commit
+    yield "engine", info.engine
+    if info.reason:
+        yield "note", info.reason
+    yield "reference", info.reference
+    names = {number: text for text, number in info.special_tokens.items()}
+    yield "eot", "none" if info.eot is None else f"{info.eot} {names.get(info.eot, '')}".rstrip()
+    if info.bos is not None:
+        yield "bos", f"{info.bos} {names.get(info.bos, '')}".rstrip() + " by its template; --bos adds it"
+    shown = [f"{text} {number}" for text, number in list(info.special_tokens.items())[:SHOWN_TOKENS]]
+    more = len(info.special_tokens) - len(shown)
+    yield "special", (", ".join(shown) or "none") + (f" and {more:,} more" if more else "")
+    if info.bytes_per_second is not None:
+        yield "speed", f"{size(round(info.bytes_per_second))}/s of text on one core of this machine"

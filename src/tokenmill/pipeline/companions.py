@@ -1,0 +1,80 @@
+"""Builds the parts of several stores from one read: the same documents, encoded by the tokenizer of each store.
+
+The run of the first store reads the documents. The stores of the other tokenizers are its companions. Nothing depends
+on them: a companion's unit that could not be made here is made again by the run of its own store, which follows and
+reports what is wrong.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tokenmill.errors import EngineMismatch
+from tokenmill.pipeline.commit import Commit, Committed, done_names
+from tokenmill.pipeline.part_builder import PartBuilder
+from tokenmill.pipeline.units import document_tokens, loaded_tokenizer
+from tokenmill.storage import folder_at
+from tokenmill.store.mismatch import MismatchRecord, publish_mismatch, read_mismatch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from tokenmill.pipeline.context import RunContext
+    from tokenmill.pipeline.plan import UnitTask
+    from tokenmill.pipeline.tokenize import Tokenize
+    from tokenmill.sources.documents import Documents, SourceFile
+
+
+@dataclass(frozen=True, slots=True)
+class Companion:
+    """A store that is made beside another one, and the engine of its tokenizer."""
+
+    context: RunContext
+    engine: str
+
+
+def make_companions(runs: Iterable[tuple[RunContext, str]]) -> list[Companion]:
+    """The companions with these runs and engines, without stores whose fast engine has failed an audit."""
+    return [Companion(context, engine) for context, engine in runs if read_mismatch(context.folder) is None]
+
+
+class CompanionPart:
+    """The part of a companion. The first error ends it."""
+
+    def __init__(self, function: Tokenize, task: UnitTask, tokenizers: int) -> None:
+        self._function = function
+        self._task = task
+        self._folder = folder_at(function.directory)
+        self._builder: PartBuilder | None = None
+        with suppress(Exception):  # the run of the store itself reports it
+            if not all(self._folder.exists(name) for name in done_names(task.unit, recheck=False)):
+                arguments = (function.directory, function.job, function.engine, function.reference_version)
+                self._tokenizer = loaded_tokenizer(*arguments, at_once=tokenizers)
+                self._builder = PartBuilder(function.job, task, function.limits.with_text)
+
+    def add(self, file: SourceFile, documents: Documents) -> None:
+        """Encode a batch of documents, nulls included."""
+        builder, self._builder = self._builder, None
+        if builder is None:
+            return
+        function, present = self._function, documents.without_nulls()
+        with suppress(Exception):  # as above
+            try:
+                encoded = document_tokens(file, present, function.job, self._tokenizer, function.limits)
+            except EngineMismatch as mismatch:
+                publish_mismatch(self._folder, MismatchRecord("gigatoken", str(mismatch)))
+                raise
+            builder.skip(file, documents)
+            builder.add(file, present, encoded)
+            self._tokenizer.trim(function.limits.worker_bytes)
+            self._builder = builder
+
+    def commit(self) -> Committed | None:
+        """Publish the part. None if it could not be made, or if its store had it already."""
+        if self._builder is None:
+            return None
+        with suppress(Exception):  # as above
+            return Commit(self._folder, self._builder, recheck=False).by(self._tokenizer)()
+        return None
