@@ -10,7 +10,7 @@ from scripts import write_screens
 from tokenmill.cli import cli
 
 
-@pytest.mark.parametrize("width", write_screens.WIDTHS)
+@pytest.mark.parametrize("width", [80, pytest.param(120, marks=pytest.mark.slow)])
 def test_the_page_shows_the_screens_of_today(width: int) -> None:
     """Every command, run on a terminal of this width, shows what the page has, except figures of the machine."""
     assert list(write_screens.compare(dict(write_screens.all_screens(width)), width)) == []

@@ -206,7 +206,9 @@ def test_an_export_without_its_job_is_a_problem_of_its_store(tmp_path: Path, poo
 
 
 @pytest.mark.parametrize("harm", HARMS)
-@pytest.mark.parametrize("to", FORMATS)
+@pytest.mark.parametrize(
+    "to", [*FORMATS[:1], *(pytest.param(to, marks=pytest.mark.slow) for to in FORMATS[1:5]), FORMATS[5]]
+)
 def test_advice_leads_to_a_right_export(
     tmp_path: Path, store: str, pool: LocalExecutor, to: FormatName, harm: str
 ) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+import tokenizers
 
 from tests.support.corpora import SMALL_JSON
 from tests.support.documents import DOCUMENTS
@@ -17,19 +18,32 @@ from tests.support.families import FAMILIES, GPT2_LEVEL, adversarial, shape
 from tokenmill.tokenizers.cutting import Cutter
 from tokenmill.tokenizers.engines.gigatoken import GigatokenEngine
 from tokenmill.tokenizers.engines.huggingface import HuggingFaceEngine
-from tokenmill.tokenizers.engines.protocol import text_buffers
+from tokenmill.tokenizers.engines.protocol import CannotEncode, text_buffers
 from tokenmill.tokenizers.resolve import Vocabulary, resolve
 from tokenmill.tokenizers.tokenizer import Tokenizer, choose_engine
 from tokenmill.tokenizers.unicode_gap import documents_with_gap
 
 MODEL = json.loads(Path(SMALL_JSON).read_text())["model"]
-TEXTS = [*DOCUMENTS, *adversarial(1500, 5), "<think>" * 50, "1" * 301, "9 " * 200, "", "<think>", "7", "", "42"]
+# The release candidate of version 1 splits otherwise at this text, and refuses some patterns.
+IS_NEXT = tokenizers.__version__.startswith("1.")
+NEXT_DIFFERS = "'\u017f"
+NEXT_REFUSES = "needs a system-regex backend"
+ALL_TEXTS = [*DOCUMENTS, *adversarial(1500, 5), "<think>" * 50, "1" * 301, "9 " * 200, "", "<think>", "7", "", "42"]
+TEXTS = [text for text in ALL_TEXTS if not IS_NEXT or NEXT_DIFFERS not in text]
 
 
 def vocabulary_of(path: Path, content: dict[str, Any]) -> Vocabulary:
     """Write a tokenizer.json and resolve it."""
     path.write_text(json.dumps(content))
-    return resolve(str(path))
+    vocabulary = resolve(str(path))
+    if IS_NEXT:
+        try:
+            HuggingFaceEngine(vocabulary.spec, vocabulary.content).encode(pa.array(["a b"], pa.large_string()))
+        except CannotEncode as refusal:
+            if NEXT_REFUSES not in str(refusal):
+                raise
+            pytest.skip(str(refusal))
+    return vocabulary
 
 
 def assert_equal_tokens(vocabulary: Vocabulary, texts: list[str], tokenizer: GigatokenEngine | Tokenizer) -> None:
@@ -61,8 +75,17 @@ def test_the_fast_engine_alone_is_right_where_there_is_no_gap(tmp_path: Path, na
     data, offsets = text_buffers(pa.array(TEXTS, pa.large_string()))
     with_gap = set(documents_with_gap(data, offsets, engine.gap).tolist())
     texts = [text for index, text in enumerate(TEXTS) if index not in with_gap]
-    assert len(texts) > 1400
+    assert len(texts) > (1200 if IS_NEXT else 1400)
     assert_equal_tokens(vocabulary, texts, engine)
+
+
+@pytest.mark.skipif(not IS_NEXT, reason="needs version 1 of tokenizers")
+def test_version_1_is_not_yet_equal(tmp_path: Path) -> None:
+    """When this fails, the range of `tokenizers` in pyproject.toml can be widened."""
+    vocabulary = vocabulary_of(tmp_path / "t.json", FAMILIES["Llama 3"](MODEL))
+    texts = [text for text in ALL_TEXTS if NEXT_DIFFERS in text]
+    with pytest.raises(AssertionError):
+        assert_equal_tokens(vocabulary, texts, GigatokenEngine(vocabulary.spec, vocabulary.content))
 
 
 OVERLAPS = {

@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 
     from tokenmill.pipeline.context import RunContext
     from tokenmill.pipeline.plan import UnitTask
-    from tokenmill.pipeline.tokenize import Tokenize
+    from tokenmill.pipeline.units import WorkerLimits
     from tokenmill.sources.documents import Documents, SourceFile
+    from tokenmill.store.job import Job
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +34,22 @@ class Companion:
 
     context: RunContext
     engine: str
+
+    def target(self) -> CompanionTarget:
+        """What a worker needs."""
+        folder, frozen = self.context.folder, self.context.frozen
+        return CompanionTarget(folder.root, frozen.run.job, self.engine, self.context.limits, frozen.reference_version)
+
+
+@dataclass(frozen=True, slots=True)
+class CompanionTarget:
+    """What a worker needs to make the parts of a companion (see `Tokenize`)."""
+
+    directory: str
+    job: Job
+    engine: str
+    limits: WorkerLimits
+    reference_version: str
 
 
 def make_companions(runs: Iterable[tuple[RunContext, str]]) -> list[Companion]:
@@ -43,32 +60,31 @@ def make_companions(runs: Iterable[tuple[RunContext, str]]) -> list[Companion]:
 class CompanionPart:
     """The part of a companion. The first error ends it."""
 
-    def __init__(self, function: Tokenize, task: UnitTask, tokenizers: int) -> None:
-        self._function = function
-        self._task = task
-        self._folder = folder_at(function.directory)
+    def __init__(self, target: CompanionTarget, task: UnitTask, tokenizers: int) -> None:
+        self._target = target
+        self._folder = folder_at(target.directory)
         self._builder: PartBuilder | None = None
         with suppress(Exception):  # the run of the store itself reports it
             if not all(self._folder.exists(name) for name in done_names(task.unit, recheck=False)):
-                arguments = (function.directory, function.job, function.engine, function.reference_version)
+                arguments = (target.directory, target.job, target.engine, target.reference_version)
                 self._tokenizer = loaded_tokenizer(*arguments, at_once=tokenizers)
-                self._builder = PartBuilder(function.job, task, function.limits.with_text)
+                self._builder = PartBuilder(target.job, task, target.limits.with_text)
 
     def add(self, file: SourceFile, documents: Documents) -> None:
         """Encode a batch of documents, nulls included."""
         builder, self._builder = self._builder, None
         if builder is None:
             return
-        function, present = self._function, documents.without_nulls()
+        target, present = self._target, documents.without_nulls()
         with suppress(Exception):  # as above
             try:
-                encoded = document_tokens(file, present, function.job, self._tokenizer, function.limits)
+                encoded = document_tokens(file, present, target.job, self._tokenizer, target.limits)
             except EngineMismatch as mismatch:
                 publish_mismatch(self._folder, MismatchRecord("gigatoken", str(mismatch)))
                 raise
             builder.skip(file, documents)
             builder.add(file, present, encoded)
-            self._tokenizer.trim(function.limits.worker_bytes)
+            self._tokenizer.trim(target.limits.worker_bytes)
             self._builder = builder
 
     def commit(self) -> Committed | None:

@@ -109,7 +109,8 @@ class Driver:
 
         is_remote = self.context.folder.is_remote or self.context.has_remote_sources
         policy = tokenize_policy(is_remote=is_remote, should_stop=self.schedule.is_done_elsewhere)
-        function: Callable[[UnitTask], Any] = Tokenize(*self._function_arguments(engine), self._companion_functions())
+        targets = tuple(companion.target() for companion in self.companions)
+        function: Callable[[UnitTask], Any] = Tokenize(*self._function_arguments(engine), targets)
         for outcome in executor.run(function, self.schedule.tasks(self._pending_units(), should_stop), policy):
             task = outcome.item
             if not isinstance(outcome, Died) or outcome.final:
@@ -143,18 +144,6 @@ class Driver:
         context, frozen = self.context, self.context.frozen
         recheck = self.inventory.recheck
         return context.folder.root, frozen.run.job, engine, context.limits, frozen.reference_version, recheck
-
-    def _companion_functions(self) -> tuple[Tokenize, ...]:
-        return tuple(
-            Tokenize(
-                companion.context.folder.root,
-                companion.context.frozen.run.job,
-                companion.engine,
-                companion.context.limits,
-                companion.context.frozen.reference_version,
-            )
-            for companion in self.companions
-        )
 
     def _record_trouble(self, task: UnitTask, trouble: Failed[Any] | Died[Any], next_step: str) -> None:
         """Report a failure or a death. The unit fails if it is not tried again and no document may be the reason."""

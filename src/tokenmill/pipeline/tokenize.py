@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import msgspec
 
 from tokenmill.pipeline.commit import Commit, Committed, done_names, report_existing
-from tokenmill.pipeline.companions import CompanionPart
+from tokenmill.pipeline.companions import CompanionPart, CompanionTarget
 from tokenmill.pipeline.part_builder import PartBuilder
 from tokenmill.pipeline.plan import UnitTask
 from tokenmill.pipeline.position import Position
@@ -36,7 +36,7 @@ class Tokenize:
     limits: WorkerLimits
     reference_version: str = ""
     recheck: bool = False
-    companions: tuple[Tokenize, ...] = ()
+    companions: tuple[CompanionTarget, ...] = ()
 
     def prefetch(self, task: UnitTask) -> None:
         """Start to look for the part of a unit, and to fetch its sources, while another unit is being tokenized."""
