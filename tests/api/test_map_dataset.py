@@ -189,6 +189,23 @@ def test_damaged_tokens_are_made_anew(loaded: Any, cache: str) -> None:
     assert_same(tokenmill.map_dataset(loaded, SMALL_JSON, cache_dir=cache), by_map(loaded))
 
 
+def test_rows_of_another_unit_are_made_anew(tmp_path: Path, cache: str) -> None:
+    """The files of two units that were exchanged, with their records, are not used."""
+    texts = [f"document {row} " + "says little " * 300 for row in range(2000)]
+    datasets.Dataset.from_dict({"text": texts}).save_to_disk(str(tmp_path / "saved"))
+    dataset = datasets.load_from_disk(str(tmp_path / "saved"))
+    tokenmill.map_dataset(dataset, SMALL_JSON, cache_dir=cache)
+    (rows,) = Path(cache).rglob("rows")
+    for ending in ("arrow", "json"):
+        first, second = (rows / f"0000000{unit}.{ending}" for unit in (0, 1))
+        content = first.read_bytes(), second.read_bytes()
+        status = first.stat(), second.stat()
+        for path, data, before in zip((first, second), reversed(content), reversed(status), strict=True):
+            path.write_bytes(data)
+            os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert_same(tokenmill.map_dataset(dataset, SMALL_JSON, cache_dir=cache), by_map(dataset))
+
+
 def test_calls_at_the_same_time_wait_for_each_other(tmp_path: Path, documents: list[str], cache: str) -> None:
     """As the ranks of a training job make them: one does the work, all get the rows."""
     datasets.Dataset.from_dict({"text": documents * 20}).save_to_disk(str(tmp_path / "dataset"))

@@ -6,13 +6,17 @@ import functools
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
+import msgspec
+import pyarrow as pa
 import pytest
 
 import tokenmill
 from tests.support.corpora import SMALL_JSON, write_parquet
 from tests.support.export_harm import tree
 from tokenmill import errors
+from tokenmill.api import export as exporting
 from tokenmill.api.parameters import FormatName
 from tokenmill.executors.local import LocalExecutor
 from tokenmill.exports import PRELOAD, exporter
@@ -69,6 +73,10 @@ HARMS: dict[str, Callable[[Path], object]] = {
     "tokens gone": lambda runs: (runs / "00000000.tokens").unlink(),
     "documents gone": lambda runs: (runs / "00000000.documents").unlink(),
     "tokens cut off": lambda runs: (runs / "00000000.tokens").write_bytes(b"\0\0"),
+    "another run": lambda runs: [
+        shutil.copyfile(runs / f"00000000.{kind}", runs / f"00000001.{kind}")
+        for kind in ("tokens", "documents", "index")
+    ],
 }
 
 
@@ -76,11 +84,18 @@ HARMS: dict[str, Callable[[Path], object]] = {
 def test_sorted_runs_of_an_interrupted_shuffle(
     tmp_path: Path, stores: tuple[str, str], pool: LocalExecutor, monkeypatch: pytest.MonkeyPatch, harm: str
 ) -> None:
-    """A run that is damaged, lost or another export's is sorted again."""
+    """A run that is damaged, lost, or another one's is sorted again."""
+    whole = exporting._freeze_work
+
+    def small(*arguments: Any) -> object:
+        return msgspec.structs.replace(whole(*arguments), run_tokens=1500)
+
+    monkeypatch.setattr(exporting, "_freeze_work", small)
     export(stores[0], tmp_path / "right", pool, 7)
     for store, name in zip(stores, ("out", "other"), strict=True):
         interrupt(monkeypatch, "_write", functools.partial(export, store, tmp_path / name, pool, 7))
     runs = tmp_path / "out" / ".tokenmill" / "runs"
+    assert (runs / "00000001.index").exists()
     if harm == "of another store":
         shutil.copytree(tmp_path / "other" / ".tokenmill" / "runs", runs, dirs_exist_ok=True)
     else:
@@ -133,3 +148,38 @@ def test_verify_names_an_export_without_its_manifest(tmp_path: Path, pool: Local
         tokenmill.verify(str(store), all=True)
     tokenmill.export(str(store), to="nanogpt", val="none", workers=1, executor=pool)
     tokenmill.verify(str(store), all=True)
+
+
+def flip_offset(part: Path) -> bytes:
+    """Move the start of a document in the middle of a part by one token. Returns the part's bytes before that."""
+    content = part.read_bytes()
+    offsets = pa.ipc.open_file(part).read_all()["tokens"].combine_chunks().offsets.to_numpy()
+    middle = next(i for i in range(len(offsets) // 2, len(offsets) - 1) if offsets[i] % 2 == 0)
+    place = content.index(offsets.tobytes()) + 8 * middle
+    part.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
+    return content
+
+
+@pytest.mark.parametrize("to", ["parquet", "megatron", "olmo", "litdata"])
+@pytest.mark.parametrize("val", ["none", "0.2"])
+def test_no_plan_is_made_from_a_damaged_part(tmp_path: Path, pool: LocalExecutor, to: FormatName, val: str) -> None:
+    """An export of a damaged part ends with an error, and the export of the repaired store is right."""
+    texts = [f"document {row} " + "says little " * (row % 13) for row in range(200)]
+    source = write_parquet(tmp_path / "a.parquet", texts, row_group_size=200)
+    store = str(tmp_path / "store")
+    tokenmill.prepare(source, tokenizer=SMALL_JSON, out=store, workers=1)
+
+    def write(out: str) -> None:
+        tokens = None if to == "megatron" else 500
+        tokenmill.export(
+            store, to=to, out=str(tmp_path / out), val=val, shard_tokens=tokens, tail="keep", workers=1, executor=pool
+        )
+
+    write("right")
+    (part,) = Path(store, "parts").iterdir()
+    content = flip_offset(part)
+    with pytest.raises(errors.TokenmillError, match="is damaged"):
+        write("out")
+    part.write_bytes(content)
+    write("out")
+    assert tree(tmp_path / "out") == tree(tmp_path / "right")

@@ -414,7 +414,7 @@ def test_a_run_gives_up_an_engine_that_fails_an_audit(
     folder.create()
     frozen = freeze(folder, request, InlineExecutor())
     limits = Resources(1, 1 << 40, 1 << 40, 1 << 40, 1 << 40, 1).limits()
-    events = RunEvents(RunLog(folder), Silent(), 1)
+    events = RunEvents(RunLog(folder, ""), Silent(), 1)
     run = RunCompletion(
         RunContext(folder, frozen, limits, 1, Silent(), events), "gigatoken", CompletionOptions(max_bad=0.001)
     )

@@ -131,3 +131,32 @@ def test_a_manifest_of_format_5_names_no_run(tmp_path: Path) -> None:
     out = shutil.copytree(Path(__file__).parents[1] / "data" / "store-format-5", tmp_path / "old")
     assert tokenmill.status(str(out)).state == "complete"
     tokenmill.verify(str(out))
+
+
+def test_a_flipped_bit_in_the_manifest_is_found(out: Path) -> None:
+    """No bit of the manifest can change a count unnoticed: a reader refuses it, or reads the same rows."""
+    folder = folder_at(str(out))
+    run, content = require_run(folder), manifest_bytes(out)
+    right = tables.read_manifest(folder, run)
+    for position in range(0, len(content), 3):
+        flipped = bytearray(content)
+        flipped[position] ^= 1 << position % 8
+        (out / layout.MANIFEST).write_bytes(flipped)
+        try:
+            found = tables.read_manifest(folder, run)
+        except errors.CorruptStore:
+            continue
+        assert found.equals(right), position
+
+
+def test_wrong_counts_are_written_again(out: Path) -> None:
+    """A manifest with other counts is refused by readers, and `prepare` writes it again."""
+    content = manifest_bytes(out)
+    table = pq.read_table(out / layout.MANIFEST)
+    tokens = [table["tokens"][0].as_py() - 5, *table["tokens"].to_pylist()[1:]]
+    wrong = table.set_column(table.column_names.index("tokens"), "tokens", [tokens])
+    (out / layout.MANIFEST).write_bytes(tables.table_bytes(wrong.replace_schema_metadata(table.schema.metadata)))
+    with pytest.raises(errors.CorruptStore, match="manifest"):
+        tokenmill.export(str(out), to="nanogpt", val="none")
+    prepare(str(out.parent / "in" / "out.parquet"), out)
+    assert manifest_bytes(out) == content

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 import tokenmill
 from tests.support.corpora import part_bytes
 from tests.support.small_stores import prepare
 from tokenmill import errors
+from tokenmill.storage import folder_at
+from tokenmill.store import tables
+from tokenmill.store.run import require_run
 
 pytestmark = pytest.mark.timeout(240)
 UNIT_BYTES = 3000
@@ -100,9 +105,10 @@ def test_repair_compares_the_text(stores: tuple[str, Path, Path]) -> None:
     source, out, other = stores
     expected = part_bytes(out)
     shutil.copytree(other / "parts", out / "parts", dirs_exist_ok=True)
-    shutil.copy(other / "log.jsonl", out / "log.jsonl")
+    runs = [tables.log_run(require_run(folder_at(str(store)))) for store in (other, out)]
+    (out / "log.jsonl").write_text((other / "log.jsonl").read_text().replace(*runs))
     (out / "manifest.parquet").unlink()
-    prepare(source, out, unit_bytes=UNIT_BYTES)  # the log is the other store's, so its parts are taken as recorded
+    prepare(source, out, unit_bytes=UNIT_BYTES)  # a forged log: the parts are taken as recorded
     with pytest.raises(errors.TokenmillError, match="--repair"):
         tokenmill.verify(str(out), all=True)
     prepare(source, out, unit_bytes=UNIT_BYTES, repair=True)
@@ -144,3 +150,52 @@ def test_finish_misses_records_of_bad_rows(tmp_path: Path) -> None:
         tokenmill.finish(str(tmp_path / "out"), max_bad=0.6)
     prepare(str(source), tmp_path / "out", unit_bytes=200, max_bad=0.6)
     assert len((tmp_path / "out" / "quarantine.jsonl").read_text().splitlines()) == 20
+
+
+def test_an_earlier_part_that_is_put_back_with_its_log(stores: tuple[str, Path, Path]) -> None:
+    """The log of the run on the earlier text does not prove the earlier parts."""
+    source, out, _ = stores
+    old, log = part_bytes(out), (out / "log.jsonl").read_bytes()
+    write_lines(Path(source), "snow")
+    (out / "manifest.parquet").unlink()
+    prepare(source, out, unit_bytes=UNIT_BYTES)
+    expected = part_bytes(out)
+    for name, content in old.items():
+        (out / "parts" / name).write_bytes(content)
+    (out / "log.jsonl").write_bytes(log)
+    (out / "manifest.parquet").unlink()
+    prepare(source, out, unit_bytes=UNIT_BYTES)
+    assert part_bytes(out) == expected
+
+
+def test_a_damaged_part_gets_no_new_checksum(tmp_path: Path) -> None:
+    """A source before it grows, so its units get other numbers: a damaged part is made again, not renamed."""
+    first, second = (write_lines(tmp_path / "in" / name, "wind") for name in ("a.jsonl", "b.jsonl"))
+    out = tmp_path / "out"
+    prepare([first, second], out, unit_bytes=UNIT_BYTES)
+    (out / "manifest.parquet").unlink()
+    flip_token(max((out / "parts").iterdir()))
+    with open(first, "a") as file:
+        file.writelines(json.dumps({"text": f"more {row} " * 9}) + "\n" for row in range(120))
+    prepare([first, second], out, unit_bytes=UNIT_BYTES)
+    prepare([first, second], tmp_path / "right", unit_bytes=UNIT_BYTES)
+    assert part_bytes(out) == part_bytes(tmp_path / "right")
+
+
+@pytest.mark.parametrize("repair", [False, True])
+def test_a_damaged_part_is_not_another_text(stores: tuple[str, Path, Path], repair: bool) -> None:
+    """A complete store whose source was touched: a damaged part is made again, and not taken for changed sources."""
+    source, out, _ = stores
+    expected = part_bytes(out)
+    flip_token(sorted((out / "parts").iterdir())[1])
+    os.utime(source, (1, 1))
+    prepare(source, out, unit_bytes=UNIT_BYTES, repair=repair)
+    assert part_bytes(out) == expected
+
+
+def flip_token(part: Path) -> None:
+    """Flip a bit in the tokens of a part."""
+    content = bytearray(part.read_bytes())
+    tokens = pa.ipc.open_file(part).read_all()["tokens"].combine_chunks().values.to_numpy()
+    content[bytes(content).index(tokens[50:90].tobytes())] ^= 1
+    part.write_bytes(content)

@@ -221,7 +221,7 @@ def prepare(  # noqa: PLR0913 - the options of the command, by their names
         for store in stores:
             frozen = open_run(store.folder, store.request, limits, pool, report, rank_share, moves)
             store.named.notes.extend(frozen.notes)
-            events = make_events(store.folder, report, pool, resources.workers, rank_share)
+            events = make_events(store.folder, frozen.run, report, pool, resources.workers, rank_share)
             store.context = RunContext(store.folder, frozen, limits, resources.workers, report, events, rank_share)
         completion = CompletionOptions(policy.max_bad, repair, retry_quarantine)
         export_limits = ExportLimits(workers, memory, force)

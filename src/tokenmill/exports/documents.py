@@ -92,7 +92,7 @@ class PartDocuments:
     """The documents of one stream in consecutive parts, in the order of the store.
 
     Parts are opened again for their tokens, one at a time, so that only one is mapped into memory. Their content is
-    checked then, because it is read anyway.
+    checked then, because it is read anyway; with `check_lengths` also before their lengths are used.
     """
 
     store: Folder
@@ -100,12 +100,14 @@ class PartDocuments:
     open_part: OpenPart
     stream: int
     parts: range
+    check_lengths: bool = False
     origins: DocumentTable = field(init=False)
     _counts: list[int] = field(init=False, default_factory=list)
 
     def __post_init__(self) -> None:
         tables = []
-        for content, kept in prefetch_map(self.store, functools.partial(self._open, check_content=False), self.parts):
+        opening = functools.partial(self._open, check_content=self.check_lengths)
+        for content, kept in prefetch_map(self.store, opening, self.parts):
             origins = DocumentTable(np.diff(content.offsets), content.source, content.row)
             if kept is not None:
                 origins = DocumentTable(origins.lengths[kept], origins.source[kept], origins.row[kept])

@@ -16,6 +16,7 @@ from tokenmill.executors.fan_out import FanOut
 from tokenmill.exports import job as names
 from tokenmill.exports import records, shards
 from tokenmill.exports.advice import split_notices, trainer_usage
+from tokenmill.exports.file_checks import damaged
 from tokenmill.exports.formats import find_format
 from tokenmill.exports.formats.protocol import CompletedSplit, ShardRecord, WrittenFile
 from tokenmill.exports.shards import Counts, ShardTask
@@ -153,6 +154,7 @@ class Exporter:
         if self.folder.exists(names.PLAN):
             count = len(self.manifest) if self.job.shuffle is None else self.context.frozen.bins
             plan = shards.read_plan(self.folder, digest, expected, count)
+            self._refuse_incomplete(plan, expected)
             self._refuse_other_files(plan, begun=True)
             return plan
         blocks = ordering.blocks()
@@ -169,6 +171,12 @@ class Exporter:
         self._refuse_other_files(plan, begun=bool(records.committed(self.folder, len(plan)).any()))
         shards.publish_plan(self.folder, plan, digest)
         return plan
+
+    def _refuse_incomplete(self, plan: pa.Table, expected: int) -> None:
+        """Raise if the shards, and what `--tail drop` leaves out, are not all tokens of the store."""
+        planned = int((plan["stop"].to_numpy() - plan["start"].to_numpy()).sum())
+        if planned + sum(shards.skipped_tokens(plan).values()) != expected:
+            raise damaged(self.folder, names.PLAN, "its shards do not have all tokens of the store")
 
     def _store_tokens(self) -> int:
         return int(self.manifest["tokens"].to_numpy().sum())
@@ -221,8 +229,10 @@ class Exporter:
             }
         as_written, digest = self._as_written(files), self.job.digest()
         intact = []
-        for record in committed:
-            if record.export == digest and record.shard in as_written:
+        for record, task in zip(committed, shards.tasks(plan, np.array([r.shard for r in committed])), strict=True):
+            planned = (task.split, task.number, task.start, task.stop)
+            is_planned = (record.split, record.number, record.start, record.start + record.tokens) == planned
+            if record.export == digest and is_planned and record.shard in as_written:
                 intact.append(record)
             else:
                 self._note(f"{record.files[0].name} is damaged; it is written again")

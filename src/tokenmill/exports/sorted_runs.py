@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
+from tokenmill.digest import digest_of
 from tokenmill.errors import CorruptStore, StorageError, StoreError
 from tokenmill.exports.job import RUNS
 from tokenmill.exports.shards import Counts
@@ -31,8 +32,8 @@ from tokenmill.store.part import PartContent, TokenArray
 
 # A row of the `.documents` file.
 _RECORD = np.dtype([("end", "<i8"), ("row", "<u8"), ("source", "<u4")])
-# The end of the `.index` file: the digest of the export's work, and the checksums (XXH3, 128 bits) of the tokens, the
-# documents and the index up to here.
+# The end of the `.index` file: the digest of the export's work and the run's number, and the checksums (XXH3, 128 bits)
+# of the tokens, the documents and the index up to here.
 _TRAILER = struct.Struct("<32s16s16s16s")
 
 
@@ -60,7 +61,7 @@ def publish_sorted_run(  # noqa: PLR0913, PLR0917 - a run, its content and what 
         checksums.append(xxhash.xxh3_128_digest(data))
         with folder.publish(_name(run, extension), durable=False) as file:
             file.write(data)
-    trailer = _TRAILER.pack(bytes.fromhex(digest), *checksums, xxhash.xxh3_128_digest(index))
+    trailer = _TRAILER.pack(bytes.fromhex(_owner(digest, run)), *checksums, xxhash.xxh3_128_digest(index))
     with folder.publish(_name(run, "index"), durable=False) as file:
         file.write(index + trailer)
 
@@ -80,10 +81,12 @@ def counts(folder: Folder, run: int) -> tuple[Counts, Counts]:
 
 
 def is_intact(folder: Folder, run: int, digest: str) -> bool:
-    """Whether a run belongs to the export with this digest and its files are as they were written."""
+    """Whether this is the run of this number of the export with this digest, and its files are as they were written."""
     try:
         _, (export, *checksums) = _read_index(folder, run)
-        return export == digest and checksums == [xxh3_of(folder, _name(run, e)) for e in ("tokens", "documents")]
+        return export == _owner(digest, run) and checksums == [
+            xxh3_of(folder, _name(run, e)) for e in ("tokens", "documents")
+        ]
     except (StoreError, StorageError):
         return False
 
@@ -137,6 +140,11 @@ def read_range(folder: Folder, run: int, low: int, high: int) -> SortedRunRange:
     return SortedRunRange(
         run, first_token, records["end"] - first_token, records["source"].copy(), records["row"].copy()
     )
+
+
+def _owner(digest: str, run: int) -> str:
+    """The digest of a run's place: the export's work, and the number of the run."""
+    return digest_of([digest, run])
 
 
 def _corrupt(folder: Folder, run: int, reason: str) -> CorruptStore:

@@ -58,11 +58,17 @@ class ExportContext:
         parts = ListedParts(self.store, self.frozen.job.store, self.shuffle.dtype, len(self.order.identities))
         return parts.open(part, content_too=check_content)[1]
 
-    def documents(self, stream: int, first_block: int, last_block: int) -> DocumentRange:
-        """Return the documents of blocks [first_block, last_block]."""
+    def documents(
+        self, stream: int, first_block: int, last_block: int, *, check_lengths: bool = False
+    ) -> DocumentRange:
+        """Return the documents of blocks [first_block, last_block].
+
+        With `check_lengths` the content of parts is checked before the lengths of documents are read from them. Without
+        it, that happens when their tokens are read.
+        """
         blocks = range(first_block, last_block + 1)
         if self.frozen.job.shuffle is None:
-            return PartDocuments(folder_at(self.store), self.order, self.open_part, stream, blocks)
+            return PartDocuments(folder_at(self.store), self.order, self.open_part, stream, blocks, check_lengths)
         return SortedRunDocuments(folder_at(self.out), self.order, self.shuffle, stream, blocks)
 
 
@@ -84,7 +90,7 @@ class CountStreams:
         """Return documents and tokens: a row for each stream, a column for each part."""
         order, streams = self.context.order, self.context.frozen.job.streams
         documents, tokens = np.zeros((2, streams, len(parts)), np.int64)
-        for column, content in enumerate(self.context.parts(parts, check_content=False)):
+        for column, content in enumerate(self.context.parts(parts, check_content=True)):
             stream = order.streams(content.source, content.row)
             stream = np.zeros(len(content.row), np.uint8) if stream is None else stream
             documents[:, column] = np.bincount(stream, minlength=streams)
@@ -146,7 +152,7 @@ class FindDocumentEdges:
         stream, queries = task
         resolved = []
         for (block, before), group in itertools.groupby(queries, key=lambda query: query[:2]):
-            lengths = self.context.documents(stream, block, block).origins.lengths
+            lengths = self.context.documents(stream, block, block, check_lengths=True).origins.lengths
             edges = before + np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
             resolved.append(edges[np.searchsorted(edges, [position for _, _, position in group])])
         return np.concatenate(resolved)

@@ -9,6 +9,7 @@ import pyarrow.compute as pc
 
 from tokenmill.humanize import count
 from tokenmill.pipeline.events import RunEvents, RunLog
+from tokenmill.store.tables import log_run
 
 if TYPE_CHECKING:
     from tokenmill.executors.outcomes import Pool
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from tokenmill.pipeline.ranks import RankShare
     from tokenmill.pipeline.units import WorkerLimits
     from tokenmill.storage import Folder
+    from tokenmill.store.job import Run
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +44,11 @@ class RunContext:
         return bool(pc.any(pc.match_substring(self.frozen.sources["path"], "://")).as_py())
 
 
-def make_events(folder: Folder, report: Reporter, pool: Pool, workers: int, rank_share: RankShare | None) -> RunEvents:
+def make_events(  # noqa: PLR0913, PLR0917 - a run, and what this call uses
+    folder: Folder, run: Run, report: Reporter, pool: Pool, workers: int, rank_share: RankShare | None
+) -> RunEvents:
     """The events of a run on this pool. On a cluster the number of workers changes, so progress shows it."""
-    log = RunLog(folder, None if rank_share is None else rank_share.rank)
+    log = RunLog(folder, log_run(run), None if rank_share is None else rank_share.rank)
     if pool.room.machine_bytes is not None:
         return RunEvents(log, report, workers)
     return RunEvents(

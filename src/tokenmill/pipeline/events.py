@@ -29,9 +29,10 @@ MAX_SHOWN = 100
 
 @dataclass
 class RunLog:
-    """Appends lines to the log of this driver."""
+    """Appends lines to the log of this driver. `run` is the identity of the run (`tables.log_run`)."""
 
     folder: Folder
+    run: str
     rank: int | None = None
     _lines: list[bytes] = field(default_factory=list)
     _written_at: float = 0.0
@@ -99,6 +100,7 @@ class RunEvents:
         self.log(
             "unit",
             unit=task.unit,
+            run=self.run_log.run,
             part=summary.sha256[: event_log.CHECKSUM_DIGITS],
             tokens=summary.tokens,
             text_bytes=summary.text_bytes,

@@ -179,7 +179,8 @@ class PartInventory:
         if not len(units):
             return units
         self.context.events.flush()
-        recorded = event_log.recorded_parts(self.context.folder, self.context.frozen.run.units)
+        run = self.context.frozen.run
+        recorded = event_log.recorded_parts(self.context.folder, run.units, tables.log_run(run))
         return self.manifest.unrecorded(units, recorded)
 
     def _fan_out(self, executor: Executor) -> FanOut:

@@ -34,9 +34,10 @@ def rows_schema(job: Job) -> pa.Schema:
 
 
 class RowsRecord(msgspec.Struct, frozen=True):
-    """Describes the row file of a unit: its run, size, modification time and checksum (XXH3, 128 bits)."""
+    """Describes the row file of a unit: its run and unit, size, modification time and checksum (XXH3, 128 bits)."""
 
     run: str
+    unit: int
     bytes: int
     mtime_ns: int
     xxh3: str
@@ -52,7 +53,7 @@ def are_intact(folder: Folder, unit: int, run: str) -> bool:
     try:
         record = decode(folder.read(record_name(unit)), RowsRecord)
         status = os.stat(folder.path(rows_name(unit)))
-        if record.run != run or record.bytes != status.st_size:
+        if (record.run, record.unit, record.bytes) != (run, unit, status.st_size):
             return False
         return record.mtime_ns == status.st_mtime_ns or record.xxh3 == xxh3_of(folder, rows_name(unit))
     except (MalformedDataError, StoreError, OSError):
@@ -95,7 +96,7 @@ class MapRows:
                 tokens += len(encoded.tokens)
                 text_bytes += documents.text_bytes()
         status = os.stat(folder.path(name))
-        record = RowsRecord(self.run, status.st_size, status.st_mtime_ns, xxh3_of(folder, name))
+        record = RowsRecord(self.run, task.unit, status.st_size, status.st_mtime_ns, xxh3_of(folder, name))
         with folder.publish(record_name(task.unit), durable=False) as file:
             file.write(msgspec.json.encode(record))
         return tokens, text_bytes

@@ -6,7 +6,7 @@ removed, and its unit is done again.
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -24,7 +24,7 @@ from tokenmill.pipeline.run_once import PLANNING, run_once
 from tokenmill.pipeline.verify import CompareText
 from tokenmill.store import layout, tables
 from tokenmill.store.mismatch import rechecked_name
-from tokenmill.store.part import open_part, part_name, write_part
+from tokenmill.store.part import check_content, open_part, part_name, write_part
 from tokenmill.store.run import read_run, require_run
 
 if TYPE_CHECKING:
@@ -123,6 +123,9 @@ def adopt(folder: Folder, frozen: FrozenRun, limits: WorkerLimits, executor: Exe
     remove_parts(folder, dropped)
     _move(folder, moves)
     outdated = with_other_text(folder, frozen, limits, fan_out, _doubtful_units(folder, frozen))
+    damaged = damaged_parts(fan_out, folder, frozen.run.job, outdated)
+    remove_parts(folder, damaged)
+    outdated = [unit for unit in outdated if unit not in damaged]
     if outdated and was_complete:  # the store may be in use
         task = next(plan.tasks(frozen.plan, frozen.sources, outdated[:1]))
         raise JobChanged(
@@ -157,6 +160,12 @@ def check_parts(
         yield from done.value
 
 
+def damaged_parts(fan_out: FanOut, folder: Folder, job: Job, units: list[int]) -> set[int]:
+    """Those of the units whose parts are not as they were written."""
+    parts = check_parts(fan_out, folder, job, ((unit, ANY_SLICE) for unit in units), content_too=True)
+    return {part.unit for part in parts if isinstance(part, InvalidPart)}
+
+
 def remove_parts(folder: Folder, units: Iterable[int]) -> None:
     """Remove the parts of some units. The manifest is removed first: without it the store counts as incomplete."""
     for number, unit in enumerate(units):
@@ -178,15 +187,20 @@ def _batched(parts: Iterable[tuple[int, str]], size: int) -> Iterator[tuple[tupl
 
 
 def _move(folder: Folder, moves: dict[int, int]) -> None:
-    """Rename parts to their units in the new plan. The order makes sure that each new name is free."""
+    """Rename parts to their units in the new plan. The order makes sure that each new name is free.
+
+    A part gets new checksums, so its content is checked first. The unit of a damaged part is done again.
+    """
     if moves:
         layout.withdraw_manifest(folder)
     upwards = sorted((unit for unit, target in moves.items() if target > unit), reverse=True)
     downwards = sorted(unit for unit, target in moves.items() if target < unit)
     for unit in (*upwards, *downwards):
-        summary, content = open_part(folder, unit)
-        folder.discard(rechecked_name(moves[unit]))  # the mark belonged to another part
-        write_part(folder, msgspec.structs.replace(summary, unit=moves[unit]), content)
+        with suppress(CorruptStore):
+            summary, content = open_part(folder, unit)
+            check_content(folder, summary, content)
+            folder.discard(rechecked_name(moves[unit]))  # the mark belonged to another part
+            write_part(folder, msgspec.structs.replace(summary, unit=moves[unit]), content)
         remove_parts(folder, [unit])
 
 

@@ -41,6 +41,7 @@ class _CommittedLine(msgspec.Struct):
     event: str = ""
     unit: int = -1
     part: str = ""
+    run: str = ""
 
 
 def path(folder: Folder, rank: int | None = None) -> str:
@@ -94,19 +95,23 @@ def checksum_prefix(sha256: str) -> int:
     return int(sha256[:CHECKSUM_DIGITS], 16)
 
 
-def recorded_parts(folder: Folder, units: int) -> Checksums:
-    """For each unit, the checksum prefix of the part that the logs recorded last; 0 if they record none."""
+def recorded_parts(folder: Folder, units: int, run: str) -> Checksums:
+    """For each unit, the checksum prefix of the part that the logs of this run recorded last; 0 if they record none.
+
+    `run` is the identity of the run in its log (`tables.log_run`): the log of an earlier run on other sources may have
+    been put back.
+    """
     parts, times = np.zeros(units, np.uint64), np.zeros(units)
     for name in names(folder):
         try:
             for data in lines(folder, name):
-                _record(data, parts, times)
+                _record(data, parts, times, run)
         except StoreError:  # not a regular file, or gone: its parts count as not recorded
             continue
     return parts
 
 
-def _record(data: bytes, parts: Checksums, times: npt.NDArray[np.float64]) -> None:
+def _record(data: bytes, parts: Checksums, times: npt.NDArray[np.float64], run: str) -> None:
     if b'"part"' not in data:
         return
     try:
@@ -114,7 +119,8 @@ def _record(data: bytes, parts: Checksums, times: npt.NDArray[np.float64]) -> No
         prefix = checksum_prefix(entry.part)
     except (msgspec.DecodeError, ValueError, RecursionError):
         return
-    if entry.event == "unit" and 0 <= entry.unit < len(parts) and entry.time >= times[entry.unit] and prefix < 1 << 64:
+    is_ours = entry.event == "unit" and entry.run == run and 0 <= entry.unit < len(parts)
+    if is_ours and entry.time >= times[entry.unit] and prefix < 1 << 64:
         parts[entry.unit], times[entry.unit] = prefix, entry.time
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
+import xxhash
 
 from tokenmill.digest import canonical
 from tokenmill.errors import CorruptStore, IncompleteStore, StoreError
@@ -66,6 +67,9 @@ MANIFEST_SCHEMA = pa.schema(
 
 MANIFEST_RUN = b"tokenmill.run"
 """The metadata key under which the manifest names its run (see `manifest_run`)."""
+
+MANIFEST_ROWS = b"tokenmill.rows"
+"""The metadata key of the checksum of the manifest's rows: its counts are used before any part is opened."""
 
 COUNT_COLUMNS = ("documents", "tokens", "text_bytes", "skipped", "quarantined")
 
@@ -202,9 +206,26 @@ def manifest_run(run: Run) -> bytes:
     return canonical({"job": run.job.digest(), "plan": run.plan_sha256, "sources": run.sources_sha256})
 
 
+def log_run(run: Run) -> str:
+    """The identity of a run in the lines of its log: the start of the hash of `manifest_run`."""
+    return hashlib.sha256(manifest_run(run)).hexdigest()[:16]
+
+
 def publish_manifest(folder: Folder, run: Run, manifest: pa.Table) -> None:
     """Publish the manifest of this run. The store is complete afterwards."""
-    publish_table(folder, MANIFEST, manifest.replace_schema_metadata({MANIFEST_RUN: manifest_run(run)}))
+    metadata = {MANIFEST_RUN: manifest_run(run), MANIFEST_ROWS: rows_checksum(manifest)}
+    publish_table(folder, MANIFEST, manifest.replace_schema_metadata(metadata))
+
+
+def rows_checksum(manifest: pa.Table) -> bytes:
+    """The checksum (XXH3, 128 bits) of all values of a manifest, column by column."""
+    checksum = xxhash.xxh3_128()
+    for column in manifest.columns:
+        if pa.types.is_integer(column.type):
+            checksum.update(column.to_numpy().tobytes())
+        else:
+            checksum.update("\n".join(column.to_pylist()).encode())
+    return checksum.hexdigest().encode()
 
 
 def require_manifest(folder: Folder, run: Run) -> pa.Table:
@@ -232,6 +253,8 @@ def read_manifest(folder: Folder, run: Run) -> pa.Table:
     schema = _manifest_schema(run)
     manifest = read_table(folder, MANIFEST, schema=schema)
     _check_manifest_run(folder, run, manifest)
+    if run.format >= 6 and (manifest.schema.metadata or {}).get(MANIFEST_ROWS) != rows_checksum(manifest):
+        raise damaged(folder, MANIFEST, "its rows are not as they were written")
     if not np.array_equal(manifest["unit"].to_numpy(), np.arange(run.units)):
         raise damaged(folder, MANIFEST, f"its units are not the {run.units} of the plan")
     for field in schema:
