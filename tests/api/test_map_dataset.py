@@ -206,6 +206,18 @@ def test_rows_of_another_unit_are_made_anew(tmp_path: Path, cache: str) -> None:
     assert_same(tokenmill.map_dataset(dataset, SMALL_JSON, cache_dir=cache), by_map(dataset))
 
 
+def test_the_text_of_an_interrupted_call_is_written_again(cache: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A dataset without files is written to a file first. A call that goes on does not read what another left there."""
+    dataset = datasets.Dataset.from_dict({"text": [f"document {row} says little" for row in range(300)]})
+    with monkeypatch.context() as patch:
+        patch.setattr(map_dataset.DatasetMapper, "_run", lambda *_: (_ for _ in ()).throw(RuntimeError("interrupted")))
+        with pytest.raises(RuntimeError, match="interrupted"):
+            tokenmill.map_dataset(dataset, SMALL_JSON, cache_dir=cache)
+    (text,) = Path(cache).rglob("text.arrow")
+    text.write_bytes(text.read_bytes().replace(b"document 7 says", b"document 7 sags"))
+    assert_same(tokenmill.map_dataset(dataset, SMALL_JSON, cache_dir=cache), by_map(dataset))
+
+
 def test_calls_at_the_same_time_wait_for_each_other(tmp_path: Path, documents: list[str], cache: str) -> None:
     """As the ranks of a training job make them: one does the work, all get the rows."""
     datasets.Dataset.from_dict({"text": documents * 20}).save_to_disk(str(tmp_path / "dataset"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import shutil
@@ -19,12 +20,13 @@ from tests.support.arguments import PrepareArguments
 from tests.support.corpora import SMALL_JSON, SMALL_TIKTOKEN, part_bytes, write_parquet
 from tokenmill import errors
 from tokenmill.api.parameters import FormatName
+from tokenmill.executors.local import LocalExecutor
 from tokenmill.executors.outcomes import Executor
 from tokenmill.pipeline.compare_sources import compare_sources
 from tokenmill.results import PrepareResult
 from tokenmill.storage import folder_at
 from tokenmill.store import layout, tables
-from tokenmill.store.mismatch import MismatchRecord, publish_mismatch
+from tokenmill.store.mismatch import MismatchRecord, publish_mismatch, read_mismatch
 from tokenmill.store.part import PartContent, open_part, write_part
 from tokenmill.store.run import require_run
 
@@ -245,11 +247,13 @@ def test_another_version_of_the_reference_is_refused(tmp_path: Path, source: str
     run = tmp_path / "out/run.json"
     original = run.read_text()
     content = json.loads(original)
+    del content["checksum"]
     content["versions"]["tiktoken"] = "0.0.1"
     run.write_text(json.dumps(content))
     with pytest.raises(errors.JobChanged, match=r"(?s)started with 0\.0\.1.*tiktoken==0\.0\.1"):
         prepare(source, tmp_path / "out")
     content = json.loads(original)
+    del content["checksum"]
     content["versions"]["gigatoken"] = "0.0.1"
     run.write_text(json.dumps(content))
     assert any("gigatoken" in notice and "0.0.1" in notice for notice in prepare(source, tmp_path / "out").notices)
@@ -597,3 +601,64 @@ def test_manifest_rows_have_both_checksums(tmp_path: Path, source: str) -> None:
     sizes = [path.stat().st_size for path in sorted((tmp_path / "out/parts").iterdir())]
     assert manifest["bytes"].to_pylist() == sizes
     assert {len(value) for value in manifest["xxh3"].to_pylist()} == {32}
+
+
+def test_a_flipped_bit_in_run_json_is_found(tmp_path: Path, source: str) -> None:
+    """A changed digit of a size is damage, with advice that heals the store, and not another job."""
+    prepare(source, tmp_path / "out")
+    expected = part_bytes(tmp_path / "out")
+    run = tmp_path / "out/run.json"
+    size = json.loads(run.read_text())["job"]["tokenizer"]["vocabulary_size"]
+    run.write_text(run.read_text().replace(f'"vocabulary_size": {size}', f'"vocabulary_size": {size + 70_000}'))
+    for call in (tokenmill.verify, tokenmill.open):
+        with pytest.raises(errors.CorruptStore, match=r"(?s)run\.json is damaged.*Remove run\.json"):
+            call(str(tmp_path / "out"))
+    run.unlink()
+    prepare(source, tmp_path / "out")
+    assert part_bytes(tmp_path / "out") == expected
+
+
+def test_a_worker_does_not_take_the_tokenizer_of_an_earlier_store(tmp_path: Path) -> None:
+    """Two runs of one executor in one directory: the second has another split pattern."""
+    source = write_parquet(
+        tmp_path / "a.parquet", [f"It's {row} o'clock, they'LL say 12345 times" for row in range(60)]
+    )
+    vocabulary = SMALL_TIKTOKEN.partition(":")[0]
+    with LocalExecutor() as pool:
+        for name, scheme in (("out", "gpt2"), ("out", "cl100k_base"), ("right", "cl100k_base")):
+            shutil.rmtree(tmp_path / name, ignore_errors=True)
+            executor = pool if name == "out" else None
+            tokenmill.prepare(
+                source,
+                tokenizer=f"{vocabulary}:{scheme}",
+                out=tmp_path / name,
+                eot="none",
+                workers=1,
+                executor=executor,
+            )
+    assert part_bytes(tmp_path / "out") == part_bytes(tmp_path / "right")
+
+
+@pytest.mark.parametrize("lost", ["the part", "the record"])
+def test_parts_of_a_wrong_engine_stay_out(tmp_path: Path, lost: str) -> None:
+    """After a failed audit, a part of the fast engine that is put back, or a lost record, makes no store wrong."""
+    texts = [f"document {row} says little" + " WRONGTOKEN" * (row == 3) for row in range(60)]
+    source = write_parquet(tmp_path / "a.parquet", texts, row_group_size=10)
+    out, environment = tmp_path / "out", poison.environment(tmp_path / "site")
+    command = ("tokenmill", "prepare", source, "--tokenizer", SMALL_JSON, "--unit-bytes", "1", "--out", out)
+    dying.run(*command, "--engine", "tokenizers")
+    expected = part_bytes(out)
+    shutil.rmtree(out)
+    dying.run(*command, environment=environment)
+    assert part_bytes(out) == expected
+    (out / "manifest.parquet").unlink()
+    if lost == "the record":
+        (out / "engine-mismatch.json").unlink()
+        assert read_mismatch(folder_at(str(out))) is not None
+        return
+    summary, tokens = open_part(folder_at(str(out)), 5)
+    tokens = dataclasses.replace(tokens, tokens=tokens.tokens ^ np.uint16(1))
+    (out / "parts/00000005.arrow").unlink()
+    write_part(folder_at(str(out)), summary, tokens)
+    assert dying.run(*command, environment=environment).exit_code == 0
+    assert part_bytes(out) == expected

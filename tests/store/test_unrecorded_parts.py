@@ -105,8 +105,8 @@ def test_repair_compares_the_text(stores: tuple[str, Path, Path]) -> None:
     source, out, other = stores
     expected = part_bytes(out)
     shutil.copytree(other / "parts", out / "parts", dirs_exist_ok=True)
-    runs = [tables.log_run(require_run(folder_at(str(store)))) for store in (other, out)]
-    (out / "log.jsonl").write_text((other / "log.jsonl").read_text().replace(*runs))
+    theirs, ours = (tables.log_run(require_run(folder_at(str(store)))) for store in (other, out))
+    (out / "log.jsonl").write_text((other / "log.jsonl").read_text().replace(theirs, ours))
     (out / "manifest.parquet").unlink()
     prepare(source, out, unit_bytes=UNIT_BYTES)  # a forged log: the parts are taken as recorded
     with pytest.raises(errors.TokenmillError, match="--repair"):

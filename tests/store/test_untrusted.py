@@ -77,6 +77,7 @@ def use(directory: Path) -> None:
 def edit_run(directory: Path, change: Callable[[dict[str, Any]], None]) -> None:
     """Change run.json, and put the hashes of the tables beside it right."""
     run = json.loads((directory / "run.json").read_text())
+    del run["checksum"]
     for name in ("plan", "sources"):
         run[f"{name}_sha256"] = hashlib.sha256((directory / f"{name}.parquet").read_bytes()).hexdigest()
     change(run)

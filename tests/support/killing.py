@@ -196,7 +196,7 @@ def result_files(out: Path) -> dict[str, bytes]:
     files = (path for path in out.rglob("*") if path.is_file() and not NOT_COMPARED & {path.name, path.parent.name})
     result = {str(path.relative_to(out)): path.read_bytes() for path in files}
     if "run.json" in result:
-        result["run.json"] = json.dumps({**json.loads(result["run.json"]), "engine": ""}).encode()
+        result["run.json"] = json.dumps({**json.loads(result["run.json"]), "engine": "", "checksum": ""}).encode()
     return result
 
 

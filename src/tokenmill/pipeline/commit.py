@@ -10,7 +10,7 @@ from tokenmill.errors import CorruptStore, StoreError
 from tokenmill.pipeline.part_builder import BuiltPart, PartBuilder
 from tokenmill.storage import AlreadyPublishedError, Folder
 from tokenmill.store import layout
-from tokenmill.store.mismatch import MismatchRecord, publish_mismatch, rechecked_name
+from tokenmill.store.mismatch import MismatchRecord, mark_rechecked, publish_mismatch, rechecked_name
 from tokenmill.store.part import PartSummary, check_content, open_part, part_name, read_summary
 from tokenmill.tokenizers.tokenizer import Tokenizer
 
@@ -73,8 +73,7 @@ class Commit:
         if self.recheck:
             self._replace(part)
             self.folder.sync_directory(layout.PARTS)  # the mark below must not outlive the part in a power cut
-            self.folder.create(layout.RECHECKED)
-            self.folder.publish_new(rechecked_name(unit), b"")
+            mark_rechecked(self.folder, unit, part.summary.sha256)
         else:
             try:
                 part.publish(self.folder)

@@ -24,7 +24,7 @@ from tokenmill.pipeline.units import fast_bytes
 from tokenmill.sources import with_identities
 from tokenmill.store import layout, tables
 from tokenmill.store.job import STORE_FORMAT, Run
-from tokenmill.store.run import read_run, read_vocabulary, require_run
+from tokenmill.store.run import read_run, read_vocabulary, require_run, run_record
 from tokenmill.tokenizers.tokenizer import REFERENCES
 
 if TYPE_CHECKING:
@@ -149,7 +149,7 @@ def publish(folder: Folder, frozen: FrozenRun) -> bool:
     for name, data in frozen.files.items():
         with folder.publish(name) as file:
             file.write(data)
-    return folder.publish_new(layout.RUN, layout.json_bytes(frozen.run))
+    return folder.publish_new(layout.RUN, layout.json_bytes(run_record(frozen.run)))
 
 
 def publish_again(folder: Folder, frozen: FrozenRun) -> None:
@@ -160,7 +160,7 @@ def publish_again(folder: Folder, frozen: FrozenRun) -> None:
     for name, data in frozen.files.items():
         with folder.publish(name) as file:
             file.write(data)
-    layout.publish_json(folder, layout.RUN, frozen.run)
+    layout.publish_json(folder, layout.RUN, run_record(frozen.run))
     kept = {*frozen.files, *(layout.table_name(folder, name, _hash(frozen, name)) for name in _TABLES)}
     for name in folder.names("."):
         if name.startswith(_PREFIXES) and name.endswith(".parquet") and name not in kept:

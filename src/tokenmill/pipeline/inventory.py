@@ -14,7 +14,7 @@ from tokenmill.pipeline.part_summaries import ANY_SLICE, InvalidPart
 from tokenmill.pipeline.stale_parts import check_parts, remove_parts, with_other_text
 from tokenmill.store import event_log, layout, quarantine, tables
 from tokenmill.store.job import STORE_FORMAT
-from tokenmill.store.mismatch import read_mismatch
+from tokenmill.store.mismatch import read_mismatch, rechecked_checksums
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -172,6 +172,9 @@ class PartInventory:
         doubtful = np.setdiff1d(units if with_content else self._unrecorded(units), sorted(unusable))
         fan_out, context = self._fan_out(executor), self.context
         unusable |= set(with_other_text(context.folder, context.frozen, context.limits, fan_out, doubtful))
+        if self.recheck:  # the reference engine has confirmed the parts with these checksums, and no others
+            confirmed = rechecked_checksums(context.folder, units, context.frozen.run.units)
+            unusable |= set(self.manifest.unrecorded(units, confirmed).tolist())
         return sorted(unusable)
 
     def _unrecorded(self, units: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:

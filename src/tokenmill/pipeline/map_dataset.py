@@ -174,12 +174,13 @@ class DatasetMapper:
         for directory in (".", layout.TOKENIZER, ROWS):
             folder.remove_temporaries(directory)
         if _sound_run(folder) is None or _is_complete(folder):  # the rows may be of another run, or are damaged
-            for directory in (ROWS, layout.TOKENIZER):
+            for directory in (ROWS, layout.TOKENIZER, layout.RECHECKED):
                 folder.remove(directory)
             for name in (layout.RUN, layout.PLAN, layout.SOURCES, layout.MISMATCH, SPILLED):
                 folder.discard(name)
-        if location.file_rows is None and not folder.exists(SPILLED):
+        if location.file_rows is None:  # also if it exists: nothing proves that the file is as it was written
             hf_datasets.spill(folder, SPILLED, dataset, self.options.column)
+            os.utime(folder.path(SPILLED), (0, 0))  # the same file for a call that goes on with the rows of this one
         request = self._request(list(location.file_rows) if location.file_rows else [folder.path(SPILLED)])
         folder.create(ROWS)
         self.pool.start(1)  # one worker reads the headers; the plan then decides how many there are

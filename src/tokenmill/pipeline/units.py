@@ -11,6 +11,7 @@ from typing import Protocol
 import msgspec
 import pyarrow as pa
 
+from tokenmill.digest import digest_of
 from tokenmill.errors import EngineMismatch, TokenizerError
 from tokenmill.pipeline.plan import UnitTask
 from tokenmill.pipeline.position import DEFAULT_SECONDS, Position
@@ -183,7 +184,7 @@ def loaded_tokenizer(directory: str, job: Job, engine: str, reference_version: s
 
     A worker keeps the last ones, `at_once` of them.
     """
-    key = (directory, job.tokenizer.sha256, engine)
+    key = (directory, digest_of(job.tokenizer), engine)
     if key not in _loaded:
         Position("load").mark()
         check_reference(job, reference_version)

@@ -1,23 +1,29 @@
 """The record of an audit that the fast engine failed, and the marks of parts that the reference engine confirmed.
 
-While `engine-mismatch.json` exists, the store is complete only if each part has a mark in `rechecked/`.
+While `engine-mismatch.json`, or its copy in `rechecked/`, exists, the store is complete only if each part has a mark in
+`rechecked/`. A mark holds the checksum of its part.
 """
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from tokenmill.errors import IncompleteStore
+from tokenmill.errors import IncompleteStore, StoreError
 from tokenmill.storage.untrusted.malformed import MalformedDataError, decode
+from tokenmill.store.event_log import checksum_prefix
 from tokenmill.store.layout import MAX_JSON_BYTES, MISMATCH, RECHECKED, json_bytes, numbered_files
 
 if TYPE_CHECKING:
     from tokenmill.storage import Folder
     from tokenmill.store.job import Run
+
+
+_COPY = f"{RECHECKED}/{MISMATCH}"
 
 
 class MismatchRecord(msgspec.Struct, frozen=True):
@@ -28,23 +34,26 @@ class MismatchRecord(msgspec.Struct, frozen=True):
 
 
 def publish_mismatch(folder: Folder, mismatch: MismatchRecord) -> None:
-    """Record that the fast engine failed an audit. An earlier record is kept."""
-    folder.publish_new(MISMATCH, json_bytes(mismatch))
+    """Record that the fast engine failed an audit, twice: one lost file loses nothing. An earlier record is kept."""
+    folder.create(RECHECKED)
+    for name in (MISMATCH, _COPY):
+        folder.publish_new(name, json_bytes(mismatch))
 
 
 def read_mismatch(folder: Folder) -> MismatchRecord | None:
     """Read the record of the failed audit; None if no audit failed."""
-    if not folder.exists(MISMATCH):
+    name = next((name for name in (MISMATCH, _COPY) if folder.exists(name)), None)
+    if name is None:
         return None
     try:
-        return decode(folder.read(MISMATCH, MAX_JSON_BYTES), MismatchRecord)
+        return decode(folder.read(name, MAX_JSON_BYTES), MismatchRecord)
     except MalformedDataError:
-        return MismatchRecord("the fast engine", f"the record {MISMATCH} is damaged")
+        return MismatchRecord("the fast engine", f"the record {name} is damaged")
 
 
 def is_suspect(folder: Folder, run: Run) -> bool:
     """Whether the fast engine failed an audit and the reference engine has not confirmed every part."""
-    return folder.exists(MISMATCH) and not bool(rechecked_units(folder, run.units).all())
+    return read_mismatch(folder) is not None and not bool(rechecked_units(folder, run.units).all())
 
 
 def refuse_suspect(folder: Folder, run: Run) -> None:
@@ -56,6 +65,21 @@ def refuse_suspect(folder: Folder, run: Run) -> None:
             f"found        {mismatch.message}",
             "Run the same `tokenmill prepare` again: it compares every part with the reference engine.",
         )
+
+
+def mark_rechecked(folder: Folder, unit: int, sha256: str) -> None:
+    """Mark a unit whose part, with this checksum, the reference engine made or confirmed."""
+    folder.create(RECHECKED)
+    folder.publish_new(rechecked_name(unit), sha256.encode())
+
+
+def rechecked_checksums(folder: Folder, units: npt.NDArray[np.int64], count: int) -> npt.NDArray[np.uint64]:
+    """For each of `count` units, the checksum prefix in its mark; 0 for a unit without one, or not in `units`."""
+    prefixes = np.zeros(count, np.uint64)
+    for unit in units.tolist():
+        with suppress(StoreError, ValueError):
+            prefixes[unit] = checksum_prefix(folder.read(rechecked_name(unit), MAX_JSON_BYTES).decode())
+    return prefixes
 
 
 def rechecked_name(unit: int) -> str:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from tokenmill.digest import digest_of
 from tokenmill.errors import USAGE, StoreError
 from tokenmill.storage.local.near_names import did_you_mean
 from tokenmill.storage.untrusted.malformed import MalformedDataError, decode
@@ -30,6 +31,12 @@ class _Format(msgspec.Struct):
     format: int = 1
 
 
+def run_record(run: Run) -> dict[str, Any]:
+    """The content of `run.json`: the run, and the checksum of it."""
+    record: dict[str, Any] = msgspec.to_builtins(run)
+    return {**record, "checksum": digest_of(record)}
+
+
 def read_run(folder: Folder, *, with_tables: bool = True) -> Run | None:
     """Read and check the frozen run of a directory; None if the directory has no run.
 
@@ -41,6 +48,7 @@ def read_run(folder: Folder, *, with_tables: bool = True) -> Run | None:
         return None
     try:
         data = folder.read(RUN, MAX_JSON_BYTES)
+        _check_checksum(data)
         written = decode(data, _Format).format
         if not OLDEST_STORE_FORMAT <= written <= STORE_FORMAT:
             readable = f"formats {OLDEST_STORE_FORMAT} to {STORE_FORMAT}"
@@ -85,6 +93,14 @@ def read_vocabulary(folder: Folder, tokenizer: TokenizerSpec) -> bytes:
     if hashlib.sha256(content).hexdigest() != tokenizer.sha256:
         raise damaged(folder, name, f"it is not the vocabulary that {RUN} names")
     return content
+
+
+def _check_checksum(data: bytes) -> None:
+    """Compare the content of `run.json` with its checksum. Those of earlier versions have none."""
+    content = decode(data, dict[str, Any])
+    checksum = content.pop("checksum", None)
+    if checksum is not None and checksum != digest_of(content):
+        raise MalformedDataError("it is not as it was written")
 
 
 def _check_counts(run: Run) -> None:
