@@ -26,10 +26,8 @@ from tokenmill.analysis.lengths import BUCKETS, LONGEST, LengthCounts, bucket, f
 from tokenmill.analysis.totals import summarize_lengths
 from tokenmill.errors import CorruptStore, IncompleteStore, SourceError, UsageError
 from tokenmill.storage import folder_at
-from tokenmill.store import tables
-from tokenmill.store.listed_parts import ListedParts
+from tokenmill.store.collection import open_collection
 from tokenmill.store.part import PartContent
-from tokenmill.store.run import require_run
 
 LANGUAGES = ["en", "fr", None, "中文"]
 
@@ -88,10 +86,8 @@ def test_counts_do_not_depend_on_how_documents_are_cut(
     """A part with many documents is counted some at a time, with the same result."""
     sources = [write_parquet(tmp_path / f"{i}.parquet", documents[i::3]) for i in range(3)]
     directory = prepared(tmp_path, *sources)
-    run = require_run(folder_at(directory))
-    folder = folder_at(directory)
-    parts = ListedParts.of(folder, run, tables.require_manifest(folder, run))
-    count_parts, group = CountParts(directory, run.job, parts), PartGroup(0, 0, run.units)
+    stores = open_collection([directory])
+    count_parts, group = CountParts(stores.job, stores.parts), PartGroup(0, 0, len(stores.manifest))
     whole = count_parts(group)
     monkeypatch.setattr("tokenmill.analysis.count_parts.DOCUMENTS_PER_BATCH", 2)
     cut = count_parts(group)

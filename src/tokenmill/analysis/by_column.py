@@ -96,7 +96,6 @@ class ValueCounts:
 class CountValues:
     """Counts the documents of one part by the values of a column in their source rows."""
 
-    directory: str
     job: Job
     parts: ListedParts
     column: str
@@ -105,9 +104,9 @@ class CountValues:
     def __call__(self, task: UnitTask) -> ValueCounts:
         """Read the column of a unit, and count its part by the values."""
         _, content = self.parts.open(task.unit, content_too=False)
-        token_sizes = load_token_sizes(self.directory, self.job)
+        token_sizes = load_token_sizes(self.parts.stores[0].directory, self.job)
         ignored = np.zeros(len(token_sizes.sizes), np.int64)
-        document_bytes = count_tokens(self.directory, task.unit, content, ignored, token_sizes)
+        document_bytes = count_tokens(self.parts.name, task.unit, content, ignored, token_sizes)
         join = _RowJoin(content, np.stack([np.ones_like(document_bytes), np.diff(content.offsets), document_bytes]))
         task = self._without_text_details(task)
         for index, file in enumerate(task.files):

@@ -11,6 +11,9 @@ from tokenmill.exports.formats.protocol import EndTokenPosition, FormatName, Tai
 # A path or an address. Write an address such as s3://bucket/run as a str: a Path would drop a slash.
 StrPath = str | os.PathLike[str]
 
+# One store, or several that are read as one.
+Stores = StrPath | Sequence[StrPath]
+
 EngineName = Literal["auto", "gigatoken", "tiktoken", "tokenizers"]
 BadDocumentAction = Literal["quarantine", "fail"]
 TokenType = Literal["uint16", "int32", "uint32"]
@@ -31,6 +34,7 @@ __all__ = [
     "EndTokenPosition",
     "EngineName",
     "FormatName",
+    "Stores",
     "StrPath",
     "Tail",
     "TokenType",

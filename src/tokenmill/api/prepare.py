@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from tokenmill.api.export import ExportLimits, export_store
-from tokenmill.api.parameters import BadDocumentAction, EngineName, FormatName, StrPath, Tail, path_texts
+from tokenmill.api.export import ExportLimits, export_stores
+from tokenmill.api.parameters import BadDocumentAction, EngineName, FormatName, StrPath, Tail, path_text, path_texts
 from tokenmill.errors import UsageError
 from tokenmill.executors import progress
 from tokenmill.executors.session import LOCAL, check_executor, open_executor
@@ -21,6 +21,7 @@ from tokenmill.pipeline import plan, ranks, worker_modules
 from tokenmill.pipeline.announce import announce
 from tokenmill.pipeline.complete import CompletionOptions, RunCompletion
 from tokenmill.pipeline.context import RunContext, make_events
+from tokenmill.pipeline.like import text_options
 from tokenmill.pipeline.position import DEFAULT_SECONDS
 from tokenmill.pipeline.preflight import export_token_bytes
 from tokenmill.pipeline.request import BadDocumentPolicy, PrepareOptions, PrepareRequest, find_sources, make_request
@@ -82,8 +83,9 @@ class PrepareResult(Readable, msgspec.Struct, frozen=True):
 def prepare(  # noqa: PLR0913 - the options of the command, by their names
     sources: StrPath | Sequence[StrPath],
     *,
-    tokenizer: StrPath | TokenizerObject,
+    tokenizer: StrPath | TokenizerObject | None = None,
     out: StrPath,
+    like: StrPath | None = None,
     version: str | None = None,
     column: str | None = None,
     separator: str | None = None,
@@ -125,6 +127,8 @@ def prepare(  # noqa: PLR0913 - the options of the command, by their names
             `tokenizer.json` or its directory; a tokenizer of `tokenizers`, `tiktoken` or `transformers`.
         out: The directory of the store: a path, or an address such as `s3://bucket/run`. It is created, or resumed if
             it exists.
+        like: A store. Its tokenizer, begin and end token are taken, and the other options that decide tokens unless
+            they are given. The two stores can be read and exported together.
         version: The version of a named dataset. `tokenmill datasets` lists them.
         column: The column with the text. Default: `text`, or the column of the named dataset.
         separator: The separator of documents in .txt files. Default: each file is one document.
@@ -168,18 +172,27 @@ def prepare(  # noqa: PLR0913 - the options of the command, by their names
         _refuse_for_rank(rank_share, formats, out, repair=repair, retry_quarantine=retry_quarantine, moved=bool(moved))
     moves = [moved] if isinstance(moved, str) else moved
     policy = BadDocumentPolicy.parse(on_bad, max_bad, document_timeout, quarantine_text=quarantine_text)
-    named = resolve_sources(path_texts(sources), version, column, limited=limit_units is not None)
+    text = text_options(
+        tokenizer,
+        path_text(like),
+        column=column,
+        separator=separator,
+        eot=eot,
+        bos=bos,
+        max_document_bytes=max_document_bytes,
+    )
+    named = resolve_sources(path_texts(sources), version, text.column, limited=limit_units is not None)
     options = PrepareOptions(
         named.sources,
-        tokenizer,
+        text.tokenizer,
         named.column,
-        separator,
+        text.separator,
         engine,
-        eot,
-        bos,
+        text.eot,
+        text.bos,
         unit_bytes,
         limit_units,
-        max_document_bytes,
+        text.max_document_bytes,
     )
     for name in formats:  # before anything is loaded or looked for
         make_export_request(name, export_options, ANY_TOKENIZER)
@@ -188,7 +201,8 @@ def prepare(  # noqa: PLR0913 - the options of the command, by their names
         discovery = find_sources(options, report.pending, out)
         named.notes.extend(discovery.ignored.notes())
         folder = folder_at(out)
-        request = make_request(options, discovery, stored_vocabulary(folder, tokenizer), named)
+        vocabulary = text.vocabulary or stored_vocabulary(folder, text.tokenizer)
+        request = make_request(options, discovery, vocabulary, named)
         most_workers = request.source_bytes // plan.SMALLEST_UNIT_BYTES + 1
         resources = plan_resources(workers, memory, most_workers, room=pool.room, job=request.job)
         exports = [make_export_request(name, export_options, request.job.tokenizer) for name in formats]
@@ -207,7 +221,7 @@ def prepare(  # noqa: PLR0913 - the options of the command, by their names
             manifest = run.complete(pool, named.check_end, None if force else export_bytes)
             seconds = time.monotonic() - started
             export_limits = ExportLimits(workers, memory, force)
-            exported = [export_store(out, None, export, export_limits, report, pool) for export in exports]
+            exported = [export_stores([out], None, export, export_limits, report, pool) for export in exports]
             return _result(context, run, manifest, seconds, exported, request)
 
 

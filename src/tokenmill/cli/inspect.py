@@ -27,20 +27,24 @@ SHOWN_RANGES = 1000
     short_help="Show a store, or one of its documents.",
     epilog=options.example("tokenmill inspect tokens --doc 7"),
 )
-@click.argument("directory", metavar="DIR")
+@click.argument("directory", metavar="DIR...", nargs=-1, required=True)
 @click.option("--doc", type=int, metavar="N", help="Show document N: its tokens as text, its source and row.")
 @click.option("--skipped", is_flag=True, help="List the skipped rows, with the reason.")
 @options.storage
 @options.general
-def inspect(directory: str, doc: int | None, skipped: bool, as_json: bool) -> None:
-    """Show the facts of a store, one document token by token, or the skipped rows."""
+def inspect(directory: tuple[str, ...], doc: int | None, skipped: bool, as_json: bool) -> None:
+    """Show the facts of a store, one document token by token, or the skipped rows.
+
+    Documents are numbered through all stores.
+    """
     store = tokenmill.open(directory)
     if doc is not None:
         _show_document(store, doc, as_json)
     elif skipped:
         _show_skipped(store, as_json)
     else:
-        _show_store(store, as_json)
+        for one in directory:
+            _show_store(tokenmill.open(one), as_json)
 
 
 def _show_store(store: Store, as_json: bool) -> None:
@@ -70,9 +74,7 @@ def _show_store(store: Store, as_json: bool) -> None:
 
 
 def _show_document(store: Store, position: int, as_json: bool) -> None:
-    from tokenmill.storage import folder_at  # noqa: PLC0415 - heavy
-    from tokenmill.store.layout import TOKENIZER  # noqa: PLC0415
-    from tokenmill.tokenizers.token_bytes import token_bytes_lookup  # noqa: PLC0415
+    from tokenmill.tokenizers.token_bytes import token_bytes_lookup  # noqa: PLC0415 - heavy
 
     try:
         document = store.document(position)
@@ -80,15 +82,16 @@ def _show_document(store: Store, position: int, as_json: bool) -> None:
         raise UsageError(
             f"there is no document {position}", f"The store has {count(len(store), 'document')}, numbered from 0."
         ) from None
-    spec = store.job.tokenizer
-    token_bytes = token_bytes_lookup(spec, folder_at(store.directory).read(f"{TOKENIZER}/{spec.file}"))
+    token_bytes = token_bytes_lookup(store.job.tokenizer, store.vocabulary())
     tokens = document.tokens.tolist()
     if as_json:
         text = b"".join(map(token_bytes, tokens)).decode(errors="replace")
-        facts = {"document": position, "source": document.source, "row": document.row}
+        facts = {"document": position, "store": document.store, "source": document.source, "row": document.row}
         terminal.echo_json(facts | {"tokens": tokens, "text": text})
         return
-    lines = [("document", f"{position:,}"), ("source", document.source)]
+    lines = [("document", f"{position:,}")]
+    lines += [("store", document.store)] if len(store.directories) > 1 else []
+    lines += [("source", document.source)]
     lines += [output.position_line(document.kind, document.row), ("tokens", f"{len(tokens):,}")]
     output.print_lines(lines)
     _print_tokens(tokens[:SHOWN_TOKENS], token_bytes)

@@ -17,7 +17,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 # With more options than these, help puts them under headings.
 MAX_FLAT = 12
 HEADINGS = {
-    "Text and tokenizer": "--tokenizer --version --column --separator --engine --eot --bos",
+    "Text and tokenizer": "--tokenizer --like --version --column --separator --engine --eot --bos",
     "Output": "--out",
     "Exports": "--to --val --shuffle --shard-tokens --tail --eot-position --dtype --sequence-tokens --name",
     "Machine": "--workers --memory --unit-bytes --limit-units --force",
@@ -125,10 +125,14 @@ tokenizer = _group(
     click.option(
         "--tokenizer",
         "-t",
-        required=True,
         metavar="T",
         help="gpt2, cl100k_base, ...; a model on the Hub (ORG/MODEL[@REVISION]); a .tiktoken file; "
         "a tokenizer.json or its directory.",
+    ),
+    click.option(
+        "--like",
+        metavar="DIR",
+        help="Store to take tokenizer, bos, eot and column from, instead of --tokenizer. Both can be exported together.",
     ),
     click.option("--version", metavar="V", help="Version of a named dataset; `tokenmill datasets` lists them."),
     click.option("--column", metavar="NAME", help="Column with the text. [default: text, or the named dataset's own]"),
