@@ -1,4 +1,4 @@
-"""Several stores read as one: they equal one store of all sources, and a store that is added leaves the others alone."""
+"""Several stores read as one: they equal one store of all sources, and an added store leaves the others alone."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def test_reading_several_stores(stores: list[str], whole: str) -> None:
     assert np.array_equal(several.tokens(100, one.token_count - 100), one.tokens(100, one.token_count - 100))
     assert list(several.skipped()) == list(one.skipped())
     assert several.sources["path"].to_pylist() == one.sources["path"].to_pylist()
-    again = pickle.loads(pickle.dumps(several[70:90]))  # noqa: S301 - our own
+    again = pickle.loads(pickle.dumps(several[70:90]))
     assert [tokens.tolist() for tokens in again] == [tokens.tolist() for tokens in one[70:90]]
     assert repr(stores[0])[1:-1] in repr(several)
 
@@ -276,10 +276,8 @@ def test_like_takes_the_whole_job(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text('{"body": "one"}\n{"body": "two, which is longer"}\n')
     (tmp_path / "b.jsonl").write_text('{"content": "three, of another key"}\n')
     first, second = str(tmp_path / "first"), str(tmp_path / "second")
-    tokenmill.prepare(
-        str(tmp_path / "a.jsonl"), tokenizer=SMALL_TIKTOKEN, eot="none", bos=5, column="body", max_document_bytes=10_000,
-        out=first, workers=1,
-    )  # fmt: skip
+    job: dict[str, Any] = {"tokenizer": SMALL_TIKTOKEN, "eot": "none", "bos": 5, "column": "body"}
+    tokenmill.prepare(str(tmp_path / "a.jsonl"), **job, max_document_bytes=10_000, out=first, workers=1)
     tokenmill.prepare(str(tmp_path / "b.jsonl"), like=first, column="content", out=second, workers=1)
     before, after = tokenmill.open(first).job, tokenmill.open(second).job
     assert (after.begin, after.end, after.column) == (5, None, "content")
