@@ -132,7 +132,7 @@ tokenizer = _group(
     click.option(
         "--like",
         metavar="DIR",
-        help="Instead of --tokenizer: use tokenizer, bos, eot and column of this store, so that both can be read together.",
+        help="Instead of --tokenizer: use tokenizer, bos, eot and column of this store. Both can be read together.",
     ),
     click.option("--version", metavar="V", help="Version of a named dataset; `tokenmill datasets` lists them."),
     click.option("--column", metavar="NAME", help="Column with the text. [default: text, or the named dataset's own]"),
