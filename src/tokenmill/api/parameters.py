@@ -24,6 +24,13 @@ def path_texts(paths: StrPath | Sequence[StrPath]) -> list[str]:
     return [os.fspath(path) for path in ([paths] if isinstance(paths, str | os.PathLike) else paths)]
 
 
+def column_names(names: str | Sequence[str] | None) -> tuple[str, ...] | None:
+    """Names of columns: a sequence, or a text in which commas separate them. None stays None."""
+    if isinstance(names, str):
+        return tuple(name.strip() for name in names.split(",")) if names else ()
+    return None if names is None else tuple(names)
+
+
 def path_text(path: StrPath | None) -> str | None:
     """A path as a string. None stays None."""
     return None if path is None else os.fspath(path)
@@ -38,6 +45,7 @@ __all__ = [
     "StrPath",
     "Tail",
     "TokenType",
+    "column_names",
     "path_text",
     "path_texts",
 ]

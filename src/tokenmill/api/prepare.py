@@ -10,7 +10,16 @@ import msgspec
 import numpy as np
 
 from tokenmill.api.export import ExportLimits, export_stores
-from tokenmill.api.parameters import BadDocumentAction, EngineName, FormatName, StrPath, Tail, path_text, path_texts
+from tokenmill.api.parameters import (
+    BadDocumentAction,
+    EngineName,
+    FormatName,
+    StrPath,
+    Tail,
+    column_names,
+    path_text,
+    path_texts,
+)
 from tokenmill.errors import UsageError
 from tokenmill.executors import progress
 from tokenmill.executors.session import LOCAL, check_executor, open_executor
@@ -48,7 +57,7 @@ if TYPE_CHECKING:
 ANY_TOKENIZER = TokenizerSpec("any", "", "", "", vocabulary_size=1, special_tokens={})
 
 # What a run that was stopped while it was frozen may have left, besides hidden files.
-FROZEN = (layout.PARTS, layout.TOKENIZER, layout.SOURCES, layout.PLAN)
+FROZEN = (layout.PARTS, layout.KEPT, layout.TOKENIZER, layout.SOURCES, layout.PLAN)
 
 
 class PrepareResult(Readable, msgspec.Struct, frozen=True):
@@ -94,6 +103,7 @@ def prepare(  # noqa: PLR0913 - the options of the command, by their names
     bos: str | int | None = None,
     workers: int | None = None,
     memory: str | int | None = None,
+    keep: str | Sequence[str] | None = None,
     unit_bytes: str | int | None = None,
     limit_units: int | None = None,
     on_bad: BadDocumentAction = "quarantine",
@@ -137,6 +147,8 @@ def prepare(  # noqa: PLR0913 - the options of the command, by their names
         bos: The begin token: an id, its spelling, or `"none"`. Default: none.
         workers: The number of worker processes. Default: one per core.
         memory: The memory budget of a machine, such as `"8GB"`. Default: 70 % of the available memory.
+        keep: Columns of the sources to keep in the store, such as `["id", "url"]` or `"id,url"`: text, numbers and
+            booleans. Default: none.
         unit_bytes: The size of a unit of work, in bytes of text. Default: by corpus size, 1 to 64 MiB.
         limit_units: Only do the first units of the plan, to try something out.
         on_bad: What happens on a bad document: `"quarantine"` records it in `quarantine.jsonl`, `"fail"` ends the run.
@@ -180,6 +192,7 @@ def prepare(  # noqa: PLR0913 - the options of the command, by their names
         eot=eot,
         bos=bos,
         max_document_bytes=max_document_bytes,
+        keep=column_names(keep),
     )
     named = resolve_sources(path_texts(sources), version, text.column, limited=limit_units is not None)
     options = PrepareOptions(
@@ -193,6 +206,7 @@ def prepare(  # noqa: PLR0913 - the options of the command, by their names
         unit_bytes,
         limit_units,
         text.max_document_bytes,
+        text.keep,
     )
     for name in formats:  # before anything is loaded or looked for
         make_export_request(name, export_options, ANY_TOKENIZER)

@@ -34,6 +34,7 @@ MIN_MEASURED_BYTES = 100_000
 @click.option(
     "--out", "-o", required=True, metavar="DIR", help="Directory of the store. An unfinished run in it is resumed."
 )
+@click.option("--keep", metavar="NAMES", help="Columns of the sources to keep in the store, such as id,url.")
 @options.resources
 @options.force
 @options.executor

@@ -23,7 +23,7 @@ from tokenmill.pipeline.split_sources import plan_units
 from tokenmill.pipeline.units import fast_bytes
 from tokenmill.sources import with_identities
 from tokenmill.store import layout, tables
-from tokenmill.store.job import STORE_FORMAT, Run
+from tokenmill.store.job import KEPT_STORE_FORMAT, STORE_FORMAT, Run
 from tokenmill.store.run import read_run, read_vocabulary, require_run
 from tokenmill.tokenizers.tokenizer import REFERENCES
 
@@ -111,6 +111,7 @@ def _planned(
         plan_sha256=hashes[layout.PLAN],
         engine=request.choice.engine,
         versions=versions(),
+        format=KEPT_STORE_FORMAT if job.kept_columns else STORE_FORMAT,
     )
     vocabulary = {f"{layout.TOKENIZER}/{request.job.tokenizer.file}": request.vocabulary.content}
     named = {layout.table_name(folder, name, hashes[name]): data for name, data in contents.items()}
@@ -144,12 +145,18 @@ def publish(folder: Folder, frozen: FrozenRun) -> bool:
     hashes in their names there, so that no process writes over the files of another.
     """
     folder.check_conditional_create()
-    folder.create(layout.PARTS)
+    _create_parts(folder, frozen.run)
     folder.create(layout.TOKENIZER)
     for name, data in frozen.files.items():
         with folder.publish(name) as file:
             file.write(data)
     return folder.publish_new(layout.RUN, layout.json_bytes(frozen.run))
+
+
+def _create_parts(folder: Folder, run: Run) -> None:
+    folder.create(layout.PARTS)
+    if run.job.kept_columns:
+        folder.create(layout.KEPT)
 
 
 def publish_again(folder: Folder, frozen: FrozenRun) -> None:
@@ -210,7 +217,7 @@ def _reopen(  # noqa: PLR0913, PLR0917 - the existing run, the request, and what
     frozen = replace(frozen, notes=(*frozen.notes, *notes))
     unproved = changes.unproved | is_foreign
     if changes.table.equals(frozen.sources):
-        folder.create(layout.PARTS)
+        _create_parts(folder, run)
         return replace(frozen, unproved=unproved)
     if changes.changed.any() or changes.unproved.any():
         # The plan may keep the footer of another file, so unproved sources are split again, too.

@@ -94,8 +94,9 @@ class Isolate:
             return report_existing(folder, unit.task.unit, self.engine)
         tokenizer = loaded_tokenizer(self.directory, self.job, self.engine, self.reference_version)
         builder = tokenizer.retry_with_reference(lambda: self._encode(unit, tokenizer))
+        kept = builder.read_kept(self.limits)
         Position("write").mark()
-        return Commit(folder, builder, self.recheck).by(tokenizer)()
+        return Commit(folder, builder, self.recheck, kept).by(tokenizer)()
 
     def _try_alone(self, task: UnitTask, suspect: RowId) -> None:
         tokenizer = loaded_tokenizer(self.directory, self.job, REFERENCE, self.reference_version)

@@ -28,6 +28,7 @@ class TextOptions:
     eot: str | int | None = None
     bos: str | int | None = None
     max_document_bytes: str | int | None = None
+    keep: tuple[str, ...] = ()
     vocabulary: Vocabulary | None = None
 
 
@@ -40,6 +41,7 @@ def text_options(  # noqa: PLR0913 - the options, by their names
     eot: str | int | None = None,
     bos: str | int | None = None,
     max_document_bytes: str | int | None = None,
+    keep: tuple[str, ...] | None = None,
 ) -> TextOptions:
     """The options of a call; with `like`, those of that store in place of the ones that are not given.
 
@@ -49,7 +51,7 @@ def text_options(  # noqa: PLR0913 - the options, by their names
     if like is None:
         if tokenizer is None:
             raise UsageError("no tokenizer is given", "Give --tokenizer T, or --like DIR to take that of a store.")
-        return TextOptions(tokenizer, column, separator, eot, bos, max_document_bytes)
+        return TextOptions(tokenizer, column, separator, eot, bos, max_document_bytes, keep or ())
     for option, value in (("--tokenizer", tokenizer), ("--eot", eot), ("--bos", bos)):
         if value is not None:
             raise UsageError(f"{option} cannot be used with --like", f"The new store takes it from {like}.")
@@ -62,5 +64,6 @@ def text_options(  # noqa: PLR0913 - the options, by their names
         eot="none" if job.end is None else job.end,
         bos="none" if job.begin is None else job.begin,
         max_document_bytes=max_document_bytes if max_document_bytes is not None else job.document_bytes,
+        keep=keep if keep is not None else job.kept_columns,
         vocabulary=Vocabulary(job.tokenizer, read_vocabulary(folder, job.tokenizer)),
     )

@@ -8,6 +8,8 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from tokenmill.errors import UsageError
 from tokenmill.pipeline import plan
 from tokenmill.pipeline.position import DEFAULT_SECONDS
@@ -84,6 +86,7 @@ class PrepareOptions:
     unit_bytes: str | int | None = None
     limit_units: int | None = None
     max_document_bytes: str | int | None = None
+    keep: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Raise UsageError for an option that is invalid for every source and tokenizer."""
@@ -95,6 +98,8 @@ class PrepareOptions:
             raise UsageError("--unit-bytes must be at least 1")
         if self.max_document_bytes is not None and parse_size(self.max_document_bytes) == 0:
             raise UsageError("--max-document-bytes must be at least 1")
+        if len(set(self.keep)) < len(self.keep) or not all(self.keep):
+            raise UsageError(f"--keep {','.join(self.keep)} has an empty name, or one twice")
 
 
 def _number(text: str) -> float:
@@ -118,7 +123,7 @@ class PrepareRequest:
     @property
     def options(self) -> ReadOptions:
         """How planning reads the sources."""
-        return ReadOptions(self.job.column, self.job.separator)
+        return ReadOptions(self.job.column, self.job.separator, keep=self.job.kept_columns)
 
     @property
     def source_bytes(self) -> int:
@@ -161,6 +166,7 @@ def make_request(
         unit_bytes=unit_bytes or plan.default_unit_bytes(total_bytes(discovery)),
         limit_units=options.limit_units,
         document_bytes=parse_size(options.max_document_bytes or DEFAULT_DOCUMENT_BYTES),
+        keep=options.keep or msgspec.UNSET,
     )
     choice = choose_engine(vocabulary, options.engine)
     named = named or ResolvedSources([])

@@ -51,8 +51,9 @@ class Tokenize:
             return report_existing(folder, task.unit, self.engine)
         tokenizer = loaded_tokenizer(self.directory, self.job, self.engine, self.reference_version)
         builder = tokenizer.retry_with_reference(lambda: self._encode(task, tokenizer))
+        kept = builder.read_kept(self.limits)
         Position("write").mark()
-        commit = Commit(folder, builder, self.recheck).by(tokenizer)
+        commit = Commit(folder, builder, self.recheck, kept).by(tokenizer)
         return io_threads().submit(commit) if folder.is_remote else commit()
 
     def _encode(self, task: UnitTask, tokenizer: Tokenizer) -> PartBuilder:

@@ -12,11 +12,13 @@ import pyarrow as pa
 from tokenmill.errors import CorruptStore, SourceError
 from tokenmill.pipeline.part_builder import skipped_ranges
 from tokenmill.pipeline.plan import UnitTask
+from tokenmill.pipeline.unit_columns import unit_columns
 from tokenmill.pipeline.units import WorkerLimits, loaded_tokenizer, unit_documents
 from tokenmill.sources.bad_rows import READER_REASONS, TOO_LONG
 from tokenmill.sources.documents import Documents, RowArray, SourceFile
 from tokenmill.storage import folder_at
 from tokenmill.store.job import Job
+from tokenmill.store.kept import content_hash, read_kept
 from tokenmill.store.part import (
     NULL,
     PartContent,
@@ -55,9 +57,13 @@ class Verify:
         """Raise an error that names the part or the document that is wrong."""
         folder = folder_at(self.directory)
         summary = check_part(folder, task.unit, self.job)
+        if self.job.kept_columns:
+            read_kept(folder, summary)
         if self.fraction <= 0:
             return Verified(summary)
         _, content = open_part(folder, task.unit)
+        if not has_kept(task, self.job, summary, content, self.limits):
+            raise _different(task, task.files[0], "the kept columns are not those of the sources")
         compared = documents_seen = rows_seen = 0
         quarantined = _quarantined(summary)
         for file, documents in unit_documents(task, self.limits.read_options(self.job)):
@@ -129,7 +135,17 @@ class CompareText:
             skipped += [(file.index, np.array([bad.row], np.uint64), bad.reason) for bad in documents.bad]
             skipped += [(file.index, _between(readable.rows, rows), rows.reason) for rows in excluded]
         is_same = text.hexdigest() == summary.text and seen == summary.documents
+        is_same = is_same and has_kept(task, self.job, summary, content, self.limits)
         return is_same and skipped_ranges([entry for entry in skipped if len(entry[1])]) == summary.skipped
+
+
+def has_kept(task: UnitTask, job: Job, summary: PartSummary, content: PartContent, limits: WorkerLimits) -> bool:
+    """Whether the columns that a part was committed with are those that its sources have now."""
+    if not job.kept_columns:
+        return True
+    options = limits.read_options(job)
+    values = unit_columns(task, job.kept_columns, content.source, content.row, options).values
+    return content_hash(values) == summary.kept
 
 
 def _between(rows: RowArray, skipped: SkippedRow) -> RowArray:

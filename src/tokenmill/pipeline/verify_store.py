@@ -87,7 +87,7 @@ def _quarantine_problems(folder: Folder, run: Run, manifest: pa.Table) -> list[s
             counts = f"names {listed:,} rows, and the manifest counts {expected:,} in quarantine"
             return [f"{quarantine.QUARANTINE_FILE} {counts}. `tokenmill prepare` writes it again."]
         lost = quarantine.unrecorded(folder, units)
-        if lost or (run.format == STORE_FORMAT and not quarantine.is_gathered(folder, units)):
+        if lost or (run.format >= STORE_FORMAT and not quarantine.is_gathered(folder, units)):
             where = f"the records of unit {lost[0]}" if lost else quarantine.QUARANTINE_FILE
             return [f"{where}: other rows than the parts skip. `tokenmill prepare` writes them again."]
     except CorruptStore as error:

@@ -56,6 +56,8 @@ class ReadOptions(msgspec.Struct, frozen=True):
     on_bad: str = "fail"
     # A longer document is a bad row. In a stream it is skipped without being held in memory.
     document_bytes: int | None = None
+    # Columns that are kept beside the text. Planning refuses a file that lacks one.
+    keep: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +129,14 @@ class Documents:
         return Documents(self.text.slice(0, count), self.rows[:count], self.bad)
 
 
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """The values of some columns of a file, for rows in ascending order. Their types are those of `plain_values`."""
+
+    rows: RowArray
+    values: pa.Table
+
+
 class SourceKind(Protocol):
     """The interface of the modules `parquet`, `arrow`, `jsonl` and `text`."""
 
@@ -140,6 +150,19 @@ class SourceKind(Protocol):
 
     def read(self, file: SourceFile, file_slice: Slice, options: ReadOptions) -> Iterator[Documents]:
         """The documents of one slice, in file order."""
+        ...
+
+    def read_columns(
+        self, file: SourceFile, file_slice: Slice | None, names: tuple[str, ...], options: ReadOptions
+    ) -> Iterator[Columns]:
+        """The values of some columns in one slice, or in the whole file, in file order.
+
+        Raises NoColumn if the file declares its columns and lacks one. A JSON Lines file may lack any.
+        """
+        ...
+
+    def require_columns(self, file: SourceFile, names: tuple[str, ...]) -> None:
+        """Raise SourceError if the file declares its columns, and one of these is missing or not plain."""
         ...
 
 

@@ -1,7 +1,6 @@
 """A part: the committed tokens of one unit, as one Arrow IPC file with one record batch.
 
-The schema's metadata holds the counts and checksums. The file has no time stamp and no host name, so the same unit
-gives the same bytes on every machine.
+The schema's metadata holds the counts and checksums. The same unit gives the same bytes on every machine.
 """
 
 from __future__ import annotations
@@ -62,7 +61,7 @@ class PartSummary(msgspec.Struct, frozen=True):
 
     `slice` is the digest of the slice of the sources that the part was made from. `text` is the hash of the documents'
     text; with it a part is compared with its sources without an engine. `xxh3` is the hash of the columns, for fast
-    checks.
+    checks. `kept` is the hash of the kept columns; without any it is not written.
     """
 
     unit: int
@@ -75,6 +74,7 @@ class PartSummary(msgspec.Struct, frozen=True):
     slice: str = ""
     text: str = ""
     xxh3: str = ""
+    kept: str | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def skipped_rows(self) -> int:

@@ -97,7 +97,7 @@ def gather(folder: Folder, committed: npt.NDArray[np.bool_]) -> int:
 def units_to_check(run: Run, manifest: pa.Table) -> list[int]:
     """The units with rows in quarantine. Empty for format 5, whose records can have other names."""
     units: list[int] = np.flatnonzero(manifest["quarantined"].to_numpy() > 0).tolist()
-    return units if run.format == STORE_FORMAT else []
+    return units if run.format >= STORE_FORMAT else []
 
 
 def unrecorded(folder: Folder, units: Iterable[int]) -> list[int]:

@@ -69,7 +69,7 @@ MANIFEST_RUN = b"tokenmill.run"
 
 COUNT_COLUMNS = ("documents", "tokens", "text_bytes", "skipped", "quarantined")
 
-_MANIFEST_COLUMNS = {5: MANIFEST_SCHEMA.names[:-2], 6: MANIFEST_SCHEMA.names}
+_MANIFEST_COLUMNS = {5: MANIFEST_SCHEMA.names[:-2], 6: MANIFEST_SCHEMA.names, 7: MANIFEST_SCHEMA.names}
 
 _SCHEMAS = {
     PLAN: PLAN_SCHEMA,
