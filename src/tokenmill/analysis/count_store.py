@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tokenmill.analysis import duplicates
-from tokenmill.analysis.by_column import CountValues, ValueCounts
+from tokenmill.analysis.by_column import ColumnChoice, CountValues, ValueCounts
 from tokenmill.analysis.count_parts import CountParts, PartGroup
 from tokenmill.analysis.history import read_history
 from tokenmill.analysis.provenance import provenance, skipped_rows
@@ -105,9 +105,10 @@ class StoreCounter:
         """Count tokens by the values of a column. Units are merged in order, so that folding is deterministic."""
         counts = ValueCounts()
         self.fan_out.begin(f"by {column}", int(self._tokens.sum()))
+        choice = ColumnChoice.parse(column)
         for member, parts in zip(self.stores.members, self.stores.parts.by_store(), strict=True):
-            function = CountValues(self.stores.job, parts, column, BATCH_BYTES)
-            self._count_member(member, function, counts)
+            is_kept = choice.name in member.run.job.kept_columns
+            self._count_member(member, CountValues(self.stores.job, parts, choice, BATCH_BYTES, is_kept), counts)
         counts.require_column()
         return counts
 
@@ -118,7 +119,7 @@ class StoreCounter:
         is_reported = False
         while batch := list(islice(remaining, UNITS_PER_BATCH * self.resources.workers)):
             if counts.missing and not counts.column_exists and not is_reported:
-                name = function.column
+                name = function.column.name
                 self.fan_out.report.say(f"no source so far has the column {name!r}; reading the other sources")
                 is_reported = True
             by_unit: dict[int, ValueCounts] = {}

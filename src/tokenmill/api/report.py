@@ -43,7 +43,8 @@ def report(  # noqa: PLR0913 - the options of the command, by their names
     Args:
         directory: The store: a path, or an address such as `s3://bucket/run`. Several stores share one page.
         out: The path of the page. Default: `report.html` in the store, or in the last of several.
-        by: Columns of the sources. Each is read again, and tokens are counted by its values.
+        by: Columns of text, numbers or booleans. Tokens are counted by their values; with `"host:url"`, by the hosts of
+            the URLs in the column `url`. A column that the store does not keep is read from the sources again.
         workers: The number of worker processes. Default: one per core.
         memory: The memory budget of a machine, such as `"8GB"`. Default: 70 % of the available memory.
         reporter: Receives progress and notices. Default: a bar in a terminal or notebook, otherwise nothing is shown.

@@ -65,6 +65,7 @@ def _show_store(store: Store, as_json: bool) -> None:
         ("bos", output.token_id(run.job.begin)),
         ("eot", output.token_id(run.job.end)),
         ("sources", f"{count(run.sources, 'file')}, {size(run.source_bytes)}"),
+        *([("kept", ", ".join(run.job.kept_columns))] if run.job.kept_columns else []),
         ("skipped", count(skipped_rows, "row")),
         ("made with", ", ".join(f"{name} {version}" for name, version in run.versions.items())),
     ]
@@ -84,16 +85,19 @@ def _show_document(store: Store, position: int, as_json: bool) -> None:
         ) from None
     token_bytes = token_bytes_lookup(store.job.tokenizer, store.vocabulary())
     tokens = document.tokens.tolist()
+    first = position % len(store)
+    columns = store.columns(start=first, stop=first + 1).to_pylist() if store.collection.kept_columns else []
     if as_json:
         text = b"".join(map(token_bytes, tokens)).decode(errors="replace")
         facts = {"document": position, "store": document.store, "source": document.source, "row": document.row}
+        facts |= {"columns": columns[0]} if columns else {}
         terminal.echo_json(facts | {"tokens": tokens, "text": text})
         return
     lines = [("document", f"{position:,}")]
     lines += [("store", document.store)] if len(store.directories) > 1 else []
     lines += [("source", document.source)]
     lines += [output.position_line(document.kind, document.row), ("tokens", f"{len(tokens):,}")]
-    output.print_lines(lines)
+    output.print_lines([*lines, *output.column_lines(columns[0] if columns else {})])
     _print_tokens(tokens[:SHOWN_TOKENS], token_bytes)
     if len(tokens) > SHOWN_TOKENS:
         terminal.echo(f"... and {len(tokens) - SHOWN_TOKENS:,} more tokens; --json prints all")

@@ -104,6 +104,7 @@ def _one(result: LocateResult) -> Iterable[output.Line]:
     yield "document", position
     yield "source", document.source
     yield output.position_line(document.kind, document.row)
+    yield from output.column_lines(document.columns)
     if result.exports is None:
         return
     last = document.store_token + document.document_tokens

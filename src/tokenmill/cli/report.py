@@ -31,7 +31,7 @@ def report(directory: tuple[str, ...], out: str | None, as_json: bool, **argumen
     """Write an HTML page with charts of a store and its run.
 
     The page is one file without scripts and needs no network. The command reads all parts once. With --by, it also
-    reads that column of the sources. Several stores share one page.
+    reads that column: the kept one (prepare --keep), or that of the sources. Several stores share one page.
     """
     from tokenmill.analysis import PRELOAD  # noqa: PLC0415 - after click has checked the options
 

@@ -25,7 +25,7 @@ by_column = click.option(
     "--by",
     multiple=True,
     metavar="COLUMN",
-    help="Also count tokens by the values of this column of the sources, such as language; repeatable.",
+    help="Also count tokens by the values of this column, such as language, or by host: host:url; repeatable.",
 )
 
 
@@ -42,8 +42,8 @@ by_column = click.option(
 def stats(directory: tuple[str, ...], as_json: bool, **arguments: Any) -> None:
     """Count the tokens, lengths, vocabulary, sources and duplicates of a store, and summarize its run.
 
-    The command reads all parts once. With --by, it also reads that column of the sources. Several stores are counted
-    together.
+    The command reads all parts once. With --by, it also reads that column: the kept one (prepare --keep), or that of
+    the sources. Several stores are counted together.
     """
     from tokenmill.analysis import PRELOAD  # noqa: PLC0415 - after click has checked the options
 

@@ -54,7 +54,7 @@ class LocatedDocument(Readable, msgspec.Struct, frozen=True):
     `tokens` includes an end token that an export put before the document. `store_token` is the position of the first
     token in the store, `offset` its position in the document, which has `document_tokens` tokens. `row` is the row in
     the source, or the byte at which the document starts if the source has no rows. `store` is the store that holds the
-    document: `document` and `store_token` count in it.
+    document: `document` and `store_token` count in it. `columns` are the kept columns of the document.
     """
 
     token: int
@@ -68,6 +68,7 @@ class LocatedDocument(Readable, msgspec.Struct, frozen=True):
     row: int
     around: TextContext
     store: str = ""
+    columns: dict[str, str | int | float | bool | None] = {}
 
 
 def find_folder(where: str, stores: Sequence[str]) -> tuple[Folder, str | None]:
@@ -235,6 +236,7 @@ class Locator:
             row=read.row,
             around=self._around(read.tokens, start, stop),
             store=member.directory,
+            columns=_kept(self._store, document),
         )
 
     def _around(self, document: TokenArray, start: int, stop: int) -> TextContext:
@@ -254,6 +256,14 @@ class Locator:
 
     def _bytes(self, tokens: TokenArray) -> bytes:
         return b"".join(map(self._token_bytes, tokens.tolist()))
+
+
+def _kept(store: Store, document: int) -> dict[str, str | int | float | bool | None]:
+    """The kept columns of a document."""
+    if not store.collection.kept_columns:
+        return {}
+    values: dict[str, str | int | float | bool | None] = store.columns(start=document, stop=document + 1).to_pylist()[0]
+    return values
 
 
 def _text(data: bytes) -> str:

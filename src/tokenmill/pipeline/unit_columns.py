@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -10,7 +11,8 @@ import pyarrow as pa
 
 from tokenmill.pipeline.plan import UnitTask
 from tokenmill.pipeline.position import Position
-from tokenmill.sources import read_columns
+from tokenmill.pipeline.units import PREFETCH_FILES
+from tokenmill.sources import prefetch, read_columns
 from tokenmill.sources.documents import Columns, ReadOptions, RowArray, Slice, SourceFile
 from tokenmill.sources.missing_column import NoColumn, check_first_lines
 from tokenmill.sources.plain_values import TEXT, unify
@@ -69,11 +71,14 @@ def unit_columns(
 ) -> UnitColumns:
     """The values of columns of the sources for each document of a part, given by its source and row."""
     reader = _Reader(names)
-    for file in task.files:
+    edges = np.searchsorted(source, [file.index for file in task.files] + [task.files[-1].index + 1]).tolist()
+    pairs = zip(task.files, itertools.pairwise(edges), strict=True)
+    needed = [(file, row[first:last]) for file, (first, last) in pairs if first < last]
+    for index, (file, rows) in enumerate(needed):
         Position("read", file.index).mark()
-        first, last = np.searchsorted(source, [file.index, file.index + 1]).tolist()
-        if first < last:
-            reader.add(file, task.file_slice, row[first:last], options)
+        for next_file, _ in needed[index + 1 : index + 1 + PREFETCH_FILES]:
+            prefetch(next_file, None, options)
+        reader.add(file, task.file_slice, rows, options)
     return UnitColumns(reader.table(), reader.missing, reader.exists)
 
 

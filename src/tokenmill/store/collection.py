@@ -16,9 +16,11 @@ import numpy as np
 import pyarrow as pa
 
 from tokenmill.errors import UsageError
+from tokenmill.sources.plain_values import TEXT, unify
 from tokenmill.storage import Folder, folder_at, resolved
 from tokenmill.store import layout, tables
 from tokenmill.store.job import Job, Run
+from tokenmill.store.kept import read_kept
 from tokenmill.store.listed_parts import ListedParts, ListedStore, store_digest, with_source_offset
 from tokenmill.store.part import PartContent, SkippedRow, check_fits, open_part, part_name, read_summary
 from tokenmill.store.run import require_run
@@ -77,6 +79,29 @@ class Member:
         if not tables.is_listed(self.manifest, summary):
             raise layout.damaged(self.folder, part_name(unit), "it is not the part that the manifest describes")
         return content
+
+    def kept(self, unit: int) -> pa.Table:
+        """The kept columns of a unit. Raises CorruptStore if they are not those of the part that the manifest lists."""
+        summary = read_summary(self.folder, unit)
+        if not tables.is_listed(self.manifest, summary):
+            raise layout.damaged(self.folder, part_name(unit), "it is not the part that the manifest describes")
+        return read_kept(self.folder, summary)
+
+    def columns(self, names: Sequence[str], start: int, stop: int) -> Iterator[pa.Table]:
+        """Yield the kept columns of documents [start, stop) of the collection, for each part that holds some of them.
+
+        A column that the store does not keep is null.
+        """
+        documents = self.manifest["documents"].to_numpy()
+        ends = self.first_document + np.cumsum(documents)
+        starts = ends - documents
+        is_kept = [name in self.run.job.kept_columns for name in names]
+        for unit in np.flatnonzero((starts < stop) & (ends > start)).tolist():
+            first, last = max(start - int(starts[unit]), 0), min(stop, int(ends[unit])) - int(starts[unit])
+            values = self.kept(unit).slice(first, last - first) if any(is_kept) else None
+            missing = pa.chunked_array([pa.nulls(last - first, TEXT)])
+            found = zip(names, is_kept, strict=True)
+            yield pa.table({name: values[name] if values is not None and has else missing for name, has in found})
 
     def unit_of(self, source: int, row: int) -> int | None:
         """The unit that holds a row of a source: the only unit of the source, or the one that the plan assigns."""
@@ -188,6 +213,25 @@ class Collection:
         """Open a part by its number in the collection. The source numbers in it are those of the collection."""
         member = self.of_part(part)
         return with_source_offset(member.open_part(part - member.first_part), member.first_source)
+
+    @property
+    def kept_columns(self) -> list[str]:
+        """The columns that any of the stores keeps."""
+        return list(dict.fromkeys(name for member in self.members for name in member.run.job.kept_columns))
+
+    def columns(self, names: Sequence[str], start: int, stop: int) -> pa.Table:
+        """The kept columns of documents [start, stop). Raises UsageError for a column that no store keeps."""
+        kept = self.kept_columns
+        unknown = [name for name in names if name not in kept]
+        if unknown:
+            raise UsageError(
+                f"the store does not keep the column {unknown[0]!r}",
+                f"kept         {', '.join(kept) or 'none'}",
+                "`tokenmill prepare --keep NAMES` keeps columns.",
+            )
+        parts = [part for member in self.members for part in member.columns(names, start, stop)]
+        columns = {name: unify([chunk for part in parts for chunk in part[name].chunks]) for name in names}
+        return pa.table({name: pa.chunked_array(arrays or [pa.nulls(0, TEXT)]) for name, arrays in columns.items()})
 
     def _last_before(self, first: str, number: int) -> Member:
         firsts = [getattr(member, first) for member in self.members]

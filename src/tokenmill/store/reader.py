@@ -168,6 +168,14 @@ class Store:
         store = self.collection.of_part(part).directory
         return Document(content.document(index), path, int(content.row[index]), kind, store)
 
+    def columns(self, *names: str, start: int = 0, stop: int | None = None) -> pa.Table:
+        """The kept columns (`prepare --keep`) with these names, or all, of documents [start, stop): a row for each.
+
+        Of several stores, values are null for the documents of a store that does not keep the column.
+        """
+        start, stop, _ = slice(start, stop).indices(len(self))
+        return self.collection.columns(names or self.collection.kept_columns, start, max(start, stop))
+
     def decode(self, position: int) -> str:
         """The text of document number `position`: its tokens decoded, without its begin and end token.
 
