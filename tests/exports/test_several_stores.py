@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 import random
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 
 import tokenmill
+from tests.cli.test_commands import run
 from tests.support.corpora import SMALL_JSON, SMALL_TIKTOKEN, write_parquet
 from tests.support.export_model import END, flat, model, read_back
 from tokenmill.api.parameters import FormatName
@@ -164,7 +166,7 @@ def test_reading_several_stores(stores: list[str], whole: str) -> None:
 
 def test_statistics_of_several_stores(stores: list[str], whole: str, tmp_path: Path) -> None:
     """Counts are those of one store of all sources, and each store is named with its own."""
-    several, one = tokenmill.stats(stores, workers=1), tokenmill.stats(whole, workers=1)
+    several, one = tokenmill.stats(stores, by="id", workers=1), tokenmill.stats(whole, by="id", workers=1)
     for name in ("documents", "tokens", "text_bytes", "lengths", "vocabulary", "sources", "duplicates", "columns"):
         assert getattr(several, name) == getattr(one, name), name
     assert several.skipped.rows == one.skipped.rows
@@ -285,3 +287,28 @@ def test_like_takes_the_whole_job(tmp_path: Path) -> None:
     assert tokenmill.prepare(str(tmp_path / "b.jsonl"), like=first, column="content", out=second).units_done_now == 0
     assert len(tokenmill.open([first, second])) == 3
     assert tokenmill.plan(str(tmp_path / "a.jsonl"), like=first).begin_token == 5
+
+
+def test_commands_take_several_stores(stores: list[str], tmp_path: Path) -> None:
+    """Stores come first, then tokens; a store named like a number is written as a path."""
+    opened = tokenmill.open(stores)
+    last = opened.token_count - 1
+    shown = run("locate", *stores, f"{last:,}").stdout
+    assert stores[2] in shown
+    assert f"token {tokenmill.open(stores[2]).token_count - 1:,} of {stores[2]}" in shown.replace("store        ", "")
+    found = json.loads(run("locate", *stores, "0", str(last), "--json").stdout)["documents"]
+    assert {document["store"] for document in found} == set(stores)
+    assert "Got unexpected extra arguments (2 3)" in run("locate", *stores, "1", "2", "3", code=2).stderr
+    assert "unexpected" in run("locate", stores[0], "1", stores[1], code=2).stderr
+    numbered = tmp_path / "2026"
+    numbered.symlink_to(stores[1])
+    shown = run("locate", stores[0], f"{tmp_path}/./2026", str(last // 2)).stdout
+    assert "document" in shown
+    assert f"store        {stores[1]}" in run("inspect", *stores, "--doc", "100").stdout
+    assert run("inspect", *stores).stdout.count("made with") == 3
+    text = run("stats", *stores, "--workers", "1", "-q").stdout
+    assert all(f"{directory}: " in text for directory in stores)
+    out = tmp_path / "out"
+    text = run("export", *stores, "--to", "nanogpt", "--out", out, "--workers", "1").stdout
+    assert f"store 3      {stores[2]}" in text
+    assert "no problem found" in run("verify", *stores, "--workers", "1").stdout

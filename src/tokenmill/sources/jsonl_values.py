@@ -22,7 +22,7 @@ MAX_BLOCK_BYTES = 2**31 - 2  # pyarrow counts the bytes of a block in 32 bits
 Types = Mapping[str, pa.DataType]
 
 
-class Lines(Protocol):
+class JsonLines(Protocol):
     """The lines of a block that are not blank, their byte offsets in the file, and whether all look like objects."""
 
     data: bytearray
@@ -44,7 +44,7 @@ def parse(data: bytearray, types: Types | None) -> pa.Table:
     return pa.json.read_json(pa.BufferReader(data), read_options=blocks, parse_options=options)
 
 
-def parse_block(lines: Lines, types: Types) -> pa.Table | None:
+def parse_block(lines: JsonLines, types: Types) -> pa.Table | None:
     """Some keys of all lines, or None if pyarrow refuses a line or does not find one object in each.
 
     Every line must begin with `{` and end with `}`. Then no object spans two lines, so an equal number of objects and
@@ -59,7 +59,7 @@ def parse_block(lines: Lines, types: Types) -> pa.Table | None:
     return table if len(table) == len(lines.rows) else None
 
 
-def read_values(blocks: Callable[[], Iterator[Lines]], names: tuple[str, ...]) -> Columns:
+def read_values(blocks: Callable[[], Iterator[JsonLines]], names: tuple[str, ...]) -> Columns:
     """The values of some keys in all blocks of a slice; null where a line has none. `blocks` may be called twice."""
     types: dict[str, pa.DataType] = dict.fromkeys(names, TEXT)
     found = [_parse_any(lines, types) for lines in blocks()]
@@ -91,7 +91,7 @@ def _joined(columns: list[pa.ChunkedArray], kinds: set[pa.DataType]) -> pa.Chunk
     return pa.chunked_array(chunks, kind)
 
 
-def _parse_any(lines: Lines, types: dict[str, pa.DataType]) -> Columns:
+def _parse_any(lines: JsonLines, types: dict[str, pa.DataType]) -> Columns:
     """The values of one block. `types` are the types of the block before, and become those of this one."""
     table = parse_block(lines, types)
     if table is None and lines.are_objects and len(lines.data) <= MAX_BLOCK_BYTES:
@@ -103,7 +103,7 @@ def _parse_any(lines: Lines, types: dict[str, pa.DataType]) -> Columns:
     return Columns(lines.rows, pa.table(plain))
 
 
-def _inferred(lines: Lines, types: Types) -> dict[str, pa.DataType]:
+def _inferred(lines: JsonLines, types: Types) -> dict[str, pa.DataType]:
     """The types that pyarrow infers for these keys. Dates are text, as they are written."""
     try:
         schema = parse(lines.data, None).schema
@@ -113,7 +113,7 @@ def _inferred(lines: Lines, types: Types) -> dict[str, pa.DataType]:
     return {name: found.get(name) if found.get(name) in TYPES else TEXT for name in types}
 
 
-def _records(lines: Lines) -> Iterator[tuple[int, dict[str, Any]]]:
+def _records(lines: JsonLines) -> Iterator[tuple[int, dict[str, Any]]]:
     """The objects of the lines, each with its row. A line that is no object is a bad row, and left out."""
     for row, line in zip(lines.rows.tolist(), lines, strict=True):
         try:

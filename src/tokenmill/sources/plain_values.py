@@ -37,7 +37,7 @@ def unify(arrays: Sequence[pa.Array]) -> list[pa.Array]:
 
 
 def host(urls: pa.Array) -> pa.Array:
-    """The host of each URL in lower case, without user and port; null if there is none."""
+    """The host of each URL in lower case, without user and port; null where a value has no host."""
     text = urls.cast(TEXT)
     found = pc.struct_field(pc.extract_regex(text, _HOST), "host")
     name = pc.utf8_rtrim(pc.utf8_lower(found), characters=".")

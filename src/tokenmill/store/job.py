@@ -31,7 +31,7 @@ class Job(msgspec.Struct, frozen=True):
     document_bytes: int | None = None
     """Longer documents are not tokenized. None in stores of format 5, whose limit depended on the memory."""
     keep: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
-    """Columns of the sources that are kept beside the parts. Unset, and not written, if there are none."""
+    """Columns of the sources that are kept beside the parts. Unset, and not written, without any."""
 
     @property
     def kept_columns(self) -> tuple[str, ...]:
