@@ -118,6 +118,17 @@ def test_values_do_not_depend_on_batches(tmp_path: Path) -> None:
     assert len(hashes) == 1
 
 
+def test_large_whole_numbers_stay_exact(tmp_path: Path) -> None:
+    """Ids beyond 64 bits become text, whatever is in the same block."""
+    for number, ids in enumerate(([5, 2**63], [2**63], [5, -(2**63) - 1])):
+        source = tmp_path / f"{number}.jsonl"
+        source.write_text("\n".join(json.dumps({"text": "x", "id": value}) for value in ids))
+        file = file_at(discover([str(source)]).table, 0)
+        for batch_bytes in (1, 1 << 20):
+            (found,) = read_columns(file, None, ("id",), ReadOptions(batch_bytes=batch_bytes))
+            assert found.values["id"].to_pylist() == [str(value) for value in ids]
+
+
 def test_a_column_that_the_sources_lack_is_refused_before_any_work(tmp_path: Path) -> None:
     """The error lists the columns, and names the option."""
     for kind in ("parquet", "arrow", "jsonl"):

@@ -17,7 +17,7 @@ from tokenmill.api.parameters import (
     Tail,
     TokenType,
     path_text,
-    path_texts,
+    store_paths,
 )
 from tokenmill.errors import UsageError
 from tokenmill.executors import progress
@@ -110,7 +110,7 @@ def export(  # noqa: PLR0913 - the options of the command, by their names
         force: Start even if the disk seems too small.
         end_token: The former name of `eot_position`.
     """
-    directories, out = path_texts(directory), path_text(out)
+    directories, out = store_paths(directory), path_text(out)
     options = ExportOptions(val, shuffle, shard_tokens, tail, eot_position or end_token, dtype, sequence_tokens, name)
     request = make_export_request(to, options, require_run(folder_at(directories[0])).job.tokenizer)
     with open_executor(on, PRELOAD, executor, reporter) as (pool, report):

@@ -6,7 +6,7 @@ import itertools
 
 import msgspec
 
-from tokenmill.api.parameters import Stores, StrPath, path_text, path_texts
+from tokenmill.api.parameters import Stores, StrPath, path_text, path_texts, store_paths
 from tokenmill.errors import UsageError
 from tokenmill.exports.locator import LocatedDocument, Locator, exported_stores, find_folder
 from tokenmill.exports.trace import ExportIndex, ShardLocation
@@ -56,7 +56,7 @@ def locate(  # noqa: PLR0913 - the options of the command, by their names
         store: The store of an export that is in another directory; several if it is an export of several.
         context: The number of tokens to show before and after the token.
     """
-    places, source, given = path_texts(where), path_text(source), path_texts(store or [])
+    places, source, given = store_paths(where), path_text(source), path_texts(store or [])
     _check(token, token2, source, row, context)
     folder, file = find_folder(places[0], given) if len(places) == 1 else (None, None)
     is_store = folder is None or (file is None and folder.exists(layout.RUN))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tokenmill.api.parameters import Stores, path_texts
+from tokenmill.api.parameters import Stores, store_paths
 from tokenmill.store.reader import Store
 
 
@@ -13,4 +13,4 @@ def open(directory: Stores) -> Store:  # noqa: A001 - the name users know: token
         directory: The store: a path, or an address such as `s3://bucket/run`. Several stores need the same tokenizer
             and the same begin and end tokens. Their documents follow each other in this order.
     """
-    return Store(path_texts(directory))
+    return Store(store_paths(directory))

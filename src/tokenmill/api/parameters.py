@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 from typing import Literal
 
+from tokenmill.errors import UsageError
 from tokenmill.exports.formats.protocol import EndTokenPosition, FormatName, Tail
 
 # A path or an address. Write an address such as s3://bucket/run as a str: a Path would drop a slash.
@@ -31,6 +32,14 @@ def column_names(names: str | Sequence[str] | None) -> tuple[str, ...] | None:
     return None if names is None else tuple(names)
 
 
+def store_paths(stores: Stores) -> list[str]:
+    """One store or several as a list of strings. Raises UsageError without a store."""
+    paths = path_texts(stores)
+    if not paths:
+        raise UsageError("no store is given", "Name at least one store.")
+    return paths
+
+
 def path_text(path: StrPath | None) -> str | None:
     """A path as a string. None stays None."""
     return None if path is None else os.fspath(path)
@@ -48,4 +57,5 @@ __all__ = [
     "column_names",
     "path_text",
     "path_texts",
+    "store_paths",
 ]

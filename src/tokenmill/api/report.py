@@ -10,7 +10,7 @@ import msgspec
 from tokenmill.analysis.html import render
 from tokenmill.analysis.html.destination import page_destination
 from tokenmill.analysis.statistics import Statistics
-from tokenmill.api.parameters import Stores, StrPath, path_text, path_texts
+from tokenmill.api.parameters import Stores, StrPath, path_text, store_paths
 from tokenmill.api.stats import stats
 from tokenmill.humanize import Readable
 
@@ -50,7 +50,7 @@ def report(  # noqa: PLR0913 - the options of the command, by their names
         reporter: Receives progress and notices. Default: a bar in a terminal or notebook, otherwise nothing is shown.
         executor: Running workers to use instead of new ones.
     """
-    directories = path_texts(directory)
+    directories = store_paths(directory)
     folder, name = page_destination(directories, path_text(out))
     statistics = stats(directories, by=by, workers=workers, memory=memory, reporter=reporter, executor=executor)
     folder.create()

@@ -11,7 +11,7 @@ import numpy as np
 from tokenmill.analysis import PRELOAD
 from tokenmill.analysis.count_store import StoreCounter
 from tokenmill.analysis.statistics import Statistics
-from tokenmill.api.parameters import Stores, path_texts
+from tokenmill.api.parameters import Stores, store_paths
 from tokenmill.errors import UsageError
 from tokenmill.executors.fan_out import FanOut
 from tokenmill.executors.outcomes import Pool
@@ -49,7 +49,7 @@ def stats(  # noqa: PLR0913 - the options of the command, by their names
         reporter: Receives progress and notices. Default: a bar in a terminal or notebook, otherwise nothing is shown.
         executor: Running workers to use instead of new ones.
     """
-    stores = open_collection(path_texts(directory))
+    stores = open_collection(store_paths(directory))
     spec = stores.job.tokenizer
     if spec.vocabulary_size > MAX_IDS:
         raise UsageError(f"a vocabulary of {spec.vocabulary_size:,} ids is too large to be counted")

@@ -6,7 +6,7 @@ import time
 
 import msgspec
 
-from tokenmill.api.parameters import Stores, path_texts
+from tokenmill.api.parameters import Stores, store_paths
 from tokenmill.errors import IncompleteStore, UsageError
 from tokenmill.executors import progress
 from tokenmill.executors.outcomes import Pool
@@ -75,7 +75,7 @@ def verify(  # noqa: PLR0913 - the options of the command, by their names
         raise UsageError("--sample must be a fraction between 0 and 1")
     check_executor(on)
     started = time.monotonic()
-    directories = path_texts(directory)
+    directories = store_paths(directory)
     folder = folder_at(directories[0])
     if len(directories) == 1 and read_run(folder) is None and (export := read_frozen(folder)) is not None:
         with open_executor(on, PRELOAD, executor, reporter) as (pool, report):

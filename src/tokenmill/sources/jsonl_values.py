@@ -19,7 +19,15 @@ from tokenmill.sources.plain_values import TEXT, TYPES, as_plain
 
 MAX_BLOCK_BYTES = 2**31 - 2  # pyarrow counts the bytes of a block in 32 bits
 
+# pyarrow reads whole numbers from here on as floating point numbers.
+MAX_EXACT = 2.0**63
+
 Types = Mapping[str, pa.DataType]
+
+# Types with which the next slice may be parsed first: no value has two of them. (5 may be a floating point number.)
+GUESSED = (TEXT, pa.int64(), pa.bool_())
+# The type of each key in the slice before. A wrong guess costs time, and changes nothing.
+_guesses: dict[str, pa.DataType] = {}
 
 
 class JsonLines(Protocol):
@@ -61,14 +69,14 @@ def parse_block(lines: JsonLines, types: Types) -> pa.Table | None:
 
 def read_values(blocks: Callable[[], Iterator[JsonLines]], names: tuple[str, ...]) -> Columns:
     """The values of some keys in all blocks of a slice; null where a line has none. `blocks` may be called twice."""
-    types: dict[str, pa.DataType] = dict.fromkeys(names, TEXT)
+    types = {name: _guesses.get(name, TEXT) for name in names}
     found = [_parse_any(lines, types) for lines in blocks()]
     kinds = {name: {part.values[name].type for part in found if _has_value(part.values[name])} for name in names}
     if any(len(some) > 1 for some in kinds.values()):
         found = [_from_lines([line for lines in blocks() for line in _records(lines)], names)]
-        kinds = {}
     rows = np.concatenate([np.empty(0, np.uint64), *(part.rows for part in found)])
-    columns = {name: _joined([part.values[name] for part in found], kinds.get(name, set())) for name in names}
+    columns = {name: _joined([part.values[name] for part in found]) for name in names}
+    _guesses.update({name: column.type for name, column in columns.items() if column.type in GUESSED})
     return Columns(rows, pa.table(columns))
 
 
@@ -84,9 +92,9 @@ def _has_value(column: pa.ChunkedArray) -> bool:
     return bool(column.null_count < len(column))
 
 
-def _joined(columns: list[pa.ChunkedArray], kinds: set[pa.DataType]) -> pa.ChunkedArray:
-    """The columns of all blocks, which have at most one type, if any value."""
-    kind = next(iter(kinds), columns[0].type if columns else TEXT)
+def _joined(columns: list[pa.ChunkedArray]) -> pa.ChunkedArray:
+    """The columns of all blocks, whose values have one type. A column without any value is text."""
+    kind = next((column.type for column in columns if _has_value(column)), TEXT)
     chunks = [chunk if chunk.type == kind else pa.nulls(len(chunk), kind) for one in columns for chunk in one.chunks]
     return pa.chunked_array(chunks, kind)
 
@@ -97,10 +105,18 @@ def _parse_any(lines: JsonLines, types: dict[str, pa.DataType]) -> Columns:
     if table is None and lines.are_objects and len(lines.data) <= MAX_BLOCK_BYTES:
         types.update(_inferred(lines, types))
         table = parse_block(lines, types)
-    if table is None:
+    if table is None or any(_may_be_rounded(table[name]) for name in types):
         return _from_lines(list(_records(lines)), tuple(types))
     plain = {name: as_plain(table[name].combine_chunks()) for name in types}
     return Columns(lines.rows, pa.table(plain))
+
+
+def _may_be_rounded(column: pa.ChunkedArray) -> bool:
+    """Whether a floating point number is so large that it may be a whole number beyond 64 bits."""
+    if column.type != pa.float64():
+        return False
+    largest = pc.max(pc.abs(column)).as_py()
+    return largest is not None and largest >= MAX_EXACT
 
 
 def _inferred(lines: JsonLines, types: Types) -> dict[str, pa.DataType]:

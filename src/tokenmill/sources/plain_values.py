@@ -18,7 +18,7 @@ def as_plain(values: pa.Array) -> pa.Array:
         values.validate(full=True)
         values = values.dictionary_decode()
     kind = values.type
-    if kind in TEXTS:
+    if kind in TEXTS or pa.types.is_fixed_size_binary(kind):
         return _as_text(values)
     if pa.types.is_null(kind):
         return pa.nulls(len(values), TEXT)

@@ -240,11 +240,8 @@ class Collection:
 
 def open_collection(directories: Sequence[str]) -> Collection:
     """Open complete stores. Refuses stores that cannot be read as one: the error names the difference."""
-    if not directories:
-        raise UsageError("no store is given", "Name at least one store.")
-    folders = list(map(folder_at, directories))
     members: list[Member] = []
-    for folder in folders:
+    for folder in map(folder_at, directories):
         run = require_run(folder)
         if members:
             _refuse_different(members[0], folder, run)
