@@ -50,6 +50,7 @@ SLOW_FILES = {
     "guarantees/test_exactly_once.py",
     "guarantees/test_safe.py",
     "pipeline/test_changed_sources.py",
+    "pipeline/test_denied_rows.py",
     "pipeline/test_lost_tables.py",
     "pipeline/test_poison.py",
     "pipeline/test_ranks.py",

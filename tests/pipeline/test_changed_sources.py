@@ -124,6 +124,7 @@ def test_every_name_of_a_store_is_known_as_one(corpus: Path, tmp_path: Path) -> 
     names |= {layout.RUN, layout.SOURCES, layout.PLAN, layout.MANIFEST, layout.LOG, layout.PARTS, layout.TOKENIZER}
     names |= {
         layout.KEPT,
+        layout.DENY,
         layout.QUARANTINE,
         layout.DRIVERS,
         layout.MISMATCH,

@@ -39,8 +39,9 @@ from tokenmill.pipeline.stale_parts import hold_store, open_run
 from tokenmill.pipeline.stored_tokenizer import stored_vocabulary
 from tokenmill.sources import Ignored
 from tokenmill.sources.named_datasets import resolve_sources
-from tokenmill.storage import folder_at
+from tokenmill.storage import absolute, folder_at
 from tokenmill.store import layout
+from tokenmill.store.deny import canonical_list
 from tokenmill.tokenizers.objects import TokenizerObject
 from tokenmill.tokenizers.spec import TokenizerSpec
 
@@ -57,7 +58,7 @@ if TYPE_CHECKING:
 ANY_TOKENIZER = TokenizerSpec("any", "", "", "", vocabulary_size=1, special_tokens={})
 
 # What a run that was stopped while it was frozen may have left, besides hidden files.
-FROZEN = (layout.PARTS, layout.KEPT, layout.TOKENIZER, layout.SOURCES, layout.PLAN)
+FROZEN = (layout.PARTS, layout.KEPT, layout.DENY, layout.TOKENIZER, layout.SOURCES, layout.PLAN)
 
 
 class PrepareResult(Readable, msgspec.Struct, frozen=True):
@@ -104,6 +105,7 @@ def prepare(  # noqa: PLR0913 - the options of the command, by their names
     workers: int | None = None,
     memory: str | int | None = None,
     keep: str | Sequence[str] | None = None,
+    deny: StrPath | None = None,
     unit_bytes: str | int | None = None,
     limit_units: int | None = None,
     on_bad: BadDocumentAction = "quarantine",
@@ -149,6 +151,7 @@ def prepare(  # noqa: PLR0913 - the options of the command, by their names
         memory: The memory budget of a machine, such as `"8GB"`. Default: 70 % of the available memory.
         keep: Columns of the sources to keep in the store, such as `["id", "url"]` or `"id,url"`: text, numbers and
             booleans. Default: none.
+        deny: A file of JSON Lines with rows to leave out: by the value of a column, by host, or by source and row.
         unit_bytes: The size of a unit of work, in bytes of text. Default: by corpus size, 1 to 64 MiB.
         limit_units: Only do the first units of the plan, to try something out.
         on_bad: What happens on a bad document: `"quarantine"` records it in `quarantine.jsonl`, `"fail"` ends the run.
@@ -193,6 +196,7 @@ def prepare(  # noqa: PLR0913 - the options of the command, by their names
         bos=bos,
         max_document_bytes=max_document_bytes,
         keep=column_names(keep),
+        deny=None if deny is None else _read_deny_list(os.fspath(deny)),
     )
     named = resolve_sources(path_texts(sources), version, text.column, limited=limit_units is not None)
     options = PrepareOptions(
@@ -207,6 +211,7 @@ def prepare(  # noqa: PLR0913 - the options of the command, by their names
         limit_units,
         text.max_document_bytes,
         text.keep,
+        text.deny,
     )
     for name in formats:  # before anything is loaded or looked for
         make_export_request(name, export_options, ANY_TOKENIZER)
@@ -237,6 +242,11 @@ def prepare(  # noqa: PLR0913 - the options of the command, by their names
             export_limits = ExportLimits(workers, memory, force)
             exported = [export_stores([out], None, export, export_limits, report, pool) for export in exports]
             return _result(context, run, manifest, seconds, exported, request)
+
+
+def _read_deny_list(path: str) -> bytes:
+    parent, _, name = absolute(path).rpartition("/")
+    return canonical_list(folder_at(parent).read(name), path)
 
 
 def _refuse_for_rank(rank_share: RankShare, formats: list[str], out: str, **options: bool) -> None:

@@ -17,7 +17,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 # With more options than these, help puts them under headings.
 MAX_FLAT = 12
 HEADINGS = {
-    "Text and tokenizer": "--tokenizer --like --version --column --separator --engine --eot --bos --keep",
+    "Text and tokenizer": "--tokenizer --like --version --column --separator --engine --eot --bos --keep --deny",
     "Output": "--out",
     "Exports": "--to --val --shuffle --shard-tokens --tail --eot-position --dtype --sequence-tokens --name",
     "Machine": "--workers --memory --unit-bytes --limit-units --force",

@@ -6,12 +6,17 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from tokenmill.errors import UsageError
 from tokenmill.storage import folder_at
+from tokenmill.store.deny import read_content
 from tokenmill.store.run import read_vocabulary, require_run
 from tokenmill.tokenizers.resolve import Vocabulary
 
 if TYPE_CHECKING:
+    from tokenmill.storage import Folder
+    from tokenmill.store.job import Job
     from tokenmill.tokenizers.objects import TokenizerObject
 
 
@@ -29,6 +34,7 @@ class TextOptions:
     bos: str | int | None = None
     max_document_bytes: str | int | None = None
     keep: tuple[str, ...] = ()
+    deny: bytes = b""
     vocabulary: Vocabulary | None = None
 
 
@@ -42,6 +48,7 @@ def text_options(  # noqa: PLR0913 - the options, by their names
     bos: str | int | None = None,
     max_document_bytes: str | int | None = None,
     keep: tuple[str, ...] | None = None,
+    deny: bytes | None = None,
 ) -> TextOptions:
     """The options of a call; with `like`, those of that store in place of the ones that are not given.
 
@@ -51,7 +58,7 @@ def text_options(  # noqa: PLR0913 - the options, by their names
     if like is None:
         if tokenizer is None:
             raise UsageError("no tokenizer is given", "Give --tokenizer T, or --like DIR to take that of a store.")
-        return TextOptions(tokenizer, column, separator, eot, bos, max_document_bytes, keep or ())
+        return TextOptions(tokenizer, column, separator, eot, bos, max_document_bytes, keep or (), deny or b"")
     for option, value in (("--tokenizer", tokenizer), ("--eot", eot), ("--bos", bos)):
         if value is not None:
             raise UsageError(f"{option} cannot be used with --like", f"The new store takes it from {like}.")
@@ -65,5 +72,10 @@ def text_options(  # noqa: PLR0913 - the options, by their names
         bos="none" if job.begin is None else job.begin,
         max_document_bytes=max_document_bytes if max_document_bytes is not None else job.document_bytes,
         keep=keep if keep is not None else job.kept_columns,
+        deny=deny if deny is not None else _deny_list(folder, job),
         vocabulary=Vocabulary(job.tokenizer, read_vocabulary(folder, job.tokenizer)),
     )
+
+
+def _deny_list(folder: Folder, job: Job) -> bytes:
+    return b"" if isinstance(job.deny, msgspec.UnsetType) else read_content(folder, job.deny)

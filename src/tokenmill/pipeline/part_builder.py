@@ -21,6 +21,7 @@ from tokenmill.store import quarantine
 from tokenmill.store.job import Job
 from tokenmill.store.kept import content_hash, publish_kept
 from tokenmill.store.part import (
+    DENIED,
     NULL,
     PartContent,
     PartSummary,
@@ -68,9 +69,11 @@ class PartBuilder:
         self._folded = len(self.tokens)
 
     def skip(self, file: SourceFile, documents: Documents) -> None:
-        """Record the null rows and the bad rows of a batch."""
+        """Record the null rows, the denied rows and the bad rows of a batch."""
         if documents.text.null_count:
             self._skipped.append((file.index, documents.rows[documents.null_mask()], NULL))
+        if len(documents.denied):
+            self._skipped.append((file.index, documents.denied, DENIED))
         for bad in documents.bad:
             self.skip_bad(file, bad)
 

@@ -28,8 +28,8 @@ SMALLEST_UNIT_BYTES = 1 << 20
 DEFAULT_UNIT_BYTES = 4 << 20
 LARGEST_UNIT_BYTES = 64 << 20
 
-# Advice for a source that lacks a column of --keep.
-KEEP_ADVICE = "Leave it out of --keep, or prepare such sources as a store of their own (--like)."
+# Advice for a source that lacks a column of --keep or --deny.
+REQUIRED_ADVICE = "Leave it out of --keep or --deny, or prepare such sources as a store of their own (--like)."
 
 # How many whole files a unit has at most.
 MAX_SOURCES_IN_UNIT = 4096
@@ -81,19 +81,19 @@ class SplitFiles:
 
     def _split(self, file: SourceFile) -> Slices:
         slices = split_file(file, self.options, self.unit_bytes)
-        check_kept(file, self.options.keep)
+        check_required(file, self.options.required)
         return slices
 
 
-def check_kept(file: SourceFile, names: tuple[str, ...]) -> None:
-    """Raise SourceError if a file declares its columns, and one of those to keep is missing or not plain."""
+def check_required(file: SourceFile, names: tuple[str, ...]) -> None:
+    """Raise SourceError if a file declares its columns, and one that is required is missing or not plain."""
     if not names:
         return
     try:
         require_columns(file, names)
     except SourceError as error:
         details = [line for line in error.details if not line.endswith("--column NAME.")]
-        raise SourceError(error.headline, *details, KEEP_ADVICE) from error
+        raise SourceError(error.headline, *details, REQUIRED_ADVICE) from error
 
 
 def build_plan(slices: list[Slices], unit_bytes: int, limit_units: int | None) -> pa.Table:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.metadata
 import math
 import os
@@ -18,6 +19,7 @@ from tokenmill.sources import Discovery, discover
 from tokenmill.sources.documents import ReadOptions
 from tokenmill.sources.named_datasets import ResolvedSources
 from tokenmill.storage import scheme
+from tokenmill.store.deny import parse_list
 from tokenmill.store.job import Job
 from tokenmill.tokenizers.boundary_tokens import begin_note, boundary_token, end_token
 from tokenmill.tokenizers.objects import TokenizerObject
@@ -87,6 +89,7 @@ class PrepareOptions:
     limit_units: int | None = None
     max_document_bytes: str | int | None = None
     keep: tuple[str, ...] = ()
+    deny: bytes = b""
 
     def __post_init__(self) -> None:
         """Raise UsageError for an option that is invalid for every source and tokenizer."""
@@ -119,11 +122,13 @@ class PrepareRequest:
     choice: EngineChoice
     named: ResolvedSources
     unit_bytes_given: bool = False
+    deny: bytes = b""
 
     @property
     def options(self) -> ReadOptions:
         """How planning reads the sources."""
-        return ReadOptions(self.job.column, self.job.separator, keep=self.job.kept_columns)
+        required = dict.fromkeys((*self.job.kept_columns, *parse_list(self.deny).columns))
+        return ReadOptions(self.job.column, self.job.separator, required=tuple(required))
 
     @property
     def source_bytes(self) -> int:
@@ -167,12 +172,13 @@ def make_request(
         limit_units=options.limit_units,
         document_bytes=parse_size(options.max_document_bytes or DEFAULT_DOCUMENT_BYTES),
         keep=options.keep or msgspec.UNSET,
+        deny=hashlib.sha256(options.deny).hexdigest() if options.deny else msgspec.UNSET,
     )
     choice = choose_engine(vocabulary, options.engine)
     named = named or ResolvedSources([])
     note = begin_note(vocabulary, options.bos)
     named.notes.extend([note] if note else [])
-    return PrepareRequest(job, vocabulary, discovery, choice, named, unit_bytes is not None)
+    return PrepareRequest(job, vocabulary, discovery, choice, named, unit_bytes is not None, options.deny)
 
 
 def versions() -> dict[str, str]:

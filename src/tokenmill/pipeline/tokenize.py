@@ -9,6 +9,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 
 from tokenmill.pipeline.commit import Commit, Committed, done_names, report_existing
+from tokenmill.pipeline.denied import deny_list
 from tokenmill.pipeline.part_builder import PartBuilder
 from tokenmill.pipeline.plan import UnitTask
 from tokenmill.pipeline.position import Position
@@ -58,7 +59,8 @@ class Tokenize:
 
     def _encode(self, task: UnitTask, tokenizer: Tokenizer) -> PartBuilder:
         builder = PartBuilder(self.job, task, self.limits.with_text)
-        for file, documents, encoded in unit_tokens(task, self.job, tokenizer, self.limits):
+        deny = deny_list(self.directory, self.job)
+        for file, documents, encoded in unit_tokens(task, self.job, tokenizer, self.limits, deny):
             builder.skip(file, documents)
             builder.add(file, documents.without_nulls(), encoded)
         return builder

@@ -28,8 +28,9 @@ if TYPE_CHECKING:
 FORMAT = "2"
 """Format 2 added the slice, the hash of the text, and the XXH3. Format 1 can still be read."""
 
-NULL = "null"
-"""The reason for skipping a row without text. Rows skipped for other reasons are in quarantine."""
+NULL, DENIED = "null", "denied"
+INTENDED = frozenset({NULL, DENIED})
+"""The reasons for skipping a row without text, or one that `--deny` names. All other rows are in quarantine."""
 
 ARROW_END = b"ARROW1"
 """The last bytes of an Arrow IPC file."""
@@ -84,7 +85,7 @@ class PartSummary(msgspec.Struct, frozen=True):
     @property
     def quarantined_rows(self) -> int:
         """The number of skipped rows that are in quarantine."""
-        return sum(skipped.rows for skipped in self.skipped if skipped.reason != NULL) if self.skipped else 0
+        return sum(skipped.rows for skipped in self.skipped if skipped.reason not in INTENDED)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
