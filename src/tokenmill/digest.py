@@ -19,5 +19,6 @@ def digest_of(record: Any) -> str:
 
 
 def differences(before: dict[str, str], now: dict[str, str]) -> list[tuple[str, str, str]]:
-    """The entries that differ, as (name, before, now). Both records have the same names."""
-    return [(name, before[name], now[name]) for name in before if before[name] != now[name]]
+    """The entries that differ, as (name, before, now). An entry that a record lacks is "none"."""
+    values = ((name, before.get(name, "none"), now.get(name, "none")) for name in {**before, **now})
+    return [(name, one, other) for name, one, other in values if one != other]

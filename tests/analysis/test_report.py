@@ -134,7 +134,7 @@ def test_a_page_tells_of_everything(hostile: str) -> None:
     found = tokenmill.stats(hostile, by="tag")
     words = Page(render(found)).words
     assert "3 rows did not become documents; 2 are in quarantine." in words
-    for expected in ("not a JSON object", "not text", "without text", "(none)", "(not text)", "(empty)", "\u2423"):
+    for expected in ("not a JSON object", "not text", "without text", "(none)", "(empty)", "\u2423"):
         assert expected in words
     assert found.history is not None
     assert (sum(found.history.deaths.values()), sum(found.history.failures.values())) == (1, 1)

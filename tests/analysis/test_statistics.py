@@ -6,7 +6,7 @@ import json
 import os
 from collections import Counter
 from pathlib import Path
-from typing import Unpack
+from typing import Any, Unpack
 
 import msgspec
 import numpy as np
@@ -26,10 +26,8 @@ from tokenmill.analysis.lengths import BUCKETS, LONGEST, LengthCounts, bucket, f
 from tokenmill.analysis.totals import summarize_lengths
 from tokenmill.errors import CorruptStore, IncompleteStore, SourceError, UsageError
 from tokenmill.storage import folder_at
-from tokenmill.store import tables
-from tokenmill.store.listed_parts import ListedParts
+from tokenmill.store.collection import open_collection
 from tokenmill.store.part import PartContent
-from tokenmill.store.run import require_run
 
 LANGUAGES = ["en", "fr", None, "中文"]
 
@@ -88,10 +86,8 @@ def test_counts_do_not_depend_on_how_documents_are_cut(
     """A part with many documents is counted some at a time, with the same result."""
     sources = [write_parquet(tmp_path / f"{i}.parquet", documents[i::3]) for i in range(3)]
     directory = prepared(tmp_path, *sources)
-    run = require_run(folder_at(directory))
-    folder = folder_at(directory)
-    parts = ListedParts.of(folder, run, tables.require_manifest(folder, run))
-    count_parts, group = CountParts(directory, run.job, parts), PartGroup(0, 0, run.units)
+    stores = open_collection([directory])
+    count_parts, group = CountParts(stores.job, stores.parts), PartGroup(0, 0, len(stores.manifest))
     whole = count_parts(group)
     monkeypatch.setattr("tokenmill.analysis.count_parts.DOCUMENTS_PER_BATCH", 2)
     cut = count_parts(group)
@@ -263,12 +259,12 @@ def test_by_column_equals_a_plain_count(tmp_path: Path, documents: list[str], ki
     assert found.skipped.reasons == {"null": 2}
 
 
-def test_values_that_are_no_text_are_counted_as_such(tmp_path: Path) -> None:
-    """In JSON Lines a value may be a number in some rows: their tokens are not lost."""
-    lines = ['{"text": "a", "tag": "x"}', '{"text": "b", "tag": 7}', '{"text": "c"}']
+def test_values_of_several_types(tmp_path: Path) -> None:
+    """In JSON Lines a value may be a number in some rows, or nested: each is counted as text."""
+    lines = ['{"text": "a", "tag": "x"}', '{"text": "b", "tag": 7}', '{"text": "c"}', '{"text": "d", "tag": [1, "z"]}']
     (tmp_path / "a.jsonl").write_text("\n".join(lines))
     (by,) = tokenmill.stats(prepared(tmp_path, str(tmp_path / "a.jsonl")), by=["tag"]).columns
-    assert {each.name: each.documents for each in by.largest} == {"x": 1, by_column.NOT_TEXT: 1, by_column.NONE: 1}
+    assert {each.name: each.documents for each in by.largest} == {"x": 1, "7": 1, by_column.NONE: 1, '[1, "z"]': 1}
 
 
 @pytest.mark.parametrize("kind", ["parquet", "jsonl"])
@@ -313,10 +309,29 @@ def test_a_column_only_in_later_lines(tmp_path: Path) -> None:
     assert {each.name: each.documents for each in by.largest} == {by_column.NONE: 20, "t": 1}
 
 
-def test_a_column_of_numbers_and_sources_of_text_are_refused(tmp_path: Path) -> None:
-    """Only columns of text can be counted by, and .txt files have none."""
-    with pytest.raises(SourceError, match="is int64, not text"):
-        tokenmill.stats(prepared(tmp_path / "1", _tagged(tmp_path, "parquet", ["a"])), by="n")
+def test_numbers_and_booleans_are_counted(tmp_path: Path) -> None:
+    """Columns of any plain type can be counted by; nested ones are refused."""
+    columns: dict[str, list[Any]] = {
+        "text": list("abcd"),
+        "n": [1, 2, 2, None],
+        "x": [0.5, 0.5, 2, 1e30],
+        "ok": [True, False, None, True],
+    }
+    pq.write_table(pa.table({**columns, "nested": [[1]] * 4}), tmp_path / "a.parquet", row_group_size=2)
+    rows = [{name: values[row] for name, values in columns.items()} for row in range(4)]
+    (tmp_path / "b.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    directory = prepared(tmp_path, str(tmp_path / "a.parquet"), str(tmp_path / "b.jsonl"))
+    counted = tokenmill.stats(directory, by=["n", "x", "ok"]).columns
+    found = [{each.name: each.documents for each in by.largest} for by in counted]
+    assert found[0] == {"1": 2, "2": 4, by_column.NONE: 2}
+    assert found[1] == {"0.5": 4, "2": 2, "1e+30": 2}
+    assert found[2] == {"true": 4, "false": 2, by_column.NONE: 2}
+    with pytest.raises(SourceError, match="is nested"):
+        tokenmill.stats(directory, by="nested")
+
+
+def test_sources_of_text_have_no_columns(tmp_path: Path) -> None:
+    """A .txt file has nothing to count by."""
     (tmp_path / "a.txt").write_text("a document")
     with pytest.raises(UsageError, match="text files have no columns"):
         tokenmill.stats(prepared(tmp_path / "2", str(tmp_path / "a.txt")), by="n")

@@ -110,7 +110,7 @@ def test_usage_errors_exit_with_2(tmp_path: Path, parquet: str) -> None:
     """A call that cannot be right does nothing and exits with 2."""
     out = tmp_path / "out"
     assert "no tokenizer called 'gpt9'" in run("prepare", parquet, "-t", "gpt9", "--out", out, code=2).stderr
-    assert "Missing option" in run("prepare", parquet, "--out", out, code=2).stderr
+    assert "no tokenizer is given" in run("prepare", parquet, "--out", out, code=2).stderr
     assert "is not a size" in run("prepare", parquet, *TOKENS, "--memory", "lots", "--out", out, code=2).stderr
     assert "ids go from 0 to 1199" in run("prepare", parquet, *TOKENS[:2], "--eot", "1200", "--out", out, code=2).stderr
     assert "no stores on the Hub" in run("prepare", parquet, *TOKENS, "--out", "hf://datasets/a/b", code=2).stderr

@@ -123,6 +123,8 @@ def test_every_name_of_a_store_is_known_as_one(corpus: Path, tmp_path: Path) -> 
     names = {name for name in os.listdir(out) if not name.startswith(".")}
     names |= {layout.RUN, layout.SOURCES, layout.PLAN, layout.MANIFEST, layout.LOG, layout.PARTS, layout.TOKENIZER}
     names |= {
+        layout.KEPT,
+        layout.DENY,
         layout.QUARANTINE,
         layout.DRIVERS,
         layout.MISMATCH,

@@ -70,12 +70,11 @@ class PartCounts:
 
 @dataclass(frozen=True, slots=True)
 class CountParts:
-    """Counts a group of parts of the store in `directory`.
+    """Counts a group of parts.
 
     If `scratch` is a directory, the document hashes are written there, divided into `ranges`.
     """
 
-    directory: str
     job: Job
     parts: ListedParts
     scratch: str | None = None
@@ -83,11 +82,11 @@ class CountParts:
 
     def __call__(self, group: PartGroup) -> PartCounts:
         """Count the parts in order. From a remote store, the next parts are fetched meanwhile."""
-        token_sizes = load_token_sizes(self.directory, self.job)
+        token_sizes = load_token_sizes(self.parts.stores[0].directory, self.job)
         total = PartCounts(np.zeros(len(token_sizes.sizes), np.int64))
         records: list[duplicates.Records] = []
         opened = prefetch_map(
-            folder_at(self.directory),
+            self.parts.folder,
             functools.partial(self.parts.open, content_too=False),
             range(group.start, group.stop),
             PREFETCH_PARTS,
@@ -103,7 +102,7 @@ class CountParts:
 
     def _count(self, total: PartCounts, summary: PartSummary, content: PartContent, token_sizes: TokenSizes) -> None:
         lengths = np.diff(content.offsets)
-        document_bytes = count_tokens(self.directory, summary.unit, content, total.tokens, token_sizes)
+        document_bytes = count_tokens(self.parts.name, summary.unit, content, total.tokens, token_sizes)
         for start in range(0, len(lengths), DOCUMENTS_PER_BATCH):
             batch = slice(start, start + DOCUMENTS_PER_BATCH)
             _add_documents(total, content.source[batch], lengths[batch], document_bytes[batch])

@@ -1,4 +1,4 @@
-"""Counts a whole store: one parallel pass over its parts, and one over each requested column of its sources."""
+"""Counts whole stores: one parallel pass over their parts, and one over each requested column of their sources."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 import numpy as np
-import pyarrow as pa
 
 from tokenmill.analysis import duplicates
-from tokenmill.analysis.by_column import CountValues, ValueCounts
+from tokenmill.analysis.by_column import ColumnChoice, CountValues, ValueCounts
 from tokenmill.analysis.count_parts import CountParts, PartGroup
 from tokenmill.analysis.history import read_history
 from tokenmill.analysis.provenance import provenance, skipped_rows
@@ -22,6 +21,7 @@ from tokenmill.analysis.statistics import Duplicates, Statistics
 from tokenmill.analysis.totals import (
     Totals,
     breakdown_by_source,
+    breakdown_by_store,
     breakdown_by_value,
     summarize_duplicates,
     summarize_lengths,
@@ -34,14 +34,12 @@ from tokenmill.executors.outcomes import Died, Done, Failed, Item, Value
 from tokenmill.humanize import size
 from tokenmill.pipeline.plan import tasks
 from tokenmill.store import tables
-from tokenmill.store.job import Run
-from tokenmill.store.listed_parts import ListedParts
+from tokenmill.store.collection import Collection, Member
 from tokenmill.store.run import read_vocabulary
 from tokenmill.tokenizers.token_bytes import token_bytes_lookup
 
 if TYPE_CHECKING:
     from tokenmill.pipeline.resources import Resources
-    from tokenmill.storage import Folder
 
 # The cost of a document besides its tokens, in tokens.
 DOCUMENT_WEIGHT = 32
@@ -58,21 +56,17 @@ RAISED_ALONE = (CorruptStore, SourceError, StoreError, UsageError)
 
 @dataclass
 class StoreCounter:
-    """Counts one complete store. Document hashes go to files in `scratch`."""
+    """Counts complete stores together. Document hashes go to files in `scratch`."""
 
-    folder: Folder
-    run: Run
-    manifest: pa.Table
-    sources: pa.Table
+    stores: Collection
     fan_out: FanOut
     resources: Resources
     scratch: str
     notices: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self._parts = ListedParts.of(self.folder, self.run, self.manifest)
-        self._totals = Totals(self.run.job.tokenizer.vocabulary_size, self.run.sources)
-        self._documents, self._tokens = (self.manifest[name].to_numpy() for name in ("documents", "tokens"))
+        self._totals = Totals(self.stores.job.tokenizer.vocabulary_size, self.stores.source_count)
+        self._documents, self._tokens = (self.stores.manifest[name].to_numpy() for name in ("documents", "tokens"))
         self._groups = _group_parts(self._tokens + DOCUMENT_WEIGHT * self._documents, self.resources.workers)
         self._ranges = self._choose_ranges()
         self._values: dict[str, ValueCounts] = {}
@@ -87,14 +81,14 @@ class StoreCounter:
     def _count_parts(self) -> None:
         """Count all parts, and compare the totals with the manifest."""
         scratch = self.scratch if self._ranges else None
-        function = CountParts(self.folder.root, self.run.job, self._parts, scratch, self._ranges)
+        function = CountParts(self.stores.job, self.stores.parts, scratch, self._ranges)
         self.fan_out.begin("count", int(self._tokens.sum()))
         for done in _results(self.fan_out, function, self._groups, lambda it: f"parts {it.start} to {it.stop - 1}"):
             self._totals.add(done.value)
             self.fan_out.advance(int(self._tokens[done.item.start : done.item.stop].sum()))
         expected = int(self._documents.sum()), int(self._tokens.sum())
         if (self._totals.document_count, self._totals.token_count) != expected:
-            headline = f"the parts of {self.folder.root} do not hold what its manifest says"
+            headline = f"the parts of {self.stores.name} do not hold what the manifest says"
             raise CorruptStore(headline, "`tokenmill verify` names it.")
 
     def _count_duplicates(self) -> Duplicates | None:
@@ -105,26 +99,35 @@ class StoreCounter:
         counts = duplicates.DuplicateCounts()
         for done in _results(self.fan_out, function, range(self._ranges), lambda it: f"hashes {it} of {self._ranges}"):
             counts = duplicates.merge(counts, done.value)
-        return summarize_duplicates(counts, self.sources["path"])
+        return summarize_duplicates(counts, self.stores.sources["path"])
 
     def _count_column(self, column: str) -> ValueCounts:
         """Count tokens by the values of a column. Units are merged in order, so that folding is deterministic."""
-        function = CountValues(self.folder.root, self.run.job, self._parts, column, BATCH_BYTES)
-        remaining = tasks(tables.read_plan(self.folder, self.run), self.sources, range(self.run.units))
-        counts, is_reported = ValueCounts(), False
+        counts = ValueCounts()
         self.fan_out.begin(f"by {column}", int(self._tokens.sum()))
+        choice = ColumnChoice.parse(column)
+        for member, parts in zip(self.stores.members, self.stores.parts.by_store(), strict=True):
+            is_kept = choice.name in member.run.job.kept_columns
+            self._count_member(member, CountValues(self.stores.job, parts, choice, BATCH_BYTES, is_kept), counts)
+        counts.require_column()
+        return counts
+
+    def _count_member(self, member: Member, function: CountValues, counts: ValueCounts) -> None:
+        """Add the values of one store to the counts."""
+        tokens = member.manifest["tokens"].to_numpy()
+        remaining = tasks(tables.read_plan(member.folder, member.run), member.sources, range(member.run.units))
+        is_reported = False
         while batch := list(islice(remaining, UNITS_PER_BATCH * self.resources.workers)):
             if counts.missing and not counts.column_exists and not is_reported:
-                self.fan_out.report.say(f"no source so far has the column {column!r}; reading the other sources")
+                name = function.column.name
+                self.fan_out.report.say(f"no source so far has the column {name!r}; reading the other sources")
                 is_reported = True
             by_unit: dict[int, ValueCounts] = {}
             for done in _results(self.fan_out, function, batch, lambda it: f"unit {it.unit}"):
                 by_unit[done.item.unit] = done.value
-                self.fan_out.advance(int(self._tokens[done.item.unit]))
+                self.fan_out.advance(int(tokens[done.item.unit]))
             for unit in sorted(by_unit):
                 counts.merge(by_unit[unit])
-        counts.require_column()
-        return counts
 
     def _choose_ranges(self) -> int:
         """The number of ranges that hashes are sorted in. 0 if the disk has no room for them."""
@@ -142,11 +145,11 @@ class StoreCounter:
 
     def statistics(self) -> Statistics:
         """The statistics of what was counted. Needs no workers."""
-        totals, spec = self._totals, self.run.job.tokenizer
+        totals, spec, members = self._totals, self.stores.job.tokenizer, self.stores.members
         tokens, text_bytes, byte_exact = totals.token_count, totals.text_bytes, totals.byte_exact
-        lookup = token_bytes_lookup(spec, read_vocabulary(self.folder, spec))
+        lookup = token_bytes_lookup(spec, read_vocabulary(members[0].folder, spec))
         return Statistics(
-            directory=self.folder.root,
+            directory=self.stores.name,
             documents=totals.document_count,
             tokens=tokens,
             text_bytes=text_bytes,
@@ -154,13 +157,14 @@ class StoreCounter:
             bytes_per_token_bins=totals.ratios.tolist() if byte_exact else None,
             lengths=summarize_lengths(totals.lengths),
             vocabulary=summarize_vocabulary(totals.tokens, lookup),
-            sources=breakdown_by_source(totals, self.sources["path"]),
+            sources=breakdown_by_source(totals, self.stores.sources["path"]),
             columns=[breakdown_by_value(name, counts, byte_exact=byte_exact) for name, counts in self._values.items()],
             duplicates=self._duplicates,
-            skipped=skipped_rows(self.folder, self.manifest, totals.skipped, self.notices),
-            history=read_history(self.folder, self.notices),
-            origin=provenance(self.folder, self.run),
+            skipped=skipped_rows(self.stores, totals.skipped, self.notices),
+            history=read_history(members[0].folder, self.notices) if len(members) == 1 else None,
+            origin=provenance(self.stores),
             notices=self.notices,
+            stores=breakdown_by_store(self.stores),
         )
 
 

@@ -3,31 +3,27 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections import Counter
-from itertools import islice
-from typing import TYPE_CHECKING
 
 import numpy as np
-import pyarrow as pa
 
 from tokenmill.analysis.count_parts import OTHER_REASONS
 from tokenmill.analysis.statistics import BadRowReason, Provenance, SkippedRows
 from tokenmill.errors import StoreError
 from tokenmill.store import layout, quarantine
-from tokenmill.store.job import Run
-
-if TYPE_CHECKING:
-    from tokenmill.storage import Folder
+from tokenmill.store.collection import Collection, Member
 
 MAX_LISTED_ROWS = 20
 
 
-def skipped_rows(folder: Folder, manifest: pa.Table, reasons: Counter[str], notices: list[str]) -> SkippedRows:
+def skipped_rows(stores: Collection, reasons: Counter[str], notices: list[str]) -> SkippedRows:
     """The rows that did not become documents, by reason, and the first quarantined ones that can be read."""
-    rows, bad = (int(np.sum(manifest[name].to_numpy())) for name in ("skipped", "quarantined"))
+    rows, bad = (int(np.sum(stores.manifest[name].to_numpy())) for name in ("skipped", "quarantined"))
+    recorded = itertools.chain.from_iterable(quarantine.read(member.folder) for member in stores.members)
     first: list[BadRowReason] = []
     try:
-        for row in islice(quarantine.read(folder), MAX_LISTED_ROWS if bad else 0):
+        for row in itertools.islice(recorded, MAX_LISTED_ROWS if bad else 0):
             first.append(BadRowReason(row.file, row.row, row.reason, row.detail))  # noqa: PERF401 - keep those before a damaged one
     except StoreError as error:
         notices.append(f"not all rows in quarantine are named: {error.headline}")
@@ -41,16 +37,19 @@ def _ranked(reasons: Counter[str]) -> dict[str, int]:
     return {**top, OTHER_REASONS: top.get(OTHER_REASONS, 0) + rest} if rest else top
 
 
-def provenance(folder: Folder, run: Run) -> Provenance:
-    """The job, versions and checksums of a store."""
+def provenance(stores: Collection) -> Provenance:
+    """The job, versions and checksums of a store; of several, those of the first, with the counts of all."""
+    runs, run = [member.run for member in stores.members], stores.members[0].run
     job, spec = run.job, run.job.tokenizer
     checksums = {
         "job": job.digest(),
         "tokenizer": spec.sha256,
         "sources": run.sources_sha256,
         "plan": run.plan_sha256,
-        "manifest": hashlib.sha256(folder.buffer(layout.MANIFEST)).hexdigest(),
+        "manifest": _manifest_sha256(stores.members[0]),
     }
+    for member in stores.members[1:]:
+        checksums[f"manifest of {member.directory}"] = _manifest_sha256(member)
     return Provenance(
         tokenizer=spec.name,
         vocabulary_size=spec.vocabulary_size,
@@ -62,9 +61,13 @@ def provenance(folder: Folder, run: Run) -> Provenance:
         limit_units=job.limit_units,
         engine=run.engine,
         versions=run.versions,
-        units=run.units,
-        sources=run.sources,
-        source_bytes=run.source_bytes,
+        units=sum(run.units for run in runs),
+        sources=sum(run.sources for run in runs),
+        source_bytes=sum(run.source_bytes for run in runs),
         dtype=spec.dtype,
         checksums=checksums,
     )
+
+
+def _manifest_sha256(member: Member) -> str:
+    return hashlib.sha256(member.folder.buffer(layout.MANIFEST)).hexdigest()

@@ -134,7 +134,8 @@ class Provenance(Readable, msgspec.Struct, frozen=True):
 class Statistics(Readable, msgspec.Struct, frozen=True):
     """All statistics of a store. `bytes_per_token_bins[i]` counts the documents with i tenths of a byte per token.
 
-    The bins, and the bytes by source and by value, are None unless tokens stand for exactly the bytes of the text.
+    The bins, and the bytes by source and by value, are None unless tokens stand for exactly the bytes of the text. Of
+    several stores, `stores` has the counts of each, `history` is None, and `origin` describes the first.
     """
 
     directory: str
@@ -152,3 +153,4 @@ class Statistics(Readable, msgspec.Struct, frozen=True):
     history: History | None
     origin: Provenance
     notices: list[str]
+    stores: Breakdown | None = None

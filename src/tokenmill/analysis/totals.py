@@ -25,8 +25,11 @@ from tokenmill.analysis.statistics import (
     VocabularyUse,
 )
 from tokenmill.analysis.visible_text import decode_token
+from tokenmill.store.collection import Collection
 
 MAX_LARGEST = 20
+# The columns of a manifest that a TokenShare holds.
+STORE_COUNTS = ("documents", "tokens", "text_bytes")
 SHOWN_TOKENS = 40
 QUANTILES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
 COVERED = (0.5, 0.9, 0.99)
@@ -146,6 +149,17 @@ def breakdown_by_source(totals: Totals, paths: pa.ChunkedArray) -> Breakdown:
         size = None if sizes is None else int(sizes[rest].sum())
         others = TokenShare(f"{len(rest):,} others", int(documents[rest].sum()), int(tokens[rest].sum()), size)
     return Breakdown("source", len(tokens), largest, others)
+
+
+def breakdown_by_store(stores: Collection) -> Breakdown | None:
+    """The tokens by store, in the order of the stores; None for a single store."""
+    if len(stores.members) == 1:
+        return None
+    shares = [
+        TokenShare(member.directory, *(int(np.sum(member.manifest[name].to_numpy())) for name in STORE_COUNTS))
+        for member in stores.members
+    ]
+    return Breakdown("store", len(shares), shares, None)
 
 
 def breakdown_by_value(column: str, counts: ValueCounts, *, byte_exact: bool) -> Breakdown:

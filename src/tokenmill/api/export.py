@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-import os
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import msgspec
 import numpy as np
 
-from tokenmill.api.parameters import EndTokenPosition, FormatName, StrPath, Tail, TokenType, path_text
+from tokenmill.api.parameters import (
+    EndTokenPosition,
+    FormatName,
+    Stores,
+    StrPath,
+    Tail,
+    TokenType,
+    path_text,
+    store_paths,
+)
 from tokenmill.errors import UsageError
 from tokenmill.executors import progress
 from tokenmill.executors.fan_out import FanOut
@@ -19,14 +28,14 @@ from tokenmill.exports import PRELOAD, shards, sorted_runs
 from tokenmill.exports import job as names
 from tokenmill.exports.documents import Shuffle
 from tokenmill.exports.exporter import Exporter, ExportResult
-from tokenmill.exports.job import ExportJob, FrozenExport, freeze
+from tokenmill.exports.job import ExportJob, FrozenExport, freeze, stores_in
 from tokenmill.exports.request import ExportOptions, ExportRequest, make_export_request, make_job
 from tokenmill.exports.write_shard import ExportContext, split_folder
 from tokenmill.humanize import size
 from tokenmill.pipeline.preflight import export_token_bytes, too_small
 from tokenmill.pipeline.resources import Resources, plan_resources
 from tokenmill.storage import Folder, folder_at
-from tokenmill.store import tables
+from tokenmill.store.collection import open_collection
 from tokenmill.store.run import require_run
 
 # With fewer tokens per worker, starting another worker takes longer than it saves.
@@ -51,7 +60,7 @@ MAX_BINS = 1 << 22
 
 
 def export(  # noqa: PLR0913 - the options of the command, by their names
-    directory: StrPath,
+    directory: Stores,
     *,
     to: FormatName,
     out: StrPath | None = None,
@@ -77,9 +86,11 @@ def export(  # noqa: PLR0913 - the options of the command, by their names
     for it, unless `force` is set.
 
     Args:
-        directory: The store: a path, or an address such as `s3://bucket/run`.
+        directory: The store: a path, or an address such as `s3://bucket/run`. Several stores are exported as one, in
+            this order: with one split and one shuffle over all of them.
         to: The format. `tokenmill formats` lists them.
-        out: The directory of the files. Default: a directory in the store, named as the format.
+        out: The directory of the files. Default: a directory in the store, or in the last of several, named as the
+            format.
         val: Validation split: a fraction of documents (`0.01` or `"1%"`), `"first-shard"`, or `"none"`. Default: by
             format.
         shuffle: A seed, such as 1337: documents are written in the random order of this seed. Default: no shuffle.
@@ -99,11 +110,11 @@ def export(  # noqa: PLR0913 - the options of the command, by their names
         force: Start even if the disk seems too small.
         end_token: The former name of `eot_position`.
     """
-    directory, out = os.fspath(directory), path_text(out)
+    directories, out = store_paths(directory), path_text(out)
     options = ExportOptions(val, shuffle, shard_tokens, tail, eot_position or end_token, dtype, sequence_tokens, name)
-    request = make_export_request(to, options, require_run(folder_at(directory)).job.tokenizer)
+    request = make_export_request(to, options, require_run(folder_at(directories[0])).job.tokenizer)
     with open_executor(on, PRELOAD, executor, reporter) as (pool, report):
-        return export_store(directory, out, request, ExportLimits(workers, memory, force), report, pool)
+        return export_stores(directories, out, request, ExportLimits(workers, memory, force), report, pool)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,44 +126,43 @@ class ExportLimits:
     force: bool = False
 
 
-def export_store(  # noqa: PLR0913, PLR0917 - store, target, request, limits, reporter, workers
-    directory: str,
+def export_stores(  # noqa: PLR0913, PLR0917 - stores, target, request, limits, reporter, workers
+    directories: Sequence[str],
     out: str | None,
     request: ExportRequest,
     limits: ExportLimits,
     report: progress.Reporter,
     pool: Pool,
 ) -> ExportResult:
-    """Export a store to `out`, or into its own directory, with the workers of `pool`."""
+    """Export stores to `out`, or into the directory of the last one, with the workers of `pool`."""
     started = time.monotonic()
-    store = folder_at(directory)
-    run = require_run(store)
-    manifest = tables.require_manifest(store, run)
-    job, notices = make_job(request, run, manifest)
+    stores = open_collection(directories)
+    manifest, dtype = stores.manifest, stores.job.tokenizer.dtype
+    job, notices = make_job(request, stores)
     tokens = int(manifest["tokens"].to_numpy().sum())
     resources = plan_resources(
         limits.workers, limits.memory, tokens // TOKENS_PER_WORKER + 1, MIN_WORKER_BYTES, pool.room
     )
     if resources.notice is not None:
         notices.append(resources.notice)
-    folder = folder_at(out if out is not None else store.path(job.format))
-    if folder.root == store.root:
-        raise UsageError("--out is the store itself", f"Without --out, the files go to {store.path(job.format)}.")
-    directories = {".", names.STATE, names.RECORDS, *(split_folder(job, split) for split in ("train", "val"))}
+    default = stores.members[-1].folder.path(job.format)
+    folder = folder_at(out if out is not None else default)
+    if folder.root in stores.directories:
+        raise UsageError("--out is the store itself", f"Without --out, the files go to {default}.")
+    created = {".", names.STATE, names.RECORDS, *(split_folder(job, split) for split in ("train", "val"))}
     folder.create(names.STATE)
     with folder.lock(names.LOCK):
-        for name in directories:
+        for name in created:
             folder.remove_temporaries(name)
-        frozen = _freeze_work(job, resources, tokens, np.dtype(run.job.tokenizer.dtype).itemsize)
-        is_inside = folder.root.rpartition("/")[0] == store.root
-        frozen = freeze(folder, msgspec.structs.replace(frozen, store="" if is_inside else store.root))
-        for name in directories:
+        frozen = _freeze_work(job, resources, tokens, np.dtype(dtype).itemsize)
+        frozen = freeze(folder, msgspec.structs.replace(frozen, store=stores_in(folder, stores)))
+        for name in created:
             folder.create(name)
         if not folder.exists(names.PLAN):
             notices += _check_space(folder, tokens * export_token_bytes(job.dtype, job.shuffle), limits.force)
         run_count = len(sorted_runs.spans(manifest["tokens"].to_numpy(), frozen.run_tokens))
-        shuffle = Shuffle(run_count, frozen.bins, run.job.tokenizer.dtype)
-        context = ExportContext(store.root, folder.root, frozen, shuffle, _batch_bytes(resources), run.sources_sha256)
+        shuffle = Shuffle(run_count, frozen.bins, dtype)
+        context = ExportContext(stores.parts, folder.root, frozen, shuffle, _batch_bytes(resources))
         fan_out = FanOut(pool, report, resources.workers, np.dtype(job.dtype).itemsize)
         exporter = Exporter(context, folder, manifest, fan_out, notices)
         exporter.announce()

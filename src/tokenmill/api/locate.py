@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import itertools
-import os
 
 import msgspec
 
-from tokenmill.api.parameters import StrPath, path_text
+from tokenmill.api.parameters import Stores, StrPath, path_text, path_texts, store_paths
 from tokenmill.errors import UsageError
-from tokenmill.exports.locator import LocatedDocument, Locator, exported_store, find_folder
+from tokenmill.exports.locator import LocatedDocument, Locator, exported_stores, find_folder
 from tokenmill.exports.trace import ExportIndex, ShardLocation
 from tokenmill.humanize import Readable
 from tokenmill.store import layout
@@ -34,13 +33,13 @@ class LocateResult(Readable, msgspec.Struct, frozen=True):
 
 
 def locate(  # noqa: PLR0913 - the options of the command, by their names
-    where: StrPath,
+    where: Stores,
     token: int | None = None,
     token2: int | None = None,
     *,
     source: StrPath | None = None,
     row: int | None = None,
-    store: StrPath | None = None,
+    store: Stores | None = None,
     context: int = CONTEXT_TOKENS,
 ) -> LocateResult:
     """Find the source, row and text of a token, or the tokens of a row of a source.
@@ -49,32 +48,35 @@ def locate(  # noqa: PLR0913 - the options of the command, by their names
     export that `where` names.
 
     Args:
-        where: A store, the directory of an export, or a file of an export.
+        where: A store, several stores, the directory of an export, or a file of an export.
         token: The position of a token in the store or the file, from 0.
         token2: The end of a range: all documents with tokens in [token, token2) are found, 1,000 at most.
         source: The file of the row.
         row: The number of the row, from 0. In text and JSON Lines: the byte at which the document starts.
-        store: The store of an export that is in another directory.
+        store: The store of an export that is in another directory; several if it is an export of several.
         context: The number of tokens to show before and after the token.
     """
-    where, source, store = os.fspath(where), path_text(source), path_text(store)
+    places, source, given = store_paths(where), path_text(source), path_texts(store or [])
     _check(token, token2, source, row, context)
-    folder, file = find_folder(where, store)
-    export = None if file is None and folder.exists(layout.RUN) else ExportIndex(folder)
-    if export is None and store is not None:
-        raise UsageError("--store is only for files that were exported to another directory", f"store        {where}")
-    opened = Store(folder.root) if export is None else exported_store(export, store)
-    locator = Locator(opened, context)
+    folder, file = find_folder(places[0], given) if len(places) == 1 else (None, None)
+    is_store = folder is None or (file is None and folder.exists(layout.RUN))
+    export = None if folder is None or is_store else ExportIndex(folder)
+    if export is None and given:
+        headline = "--store is only for files that were exported to another directory"
+        raise UsageError(headline, f"store        {', '.join(places)}")
+    stores = places if folder is None else [folder.root]
+    opened = Store(stores) if export is None else exported_stores(export, given)
+    place, locator = ", ".join(places), Locator(opened, context)
     if source is not None and row is not None:
         number, document = locator.find_row(source, row)
         exports, unasked = locator.exports() if export is None else ({export.job.format: export}, {})
         shards = locator.shards_of(number, row, exports)
-        return LocateResult(where, opened.directory, [document], more=False, exports=shards, unasked=unasked)
+        return LocateResult(place, opened.directory, [document], more=False, exports=shards, unasked=unasked)
     start = token or 0
     stop = token2 or start + 1
     found = locator.in_store(start, stop) if export is None else locator.in_export(export, file or "", start, stop)
     documents = list(itertools.islice(found, MAX_DOCUMENTS))
-    return LocateResult(where, opened.directory, documents, more=next(found, None) is not None)
+    return LocateResult(place, opened.directory, documents, more=next(found, None) is not None)
 
 
 def _check(token: int | None, token2: int | None, source: str | None, row: int | None, context: int) -> None:

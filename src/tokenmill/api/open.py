@@ -1,15 +1,16 @@
-"""`open`: read a complete store."""
+"""`open`: read complete stores."""
 
 from __future__ import annotations
 
-from tokenmill.api.parameters import StrPath
+from tokenmill.api.parameters import Stores, store_paths
 from tokenmill.store.reader import Store
 
 
-def open(directory: StrPath) -> Store:  # noqa: A001 - the name users know: tokenmill.open
-    """Open a complete store. Parts are opened when their documents are asked for.
+def open(directory: Stores) -> Store:  # noqa: A001 - the name users know: tokenmill.open
+    """Open a complete store, or several as one. Parts are opened when their documents are asked for.
 
     Args:
-        directory: The store: a path, or an address such as `s3://bucket/run`.
+        directory: The store: a path, or an address such as `s3://bucket/run`. Several stores need the same tokenizer
+            and the same begin and end tokens. Their documents follow each other in this order.
     """
-    return Store(directory)
+    return Store(store_paths(directory))

@@ -6,10 +6,14 @@ import os
 from collections.abc import Sequence
 from typing import Literal
 
+from tokenmill.errors import UsageError
 from tokenmill.exports.formats.protocol import EndTokenPosition, FormatName, Tail
 
 # A path or an address. Write an address such as s3://bucket/run as a str: a Path would drop a slash.
 StrPath = str | os.PathLike[str]
+
+# One store, or several that are read as one.
+Stores = StrPath | Sequence[StrPath]
 
 EngineName = Literal["auto", "gigatoken", "tiktoken", "tokenizers"]
 BadDocumentAction = Literal["quarantine", "fail"]
@@ -19,6 +23,21 @@ TokenType = Literal["uint16", "int32", "uint32"]
 def path_texts(paths: StrPath | Sequence[StrPath]) -> list[str]:
     """One path or several as a list of strings."""
     return [os.fspath(path) for path in ([paths] if isinstance(paths, str | os.PathLike) else paths)]
+
+
+def column_names(names: str | Sequence[str] | None) -> tuple[str, ...] | None:
+    """Names of columns: a sequence, or a text in which commas separate them. None stays None."""
+    if isinstance(names, str):
+        return tuple(name.strip() for name in names.split(",")) if names else ()
+    return None if names is None else tuple(names)
+
+
+def store_paths(stores: Stores) -> list[str]:
+    """One store or several as a list of strings. Raises UsageError without a store."""
+    paths = path_texts(stores)
+    if not paths:
+        raise UsageError("no store is given", "Name at least one store.")
+    return paths
 
 
 def path_text(path: StrPath | None) -> str | None:
@@ -31,9 +50,12 @@ __all__ = [
     "EndTokenPosition",
     "EngineName",
     "FormatName",
+    "Stores",
     "StrPath",
     "Tail",
     "TokenType",
+    "column_names",
     "path_text",
     "path_texts",
+    "store_paths",
 ]

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from tokenmill.api.parameters import EngineName, StrPath, path_texts
+from tokenmill.api.parameters import EngineName, StrPath, path_text, path_texts
 from tokenmill.executors import progress, progress_bar
 from tokenmill.executors.local import LocalExecutor
 from tokenmill.humanize import Readable
 from tokenmill.pipeline import worker_modules
 from tokenmill.pipeline.freeze import plan_step
+from tokenmill.pipeline.like import text_options
 from tokenmill.pipeline.request import PrepareOptions, find_sources, make_request
 from tokenmill.pipeline.resources import plan_resources
 from tokenmill.pipeline.sample import measure_sample, store_bytes
@@ -56,7 +57,8 @@ class PlanResult(Readable, msgspec.Struct, frozen=True):
 def plan(  # noqa: PLR0913 - the options of the command, by their names
     sources: StrPath | Sequence[StrPath],
     *,
-    tokenizer: StrPath | TokenizerObject,
+    tokenizer: StrPath | TokenizerObject | None = None,
+    like: StrPath | None = None,
     version: str | None = None,
     column: str | None = None,
     separator: str | None = None,
@@ -75,6 +77,7 @@ def plan(  # noqa: PLR0913 - the options of the command, by their names
         sources: Files, directories, globs or addresses, or the name of a dataset; one or several.
         tokenizer: An encoding of OpenAI (`"gpt2"`); a model on the Hub (`"ORG/MODEL"`); a `.tiktoken` file; a
             `tokenizer.json` or its directory; a tokenizer of `tokenizers`, `tiktoken` or `transformers`.
+        like: A store whose tokenizer and options are taken, as in `prepare`.
         version: The version of a named dataset. `tokenmill datasets` lists them.
         column: The column with the text. Default: `text`, or the column of the named dataset.
         separator: The separator of documents in .txt files. Default: each file is one document.
@@ -87,8 +90,19 @@ def plan(  # noqa: PLR0913 - the options of the command, by their names
         limit_units: Only do the first units of the plan, to try something out.
         reporter: Receives progress and notices. Default: a bar in a terminal or notebook, otherwise nothing is shown.
     """
-    named = resolve_sources(path_texts(sources), version, column, limited=limit_units is not None)
-    given = PrepareOptions(named.sources, tokenizer, named.column, separator, engine, eot, bos, unit_bytes, limit_units)
+    text = text_options(tokenizer, path_text(like), column=column, separator=separator, eot=eot, bos=bos)
+    named = resolve_sources(path_texts(sources), version, text.column, limited=limit_units is not None)
+    given = PrepareOptions(
+        named.sources,
+        text.tokenizer,
+        named.column,
+        text.separator,
+        engine,
+        text.eot,
+        text.bos,
+        unit_bytes,
+        limit_units,
+    )
     with (
         # Workers import their modules while this process looks for the sources.
         LocalExecutor((*worker_modules(engine), "tokenmill.pipeline.sample")) as pool,
@@ -96,7 +110,7 @@ def plan(  # noqa: PLR0913 - the options of the command, by their names
     ):
         discovery = find_sources(given, report.pending)
         named.notes.extend(discovery.ignored.notes())
-        request = make_request(given, discovery, named=named)
+        request = make_request(given, discovery, text.vocabulary, named)
         named = request.named
         pool.start(min(machine.cores(), MAX_WORKERS))
         units = plan_units(

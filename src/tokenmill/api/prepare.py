@@ -11,8 +11,17 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from tokenmill.api.export import ExportLimits, export_store
-from tokenmill.api.parameters import BadDocumentAction, EngineName, FormatName, StrPath, Tail, path_texts
+from tokenmill.api.export import ExportLimits, export_stores
+from tokenmill.api.parameters import (
+    BadDocumentAction,
+    EngineName,
+    FormatName,
+    StrPath,
+    Tail,
+    column_names,
+    path_text,
+    path_texts,
+)
 from tokenmill.errors import UsageError
 from tokenmill.executors import progress
 from tokenmill.executors.session import LOCAL, check_executor, open_executor
@@ -24,6 +33,7 @@ from tokenmill.pipeline.announce import announce, announce_store
 from tokenmill.pipeline.companions import make_companions
 from tokenmill.pipeline.complete import CompletionOptions, RunCompletion
 from tokenmill.pipeline.context import RunContext, make_events
+from tokenmill.pipeline.like import text_options
 from tokenmill.pipeline.position import DEFAULT_SECONDS
 from tokenmill.pipeline.preflight import export_token_bytes
 from tokenmill.pipeline.request import BadDocumentPolicy, PrepareOptions, PrepareRequest, find_sources, make_request
@@ -32,8 +42,9 @@ from tokenmill.pipeline.stale_parts import hold_store, open_run
 from tokenmill.pipeline.stored_tokenizer import stored_vocabulary
 from tokenmill.sources import Ignored
 from tokenmill.sources.named_datasets import ResolvedSources, resolve_sources
-from tokenmill.storage import folder_at
+from tokenmill.storage import absolute, folder_at
 from tokenmill.store import layout
+from tokenmill.store.deny import canonical_list
 from tokenmill.tokenizers.objects import TokenizerObject
 from tokenmill.tokenizers.resolve import directory_name
 from tokenmill.tokenizers.spec import TokenizerSpec
@@ -51,7 +62,7 @@ if TYPE_CHECKING:
 ANY_TOKENIZER = TokenizerSpec("any", "", "", "", vocabulary_size=1, special_tokens={})
 
 # What a run that was stopped while it was frozen may have left, besides hidden files.
-FROZEN = (layout.PARTS, layout.TOKENIZER, layout.SOURCES, layout.PLAN)
+FROZEN = (layout.PARTS, layout.KEPT, layout.DENY, layout.TOKENIZER, layout.SOURCES, layout.PLAN)
 
 
 class PrepareResult(Readable, msgspec.Struct, frozen=True):
@@ -90,8 +101,9 @@ class PrepareResult(Readable, msgspec.Struct, frozen=True):
 def prepare(  # noqa: PLR0913 - the options of the command, by their names
     sources: StrPath | Sequence[StrPath],
     *,
-    tokenizer: StrPath | TokenizerObject | Sequence[StrPath | TokenizerObject],
+    tokenizer: StrPath | TokenizerObject | Sequence[StrPath | TokenizerObject] | None = None,
     out: StrPath,
+    like: StrPath | None = None,
     version: str | None = None,
     column: str | None = None,
     separator: str | None = None,
@@ -100,6 +112,8 @@ def prepare(  # noqa: PLR0913 - the options of the command, by their names
     bos: str | int | None = None,
     workers: int | None = None,
     memory: str | int | None = None,
+    keep: str | Sequence[str] | None = None,
+    deny: StrPath | None = None,
     unit_bytes: str | int | None = None,
     limit_units: int | None = None,
     on_bad: BadDocumentAction = "quarantine",
@@ -134,6 +148,8 @@ def prepare(  # noqa: PLR0913 - the options of the command, by their names
             tokenizers, as a list, are applied in one read of the sources.
         out: The directory of the store: a path, or an address such as `s3://bucket/run`. It is created, or resumed if
             it exists. With several tokenizers, each gets a store in it: `gpt2`, `Qwen--Qwen3-8B`.
+        like: A store. Its tokenizer, begin and end token are taken, and the other options that decide tokens unless
+            they are given. The two stores can be read and exported together.
         version: The version of a named dataset. `tokenmill datasets` lists them.
         column: The column with the text. Default: `text`, or the column of the named dataset.
         separator: The separator of documents in .txt files. Default: each file is one document.
@@ -142,6 +158,9 @@ def prepare(  # noqa: PLR0913 - the options of the command, by their names
         bos: The begin token: an id, its spelling, or `"none"`. Default: none.
         workers: The number of worker processes. Default: one per core.
         memory: The memory budget of a machine, such as `"8GB"`. Default: 70 % of the available memory.
+        keep: Columns of the sources to keep in the store, such as `["id", "url"]` or `"id,url"`: text, numbers and
+            booleans. Default: none.
+        deny: A file of JSON Lines with rows to leave out: by the value of a column, by host, or by source and row.
         unit_bytes: The size of a unit of work, in bytes of text. Default: by corpus size, 1 to 64 MiB.
         limit_units: Only do the first units of the plan, to try something out.
         on_bad: What happens on a bad document: `"quarantine"` records it in `quarantine.jsonl`, `"fail"` ends the run.
@@ -169,30 +188,41 @@ def prepare(  # noqa: PLR0913 - the options of the command, by their names
     """
     out = os.fspath(out)
     check_executor(on)
-    formats: list[str] = [to] if isinstance(to, str) else list(dict.fromkeys(to))
     export_options = ExportOptions(val, shuffle, shard_tokens, tail)
-    refuse_unused(export_options, formats)
+    formats = _checked_formats(to, export_options)
     rank_share = ranks.choose_rank_share(rank, of, look=on == LOCAL)
     if rank_share is not None:
         _refuse_for_rank(rank_share, formats, out, repair=repair, retry_quarantine=retry_quarantine, moved=bool(moved))
     moves = [moved] if isinstance(moved, str) else moved
     policy = BadDocumentPolicy.parse(on_bad, max_bad, document_timeout, quarantine_text=quarantine_text)
-    named = resolve_sources(path_texts(sources), version, column, limited=limit_units is not None)
-    tokenizers = list(tokenizer) if isinstance(tokenizer, list | tuple) else [tokenizer]
+    given = list(tokenizer) if isinstance(tokenizer, list | tuple) else [] if tokenizer is None else [tokenizer]
+    text = text_options(
+        given[0] if given else None,
+        path_text(like),
+        column=column,
+        separator=separator,
+        eot=eot,
+        bos=bos,
+        max_document_bytes=max_document_bytes,
+        keep=column_names(keep),
+        deny=None if deny is None else _read_deny_list(os.fspath(deny)),
+    )
+    named = resolve_sources(path_texts(sources), version, text.column, limited=limit_units is not None)
+    tokenizers = [text.tokenizer, *given[1:]]
     options = PrepareOptions(
         named.sources,
-        tokenizers[0],
+        text.tokenizer,
         named.column,
-        separator,
+        text.separator,
         engine,
-        eot,
-        bos,
+        text.eot,
+        text.bos,
         unit_bytes,
         limit_units,
-        max_document_bytes,
+        text.max_document_bytes,
+        text.keep,
+        text.deny,
     )
-    for name in formats:  # before anything is loaded or looked for
-        make_export_request(name, export_options, ANY_TOKENIZER)
     started = time.monotonic()
     with (
         open_executor(on, worker_modules(engine, tokenizers), executor, reporter) as (pool, report),
@@ -203,7 +233,12 @@ def prepare(  # noqa: PLR0913 - the options of the command, by their names
         stores = [
             _Store(
                 folder,
-                make_request(replace(options, tokenizer=each), discovery, stored_vocabulary(folder, each), named),
+                make_request(
+                    replace(options, tokenizer=each),
+                    discovery,
+                    text.vocabulary or stored_vocabulary(folder, each),
+                    named,
+                ),
             )
             for folder, each in zip(_store_folders(out, tokenizers), tokenizers, strict=True)
         ]
@@ -240,7 +275,7 @@ def prepare(  # noqa: PLR0913 - the options of the command, by their names
             seconds = time.monotonic() - started
             unit_seconds += run.seconds
             exported = [
-                export_store(store.folder.root, None, export, export_limits, report, pool) for export in store.exports
+                export_stores([store.folder.root], None, each, export_limits, report, pool) for each in store.exports
             ]
             results.append(_result(store, run, manifest, seconds, unit_seconds, exported))
         return msgspec.structs.replace(results[0], others=results[1:])
@@ -275,6 +310,20 @@ def _store_folders(out: str, tokenizers: Sequence[StrPath | TokenizerObject]) ->
     if twice is not None:
         raise UsageError(f"two tokenizers would have the same store: {out}/{twice}", "Prepare them one by one.")
     return [folder_at(f"{out.rstrip('/')}/{name}") for name in names]
+
+
+def _read_deny_list(path: str) -> bytes:
+    parent, _, name = absolute(path).rpartition("/")
+    return canonical_list(folder_at(parent).read(name), path)
+
+
+def _checked_formats(to: FormatName | Sequence[FormatName], options: ExportOptions) -> list[str]:
+    """The formats to export to. Raises UsageError before anything is loaded or looked for."""
+    formats: list[str] = [to] if isinstance(to, str) else list(dict.fromkeys(to))
+    refuse_unused(options, formats)
+    for name in formats:
+        make_export_request(name, options, ANY_TOKENIZER)
+    return formats
 
 
 def _refuse_for_rank(rank_share: RankShare, formats: list[str], out: str, **options: bool) -> None:

@@ -1,8 +1,7 @@
-"""`tokenmill.stats`: what a complete store holds."""
+"""`tokenmill.stats`: what complete stores hold."""
 
 from __future__ import annotations
 
-import os
 import tempfile
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -12,15 +11,13 @@ import numpy as np
 from tokenmill.analysis import PRELOAD
 from tokenmill.analysis.count_store import StoreCounter
 from tokenmill.analysis.statistics import Statistics
-from tokenmill.api.parameters import StrPath
+from tokenmill.api.parameters import Stores, store_paths
 from tokenmill.errors import UsageError
 from tokenmill.executors.fan_out import FanOut
 from tokenmill.executors.outcomes import Pool
 from tokenmill.executors.session import LOCAL, open_executor
 from tokenmill.pipeline.resources import plan_resources
-from tokenmill.storage import folder_at
-from tokenmill.store import tables
-from tokenmill.store.run import require_run
+from tokenmill.store.collection import open_collection
 
 if TYPE_CHECKING:
     from tokenmill.executors import progress
@@ -30,7 +27,7 @@ MAX_IDS = 1 << 23
 
 
 def stats(  # noqa: PLR0913 - the options of the command, by their names
-    directory: StrPath,
+    directory: Stores,
     *,
     by: str | Sequence[str] = (),
     workers: int | None = None,
@@ -38,33 +35,32 @@ def stats(  # noqa: PLR0913 - the options of the command, by their names
     reporter: progress.Reporter | None = None,
     executor: Pool | None = None,
 ) -> Statistics:
-    """Count what a complete store holds: tokens, lengths, sources, vocabulary, duplicates, and the course of its run.
+    """Count what complete stores hold: tokens, lengths, sources, vocabulary, duplicates, and the course of the run.
 
     The search for duplicates takes up to 36 bytes per document in the directory for temporary files, which are removed
     at the end.
 
     Args:
-        directory: The store: a path, or an address such as `s3://bucket/run`.
-        by: Columns of the sources. Each is read again, and tokens are counted by its values.
+        directory: The store: a path, or an address such as `s3://bucket/run`. Several stores are counted together.
+        by: Columns of text, numbers or booleans. Tokens are counted by their values; with `"host:url"`, by the hosts of
+            the URLs in the column `url`. A column that the store does not keep is read from the sources again.
         workers: The number of worker processes. Default: one per core.
         memory: The memory budget of a machine, such as `"8GB"`. Default: 70 % of the available memory.
         reporter: Receives progress and notices. Default: a bar in a terminal or notebook, otherwise nothing is shown.
         executor: Running workers to use instead of new ones.
     """
-    folder = folder_at(os.fspath(directory))
-    run = require_run(folder)
-    if run.job.tokenizer.vocabulary_size > MAX_IDS:
-        raise UsageError(f"a vocabulary of {run.job.tokenizer.vocabulary_size:,} ids is too large to be counted")
+    stores = open_collection(store_paths(directory))
+    spec = stores.job.tokenizer
+    if spec.vocabulary_size > MAX_IDS:
+        raise UsageError(f"a vocabulary of {spec.vocabulary_size:,} ids is too large to be counted")
     columns = list(dict.fromkeys([by] if isinstance(by, str) else by))
-    manifest = tables.require_manifest(folder, run)
-    sources = tables.read_sources(folder, run)
     with (
         tempfile.TemporaryDirectory(prefix="tokenmill-census-", ignore_cleanup_errors=True) as scratch,
         open_executor(LOCAL, PRELOAD, executor, reporter) as (pool, report),
     ):
-        resources = plan_resources(workers, memory, most_workers=max(run.units, 1), room=pool.room)
+        resources = plan_resources(workers, memory, most_workers=max(len(stores.manifest), 1), room=pool.room)
         pool.start(resources.workers, resources.worker_bytes)
-        fan_out = FanOut(pool, report, resources.workers, np.dtype(run.job.tokenizer.dtype).itemsize)
-        counter = StoreCounter(folder, run, manifest, sources, fan_out, resources, scratch)
+        fan_out = FanOut(pool, report, resources.workers, np.dtype(spec.dtype).itemsize)
+        counter = StoreCounter(stores, fan_out, resources, scratch)
         counter.count(columns)
     return counter.statistics()

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import time
 
 import msgspec
 
-from tokenmill.api.parameters import StrPath
+from tokenmill.api.parameters import Stores, store_paths
 from tokenmill.errors import IncompleteStore, UsageError
 from tokenmill.executors import progress
 from tokenmill.executors.outcomes import Pool
@@ -16,7 +15,7 @@ from tokenmill.exports import PRELOAD
 from tokenmill.exports.job import MANIFEST, FrozenExport, read_frozen
 from tokenmill.exports.records import read_manifest
 from tokenmill.exports.verify import byte_ranges
-from tokenmill.exports.verify_export import check_export, check_exports, compare_store
+from tokenmill.exports.verify_export import check_export, check_exports, compare_stores
 from tokenmill.humanize import Readable
 from tokenmill.pipeline import worker_modules
 from tokenmill.pipeline.freeze import load_existing
@@ -25,15 +24,17 @@ from tokenmill.pipeline.resources import Resources, plan_resources
 from tokenmill.pipeline.verify import Verify
 from tokenmill.pipeline.verify_store import Checks, check_store
 from tokenmill.storage import Folder, folder_at
-from tokenmill.store import tables
-from tokenmill.store.listed_parts import store_digest
-from tokenmill.store.run import read_run, require_run
+from tokenmill.store.collection import Collection, open_collection
+from tokenmill.store.run import read_run
 from tokenmill.store.run_state import manifest_totals
 from tokenmill.tokenizers.tokenizer import REFERENCES
 
 
 class VerifyResult(Readable, msgspec.Struct, frozen=True):
-    """What was checked; that there is one at all means that it was right. `notices` name what was not checked."""
+    """What was checked; that there is one at all means that it was right. `notices` name what was not checked.
+
+    Of several stores, counts are of all of them, and `exports` has the directory of each export instead of its format.
+    """
 
     directory: str
     units: int
@@ -46,7 +47,7 @@ class VerifyResult(Readable, msgspec.Struct, frozen=True):
 
 
 def verify(  # noqa: PLR0913 - the options of the command, by their names
-    directory: StrPath,
+    directory: Stores,
     *,
     sample: float = 0.0,
     all: bool = False,  # noqa: A002 - the name of the option
@@ -61,7 +62,7 @@ def verify(  # noqa: PLR0913 - the options of the command, by their names
 
     Args:
         directory: A store, or the directory of an export: a path, or an address such as `s3://bucket/run`. An export
-            is also compared with its store, if that can be found.
+            is also compared with its store, if that can be found. Several stores are checked one after the other.
         sample: The fraction of the documents to read again from the sources, encode with the reference engine, and
             compare.
         all: Compare every document.
@@ -74,28 +75,40 @@ def verify(  # noqa: PLR0913 - the options of the command, by their names
         raise UsageError("--sample must be a fraction between 0 and 1")
     check_executor(on)
     started = time.monotonic()
-    folder = folder_at(os.fspath(directory))
-    if read_run(folder) is None and (export := read_frozen(folder)) is not None:
+    directories = store_paths(directory)
+    folder = folder_at(directories[0])
+    if len(directories) == 1 and read_run(folder) is None and (export := read_frozen(folder)) is not None:
         with open_executor(on, PRELOAD, executor, reporter) as (pool, report):
             files, notices = _verify_export(folder, export, workers, pool, report)
         seconds = round(time.monotonic() - started, 3)
         return VerifyResult(folder.root, 0, 0, 0, 0, {export.job.format: files}, seconds, notices)
-    run = require_run(folder)
-    manifest = tables.require_manifest(folder, run)
-    frozen = load_existing(folder, run)
-    modules = worker_modules(REFERENCES[run.job.tokenizer.kind].name)
+    stores = open_collection(directories)
+    modules = worker_modules(REFERENCES[stores.job.tokenizer.kind].name)
     with open_executor(on, modules, executor, reporter) as (pool, report):
-        resources = _start(pool, workers, run.units)
-        function = Verify(folder.root, run.job, 1.0 if all else sample, resources.limits(BadDocumentPolicy()))
+        resources = _start(pool, workers, len(stores.manifest))
         checks = Checks(pool, report, resources.workers)
-        compared = check_store(folder, frozen, manifest, function, checks)
-        exports, notices = check_exports(folder, store_digest(manifest), checks)
-    checks.raise_problems(folder)
-    totals = manifest_totals(manifest)
+        compared, exports, notices = _verify_stores(stores, 1.0 if all else sample, resources, checks)
+    checks.raise_problems(stores.name)
+    totals = manifest_totals(stores.manifest)
     seconds = round(time.monotonic() - started, 3)
-    return VerifyResult(
-        folder.root, run.units, totals["documents"], totals["tokens"], compared, exports, seconds, notices
-    )
+    units = len(stores.manifest)
+    return VerifyResult(stores.name, units, totals["documents"], totals["tokens"], compared, exports, seconds, notices)
+
+
+def _verify_stores(
+    stores: Collection, sample: float, resources: Resources, checks: Checks
+) -> tuple[int, dict[str, int], list[str]]:
+    """Check each store and the exports in it; return the documents compared, the files of exports, and notices."""
+    compared, exports, notices = 0, dict[str, int](), list[str]()
+    for member in stores.members:
+        folder, run = member.folder, member.run
+        function = Verify(folder.root, run.job, sample, resources.limits(BadDocumentPolicy()))
+        compared += check_store(folder, load_existing(folder, run), member.manifest, function, checks)
+        files, more = check_exports(folder, member.digest, checks)
+        is_single = len(stores.members) == 1
+        exports |= {name if is_single else folder.path(name): count for name, count in files.items()}
+        notices += more
+    return compared, exports, notices
 
 
 def _verify_export(
@@ -106,9 +119,9 @@ def _verify_export(
         raise IncompleteStore(f"the export {folder.root} is not complete", "Run the same `tokenmill export` again.")
     ranges = byte_ranges(read_manifest(folder, frozen.job.digest()))
     checks = Checks(pool, report, _start(pool, workers, len(ranges)).workers)
-    not_compared = compare_store(folder, frozen, checks)
+    not_compared = compare_stores(folder, frozen, checks)
     files = check_export(folder, frozen, checks)
-    checks.raise_problems(folder)
+    checks.raise_problems(folder.root)
     return files, [] if not_compared is None else [f"store not compared: {not_compared}"]
 
 

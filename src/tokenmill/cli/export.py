@@ -18,11 +18,14 @@ if TYPE_CHECKING:
 @click.command(
     cls=options.Command,
     short_help="Write a store's tokens as the files a trainer reads.",
-    epilog=options.example("tokenmill export tokens --to nanogpt --val 0.0005 --shuffle 1337"),
+    epilog=options.example(
+        "tokenmill export tokens --to nanogpt --val 0.0005 --shuffle 1337",
+        "tokenmill export tokens-2025 tokens-2026 --to megatron --out megatron",
+    ),
 )
-@click.argument("directory", metavar="DIR")
+@click.argument("directory", metavar="DIR...", nargs=-1, required=True)
 @click.option("--to", required=True, metavar="FORMAT", help="Format of the files; `tokenmill formats` lists them.")
-@click.option("--out", "-o", metavar="DIR2", help="Directory of the files. [default: DIR/FORMAT]")
+@click.option("--out", "-o", metavar="DIR2", help="Directory of the files. [default: FORMAT in the last DIR]")
 @options.exports
 @options.export_details
 @options.resources
@@ -30,8 +33,11 @@ if TYPE_CHECKING:
 @options.executor
 @options.storage
 @options.general
-def export(directory: str, as_json: bool, **arguments: Any) -> None:
+def export(directory: tuple[str, ...], as_json: bool, **arguments: Any) -> None:
     """Write a store's tokens as the files that a trainer reads.
+
+    Several stores are exported as one, in the order given, with one split and one shuffle. They need the same
+    tokenizer, bos and eot: `tokenmill prepare --like` makes such stores.
 
     After an interruption, run the same command again: it writes only the missing shards.
     """
@@ -50,6 +56,8 @@ def heading(result: ExportResult) -> str:
 def lines(result: ExportResult) -> Iterable[output.Line]:
     """The lines of one export; `prepare` prints them for each of its exports."""
     yield "directory", result.directory
+    if len(result.stores) > 1:
+        yield from ((f"store {index}", store) for index, store in enumerate(result.stores, 1))
     yield "trainer", result.trainer
     tokens = sum(split.tokens for split in result.splits.values())
     for name, split in result.splits.items():

@@ -27,20 +27,24 @@ SHOWN_RANGES = 1000
     short_help="Show a store, or one of its documents.",
     epilog=options.example("tokenmill inspect tokens --doc 7"),
 )
-@click.argument("directory", metavar="DIR")
+@click.argument("directory", metavar="DIR...", nargs=-1, required=True)
 @click.option("--doc", type=int, metavar="N", help="Show document N: its tokens as text, its source and row.")
 @click.option("--skipped", is_flag=True, help="List the skipped rows, with the reason.")
 @options.storage
 @options.general
-def inspect(directory: str, doc: int | None, skipped: bool, as_json: bool) -> None:
-    """Show the facts of a store, one document token by token, or the skipped rows."""
+def inspect(directory: tuple[str, ...], doc: int | None, skipped: bool, as_json: bool) -> None:
+    """Show the facts of a store, one document token by token, or the skipped rows.
+
+    Documents are numbered through all stores.
+    """
     store = tokenmill.open(directory)
     if doc is not None:
         _show_document(store, doc, as_json)
     elif skipped:
         _show_skipped(store, as_json)
     else:
-        _show_store(store, as_json)
+        for one in directory:
+            _show_store(tokenmill.open(one), as_json)
 
 
 def _show_store(store: Store, as_json: bool) -> None:
@@ -61,6 +65,7 @@ def _show_store(store: Store, as_json: bool) -> None:
         ("bos", output.token_id(run.job.begin)),
         ("eot", output.token_id(run.job.end)),
         ("sources", f"{count(run.sources, 'file')}, {size(run.source_bytes)}"),
+        *([("kept", ", ".join(run.job.kept_columns))] if run.job.kept_columns else []),
         ("skipped", count(skipped_rows, "row")),
         ("made with", ", ".join(f"{name} {version}" for name, version in run.versions.items())),
     ]
@@ -70,9 +75,7 @@ def _show_store(store: Store, as_json: bool) -> None:
 
 
 def _show_document(store: Store, position: int, as_json: bool) -> None:
-    from tokenmill.storage import folder_at  # noqa: PLC0415 - heavy
-    from tokenmill.store.layout import TOKENIZER  # noqa: PLC0415
-    from tokenmill.tokenizers.token_bytes import token_bytes_lookup  # noqa: PLC0415
+    from tokenmill.tokenizers.token_bytes import token_bytes_lookup  # noqa: PLC0415 - heavy
 
     try:
         document = store.document(position)
@@ -80,17 +83,21 @@ def _show_document(store: Store, position: int, as_json: bool) -> None:
         raise UsageError(
             f"there is no document {position}", f"The store has {count(len(store), 'document')}, numbered from 0."
         ) from None
-    spec = store.job.tokenizer
-    token_bytes = token_bytes_lookup(spec, folder_at(store.directory).read(f"{TOKENIZER}/{spec.file}"))
+    token_bytes = token_bytes_lookup(store.job.tokenizer, store.vocabulary())
     tokens = document.tokens.tolist()
+    first = position % len(store)
+    columns = store.columns(start=first, stop=first + 1).to_pylist() if store.collection.kept_columns else []
     if as_json:
         text = b"".join(map(token_bytes, tokens)).decode(errors="replace")
-        facts = {"document": position, "source": document.source, "row": document.row}
+        facts = {"document": position, "store": document.store, "source": document.source, "row": document.row}
+        facts |= {"columns": columns[0]} if columns else {}
         terminal.echo_json(facts | {"tokens": tokens, "text": text})
         return
-    lines = [("document", f"{position:,}"), ("source", document.source)]
+    lines = [("document", f"{position:,}")]
+    lines += [("store", document.store)] if len(store.directories) > 1 else []
+    lines += [("source", document.source)]
     lines += [output.position_line(document.kind, document.row), ("tokens", f"{len(tokens):,}")]
-    output.print_lines(lines)
+    output.print_lines([*lines, *output.column_lines(columns[0] if columns else {})])
     _print_tokens(tokens[:SHOWN_TOKENS], token_bytes)
     if len(tokens) > SHOWN_TOKENS:
         terminal.echo(f"... and {len(tokens) - SHOWN_TOKENS:,} more tokens; --json prints all")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
@@ -30,6 +31,18 @@ class TokenPosition(click.ParamType[int]):
         return int(click.IntRange(0).convert(value, param, ctx))
 
 
+class DirectoryOrPosition(TokenPosition):
+    """Another store, or a token. A number is a token: write ./2026 for a store of that name."""
+
+    name = "text"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return a number as an int, and anything else as it is."""
+        digits = str(value).replace(",", "").replace("_", "")
+        is_number = digits.removeprefix("-").isdecimal()
+        return super().convert(value, param, ctx) if is_number else value
+
+
 @click.command(
     cls=options.Command,
     short_help="Find the document of a token, or the reverse.",
@@ -39,9 +52,8 @@ class TokenPosition(click.ParamType[int]):
         "tokenmill locate tokens --source data/000.parquet --row 1234",
     ),
 )
-@click.argument("where", metavar="DIR|SHARD")
-@click.argument("token", type=TokenPosition(), required=False)
-@click.argument("token2", type=TokenPosition(), required=False)
+@click.argument("where", metavar="DIR|SHARD", nargs=1)
+@click.argument("tokens", metavar="[DIR]... [TOKEN] [TOKEN2]", nargs=-1, type=DirectoryOrPosition())
 @click.option("--source", metavar="FILE", help="Find a document of this source file, given by --row.")
 @click.option(
     "--row",
@@ -49,7 +61,7 @@ class TokenPosition(click.ParamType[int]):
     metavar="N",
     help="Row of the document. In text and JSON Lines: the byte at which it starts.",
 )
-@click.option("--store", metavar="DIR", help="Store of SHARD, if SHARD is not inside it.")
+@click.option("--store", multiple=True, metavar="DIR", help="Store of SHARD, if SHARD is not inside it; repeatable.")
 @click.option(
     "--context",
     type=click.IntRange(0),
@@ -60,13 +72,18 @@ class TokenPosition(click.ParamType[int]):
 )
 @options.storage
 @options.general
-def locate(as_json: bool, **arguments: Any) -> None:
+def locate(where: str, tokens: tuple[Any, ...], as_json: bool, **arguments: Any) -> None:
     """Find the source file, row and text of a token. With --source and --row, find the tokens of a document.
 
-    TOKEN counts from 0 in the whole store, or in the file SHARD of an export, without its header. With TOKEN2, the
-    command lists all documents from TOKEN to before TOKEN2.
+    TOKEN counts from 0 in the whole store, or in the file SHARD of an export, without its header. In several stores, it
+    counts through all of them in the order given. With TOKEN2, the command lists all documents from TOKEN to before
+    TOKEN2.
     """
-    result = tokenmill.locate(**arguments)
+    stores = [where, *itertools.takewhile(lambda argument: isinstance(argument, str), tokens)]
+    positions = tokens[len(stores) - 1 :]
+    if len(positions) > 2 or not all(isinstance(position, int) for position in positions):
+        raise click.UsageError(f"Got unexpected extra arguments ({' '.join(map(str, positions[1:]))})")
+    result = tokenmill.locate(stores, *positions, **arguments)
     if as_json:
         terminal.echo_json(result)
     elif len(result.documents) == 1:
@@ -81,16 +98,17 @@ def _one(result: LocateResult) -> Iterable[output.Line]:
     position = f"{document.document:,}, of {document.document_tokens:,} tokens"
     if result.exports is None:
         yield "token", f"{document.token:,} of {result.place}"
-        if document.token != document.store_token:
-            yield "store", f"token {document.store_token:,} of {result.store}"
+        if document.token != document.store_token or document.store != result.store:
+            yield "store", f"token {document.store_token:,} of {document.store}"
         position = f"{document.document:,}, token {document.offset:,} of its {document.document_tokens:,}"
     yield "document", position
     yield "source", document.source
     yield output.position_line(document.kind, document.row)
+    yield from output.column_lines(document.columns)
     if result.exports is None:
         return
     last = document.store_token + document.document_tokens
-    yield "store", f"{result.store}, tokens {document.store_token:,} to {last:,}"
+    yield "store", f"{document.store}, tokens {document.store_token:,} to {last:,}"
     for name, locations in result.exports.items():
         for shard in locations:
             yield name, f"{shard.file}, tokens {shard.token:,} to {shard.token + shard.tokens:,} ({shard.split})"
@@ -105,7 +123,8 @@ def _several(result: LocateResult) -> Iterable[output.Line]:
     for document in result.documents[:SHOWN_DOCUMENTS]:
         origin = f"{' '.join(output.position_line(document.kind, document.row))} of {document.source}"
         last = f"to {document.token + document.tokens:,}"
-        yield f"{document.token:,}", f"{last}: document {document.document:,}, {origin}"
+        store = "" if document.store == result.store else f" of {document.store}"
+        yield f"{document.token:,}", f"{last}: document {document.document:,}{store}, {origin}"
     hidden = len(result.documents) - SHOWN_DOCUMENTS
     if hidden > 0 or result.more:
         count = f"more than {hidden:,}" if result.more else f"{hidden:,}"

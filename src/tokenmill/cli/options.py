@@ -17,7 +17,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 # With more options than these, help puts them under headings.
 MAX_FLAT = 12
 HEADINGS = {
-    "Text and tokenizer": "--tokenizer --version --column --separator --engine --eot --bos",
+    "Text and tokenizer": "--tokenizer --like --version --column --separator --engine --eot --bos --keep --deny",
     "Output": "--out",
     "Exports": "--to --val --shuffle --shard-tokens --tail --eot-position --dtype --sequence-tokens --name",
     "Machine": "--workers --memory --unit-bytes --limit-units --force",
@@ -125,7 +125,6 @@ def _tokenizer(*, multiple: bool) -> Callable[[Function], Function]:
     return click.option(
         "--tokenizer",
         "-t",
-        required=True,
         multiple=multiple,
         metavar="T",
         help="gpt2, cl100k_base, ...; a model on the Hub (ORG/MODEL[@REVISION]); a .tiktoken file; "
@@ -134,6 +133,11 @@ def _tokenizer(*, multiple: bool) -> Callable[[Function], Function]:
 
 
 _text = _group(
+    click.option(
+        "--like",
+        metavar="DIR",
+        help="Instead of --tokenizer: use tokenizer, bos, eot and column of this store. Both can be read together.",
+    ),
     click.option("--version", metavar="V", help="Version of a named dataset; `tokenmill datasets` lists them."),
     click.option("--column", metavar="NAME", help="Column with the text. [default: text, or the named dataset's own]"),
     click.option(

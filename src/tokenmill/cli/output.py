@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TypeVar
 
 from tokenmill.cli import options
@@ -78,6 +78,13 @@ def position_line(kind: str, row: int) -> Line:
     from tokenmill.pipeline.messages import MEASURES  # noqa: PLC0415 - heavy
 
     return "row" if kind in MEASURES else "byte", f"{row:,}"
+
+
+def column_lines(columns: Mapping[str, object]) -> Iterable[Line]:
+    """The kept columns of a document that have a value."""
+    for name, value in columns.items():
+        if value is not None:
+            yield escape_control_characters(name), str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def skipped_lines(rows: int | None, quarantined: int | None) -> Iterable[Line]:

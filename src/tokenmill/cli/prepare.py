@@ -26,12 +26,17 @@ MIN_MEASURED_BYTES = 100_000
         "tokenmill prepare chunks/*.jsonl --column content --tokenizer gpt2 --to megatron --out tokens",
         "tokenmill prepare data/*.jsonl --tokenizer gpt2 --to nanogpt --val 0.01 --shuffle 1337 --out tokens",
         "tokenmill prepare fineweb-edu --version 10B --tokenizer gpt2 --to nanogpt --out s3://bucket/run",
+        "tokenmill prepare new/*.parquet --like tokens-2025 --out tokens-2026",
     ),
 )
 @click.argument("sources", nargs=-1, required=True, metavar="SOURCE...")
 @options.tokenizers
 @click.option(
     "--out", "-o", required=True, metavar="DIR", help="Directory of the store. An unfinished run in it is resumed."
+)
+@click.option("--keep", metavar="NAMES", help="Columns of the sources to keep in the store, such as id,url.")
+@click.option(
+    "--deny", metavar="FILE", help="Leave out the rows that this file of JSON Lines names: value, host or row."
 )
 @options.resources
 @options.force
@@ -95,13 +100,15 @@ def _lines(result: PrepareResult) -> Iterable[output.Line]:
 
 
 def _skipped(result: PrepareResult) -> Iterable[output.Line]:
-    from tokenmill.store.part import NULL  # noqa: PLC0415 - heavy
+    from tokenmill.store.part import DENIED, NULL  # noqa: PLC0415 - heavy
     from tokenmill.store.quarantine import QUARANTINE_FILE  # noqa: PLC0415
 
     reasons = dict(sorted(result.skipped_reasons.items()))
     if nulls := reasons.pop(NULL, 0):
         command = f"`tokenmill inspect {result.directory} --skipped`"
         yield "skipped", f"{count(nulls, 'row')} without text; {command} lists them"
+    if denied := reasons.pop(DENIED, 0):
+        yield "denied", f"{count(denied, 'row')} left out (--deny)"
     if result.quarantined:
         counts = ", ".join(f"{rows:,} {reason}" for reason, rows in reasons.items())
         file = f"{result.directory}/{QUARANTINE_FILE}"

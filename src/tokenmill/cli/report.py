@@ -19,17 +19,19 @@ STANDARD_OUTPUT = "-"
     short_help="Write an HTML page with charts of a store and its run.",
     epilog=options.example("tokenmill report tokens --by language", "tokenmill report s3://bucket/run --out run.html"),
 )
-@click.argument("directory", metavar="DIR")
+@click.argument("directory", metavar="DIR...", nargs=-1, required=True)
 @stats.by_column
-@click.option("--out", "-o", metavar="FILE", help="File of the page; - prints it. [default: DIR/report.html]")
+@click.option(
+    "--out", "-o", metavar="FILE", help="File of the page; - prints it. [default: report.html in the last DIR]"
+)
 @options.resources
 @options.storage
 @options.general
-def report(directory: str, out: str | None, as_json: bool, **arguments: Any) -> None:
+def report(directory: tuple[str, ...], out: str | None, as_json: bool, **arguments: Any) -> None:
     """Write an HTML page with charts of a store and its run.
 
     The page is one file without scripts and needs no network. The command reads all parts once. With --by, it also
-    reads that column of the sources.
+    reads that column: the kept one (prepare --keep), or that of the sources. Several stores share one page.
     """
     from tokenmill.analysis import PRELOAD  # noqa: PLC0415 - after click has checked the options
 

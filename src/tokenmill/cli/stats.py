@@ -25,24 +25,25 @@ by_column = click.option(
     "--by",
     multiple=True,
     metavar="COLUMN",
-    help="Also count tokens by the values of this column of the sources, such as language; repeatable.",
+    help="Also count tokens by the values of this column, such as language, or by host: host:url; repeatable.",
 )
 
 
 @click.command(
     cls=options.Command,
     short_help="Show lengths, sources and frequent tokens of a store.",
-    epilog=options.example("tokenmill stats tokens --by language"),
+    epilog=options.example("tokenmill stats tokens --by language", "tokenmill stats tokens-2025 tokens-2026"),
 )
-@click.argument("directory", metavar="DIR")
+@click.argument("directory", metavar="DIR...", nargs=-1, required=True)
 @by_column
 @options.resources
 @options.storage
 @options.general
-def stats(directory: str, as_json: bool, **arguments: Any) -> None:
+def stats(directory: tuple[str, ...], as_json: bool, **arguments: Any) -> None:
     """Count the tokens, lengths, vocabulary, sources and duplicates of a store, and summarize its run.
 
-    The command reads all parts once. With --by, it also reads that column of the sources.
+    The command reads all parts once. With --by, it also reads that column: the kept one (prepare --keep), or that of
+    the sources. Several stores are counted together.
     """
     from tokenmill.analysis import PRELOAD  # noqa: PLC0415 - after click has checked the options
 
@@ -52,8 +53,17 @@ def stats(directory: str, as_json: bool, **arguments: Any) -> None:
         terminal.echo_json(statistics)
     else:
         output.separate_from_progress()
-        output.print_lines([("store", statistics.directory), *lines(statistics)])
+        output.print_lines([*stores(statistics), *lines(statistics)])
         _print_charts(statistics)
+
+
+def stores(statistics: Statistics) -> Iterator[output.Line]:
+    """A line for each store, with its tokens if there are several."""
+    if statistics.stores is None:
+        yield "store", statistics.directory
+        return
+    for store in statistics.stores.largest:
+        yield "store", f"{store.name}: {store.tokens:,} tokens in {count(store.documents, 'document')}"
 
 
 def lines(statistics: Statistics) -> Iterator[output.Line]:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     short_help="Check a store or an export, byte by byte.",
     epilog=options.example("tokenmill verify tokens --sample 0.01"),
 )
-@click.argument("directory", metavar="DIR")
+@click.argument("directory", metavar="DIR...", nargs=-1, required=True)
 @click.option(
     "--sample",
     type=click.FloatRange(0, 1),
@@ -33,11 +33,11 @@ if TYPE_CHECKING:
 @options.executor
 @options.storage
 @options.general
-def verify(directory: str, every: bool, as_json: bool, **arguments: Any) -> None:
+def verify(directory: tuple[str, ...], every: bool, as_json: bool, **arguments: Any) -> None:
     """Check the checksums of a store or an export. With --sample or --all, compare the tokens with the sources.
 
-    DIR is a store or an export. The exports inside a store are checked with it. Exit code 3 means that the check found
-    a problem.
+    DIR is a store or an export. The exports inside a store are checked with it. Several stores are checked one after
+    the other. Exit code 3 means that the check found a problem.
     """
     result = tokenmill.verify(directory, all=every, **arguments, reporter=workers.reporter())
     sample = 1.0 if every else arguments["sample"]

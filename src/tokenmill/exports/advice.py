@@ -41,11 +41,12 @@ def split_notices(job: ExportJob, splits: Splits, skipped: Mapping[str, int], st
     """
     shortest_shard = find_format(job.format).SPEC.limits.shortest_shard
     for split, records in splits.items():
-        last = records[-1].tokens
-        if shortest_shard and last < min(SHORT_TOKENS, shards.tokens_per_shard(job)):
+        shortest = min(record.tokens for record in records)
+        if shortest_shard and shortest < min(SHORT_TOKENS, shards.tokens_per_shard(job)):
             remedy = "A larger --val" if split == "val" else "--tail merge or drop"
+            which = f"the last {split} shard" if records[-1].tokens == shortest else f"a {split} shard"
             yield (
-                f"the last {split} shard has {last:,} tokens; the trainer stops at a shard with less than "
+                f"{which} has {shortest:,} tokens; the trainer stops at a shard with less than "
                 f"{shortest_shard}. {remedy} avoids this"
             )
     if not store_tokens:

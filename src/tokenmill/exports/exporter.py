@@ -40,7 +40,10 @@ class ExportedSplit(Readable, msgspec.Struct, frozen=True):
 
 
 class ExportResult(Readable, msgspec.Struct, frozen=True):
-    """The result of an export. Rates and deaths are of this call. `use` says how the trainer reads the files."""
+    """The result of an export. Rates and deaths are of this call. `use` says how the trainer reads the files.
+
+    `stores` are the directories of the exported stores, in order.
+    """
 
     directory: str
     format: str
@@ -57,6 +60,7 @@ class ExportResult(Readable, msgspec.Struct, frozen=True):
     tokens_per_second: float
     notices: list[str]
     use: str = ""
+    stores: list[str] = []
 
 
 @dataclass
@@ -64,7 +68,7 @@ class Exporter:
     """One call's work on a frozen export.
 
     Attributes:
-        manifest: The manifest of the store.
+        manifest: The manifest of the stores.
         records: The records of all shards.
         written: The records of the shards that this call wrote.
         others: The files that belong to no shard, such as indexes.
@@ -91,12 +95,16 @@ class Exporter:
         """Report what is about to be written."""
         job, spec, say = self.job, self.format.SPEC, self.fan_out.report.say
         end = "none" if job.end_token is None else f"{job.end_token}, {job.end}"
-        order = "as in the store" if job.shuffle is None else f"shuffled with seed {job.shuffle}"
+        stores = [store.directory for store in self.context.parts.stores]
+        kept_order = "as in the store" if len(stores) == 1 else "store by store"
+        order = kept_order if job.shuffle is None else f"shuffled with seed {job.shuffle}"
         shard = (
             "one file per split" if job.shard_tokens is None else f"shards of {shards.tokens_per_shard(job):,} tokens"
         )
         say("")
         say(f"export       {spec.name} ({spec.trainer}) to {self.folder.root}")
+        for number, directory in enumerate(stores if len(stores) > 1 else [], 1):
+            say(f"{f'store {number}':<12} {directory}")
         say(f"tokens       {job.dtype}; eot {end}")
         say(f"order        {order}; {shard}; val {job.val or 'none'}")
         for notice in self.notices:
@@ -167,7 +175,9 @@ class Exporter:
                 f"found        {counted:,}",
                 "Remove the directory and export again, from one machine at a time.",
             )
-        plan = shards.plan(self.job, self.format.SPEC, blocks, functools.partial(ordering.resolve, blocks))
+        resolve = functools.partial(ordering.resolve, blocks)
+        store_parts = [store.parts for store in self.context.parts.stores]
+        plan = shards.plan(self.job, self.format.SPEC, blocks, resolve, store_parts)
         self._refuse_other_files(plan, begun=bool(records.committed(self.folder, len(plan)).any()))
         shards.publish_plan(self.folder, plan, digest)
         return plan
@@ -315,6 +325,7 @@ class Exporter:
             tokens_per_second=round(sum(record.tokens for record in self.written) / max(self.write_seconds, 1e-9)),
             notices=self.notices,
             use=trainer_usage(self.job, self.folder, splits),
+            stores=[store.directory for store in self.context.parts.stores],
         )
 
 

@@ -11,9 +11,10 @@ from tokenmill.digest import differences, digest_of
 from tokenmill.errors import CorruptStore, JobChanged, StoreError
 from tokenmill.exports.formats import FORMATS
 from tokenmill.exports.formats.protocol import EndTokenPosition, Tail
-from tokenmill.storage import Folder
+from tokenmill.storage import Folder, folder_at
 from tokenmill.storage.untrusted.malformed import MalformedDataError, decode
 from tokenmill.store import layout
+from tokenmill.store.collection import Collection
 
 # The directory of an export's own files. It is hidden, because some trainers read every file that they see.
 STATE = ".tokenmill"
@@ -93,23 +94,44 @@ class ExportJob(msgspec.Struct, frozen=True):
         return digest_of(self.identity())
 
 
+class ExportedStore(msgspec.Struct, frozen=True):
+    """One of several stores that were exported together. Its sources are numbered after those of the stores before it.
+
+    `directory` is empty if the export is inside the store. `digest` is the digest of its parts.
+    """
+
+    directory: str
+    digest: str
+    parts: int
+    sources: int
+
+
 class FrozenExport(msgspec.Struct, frozen=True):
     """The content of export.json: the job, and how its work is divided, which does not change the files.
 
     `bins` is the number of key ranges of the shuffle, `run_tokens` the number of tokens that are sorted at once.
-    `store` is the directory of the store, or empty if the export is inside it. `checksum` covers all other fields.
+    `store` is the directory of the store, or empty if the export is inside it; of several stores, a record for each.
+    `checksum` covers all other fields.
     """
 
     job: ExportJob
     bins: int
     run_tokens: int
-    store: str = ""
+    store: str | tuple[ExportedStore, ...] = ""
     format: int = FORMAT
     checksum: str = ""
 
     def work_digest(self) -> str:
         """Return the digest of what the plan depends on: the job, and how its work is divided."""
         return digest_of({"export": self.job.digest(), "bins": str(self.bins), "run_tokens": str(self.run_tokens)})
+
+    def directories(self, export: Folder) -> list[str]:
+        """Return the directories of the exported stores, as far as they are known."""
+        parent = export.root.rpartition("/")[0]
+        if isinstance(self.store, str):
+            is_inside = bool(parent) and folder_at(parent).exists(layout.RUN)
+            return [parent] if is_inside else [self.store] * bool(self.store)
+        return [store.directory or parent for store in self.store]
 
     def with_checksum(self) -> FrozenExport:
         """Return a copy with its checksum."""
@@ -154,6 +176,18 @@ def refuse_export(folder: Folder) -> None:
             f"{folder.root} is an export, not a store",
             "If it is not complete, run the same `tokenmill export` again.",
         )
+
+
+def stores_in(export: Folder, stores: Collection) -> str | tuple[ExportedStore, ...]:
+    """Return the value of `FrozenExport.store`. A store that contains the export is named by an empty string."""
+    parent = export.root.rpartition("/")[0]
+    directories = ["" if directory == parent else directory for directory in stores.directories]
+    if len(directories) == 1:
+        return directories[0]
+    return tuple(
+        ExportedStore(directory, member.digest, len(member.manifest), member.run.sources)
+        for directory, member in zip(directories, stores.members, strict=True)
+    )
 
 
 def _check(frozen: FrozenExport) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import codecs
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 import pyarrow.compute as pc
@@ -20,7 +20,6 @@ from tokenmill.pipeline.messages import MEASURES
 from tokenmill.storage import Folder, absolute, folder_at, resolved, scheme
 from tokenmill.storage.local.near_names import did_you_mean
 from tokenmill.store import layout
-from tokenmill.store.listed_parts import store_digest
 from tokenmill.store.part import TokenArray
 from tokenmill.store.reader import Store
 from tokenmill.tokenizers.token_bytes import token_bytes_lookup
@@ -54,7 +53,8 @@ class LocatedDocument(Readable, msgspec.Struct, frozen=True):
 
     `tokens` includes an end token that an export put before the document. `store_token` is the position of the first
     token in the store, `offset` its position in the document, which has `document_tokens` tokens. `row` is the row in
-    the source, or the byte at which the document starts if the source has no rows.
+    the source, or the byte at which the document starts if the source has no rows. `store` is the store that holds the
+    document: `document` and `store_token` count in it. `columns` are the kept columns of the document.
     """
 
     token: int
@@ -67,16 +67,19 @@ class LocatedDocument(Readable, msgspec.Struct, frozen=True):
     kind: str
     row: int
     around: TextContext
+    store: str = ""
+    columns: dict[str, str | int | float | bool | None] = {}
 
 
-def find_folder(where: str, store: str | None) -> tuple[Folder, str | None]:
+def find_folder(where: str, stores: Sequence[str]) -> tuple[Folder, str | None]:
     """Return the store or export at a path, or the export above it and the name of the file in it."""
     path = absolute(where)
     for candidate in dict.fromkeys([path, resolved(path)]):
         if match := _above(candidate):
             return match
-    if store is not None and (match := _copied(path, store)):
-        return match
+    for store in stores:
+        if match := _copied(path, store):
+            return match
     if not scheme(path) and not os.path.lexists(path):
         raise StoreError(f"no such store or file: {where}", *did_you_mean(path), exit_code=USAGE)
     raise StoreError(
@@ -115,14 +118,14 @@ def _copied(path: str, store: str) -> tuple[Folder, str] | None:
     return None
 
 
-def exported_store(export: ExportIndex, given: str | None) -> Store:
-    """Return the store of an export: the given one, or the one that contains the export."""
+def exported_stores(export: ExportIndex, given: Sequence[str]) -> Store:
+    """Return the stores of an export: the given ones, or those that it names or that contains it."""
     root = export.folder.root
-    parent = given if given is not None else root.rpartition("/")[0]
-    if given is None and not folder_at(parent).exists(layout.RUN):
+    directories = given or export.frozen.directories(export.folder)
+    if not given and isinstance(export.frozen.store, str) and directories != [root.rpartition("/")[0]]:
         raise UsageError("the store of this export is not known", f"export       {root}", "Give it with --store DIR.")
-    store = Store(parent)
-    if store_digest(store.manifest) != export.job.store:
+    store = Store(directories)
+    if store.collection.digest != export.job.store:
         raise JobChanged(
             "this is not the store that was exported", f"store        {store.directory}", f"export       {root}"
         )
@@ -137,9 +140,8 @@ class Locator:
         self._token_bytes: Callable[[int], bytes] = token_bytes_lookup(store.job.tokenizer, store.vocabulary())
 
     def exports(self) -> tuple[dict[str, ExportIndex], dict[str, str]]:
-        """Return the exports in the store's directory that can be searched, and why the others cannot."""
-        folder = folder_at(self._store.directory)
-        digest = store_digest(self._store.manifest)
+        """Return the exports in the directory of the last store that can be searched, and why the others cannot."""
+        folder, digest = self._store.collection.members[-1].folder, self._store.collection.digest
         exports, skipped = {}, {}
         for name in FORMATS:
             inside = folder_at(folder.path(name))
@@ -155,7 +157,8 @@ class Locator:
             if export.job.store == digest:
                 exports[name] = export
             else:
-                skipped[name] = "exported from another store"
+                several = not isinstance(export.frozen.store, str)
+                skipped[name] = "exported together with other stores" if several else "exported from another store"
         return exports, skipped
 
     def in_store(self, start: int, stop: int) -> Iterator[LocatedDocument]:
@@ -220,18 +223,20 @@ class Locator:
 
     def _located(self, document: int, asked: tuple[int, int], start: int, stop: int) -> LocatedDocument:
         """Return tokens [start, stop) of a document. `asked` is the first token and the count in the query."""
-        read = self._store.document(document)
+        read, member = self._store.document(document), self._store.collection.of_document(document)
         return LocatedDocument(
             token=asked[0],
             tokens=asked[1],
-            store_token=self._store.start_of(document) + start,
-            document=document,
+            store_token=self._store.start_of(document) + start - member.first_token,
+            document=document - member.first_document,
             offset=start,
             document_tokens=len(read.tokens),
             source=read.source,
             kind=read.kind,
             row=read.row,
             around=self._around(read.tokens, start, stop),
+            store=member.directory,
+            columns=_kept(self._store, document),
         )
 
     def _around(self, document: TokenArray, start: int, stop: int) -> TextContext:
@@ -251,6 +256,14 @@ class Locator:
 
     def _bytes(self, tokens: TokenArray) -> bytes:
         return b"".join(map(self._token_bytes, tokens.tolist()))
+
+
+def _kept(store: Store, document: int) -> dict[str, str | int | float | bool | None]:
+    """The kept columns of a document."""
+    if not store.collection.kept_columns:
+        return {}
+    values: dict[str, str | int | float | bool | None] = store.columns(start=document, stop=document + 1).to_pylist()[0]
+    return values
 
 
 def _text(data: bytes) -> str:

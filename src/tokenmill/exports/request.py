@@ -8,7 +8,6 @@ from typing import Any, get_args
 
 import msgspec
 import numpy as np
-import pyarrow as pa
 
 from tokenmill.errors import UsageError
 from tokenmill.exports import shards
@@ -17,8 +16,7 @@ from tokenmill.exports.formats.protocol import EndTokenPosition, FormatSpec, Tai
 from tokenmill.exports.job import FIRST_SHARD, ExportJob
 from tokenmill.exports.parse_val import parse_val
 from tokenmill.pipeline.sizes import parse_size
-from tokenmill.store.job import Run
-from tokenmill.store.listed_parts import store_digest
+from tokenmill.store.collection import Collection
 from tokenmill.tokenizers.spec import TokenizerSpec
 
 # How many ids a token type can hold.
@@ -97,11 +95,12 @@ def make_export_request(to: str, options: ExportOptions, tokenizer: TokenizerSpe
     return request
 
 
-def make_job(request: ExportRequest, run: Run, manifest: pa.Table) -> tuple[ExportJob, list[str]]:
-    """Return the job for a store, and notices for the user."""
+def make_job(request: ExportRequest, stores: Collection) -> tuple[ExportJob, list[str]]:
+    """Return the job for some stores, and notices for the user."""
     options, spec = request.options, request.spec
-    tokens, documents = (int(np.sum(manifest[name].to_numpy())) for name in ("tokens", "documents"))
-    shard_tokens, first_tokens, notices = _shard_sizes(request, tokens)
+    documents = int(np.sum(stores.manifest["documents"].to_numpy()))
+    tokens, first_store_tokens = _token_counts(request, stores)
+    shard_tokens, first_tokens, notices = _shard_sizes(request, first_store_tokens)
     if spec.limits.most_documents is not None and shard_tokens is None and documents > spec.limits.most_documents:
         raise UsageError(
             f"{spec.name} counts the documents of a file in 31 bits",
@@ -110,11 +109,11 @@ def make_job(request: ExportRequest, run: Run, manifest: pa.Table) -> tuple[Expo
         )
     job = ExportJob(
         format=spec.name,
-        store=store_digest(manifest),
-        tokenizer=run.job.tokenizer.name,
+        store=stores.digest,
+        tokenizer=stores.job.tokenizer.name,
         dtype=request.dtype,
         end=request.end,
-        end_token=run.job.end,
+        end_token=stores.job.end,
         name=options.name or "",
         val=request.val,
         val_tokens=first_tokens if request.val == FIRST_SHARD else None,
@@ -123,10 +122,20 @@ def make_job(request: ExportRequest, run: Run, manifest: pa.Table) -> tuple[Expo
         tail=request.tail if shard_tokens is not None else "keep",
         sequence_tokens=request.sequence_tokens,
     )
-    _check_shards(job, tokens)
+    _check_shards(job, tokens, first_store_tokens)
     if job.val_tokens and job.sequence_tokens:  # whole sequences
         job = msgspec.structs.replace(job, val_tokens=shards.tokens_per_shard(job))
     return job, notices
+
+
+def _token_counts(request: ExportRequest, stores: Collection) -> tuple[int, int]:
+    """Return the tokens of all stores, and those among which the first shard is: the tokens of the first store.
+
+    If documents of several stores can be in one shard, both are the tokens of all stores.
+    """
+    counts = [int(np.sum(member.manifest["tokens"].to_numpy())) for member in stores.members]
+    is_whole = request.options.shuffle is not None or request.shard_tokens is None
+    return sum(counts), sum(counts) if is_whole else next(filter(None, counts), 0)
 
 
 def _shard_sizes(request: ExportRequest, tokens: int) -> tuple[int | None, int | None, list[str]]:
@@ -151,7 +160,7 @@ def _shard_sizes(request: ExportRequest, tokens: int) -> tuple[int | None, int |
     return shard_tokens, first_tokens, notices
 
 
-def _check_shards(job: ExportJob, tokens: int) -> None:
+def _check_shards(job: ExportJob, tokens: int, first_store_tokens: int) -> None:
     """Raise if the store would have too many shards, or nothing beside its first shard."""
     shard_tokens = shards.tokens_per_shard(job)
     if tokens // shard_tokens > MAX_SHARDS:
@@ -160,10 +169,10 @@ def _check_shards(job: ExportJob, tokens: int) -> None:
             f"tokens       {tokens:,}",
             "Choose larger shards.",
         )
-    if job.val_tokens and 0 < tokens <= job.val_tokens:
+    if job.val_tokens and 0 < first_store_tokens <= job.val_tokens:
         raise UsageError(
             f"a first shard of {job.val_tokens:,} tokens would hold all tokens of the store",
-            f"tokens       {tokens:,}",
+            f"tokens       {first_store_tokens:,}",
             "Choose a smaller --shard-tokens, or a fraction of documents: --val 0.01.",
         )
 

@@ -6,7 +6,8 @@ documents over the blocks: the training documents, or the validation documents.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,6 +50,10 @@ class Blocks:
     def totals(self, stream: int) -> tuple[int, int]:
         """Return the documents and tokens of a stream."""
         return int(self.documents[stream].sum()), int(self.tokens[stream].sum())
+
+    def slice(self, start: int, stop: int) -> Blocks:
+        """Return blocks [start, stop)."""
+        return Blocks(self.documents[:, start:stop], self.tokens[:, start:stop])
 
 
 class ShardTask(msgspec.Struct, frozen=True):
@@ -100,26 +105,53 @@ SCHEMA = pa.schema(
 ToEdges = Callable[[int, Counts], Counts]
 
 
-def plan(job: ExportJob, spec: FormatSpec, blocks: Blocks, resolve: ToEdges) -> pa.Table:
-    """Return one row for each shard. `resolve` moves the edges to document starts, unless the format cuts documents."""
-    tables: list[pa.Table] = []
-    dropped = {}
-    for split, stream, start, stop in _ranges(job, blocks):
-        edges = _edges(job, start, stop)
-        if not spec.cuts:
-            edges = resolve(stream, edges)
-        end = max(int(edges[-1]), stop)
-        edges = _with_tail(job, edges, partial=(stop - start) % tokens_per_shard(job) != 0)
-        dropped[split] = end - int(edges[-1])
-        numbered = sum(table.num_rows for table in tables)
-        first = max(numbered, 1 if split == "train" else 0) if spec.layout.numbered_together else 0
-        table = _rows(split, stream, edges, blocks)
-        table["number"] = np.arange(len(edges) - 1) + first
-        table["shard"] = np.arange(len(edges) - 1) + numbered
-        tables.append(pa.table(table, schema=SCHEMA))
-    shards = pa.concat_tables(tables) if tables else SCHEMA.empty_table()
+def plan(job: ExportJob, spec: FormatSpec, blocks: Blocks, resolve: ToEdges, store_blocks: Sequence[int]) -> pa.Table:
+    """Return one row for each shard. `resolve` moves the edges to document starts, unless the format cuts documents.
+
+    `store_blocks` is the number of blocks of each store. No shard holds documents of two stores, unless they are
+    shuffled or a split is one file. So the shards of a store stay the same when a store is added after it.
+    """
+    rows: list[dict[str, Any]] = []
+    dropped: Counter[str] = Counter()
+    numbered: Counter[str] = Counter()
+    is_whole = job.shuffle is not None or job.shard_tokens is None
+    first_block, before = 0, np.zeros(len(blocks.tokens), np.int64)
+    for count in [blocks.tokens.shape[1]] if is_whole else store_blocks:
+        own = blocks.slice(first_block, first_block + count)
+        for split, stream, start, stop in _ranges(job, own, with_first_shard=not rows):
+            edges = _edges(job, start, stop)
+            if not spec.cuts:
+                edges = resolve(stream, edges + before[stream]) - before[stream]
+            end = max(int(edges[-1]), stop)
+            edges = _with_tail(job, edges, partial=(stop - start) % tokens_per_shard(job) != 0)
+            dropped[split] += end - int(edges[-1])
+            series, first = ("", int(split == "train")) if spec.layout.numbered_together else (split, 0)
+            columns = _rows(split, stream, edges, own)
+            columns["number"] = np.arange(len(edges) - 1) + max(numbered[series], first)
+            numbered[series] = max(numbered[series], first) + len(edges) - 1
+            for name in ("start", "stop", "before"):
+                columns[name] = columns[name] + before[stream]
+            for name in ("first_block", "last_block"):
+                columns[name] = columns[name] + first_block
+            rows.append(columns)
+        first_block, before = first_block + count, before + own.tokens.sum(axis=1)
+    shards = _numbered(rows)
     _check_sizes(job, spec, shards, blocks)
     return shards.replace_schema_metadata({_SKIPPED_KEY: msgspec.json.encode(dropped)})
+
+
+def _numbered(rows: list[dict[str, Any]]) -> pa.Table:
+    """The table of all shards, with the number of each and the number of shards in its split."""
+    counts = Counter(split for columns in rows for split in columns["split"])
+    tables: list[pa.Table] = []
+    shard = 0
+    for columns in rows:
+        length = len(columns["split"])
+        columns["shard"] = np.arange(shard, shard + length)
+        columns["count"] = np.array([counts[split] for split in columns["split"]], np.int64)
+        tables.append(pa.table(columns, schema=SCHEMA))
+        shard += length
+    return pa.concat_tables(tables) if tables else SCHEMA.empty_table()
 
 
 def publish_plan(folder: Folder, plan: pa.Table, work: str) -> None:
@@ -167,10 +199,13 @@ def tokens_per_shard(job: ExportJob) -> int:
     return tokens - tokens % job.sequence_tokens if job.sequence_tokens else tokens
 
 
-def _ranges(job: ExportJob, blocks: Blocks) -> Iterator[tuple[Split, int, int, int]]:
-    """Yield each split that is not empty: its name, its stream, and its range of tokens there."""
+def _ranges(job: ExportJob, blocks: Blocks, *, with_first_shard: bool) -> Iterator[tuple[Split, int, int, int]]:
+    """Yield each split that is not empty: its name, its stream, and its range of tokens there.
+
+    Without `with_first_shard`, an earlier store has the first shard.
+    """
     _, total = blocks.totals(TRAIN)
-    if job.val == FIRST_SHARD and job.val_tokens is not None and total:
+    if job.val == FIRST_SHARD and job.val_tokens is not None and total and with_first_shard:
         yield "val", TRAIN, 0, job.val_tokens
         yield "train", TRAIN, job.val_tokens, total
         return
@@ -205,13 +240,12 @@ def _rows(split: Split, stream: int, edges: Counts, blocks: Blocks) -> dict[str,
     return {
         "split": [split] * count,
         "stream": np.full(count, stream),
-        "count": np.full(count, count),
         "start": edges[:-1],
         "stop": edges[1:],
         "final": edges[1:] == (ends[-1] if len(ends) else 0),
         "first_block": first,
         "last_block": last,
-        "before": starts[first] if count else [],
+        "before": starts[first] if count else np.zeros(0, np.int64),
         "position": edges[:-1] - (edges[0] if len(edges) else 0),
         "file_tokens": np.full(count, edges[-1] - edges[0] if len(edges) else 0),
     }

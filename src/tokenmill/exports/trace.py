@@ -64,6 +64,7 @@ class ExportIndex:
         if not folder.exists(MANIFEST):
             raise IncompleteStore(f"the export {folder.root} is not complete", "Run the same `tokenmill export` again.")
         self.folder = folder
+        self.frozen = frozen
         self.job: ExportJob = frozen.job
         self._manifest = records.read_manifest(folder, self.job.digest())
         columns = ("shard", "start", "documents", "tokens", "cut")

@@ -12,7 +12,7 @@ from tokenmill.exports.sort_documents import chunks
 from tokenmill.exports.verify import CheckByteRange, CheckRecords, byte_ranges, unlisted
 from tokenmill.pipeline.verify_store import Checks
 from tokenmill.storage import Folder, folder_at
-from tokenmill.store import layout, tables
+from tokenmill.store import tables
 from tokenmill.store.listed_parts import store_digest
 from tokenmill.store.run import read_run
 
@@ -38,7 +38,10 @@ def check_exports(folder: Folder, store: str, checks: Checks) -> tuple[dict[str,
         if frozen is None or not export.exists(MANIFEST):
             checks.problems.append(str(_incomplete(export)))
             continue
-        if frozen.job.store != store:
+        if not isinstance(frozen.store, str):  # of several stores, of which this one is the last
+            reason = compare_stores(export, frozen, checks)
+            notices += [] if reason is None else [f"export {name}: store not compared: {reason}"]
+        elif frozen.job.store != store:
             checks.problems.append(str(_other_store(folder, export)))
         exports[name] = check_export(export, frozen, checks)
     return exports, notices
@@ -48,13 +51,20 @@ def _incomplete(export: Folder) -> CorruptStore:
     return CorruptStore("an export is not complete, so it was not checked", f"export       {export.root}", EXPORT_AGAIN)
 
 
-def compare_store(export: Folder, frozen: FrozenExport, checks: Checks) -> str | None:
-    """Compare an export with its store. Returns the reason if the store cannot be read."""
-    parent = export.root.rpartition("/")[0]
+def compare_stores(export: Folder, frozen: FrozenExport, checks: Checks) -> str | None:
+    """Compare an export with its stores. Returns the reason if a store cannot be read."""
+    digests = [frozen.job.store] if isinstance(frozen.store, str) else [store.digest for store in frozen.store]
+    directories = frozen.directories(export)
+    if not directories:
+        return "it is not known where it is"
+    pairs = zip(directories, digests, strict=True)
+    reasons = [_compare_store(export, directory, digest, checks) for directory, digest in pairs]
+    return next((reason for reason in reasons if reason is not None), None)
+
+
+def _compare_store(export: Folder, directory: str, digest: str, checks: Checks) -> str | None:
+    """Compare the digest of a store with that of the export. Returns the reason if the store cannot be read."""
     try:
-        directory = parent if parent and folder_at(parent).exists(layout.RUN) else frozen.store
-        if not directory:
-            return "it is not known where it is"
         store = folder_at(directory)
         run = read_run(store)
         if run is None:
@@ -65,7 +75,7 @@ def compare_store(export: Folder, frozen: FrozenExport, checks: Checks) -> str |
         return None
     except (StoreError, StorageError) as error:
         return error.headline
-    if store_digest(manifest) != frozen.job.store:
+    if store_digest(manifest) != digest:
         checks.problems.append(str(_other_store(store, export)))
     return None
 

@@ -8,8 +8,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
-import pyarrow as pa
 
 from tokenmill.errors import CorruptStore, StoreError
 from tokenmill.exports import records, sorted_runs
@@ -27,36 +25,32 @@ from tokenmill.exports.job import ExportJob, FrozenExport
 from tokenmill.exports.order import SplitAndShuffle
 from tokenmill.exports.shards import Counts, ShardTask
 from tokenmill.storage import Folder, folder_at, prefetch_map
-from tokenmill.store import tables
 from tokenmill.store.listed_parts import ListedParts
 from tokenmill.store.part import PartContent, TokenArray
-from tokenmill.store.run import require_run
 
 
 @dataclass(frozen=True, slots=True)
 class ExportContext:
-    """What a worker needs to know of an export: the store, the export's directory, and the content of export.json."""
+    """What a worker needs to know of an export: the parts, the export's directory, and the content of export.json."""
 
-    store: str
+    parts: ListedParts
     out: str
     frozen: FrozenExport
     shuffle: Shuffle
     batch_bytes: int
-    sources_sha256: str
 
     @property
     def order(self) -> SplitAndShuffle:
         """The split and the shuffle of the export."""
-        return SplitAndShuffle.of(self.frozen.job, source_columns(self.store, self.sources_sha256)[1])
+        return SplitAndShuffle.of(self.frozen.job, self.parts.source_columns()[1])
 
-    def parts(self, parts: Iterable[int], *, check_content: bool) -> Iterator[PartContent]:
-        """Yield parts of the store. With `check_content` their content is compared with its checksum."""
-        return prefetch_map(folder_at(self.store), lambda part: self.open_part(part, check_content), parts)
+    def contents(self, parts: Iterable[int], *, check_content: bool) -> Iterator[PartContent]:
+        """Yield parts of the stores. With `check_content` their content is compared with its checksum."""
+        return prefetch_map(self.parts.folder, lambda part: self.open_part(part, check_content), parts)
 
     def open_part(self, part: int, check_content: bool) -> PartContent:
         """Open a part, which must be the one in the manifest of the exported store."""
-        parts = ListedParts(self.store, self.frozen.job.store, self.shuffle.dtype, len(self.order.identities))
-        return parts.open(part, content_too=check_content)[1]
+        return self.parts.open(part, content_too=check_content)[1]
 
     def documents(
         self, stream: int, first_block: int, last_block: int, *, check_lengths: bool = False
@@ -68,16 +62,8 @@ class ExportContext:
         """
         blocks = range(first_block, last_block + 1)
         if self.frozen.job.shuffle is None:
-            return PartDocuments(folder_at(self.store), self.order, self.open_part, stream, blocks, check_lengths)
+            return PartDocuments(self.parts.folder, self.order, self.open_part, stream, blocks, check_lengths)
         return SortedRunDocuments(folder_at(self.out), self.order, self.shuffle, stream, blocks)
-
-
-@functools.lru_cache(maxsize=1)
-def source_columns(store: str, _sources_sha256: str) -> tuple[pa.Array, npt.NDArray[np.uint64]]:
-    """Read the paths and identities of a store's sources. The hash is a cache key: the store at a path may change."""
-    folder = folder_at(store)
-    table = tables.read_sources(folder, require_run(folder))
-    return table["path"].combine_chunks(), table["identity"].to_numpy()
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +76,7 @@ class CountStreams:
         """Return documents and tokens: a row for each stream, a column for each part."""
         order, streams = self.context.order, self.context.frozen.job.streams
         documents, tokens = np.zeros((2, streams, len(parts)), np.int64)
-        for column, content in enumerate(self.context.parts(parts, check_content=True)):
+        for column, content in enumerate(self.context.contents(parts, check_content=True)):
             stream = order.streams(content.source, content.row)
             stream = np.zeros(len(content.row), np.uint8) if stream is None else stream
             documents[:, column] = np.bincount(stream, minlength=streams)
@@ -108,7 +94,7 @@ class SortDocuments:
         """Take run number, first part and last part + 1. Return the number of sorted tokens."""
         run, start, stop = task
         job, bins, order = self.context.frozen.job, self.context.frozen.bins, self.context.order
-        contents = list(self.context.parts(range(start, stop), check_content=True))
+        contents = list(self.context.contents(range(start, stop), check_content=True))
         origins = DocumentTable.concatenate(
             [DocumentTable(np.diff(part.offsets), part.source, part.row) for part in contents]
         )
@@ -271,7 +257,7 @@ def shard_of(context: ExportContext, task: ShardTask) -> Shard:
         tokenizer=job.tokenizer,
         shuffled=job.shuffle is not None,
         sequence_tokens=job.sequence_tokens,
-        paths=source_columns(context.store, context.sources_sha256)[0],
+        paths=context.parts.source_columns()[0],
         region=FileRegion(task.position, task.file_tokens) if job.shard_tokens is None else None,
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import msgspec
+import pyarrow as pa
 
 from tokenmill.errors import CorruptStore, StoreError
 from tokenmill.pipeline.part_builder import BuiltPart, PartBuilder
@@ -48,12 +49,14 @@ def done_names(unit: int, *, recheck: bool) -> list[str]:
 class Commit:
     """The function that publishes a part and reports it, or reports the one that another driver published first.
 
-    With `recheck` an existing part is replaced unless it is equal, and the unit is marked as rechecked.
+    With `recheck` an existing part is replaced unless it is equal, and the unit is marked as rechecked. `kept` are the
+    columns that are published with the part.
     """
 
     folder: Folder
     builder: PartBuilder
     recheck: bool
+    kept: pa.Table | None = None
     engine: str = ""
     notices: tuple[str, ...] = ()
     mismatch: bool = False
@@ -69,7 +72,7 @@ class Commit:
 
     def __call__(self) -> Committed:
         """Publish the part."""
-        part, unit = self.builder.finish(), self.builder.task.unit
+        part, unit = self.builder.finish(self.kept), self.builder.task.unit
         if self.recheck:
             self._replace(part)
             self.folder.sync_directory(layout.PARTS)  # the mark below must not outlive the part in a power cut

@@ -21,6 +21,8 @@ from tokenmill.store.mismatch import MismatchRecord, publish_mismatch, read_mism
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    import pyarrow as pa
+
     from tokenmill.pipeline.context import RunContext
     from tokenmill.pipeline.plan import UnitTask
     from tokenmill.pipeline.units import WorkerLimits
@@ -87,10 +89,10 @@ class CompanionPart:
             self._tokenizer.trim(target.limits.worker_bytes)
             self._builder = builder
 
-    def commit(self) -> Committed | None:
-        """Publish the part. None if it could not be made, or if its store had it already."""
+    def commit(self, kept: pa.Table | None) -> Committed | None:
+        """Publish the part, with the columns that are kept. None if it could not be made, or if its store has it."""
         if self._builder is None:
             return None
         with suppress(Exception):  # as above
-            return Commit(self._folder, self._builder, recheck=False).by(self._tokenizer)()
+            return Commit(self._folder, self._builder, recheck=False, kept=kept).by(self._tokenizer)()
         return None

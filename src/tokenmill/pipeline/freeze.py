@@ -19,12 +19,14 @@ from tokenmill.errors import CorruptStore, JobChanged, SourceError
 from tokenmill.humanize import count, size
 from tokenmill.pipeline.compare_sources import compare_sources, refuse_changed
 from tokenmill.pipeline.request import PrepareRequest, versions
+from tokenmill.pipeline.run_files import create_directories, write_deny_list, write_vocabulary
 from tokenmill.pipeline.split_sources import plan_units
 from tokenmill.pipeline.units import fast_bytes
 from tokenmill.sources import with_identities
 from tokenmill.store import layout, tables
+from tokenmill.store.deny import deny_name
 from tokenmill.store.job import STORE_FORMAT, Run
-from tokenmill.store.run import read_run, read_vocabulary, require_run, run_record
+from tokenmill.store.run import read_run, require_run, run_record
 from tokenmill.tokenizers.tokenizer import REFERENCES
 
 if TYPE_CHECKING:
@@ -111,10 +113,12 @@ def _planned(
         plan_sha256=hashes[layout.PLAN],
         engine=request.choice.engine,
         versions=versions(),
+        format=job.format,
     )
     vocabulary = {f"{layout.TOKENIZER}/{request.job.tokenizer.file}": request.vocabulary.content}
+    denied = {} if isinstance(job.deny, msgspec.UnsetType) else {deny_name(job.deny): request.deny}
     named = {layout.table_name(folder, name, hashes[name]): data for name, data in contents.items()}
-    return FrozenRun(run, sources, units, files={**vocabulary, **named})
+    return FrozenRun(run, sources, units, files={**vocabulary, **denied, **named})
 
 
 def _refuse_long_texts(request: PrepareRequest, sources: pa.Table) -> None:
@@ -144,7 +148,7 @@ def publish(folder: Folder, frozen: FrozenRun) -> bool:
     hashes in their names there, so that no process writes over the files of another.
     """
     folder.check_conditional_create()
-    folder.create(layout.PARTS)
+    create_directories(folder, frozen.run)
     folder.create(layout.TOKENIZER)
     for name, data in frozen.files.items():
         with folder.publish(name) as file:
@@ -200,7 +204,8 @@ def _reopen(  # noqa: PLR0913, PLR0917 - the existing run, the request, and what
     if complete:  # parts of an older format cannot be compared with the text
         refuse_changed(folder, frozen.sources, changes, strictly=run.format < STORE_FORMAT)
     _refuse_other_job(folder, run, request)
-    _write_vocabulary(folder, run, request)
+    write_vocabulary(folder, run, request)
+    write_deny_list(folder, run, request)
     notes = () if complete else _compare_versions(folder, run, request)
     if not complete:
         refuse_old_format(folder, run)
@@ -210,7 +215,7 @@ def _reopen(  # noqa: PLR0913, PLR0917 - the existing run, the request, and what
     frozen = replace(frozen, notes=(*frozen.notes, *notes))
     unproved = changes.unproved | is_foreign
     if changes.table.equals(frozen.sources):
-        folder.create(layout.PARTS)
+        create_directories(folder, run)
         return replace(frozen, unproved=unproved)
     if changes.changed.any() or changes.unproved.any():
         # The plan may keep the footer of another file, so unproved sources are split again, too.
@@ -276,16 +281,6 @@ def _made_again(  # noqa: PLR0913, PLR0917 - what is there, what is asked for, a
             file.write(data)
     note = f"{damage.headline}: plan and sources were made again, with the checksums of {layout.RUN}"
     return FrozenRun(run, before, planned.plan, notes=(note,))
-
-
-def _write_vocabulary(folder: Folder, run: Run, request: PrepareRequest) -> None:
-    """Publish the vocabulary again if the store has lost it. It is that of the run: its hash is part of the job."""
-    try:
-        read_vocabulary(folder, run.job.tokenizer)
-    except CorruptStore:
-        folder.create(layout.TOKENIZER)
-        with folder.publish(f"{layout.TOKENIZER}/{run.job.tokenizer.file}") as file:
-            file.write(request.vocabulary.content)
 
 
 def _changed_note(paths: list[str]) -> str:

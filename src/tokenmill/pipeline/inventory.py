@@ -132,7 +132,7 @@ class PartInventory:
         bad = quarantine.units_to_check(run, manifest) if not wrong else []
         unrecorded = quarantine.unrecorded(folder, bad)
         if not wrong and not unrecorded and not self.repair and not self.retry_quarantine:
-            if run.format == STORE_FORMAT and not quarantine.is_gathered(folder, bad):
+            if run.format >= STORE_FORMAT and not quarantine.is_gathered(folder, bad):
                 quarantine.gather(folder, self.committed.mask())
                 self.context.events.warn(f"{quarantine.QUARANTINE_FILE} was damaged: written again")
             return True

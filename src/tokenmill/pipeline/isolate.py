@@ -16,6 +16,7 @@ import pyarrow as pa
 from tokenmill.errors import MemoryShortage, SourceError
 from tokenmill.humanize import size
 from tokenmill.pipeline.commit import Commit, Committed, done_names, report_existing
+from tokenmill.pipeline.denied import deny_list
 from tokenmill.pipeline.part_builder import PartBuilder
 from tokenmill.pipeline.plan import UnitTask
 from tokenmill.pipeline.position import Position
@@ -94,8 +95,9 @@ class Isolate:
             return report_existing(folder, unit.task.unit, self.engine)
         tokenizer = loaded_tokenizer(self.directory, self.job, self.engine, self.reference_version)
         builder = tokenizer.retry_with_reference(lambda: self._encode(unit, tokenizer))
+        kept = builder.read_kept(self.limits)
         Position("write").mark()
-        return Commit(folder, builder, self.recheck).by(tokenizer)()
+        return Commit(folder, builder, self.recheck, kept).by(tokenizer)()
 
     def _try_alone(self, task: UnitTask, suspect: RowId) -> None:
         tokenizer = loaded_tokenizer(self.directory, self.job, REFERENCE, self.reference_version)
@@ -131,7 +133,8 @@ class Isolate:
         if unit.cleared_rows:
             content = vocabulary_content(self.directory, self.job)
             reference = Tokenizer(self.job.tokenizer, content, REFERENCE).load()
-        for file, documents in unit_documents(unit.task, self.limits.read_options(self.job, sparing=True)):
+        options, deny = self.limits.read_options(self.job, sparing=True), deny_list(self.directory, self.job)
+        for file, documents in unit_documents(unit.task, options, deny):
             builder.skip(file, documents)
             present = documents.without_nulls()
             for index in range(len(present.rows)):

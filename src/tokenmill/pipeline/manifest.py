@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 from typing import TYPE_CHECKING
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -14,9 +16,10 @@ from tokenmill.pipeline import plan as planning
 from tokenmill.pipeline.part_summaries import InvalidPart
 from tokenmill.pipeline.sample import ROW_BYTES
 from tokenmill.pipeline.stale_parts import check_parts
+from tokenmill.storage import prefetch_map
 from tokenmill.store import event_log, layout, quarantine, tables
 from tokenmill.store.job import Run
-from tokenmill.store.part import NULL, PartSummary, part_name
+from tokenmill.store.part import INTENDED, NULL, PartSummary, part_name, read_summary
 
 if TYPE_CHECKING:
     from tokenmill.executors.fan_out import FanOut
@@ -76,11 +79,11 @@ class ManifestBuilder:
 
     def bad_reasons(self) -> Counter[str]:
         """How many rows are in quarantine, for each reason."""
-        return Counter({reason: rows for reason, rows in self.skipped_reasons.items() if reason != NULL})
+        return Counter({reason: rows for reason, rows in self.skipped_reasons.items() if reason not in INTENDED})
 
     def quarantined_units(self) -> list[int]:
         """The units that have rows in quarantine."""
-        return [unit for unit, reasons in self._reasons.items() if reasons.keys() - {NULL}]
+        return [unit for unit, reasons in self._reasons.items() if reasons.keys() - INTENDED]
 
     def add_from_parts(
         self, fan_out: FanOut, units: npt.NDArray[np.int64], *, content_too: bool = False
@@ -120,9 +123,19 @@ class ManifestBuilder:
         documents, skipped, self.quarantined = (int(np.sum(manifest[name].to_numpy())) for name in COUNTS)
         self.rows = documents + skipped
         bad = quarantine.reasons(self._folder) if self.quarantined else Counter()
-        nulls = Counter({NULL: skipped - self.quarantined} if skipped > self.quarantined else {})
-        self._reasons = {0: bad + nulls}
+        self._reasons = {0: bad + self._intended(manifest, skipped - self.quarantined)}
         self._collected[:] = True
+
+    def _intended(self, manifest: pa.Table, rows: int) -> Counter[str]:
+        """The skipped rows that are not in quarantine, by reason. Only a list of denied rows adds a second reason."""
+        if isinstance(self._run.job.deny, msgspec.UnsetType):
+            return Counter({NULL: rows} if rows else {})
+        units = np.flatnonzero(manifest["skipped"].to_numpy() > manifest["quarantined"].to_numpy()).tolist()
+        reasons: Counter[str] = Counter()
+        for summary in prefetch_map(self._folder, partial(read_summary, self._folder), units):
+            for entry in summary.skipped:
+                reasons[entry.reason] += entry.rows if entry.reason in INTENDED else 0
+        return +reasons
 
     def publish(self, sizes: npt.NDArray[np.int64]) -> pa.Table:
         """Publish the manifest, with the sizes of the part files: from now on the store is complete."""
@@ -132,6 +145,8 @@ class ManifestBuilder:
             raise CorruptStore("the parts found are not those of the plan", f"run          {self._folder.root}")
         manifest = manifest.append_column(tables.MANIFEST_SCHEMA.field("bytes"), pa.array(sizes, pa.int64()))
         self._folder.sync_directory(layout.PARTS)
+        if self._run.job.kept_columns:
+            self._folder.sync_directory(layout.KEPT)
         tables.publish_manifest(self._folder, self._run, manifest)
         event_log.append(self._folder, [event_log.line("complete", units=self._run.units)])
         return manifest

@@ -6,16 +6,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from tokenmill.errors import SourceError
 from tokenmill.pipeline.plan import UnitTask
+from tokenmill.pipeline.unit_columns import unit_columns
+from tokenmill.pipeline.units import WorkerLimits
 from tokenmill.sources.documents import BadRow, Documents, SourceFile
 from tokenmill.storage import Folder
 from tokenmill.store import quarantine
 from tokenmill.store.job import Job
+from tokenmill.store.kept import content_hash, publish_kept
 from tokenmill.store.part import (
+    DENIED,
     NULL,
     PartContent,
     PartSummary,
@@ -63,9 +69,11 @@ class PartBuilder:
         self._folded = len(self.tokens)
 
     def skip(self, file: SourceFile, documents: Documents) -> None:
-        """Record the null rows and the bad rows of a batch."""
+        """Record the null rows, the denied rows and the bad rows of a batch."""
         if documents.text.null_count:
             self._skipped.append((file.index, documents.rows[documents.null_mask()], NULL))
+        if len(documents.denied):
+            self._skipped.append((file.index, documents.denied, DENIED))
         for bad in documents.bad:
             self.skip_bad(file, bad)
 
@@ -74,8 +82,16 @@ class PartBuilder:
         self._skipped.append((file.index, np.array([bad.row], np.uint64), bad.reason))
         self._bad.append(quarantine.record(self.task.unit, file, bad, with_text=self.with_text))
 
-    def finish(self) -> BuiltPart:
-        """The part, ready to be published. Every planned row is a document or skipped."""
+    def read_kept(self, limits: WorkerLimits) -> pa.Table | None:
+        """Read the columns that the job keeps, for the documents so far; None if it keeps none."""
+        if not self.job.kept_columns:
+            return None
+        source, row = _joined(self.sources, np.uint32), _joined(self.rows, np.uint64)
+        options = limits.read_options(self.job)
+        return unit_columns(self.task, self.job.kept_columns, source, row, options).values
+
+    def finish(self, kept: pa.Table | None = None) -> BuiltPart:
+        """The part, ready to be published, with the columns that are kept. Every planned row is in it or skipped."""
         lengths = _joined(self.lengths, np.int64)
         content = PartContent(
             tokens=_joined(self.tokens, self.job.tokenizer.dtype),
@@ -92,23 +108,27 @@ class PartBuilder:
             skipped=skipped_ranges(self._skipped),
             slice=self.task.slice,
             text=self._text.hexdigest(),
+            kept=msgspec.UNSET if kept is None else content_hash(kept),
         )
         _check_rows(self.task, summary)
         order = {file.path: index for index, file in enumerate(self.task.files)}
         self._bad.sort(key=lambda entry: (order[entry.file], entry.row))
-        return BuiltPart(with_checksum(summary, content), content, self._bad)
+        return BuiltPart(with_checksum(summary, content), content, self._bad, kept)
 
 
 @dataclass(frozen=True, slots=True)
 class BuiltPart:
-    """A part that is not published yet, with its rows in quarantine."""
+    """A part that is not published yet, with its rows in quarantine and the kept columns."""
 
     summary: PartSummary
     content: PartContent
     bad: list[quarantine.Quarantined]
+    kept: pa.Table | None = None
 
     def publish(self, folder: Folder) -> PartSummary:
-        """Publish the rows in quarantine, then the part."""
+        """Publish the kept columns and the rows in quarantine, then the part, which commits all of them."""
+        if self.kept is not None:
+            publish_kept(folder, self.summary.unit, self.kept)
         quarantine.publish_unit_file(folder, self.summary, self.bad)
         publish_part(folder, self.summary, self.content)
         return self.summary

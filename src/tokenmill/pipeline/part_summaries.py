@@ -10,6 +10,7 @@ import msgspec
 from tokenmill.errors import CorruptStore
 from tokenmill.storage import Folder, folder_at, prefetch_map
 from tokenmill.store.job import Job
+from tokenmill.store.kept import kept_name, read_kept
 from tokenmill.store.part import PartSummary, check_part, is_truncated, read_summary
 
 # How many headers of parts are fetched ahead from a remote store.
@@ -42,6 +43,19 @@ class CheckParts:
         folder = folder_at(self.directory)
         return list(prefetch_map(folder, partial(self._check, folder, self.job.digest()), parts, PREFETCH_HEADERS))
 
+    def _kept_problem(self, folder: Folder, summary: PartSummary) -> str | None:
+        """What is wrong with the kept columns of a part, if it has any."""
+        if isinstance(summary.kept, msgspec.UnsetType):
+            return None
+        if not folder.exists(kept_name(summary.unit)):
+            return "its kept columns are missing"
+        if self.content_too:
+            try:
+                read_kept(folder, summary)
+            except CorruptStore as error:
+                return error.headline
+        return None
+
     def _check(self, folder: Folder, job: str, part: tuple[int, str]) -> PartSummary | InvalidPart:
         unit, slice_digest = part
         try:
@@ -52,6 +66,8 @@ class CheckParts:
             return InvalidPart(unit, next((line for line in error.details if line.startswith("found")), error.headline))
         if summary.job != job:
             return InvalidPart(unit, "it belongs to another job")
+        if (reason := self._kept_problem(folder, summary)) is not None:
+            return InvalidPart(unit, reason)
         if slice_digest not in (summary.slice, ANY_SLICE):
             return InvalidPart(unit, "it was made from another slice of the sources")
         return summary

@@ -14,9 +14,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tokenmill.errors import TokenmillError
+from tokenmill.errors import SourceError, TokenmillError
 from tokenmill.pipeline.position import Position
-from tokenmill.sources import files_between, split_file
+from tokenmill.sources import files_between, require_columns, split_file
 from tokenmill.sources.documents import ReadOptions, Slice, Slices, SourceFile
 from tokenmill.store.tables import DETAIL, PLAN_SCHEMA
 
@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 SMALLEST_UNIT_BYTES = 1 << 20
 DEFAULT_UNIT_BYTES = 4 << 20
 LARGEST_UNIT_BYTES = 64 << 20
+
+# Advice for a source that lacks a column of --keep or --deny.
+REQUIRED_ADVICE = "Leave it out of --keep or --deny, or prepare such sources as a store of their own (--like)."
 
 # How many whole files a unit has at most.
 MAX_SOURCES_IN_UNIT = 4096
@@ -77,7 +80,20 @@ class SplitFiles:
                 return error
 
     def _split(self, file: SourceFile) -> Slices:
-        return split_file(file, self.options, self.unit_bytes)
+        slices = split_file(file, self.options, self.unit_bytes)
+        check_required(file, self.options.required)
+        return slices
+
+
+def check_required(file: SourceFile, names: tuple[str, ...]) -> None:
+    """Raise SourceError if a file declares its columns, and one that is required is missing or not plain."""
+    if not names:
+        return
+    try:
+        require_columns(file, names)
+    except SourceError as error:
+        details = [line for line in error.details if not line.endswith("--column NAME.")]
+        raise SourceError(error.headline, *details, REQUIRED_ADVICE) from error
 
 
 def build_plan(slices: list[Slices], unit_bytes: int, limit_units: int | None) -> pa.Table:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.metadata
 import math
 import os
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from tokenmill.errors import UsageError
 from tokenmill.pipeline import plan
@@ -16,6 +19,7 @@ from tokenmill.sources import Discovery, discover
 from tokenmill.sources.documents import ReadOptions
 from tokenmill.sources.named_datasets import ResolvedSources
 from tokenmill.storage import scheme
+from tokenmill.store.deny import parse_list
 from tokenmill.store.job import Job
 from tokenmill.tokenizers.boundary_tokens import begin_note, boundary_token, end_token
 from tokenmill.tokenizers.objects import TokenizerObject
@@ -84,6 +88,8 @@ class PrepareOptions:
     unit_bytes: str | int | None = None
     limit_units: int | None = None
     max_document_bytes: str | int | None = None
+    keep: tuple[str, ...] = ()
+    deny: bytes = b""
 
     def __post_init__(self) -> None:
         """Raise UsageError for an option that is invalid for every source and tokenizer."""
@@ -95,6 +101,8 @@ class PrepareOptions:
             raise UsageError("--unit-bytes must be at least 1")
         if self.max_document_bytes is not None and parse_size(self.max_document_bytes) == 0:
             raise UsageError("--max-document-bytes must be at least 1")
+        if len(set(self.keep)) < len(self.keep) or not all(self.keep):
+            raise UsageError(f"--keep {','.join(self.keep)} has an empty name, or one twice")
 
 
 def _number(text: str) -> float:
@@ -114,11 +122,13 @@ class PrepareRequest:
     choice: EngineChoice
     named: ResolvedSources
     unit_bytes_given: bool = False
+    deny: bytes = b""
 
     @property
     def options(self) -> ReadOptions:
         """How planning reads the sources."""
-        return ReadOptions(self.job.column, self.job.separator)
+        required = dict.fromkeys((*self.job.kept_columns, *parse_list(self.deny).columns))
+        return ReadOptions(self.job.column, self.job.separator, required=tuple(required))
 
     @property
     def source_bytes(self) -> int:
@@ -161,12 +171,14 @@ def make_request(
         unit_bytes=unit_bytes or plan.default_unit_bytes(total_bytes(discovery)),
         limit_units=options.limit_units,
         document_bytes=parse_size(options.max_document_bytes or DEFAULT_DOCUMENT_BYTES),
+        keep=options.keep or msgspec.UNSET,
+        deny=hashlib.sha256(options.deny).hexdigest() if options.deny else msgspec.UNSET,
     )
     choice = choose_engine(vocabulary, options.engine)
     named = named or ResolvedSources([])
     note = begin_note(vocabulary, options.bos)
     named = replace(named, notes=[*named.notes, *([note] if note else [])])
-    return PrepareRequest(job, vocabulary, discovery, choice, named, unit_bytes is not None)
+    return PrepareRequest(job, vocabulary, discovery, choice, named, unit_bytes is not None, options.deny)
 
 
 def versions() -> dict[str, str]:

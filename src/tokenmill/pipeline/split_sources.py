@@ -65,6 +65,8 @@ def plan_units(  # noqa: PLR0913 - what is split, how, by which executor, and tw
     slices: dict[int, Slices] = {}
     for file in _files(sources, native=False):
         slices[file.index] = split_file(file, options, unit_bytes)
+        plan.check_required(file, options.required)
+    _require_keys(sources, options.required)
     having, missing = _find_column(sources, options.column)
     splitter = _Splitter(plan.SplitFiles(options, unit_bytes), executor, slices, on_progress)
     try:
@@ -157,6 +159,14 @@ def _find_column(sources: pa.Table, column: str) -> tuple[SourceFile | None, NoC
         results = list(pool.map(check_first_lines, files, itertools.repeat(column)))
     having = next((file for file, (has_it, _) in zip(files, results, strict=True) if has_it), None)
     return having, next((error for _, error in results if error is not None), None)
+
+
+def _require_keys(sources: pa.Table, names: tuple[str, ...]) -> None:
+    """Raise SourceError if no JSON Lines file that was looked at has a key that is required."""
+    for name in names:
+        having, missing = _find_column(sources, name)
+        if having is None and missing is not None:
+            raise SourceError(missing.headline, *missing.details[:-1], plan.REQUIRED_ADVICE)
 
 
 def _failure(failure: Failed[Files]) -> SourceError:

@@ -23,6 +23,7 @@ from tokenmill.pipeline.part_summaries import ANY_SLICE, CheckParts, InvalidPart
 from tokenmill.pipeline.run_once import PLANNING, run_once
 from tokenmill.pipeline.verify import CompareText
 from tokenmill.store import layout, tables
+from tokenmill.store.kept import kept_name, publish_kept, read_kept
 from tokenmill.store.mismatch import rechecked_name
 from tokenmill.store.part import check_content, open_part, part_name, write_part
 from tokenmill.store.run import read_run, require_run
@@ -173,6 +174,7 @@ def remove_parts(folder: Folder, units: Iterable[int]) -> None:
             layout.withdraw_manifest(folder)
         folder.discard(rechecked_name(unit))
         folder.discard(part_name(unit))
+        folder.discard(kept_name(unit))
 
 
 def _batched(parts: Iterable[tuple[int, str]], size: int) -> Iterator[tuple[tuple[int, str], ...]]:
@@ -200,6 +202,8 @@ def _move(folder: Folder, moves: dict[int, int]) -> None:
             summary, content = open_part(folder, unit)
             check_content(folder, summary, content)
             folder.discard(rechecked_name(moves[unit]))  # the mark belonged to another part
+            if not isinstance(summary.kept, msgspec.UnsetType):
+                publish_kept(folder, moves[unit], read_kept(folder, summary))
             write_part(folder, msgspec.structs.replace(summary, unit=moves[unit]), content)
         remove_parts(folder, [unit])
 

@@ -12,6 +12,7 @@ import msgspec
 
 from tokenmill.pipeline.commit import Commit, Committed, done_names, report_existing
 from tokenmill.pipeline.companions import CompanionPart, CompanionTarget
+from tokenmill.pipeline.denied import deny_list
 from tokenmill.pipeline.part_builder import PartBuilder
 from tokenmill.pipeline.plan import UnitTask
 from tokenmill.pipeline.position import Position
@@ -57,11 +58,12 @@ class Tokenize:
         arguments = (self.directory, self.job, self.engine, self.reference_version)
         tokenizer = loaded_tokenizer(*arguments, at_once=1 + len(self.companions))
         builder, others = tokenizer.retry_with_reference(lambda: self._encode(task, tokenizer))
+        kept = builder.read_kept(self.limits)
         Position("write").mark()
-        commit = Commit(folder, builder, self.recheck).by(tokenizer)
+        commit = Commit(folder, builder, self.recheck, kept).by(tokenizer)
 
         def publish() -> Committed:
-            parts = tuple(other.commit() for other in others)
+            parts = tuple(other.commit(kept) for other in others)
             return msgspec.structs.replace(commit(), companions=parts)
 
         return io_threads().submit(publish) if folder.is_remote else publish()
@@ -69,7 +71,8 @@ class Tokenize:
     def _encode(self, task: UnitTask, tokenizer: Tokenizer) -> tuple[PartBuilder, list[CompanionPart]]:
         builder = PartBuilder(self.job, task, self.limits.with_text)
         others = [CompanionPart(companion, task, 1 + len(self.companions)) for companion in self.companions]
-        for file, documents, encoded in unit_tokens(task, self.job, tokenizer, self.limits):
+        deny = deny_list(self.directory, self.job)
+        for file, documents, encoded in unit_tokens(task, self.job, tokenizer, self.limits, deny):
             builder.skip(file, documents)
             builder.add(file, documents.without_nulls(), encoded)
             for other in others:

@@ -13,11 +13,13 @@ import pyarrow as pa
 
 from tokenmill.digest import digest_of
 from tokenmill.errors import EngineMismatch, TokenizerError
+from tokenmill.pipeline.denied import denied_rows, without_denied
 from tokenmill.pipeline.plan import UnitTask
 from tokenmill.pipeline.position import DEFAULT_SECONDS, Position
 from tokenmill.sources import prefetch, read_documents, split_file
 from tokenmill.sources.documents import Documents, ReadOptions, SourceFile
 from tokenmill.storage import Folder, folder_at, io_threads
+from tokenmill.store.deny import DenyList
 from tokenmill.store.job import Job
 from tokenmill.store.run import read_vocabulary
 from tokenmill.tokenizers.audit import AuditMismatchError
@@ -94,8 +96,10 @@ def needed_bytes(job: Job, document_bytes: int) -> int:
     return WORKER_BASE_BYTES + DOCUMENT_COPIES[job.tokenizer.kind] * document_bytes
 
 
-def unit_documents(task: UnitTask, options: ReadOptions) -> Iterator[tuple[SourceFile, Documents]]:
-    """The documents of a unit, nulls included, in order."""
+def unit_documents(
+    task: UnitTask, options: ReadOptions, deny: DenyList | None = None
+) -> Iterator[tuple[SourceFile, Documents]]:
+    """The documents of a unit, nulls included, in order, without the rows that are denied."""
     for index, file in enumerate(task.files):
         Position("read", file.index).mark()
         prefetch_files(task, index + 1, options)
@@ -105,7 +109,9 @@ def unit_documents(task: UnitTask, options: ReadOptions) -> Iterator[tuple[Sourc
             if not len(slices.start):
                 continue
             file_slice = slices.whole()
-        for documents in read_documents(file, file_slice, options):
+        denied = denied_rows(file, file_slice, deny, options)
+        for read in read_documents(file, file_slice, options):
+            documents = without_denied(read, denied)
             yield file, documents
             if len(documents.rows):
                 rows = documents.rows
@@ -139,10 +145,10 @@ existence = _ExistenceCheck()
 
 
 def unit_tokens(
-    task: UnitTask, job: Job, tokenizer: Encoder, limits: WorkerLimits
+    task: UnitTask, job: Job, tokenizer: Encoder, limits: WorkerLimits, deny: DenyList | None = None
 ) -> Iterator[tuple[SourceFile, Documents, Encoded]]:
     """The documents of a unit, nulls included, with the framed tokens of those that are not null, batch by batch."""
-    for file, documents in unit_documents(task, limits.read_options(job)):
+    for file, documents in unit_documents(task, limits.read_options(job), deny):
         present = documents.without_nulls()
         yield file, documents, document_tokens(file, present, job, tokenizer, limits)
         tokenizer.trim(limits.worker_bytes)

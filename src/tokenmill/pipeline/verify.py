@@ -10,14 +10,19 @@ import numpy as np
 import pyarrow as pa
 
 from tokenmill.errors import CorruptStore, SourceError
+from tokenmill.pipeline.denied import deny_list
 from tokenmill.pipeline.part_builder import skipped_ranges
 from tokenmill.pipeline.plan import UnitTask
+from tokenmill.pipeline.unit_columns import unit_columns
 from tokenmill.pipeline.units import WorkerLimits, loaded_tokenizer, unit_documents
 from tokenmill.sources.bad_rows import READER_REASONS, TOO_LONG
 from tokenmill.sources.documents import Documents, RowArray, SourceFile
 from tokenmill.storage import folder_at
 from tokenmill.store.job import Job
+from tokenmill.store.kept import content_hash, read_kept
 from tokenmill.store.part import (
+    DENIED,
+    INTENDED,
     NULL,
     PartContent,
     PartSummary,
@@ -55,19 +60,24 @@ class Verify:
         """Raise an error that names the part or the document that is wrong."""
         folder = folder_at(self.directory)
         summary = check_part(folder, task.unit, self.job)
+        if self.job.kept_columns:
+            read_kept(folder, summary)
         if self.fraction <= 0:
             return Verified(summary)
         _, content = open_part(folder, task.unit)
+        if not has_kept(task, self.job, summary, content, self.limits):
+            raise _different(task, task.files[0], "the kept columns are not those of the sources")
         compared = documents_seen = rows_seen = 0
         quarantined = _quarantined(summary)
-        for file, documents in unit_documents(task, self.limits.read_options(self.job)):
+        deny = deny_list(self.directory, self.job)
+        for file, documents in unit_documents(task, self.limits.read_options(self.job), deny):
             skipped = quarantined.get(file.index, [])
             _refuse_unreadable(file, documents, skipped)
             present = _without(documents.without_nulls(), skipped)
             stored = content.slice(documents_seen, documents_seen + len(present.rows))
             compared += self._compare(task, file, present, stored)
             documents_seen += len(present.rows)
-            rows_seen += len(documents.rows) + len(documents.bad)
+            rows_seen += len(documents.rows) + len(documents.bad) + len(documents.denied)
         if (documents_seen, rows_seen) != (summary.documents, summary.documents + summary.skipped_rows):
             raise _different(
                 task,
@@ -116,7 +126,8 @@ class CompareText:
             return False
         by_engine = _quarantined(summary, besides=READER_REASONS)  # rows that only an engine finds to be bad
         text, seen, skipped = TextHash(), 0, list[tuple[int, RowArray, str]]()
-        for file, documents in unit_documents(task, self.limits.read_options(self.job)):
+        deny = deny_list(self.directory, self.job)
+        for file, documents in unit_documents(task, self.limits.read_options(self.job), deny):
             readable, excluded = documents.without_nulls(), by_engine.get(file.index, [])
             present = _without(readable, excluded)
             stored = content.slice(seen, seen + len(present.rows))
@@ -126,10 +137,21 @@ class CompareText:
             seen += len(present.rows)
             if documents.text.null_count:
                 skipped.append((file.index, documents.rows[documents.null_mask()], NULL))
+            skipped.append((file.index, documents.denied, DENIED))
             skipped += [(file.index, np.array([bad.row], np.uint64), bad.reason) for bad in documents.bad]
             skipped += [(file.index, _between(readable.rows, rows), rows.reason) for rows in excluded]
         is_same = text.hexdigest() == summary.text and seen == summary.documents
+        is_same = is_same and has_kept(task, self.job, summary, content, self.limits)
         return is_same and skipped_ranges([entry for entry in skipped if len(entry[1])]) == summary.skipped
+
+
+def has_kept(task: UnitTask, job: Job, summary: PartSummary, content: PartContent, limits: WorkerLimits) -> bool:
+    """Whether the columns that a part was committed with are those that its sources have now."""
+    if not job.kept_columns:
+        return True
+    options = limits.read_options(job)
+    values = unit_columns(task, job.kept_columns, content.source, content.row, options).values
+    return content_hash(values) == summary.kept
 
 
 def _between(rows: RowArray, skipped: SkippedRow) -> RowArray:
@@ -140,7 +162,7 @@ def _quarantined(summary: PartSummary, besides: Collection[str] = ()) -> dict[in
     """The rows in quarantine by source, without those whose reason is in `besides`."""
     rows: dict[int, list[SkippedRow]] = {}
     for skipped in summary.skipped:
-        if skipped.reason != NULL and skipped.reason not in besides:
+        if skipped.reason not in INTENDED and skipped.reason not in besides:
             rows.setdefault(skipped.source, []).append(skipped)
     return rows
 

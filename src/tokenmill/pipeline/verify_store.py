@@ -47,14 +47,14 @@ class Checks:
 
         return run_all(self.executor, function, items, policy=DEFAULT_POLICY, on_failure=on_failure)
 
-    def raise_problems(self, folder: Folder) -> None:
-        """Raise CorruptStore if there are problems."""
+    def raise_problems(self, where: str) -> None:
+        """Raise CorruptStore if there are problems. `where` names what was checked."""
         if not self.problems:
             return
         lines = [line for problem in self.problems[:NAMED_PROBLEMS] for line in problem.splitlines()]
         if len(self.problems) > NAMED_PROBLEMS:
             lines.append(f"and {len(self.problems) - NAMED_PROBLEMS} more")
-        raise CorruptStore(f"{len(self.problems)} problems in {folder.root}", *lines)
+        raise CorruptStore(f"{len(self.problems)} problems in {where}", *lines)
 
 
 def check_store(folder: Folder, frozen: FrozenRun, manifest: pa.Table, function: Verify, checks: Checks) -> int:
@@ -87,7 +87,7 @@ def _quarantine_problems(folder: Folder, run: Run, manifest: pa.Table) -> list[s
             counts = f"names {listed:,} rows, and the manifest counts {expected:,} in quarantine"
             return [f"{quarantine.QUARANTINE_FILE} {counts}. `tokenmill prepare` writes it again."]
         lost = quarantine.unrecorded(folder, units)
-        if lost or (run.format == STORE_FORMAT and not quarantine.is_gathered(folder, units)):
+        if lost or (run.format >= STORE_FORMAT and not quarantine.is_gathered(folder, units)):
             where = f"the records of unit {lost[0]}" if lost else quarantine.QUARANTINE_FILE
             return [f"{where}: other rows than the parts skip. `tokenmill prepare` writes them again."]
     except CorruptStore as error:

@@ -12,7 +12,7 @@ from tokenmill import storage
 from tokenmill.errors import SourceError
 from tokenmill.sources import arrow, jsonl, parquet, text
 from tokenmill.sources.discovery import Discovery, discover, file_at, files_between, kind_of, with_identities
-from tokenmill.sources.documents import Documents, ReadOptions, Slice, Slices, SourceFile, SourceKind
+from tokenmill.sources.documents import Columns, Documents, ReadOptions, Slice, Slices, SourceFile, SourceKind
 from tokenmill.sources.ignored import Ignored
 from tokenmill.sources.store_guard import StoreGuard
 from tokenmill.storage.untrusted.malformed import MalformedDataError
@@ -28,7 +28,9 @@ __all__ = [
     "files_between",
     "kind_of",
     "prefetch",
+    "read_columns",
     "read_documents",
+    "require_columns",
     "split_file",
     "with_identities",
 ]
@@ -59,6 +61,30 @@ def read_documents(file: SourceFile, file_slice: Slice, options: ReadOptions) ->
         storage.check_unchanged(file.info)
         raise _unreadable(file, file_slice, error) from error
     storage.check_unchanged(file.info)
+
+
+def read_columns(
+    file: SourceFile, file_slice: Slice | None, names: tuple[str, ...], options: ReadOptions
+) -> Iterator[Columns]:
+    """The values of some columns in one slice, or in the whole file, whatever their types are.
+
+    Raises NoColumn if the file declares its columns and lacks one. Checks as `read_documents` does.
+    """
+    storage.check_unchanged(file.info)
+    try:
+        yield from KINDS[file.kind].read_columns(file, file_slice, names, options)
+    except UNREADABLE as error:
+        storage.check_unchanged(file.info)
+        raise _unreadable(file, file_slice, error) from error
+    storage.check_unchanged(file.info)
+
+
+def require_columns(file: SourceFile, names: tuple[str, ...]) -> None:
+    """Raise SourceError if a file declares its columns, and one of these is missing or not plain."""
+    try:
+        KINDS[file.kind].require_columns(file, names)
+    except UNREADABLE as error:
+        raise _unreadable(file, None, error) from error
 
 
 def prefetch(file: SourceFile, file_slice: Slice | None, options: ReadOptions) -> None:

@@ -16,8 +16,8 @@ import pyarrow as pa
 from tokenmill import storage
 from tokenmill.errors import SourceError
 from tokenmill.sources.arrow_messages import RECORD_BATCH, SCHEMA, Excerpt, Message, check_footer, walk
-from tokenmill.sources.columnar import checked_counts, number_rows, pack, sums, text_column
-from tokenmill.sources.documents import Documents, Int64Array, ReadOptions, Slice, Slices, SourceFile, Span
+from tokenmill.sources.columnar import checked_counts, number_rows, number_values, pack, plain_column, sums, text_column
+from tokenmill.sources.documents import Columns, Documents, Int64Array, ReadOptions, Slice, Slices, SourceFile, Span
 
 MAGIC = b"ARROW1"
 
@@ -48,17 +48,41 @@ def read(file: SourceFile, file_slice: Slice, options: ReadOptions) -> Iterator[
     start, stop = file_slice.start, file_slice.stop
     first = int(layout.rows[:start].sum())
     rows = range(first, first + int(layout.rows[start:stop].sum()))
-    yield from number_rows(file, _columns(file, layout, start, stop), rows, options)
+    batches = _project(file, layout.messages, [layout.column], range(start, stop))
+    yield from number_rows(file, (batch.column(0) for batch in batches), rows, options)
 
 
-def _columns(file: SourceFile, layout: _Layout, start: int, stop: int) -> Iterator[pa.Array]:
-    projection = pa.ipc.IpcReadOptions(included_fields=[layout.column], use_threads=False)
-    needed = list(_needed(layout.messages, start, stop))
-    with storage.open_input(file.info, [(message.start, message.stop) for message in needed], keep=True) as stream:
-        excerpt = Excerpt(stream, needed)
-        with pa.ipc.open_stream(excerpt, options=projection) as reader:
-            for batch in reader:
-                yield batch.column(0)
+def require_columns(file: SourceFile, names: tuple[str, ...]) -> None:
+    """Raise SourceError if the schema lacks one of these columns, or one is nested."""
+    schema = _read_messages(file)[1]
+    for name in names:
+        plain_column(file, schema, name)
+
+
+def read_columns(
+    file: SourceFile, file_slice: Slice | None, names: tuple[str, ...], options: ReadOptions
+) -> Iterator[Columns]:
+    """The values of some columns in the record batches of the slice."""
+    del options
+    messages, schema = _read_messages(file)
+    indices = [plain_column(file, schema, name) for name in names]
+    counts = checked_counts("rows of each record batch", [batch.rows for batch in _batches(messages)])
+    start, stop = (0, len(counts)) if file_slice is None else (file_slice.start, file_slice.stop)
+    first = int(counts[:start].sum())
+    rows = range(first, first + int(counts[start:stop].sum()))
+    yield from number_values(file, _project(file, messages, indices, range(start, stop)), rows, names)
+
+
+def _project(file: SourceFile, messages: list[Message], indices: list[int], batches: range) -> Iterator[pa.RecordBatch]:
+    """Record batches with some of their columns."""
+    projection = pa.ipc.IpcReadOptions(included_fields=indices, use_threads=False)
+    needed = list(_needed(messages, batches.start, batches.stop))
+    spans = [(message.start, message.stop) for message in needed]
+    with (
+        storage.open_input(file.info, spans, keep=True) as stream,
+        pa.ipc.open_stream(Excerpt(stream, needed), options=projection) as reader,
+    ):
+        yield from reader
 
 
 def _needed(messages: list[Message], start: int, stop: int) -> Iterator[Message]:
@@ -76,16 +100,21 @@ def _needed(messages: list[Message], start: int, stop: int) -> Iterator[Message]
 # Consecutive units often read the same file: keep the last two layouts.
 @functools.lru_cache(maxsize=2)
 def _layout(file: SourceFile, column: str) -> _Layout:
+    messages, schema = _read_messages(file)
+    position = text_column(file, schema, column)
+    batches = _batches(messages)
+    rows = checked_counts("rows of each record batch", [batch.rows for batch in batches])
+    return _Layout(messages, position, rows, _text_bytes(schema, position, batches))
+
+
+@functools.lru_cache(maxsize=2)
+def _read_messages(file: SourceFile) -> tuple[list[Message], pa.Schema]:
     with storage.open_input(file.info) as stream:
         messages = _messages(file, stream)
         if [index for index, message in enumerate(messages) if message.kind == SCHEMA] != [0]:
             raise SourceError("a source is neither an Arrow file nor an Arrow stream", f"file         {file.path}")
         with pa.ipc.open_stream(Excerpt(stream, messages[:1])) as reader:
-            schema = reader.schema
-    position = text_column(file, schema, column)
-    batches = _batches(messages)
-    rows = checked_counts("rows of each record batch", [batch.rows for batch in batches])
-    return _Layout(messages, position, rows, _text_bytes(schema, position, batches))
+            return messages, reader.schema
 
 
 def _messages(file: SourceFile, stream: pa.NativeFile) -> list[Message]:

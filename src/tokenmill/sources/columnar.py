@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -11,8 +11,9 @@ import pyarrow.compute as pc
 
 from tokenmill.errors import SourceError
 from tokenmill.sources.bad_rows import split_valid, without_long
-from tokenmill.sources.documents import Documents, Int64Array, ReadOptions, SourceFile, as_text
+from tokenmill.sources.documents import Columns, Documents, Int64Array, ReadOptions, SourceFile, as_text
 from tokenmill.sources.missing_column import NoColumn
+from tokenmill.sources.plain_values import as_plain
 from tokenmill.storage.text_types import is_text
 
 # Sanity limit for the rows or bytes that one file declares. Sums over a million files fit into 64 bits.
@@ -23,6 +24,15 @@ BINARY_TYPES = {pa.string(): pa.binary(), pa.large_string(): pa.large_binary(), 
 
 def text_column(file: SourceFile, schema: pa.Schema, name: str) -> int:
     """The index of the named text column. Raises an error that lists the columns if there is not exactly one."""
+    index = plain_column(file, schema, name)
+    kind = schema.field(index).type
+    if not is_text(kind):
+        raise _column_error(file, schema, f"the column {name!r} is {kind}, not text")
+    return index
+
+
+def plain_column(file: SourceFile, schema: pa.Schema, name: str) -> int:
+    """The index of the named column. Raises an error that lists the columns if there is not one with plain values."""
     indices = schema.get_all_field_indices(name)
     if len(indices) != 1:
         amount = f"{len(indices)} columns" if indices else "no column"
@@ -30,8 +40,6 @@ def text_column(file: SourceFile, schema: pa.Schema, name: str) -> int:
     kind = schema.field(indices[0]).type
     if pa.types.is_nested(kind):
         raise _column_error(file, schema, f"the column {name!r} is nested ({kind}): tokenmill reads plain columns only")
-    if not is_text(kind):
-        raise _column_error(file, schema, f"the column {name!r} is {kind}, not text")
     return int(indices[0])
 
 
@@ -83,12 +91,29 @@ def number_rows(
         yield from _split_large(split_valid(file, documents, options), options.batch_bytes)
         first += len(text)
     if first != rows.stop:
-        raise SourceError(
-            "a source does not hold the rows that it declares",
-            f"file         {file.path}",
-            f"expected     {len(rows)} rows from row {rows.start}",
-            f"found        {first - rows.start}",
-        )
+        raise _wrong_rows(file, rows, first)
+
+
+def number_values(
+    file: SourceFile, batches: Iterable[pa.RecordBatch], rows: range, names: Sequence[str]
+) -> Iterator[Columns]:
+    """The values of some columns, batch by batch, with their row numbers. Raises if they are not `len(rows)`."""
+    first = rows.start
+    for batch in batches:
+        values = pa.table({name: as_plain(batch.column(name)) for name in names})
+        yield Columns(np.arange(first, first + len(batch), dtype=np.uint64), values)
+        first += len(batch)
+    if first != rows.stop:
+        raise _wrong_rows(file, rows, first)
+
+
+def _wrong_rows(file: SourceFile, rows: range, stop: int) -> SourceError:
+    return SourceError(
+        "a source does not hold the rows that it declares",
+        f"file         {file.path}",
+        f"expected     {len(rows)} rows from row {rows.start}",
+        f"found        {stop - rows.start}",
+    )
 
 
 def _regroup(columns: Iterable[pa.Array], batch_bytes: int) -> Iterator[pa.LargeStringArray]:

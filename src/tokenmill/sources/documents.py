@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import msgspec
@@ -56,6 +56,8 @@ class ReadOptions(msgspec.Struct, frozen=True):
     on_bad: str = "fail"
     # A longer document is a bad row. In a stream it is skipped without being held in memory.
     document_bytes: int | None = None
+    # Columns that are kept, or that decide which rows are denied. Planning refuses a file that lacks one.
+    required: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,12 +99,13 @@ class Documents:
 
     In Parquet and Arrow, a row is the row number. In JSON Lines and text, it is the byte offset of the document in the
     decompressed stream, which locates the document without counting lines. `bad` holds the bad rows of the same range,
-    which are not in `rows`. A batch may consist of bad rows only.
+    which are not in `rows`. A batch may consist of bad rows only. `denied` holds the rows that `--deny` has removed.
     """
 
     text: pa.LargeStringArray
     rows: RowArray
     bad: tuple[BadRow, ...] = ()
+    denied: RowArray = field(default_factory=lambda: np.empty(0, np.uint64))
 
     def null_mask(self) -> npt.NDArray[np.bool_]:
         """True for each document that is null."""
@@ -127,6 +130,14 @@ class Documents:
         return Documents(self.text.slice(0, count), self.rows[:count], self.bad)
 
 
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """The values of some columns of a file, for rows in ascending order. Their types are those of `plain_values`."""
+
+    rows: RowArray
+    values: pa.Table
+
+
 class SourceKind(Protocol):
     """The interface of the modules `parquet`, `arrow`, `jsonl` and `text`."""
 
@@ -140,6 +151,19 @@ class SourceKind(Protocol):
 
     def read(self, file: SourceFile, file_slice: Slice, options: ReadOptions) -> Iterator[Documents]:
         """The documents of one slice, in file order."""
+        ...
+
+    def read_columns(
+        self, file: SourceFile, file_slice: Slice | None, names: tuple[str, ...], options: ReadOptions
+    ) -> Iterator[Columns]:
+        """The values of some columns in one slice, or in the whole file, in file order.
+
+        Raises NoColumn if the file declares its columns and lacks one. A JSON Lines file may lack any.
+        """
+        ...
+
+    def require_columns(self, file: SourceFile, names: tuple[str, ...]) -> None:
+        """Raise SourceError if the file declares its columns, and one of these is missing or not plain."""
         ...
 
 

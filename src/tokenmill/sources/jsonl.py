@@ -13,12 +13,12 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.json
 
 from tokenmill.sources.bad_rows import NOT_AN_OBJECT, NOT_TEXT, bad_row, split_valid
 from tokenmill.sources.delimited import Block, read_segments, slice_byte_ranges, split_bytes
 from tokenmill.sources.documents import (
     BadRow,
+    Columns,
     Documents,
     ReadOptions,
     RowArray,
@@ -28,10 +28,10 @@ from tokenmill.sources.documents import (
     Span,
     as_text,
 )
+from tokenmill.sources.jsonl_values import MAX_BLOCK_BYTES, as_utf8, parse, parse_block, read_values
 from tokenmill.sources.missing_column import BYTE_ORDER_MARK, WHITE_SPACE, ColumnSearch
 
 SEPARATOR = b"\n"
-MAX_BLOCK_BYTES = 2**31 - 2  # pyarrow counts the bytes of a block in 32 bits
 
 
 def split(file: SourceFile, options: ReadOptions, unit_bytes: int) -> Slices:  # noqa: ARG001 - the protocol's signature
@@ -55,6 +55,23 @@ def read(file: SourceFile, file_slice: Slice, options: ReadOptions) -> Iterator[
     missing = search.missing(file, is_all=True)
     if missing is not None:
         raise missing
+
+
+def require_columns(file: SourceFile, names: tuple[str, ...]) -> None:
+    """Do nothing: each line may have other keys."""
+
+
+def read_columns(
+    file: SourceFile, file_slice: Slice | None, names: tuple[str, ...], options: ReadOptions
+) -> Iterator[Columns]:
+    """The values of some keys in the lines that start in the slice; null where a line lacks one."""
+
+    def blocks() -> Iterator[_Lines]:
+        for block in read_segments(file, file_slice or Slice(0, file.size), SEPARATOR, options):
+            if not block.bad:
+                yield _Lines(_without_byte_order_mark(block))
+
+    yield read_values(blocks, names)
 
 
 def _documents(file: SourceFile, options: ReadOptions, search: ColumnSearch, block: Block) -> Documents:
@@ -121,29 +138,9 @@ def _looks_like_object(block: Block) -> npt.NDArray[np.bool_]:
 
 
 def _parse_block(lines: _Lines, column: str) -> pa.LargeStringArray | None:
-    """The column of all lines, or None if pyarrow refuses a line or does not find one object in each.
-
-    Every line must begin with `{` and end with `}`. Then no object spans two lines, so an equal number of objects and
-    lines means one object per line. (pyarrow 26 also crashes on a block that begins with a bare `null`.)
-    """
-    if not lines.are_objects or len(lines.data) > MAX_BLOCK_BYTES:
-        return None
-    try:
-        text = _parse(lines.data, column)
-    except pa.ArrowInvalid:
-        return None
-    return text if len(text) == len(lines.rows) else None
-
-
-def _parse(data: bytearray, column: str) -> pa.LargeStringArray:
-    table = pa.json.read_json(
-        pa.BufferReader(data),
-        read_options=pa.json.ReadOptions(use_threads=False, block_size=len(data) + 1),
-        parse_options=pa.json.ParseOptions(
-            explicit_schema=pa.schema([(column, pa.large_string())]), unexpected_field_behavior="ignore"
-        ),
-    )
-    return table.column(0).combine_chunks()
+    """The column of all lines, or None if pyarrow refuses a line or does not find one object in each."""
+    table = parse_block(lines, {column: pa.large_string()})
+    return None if table is None else table.column(0).combine_chunks()
 
 
 def _parse_lines(lines: _Lines, column: str) -> tuple[pa.LargeBinaryArray, list[BadRow]]:
@@ -179,7 +176,7 @@ def _value(line: bytearray, column: str) -> bytes | None:
         raise _BadLineError(NOT_AN_OBJECT, f"found {_excerpt(line)}")
     value = record.get(column)
     if value is None or isinstance(value, str):
-        return None if value is None else _as_utf8(value)
+        return None if value is None else as_utf8(value)
     shown = f"{value:g}" if isinstance(value, float) else _excerpt(json.dumps(value).encode())
     raise _BadLineError(NOT_TEXT, f"the value of {column!r} is {shown}")
 
@@ -189,21 +186,13 @@ def _value_from_arrow(line: bytearray, column: str, error: Exception) -> bytes |
     text = None
     if line[:1] == b"{" and line[-1:] == b"}" and len(line) <= MAX_BLOCK_BYTES:
         try:
-            text = _parse(line, column)
+            text = parse(line, {column: pa.large_string()}).column(0).combine_chunks()
         except pa.ArrowInvalid:
             text = None
     if text is None or len(text) != 1:
         raise _BadLineError(NOT_AN_OBJECT, f"{error}; found {_excerpt(line)}") from error
     value: bytes | None = text.cast(pa.large_binary())[0].as_py()
     return value
-
-
-def _as_utf8(text: str) -> bytes:
-    """Text as UTF-8. Lone surrogates become U+FFFD, as in tiktoken."""
-    try:
-        return text.encode()
-    except UnicodeEncodeError:
-        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace").encode()
 
 
 def _excerpt(line: bytes | bytearray) -> str:

@@ -10,10 +10,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tokenmill import storage
-from tokenmill.sources.columnar import number_rows, pack, sums
-from tokenmill.sources.documents import Documents, ReadOptions, Slice, Slices, SourceFile, Span
+from tokenmill.sources.columnar import number_rows, number_values, pack, sums
+from tokenmill.sources.documents import Columns, Documents, ReadOptions, Slice, Slices, SourceFile, Span
 from tokenmill.sources.packed_footer import spans
-from tokenmill.sources.parquet_footer import Footer, footer_from_plan, pack_detail, read_footer, tail
+from tokenmill.sources.parquet_footer import Footer, footer_from_plan, pack_detail, read_footer, read_metadata, tail
 
 # Compressed pages are read in chunks of this size, so that a huge row group does not fill the memory.
 BUFFER_BYTES = 1 << 20
@@ -81,6 +81,42 @@ def _columns(file: SourceFile, footer: Footer, groups: range, options: ReadOptio
             use_threads=False,
         ):
             yield batch.column(0)
+
+
+def require_columns(file: SourceFile, names: tuple[str, ...]) -> None:
+    """Raise SourceError if the footer lacks one of these columns, or lists it as nested."""
+    read_metadata(file, names)
+
+
+def read_columns(
+    file: SourceFile, file_slice: Slice | None, names: tuple[str, ...], options: ReadOptions
+) -> Iterator[Columns]:
+    """The values of some columns in the row groups of the slice. Reads the footer, of which the plan has one column."""
+    del options
+    metadata = read_metadata(file, names)
+    rows_of = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
+    groups = range(len(rows_of)) if file_slice is None else range(file_slice.start, file_slice.stop)
+    first = sum(rows_of[: groups.start])
+    rows = range(first, first + sum(rows_of[groups.start : groups.stop]))
+    yield from number_values(file, _batches(file, metadata, groups, names), rows, names)
+
+
+def _batches(
+    file: SourceFile, metadata: pq.FileMetaData, groups: range, names: tuple[str, ...]
+) -> Iterator[pa.RecordBatch]:
+    leaves = [leaf for leaf in range(metadata.num_columns) if metadata.schema.column(leaf).path in names]
+    expected = [span for leaf in leaves for span in spans(metadata, leaf, file.size)[groups.start : groups.stop]]
+    with storage.open_input(file.info, _merge_spans(expected), keep=True) as stream:
+        reader = pq.ParquetFile(
+            stream,
+            metadata=metadata,
+            pre_buffer=False,
+            buffer_size=BUFFER_BYTES,
+            page_checksum_verification=True,
+        )
+        yield from reader.iter_batches(
+            batch_size=MAX_ROWS_PER_BATCH, row_groups=list(groups), columns=list(names), use_threads=False
+        )
 
 
 def _merge_spans(page_spans: list[Span]) -> list[Span]:

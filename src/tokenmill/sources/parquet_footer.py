@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pyarrow.parquet as pq
 
 from tokenmill import storage
-from tokenmill.sources.columnar import checked_counts, text_column
+from tokenmill.sources.columnar import checked_counts, plain_column, text_column
 from tokenmill.sources.documents import Int64Array, Slice, SourceFile, Span
 from tokenmill.sources.packed_footer import pack_footer, unpack_footer
 from tokenmill.sources.parquet_encryption import refuse_encrypted_column, refuse_encrypted_footer
@@ -57,6 +57,23 @@ def read_footer(file: SourceFile, column: str) -> Footer:
         text_column(file, metadata.schema.to_arrow_schema(), column)
         refuse_encrypted_column(file, stream, metadata, column)
         return _describe(file, metadata, column, 0)
+
+
+@functools.lru_cache(maxsize=2)
+def read_metadata(file: SourceFile, names: tuple[str, ...]) -> pq.FileMetaData:
+    """Read the footer of a file, and check that it has these columns, with plain values that can be read."""
+    with storage.open_input(file.info, tail(file)) as stream:
+        refuse_encrypted_footer(file, stream)
+        metadata = pq.read_metadata(stream)
+        for name in names:
+            plain_column(file, metadata.schema.to_arrow_schema(), name)
+            refuse_encrypted_column(file, stream, metadata, name)
+        checked_counts("rows of each row group", _row_counts(metadata))
+        return metadata
+
+
+def _row_counts(metadata: pq.FileMetaData) -> list[int]:
+    return [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
 
 
 def tail(file: SourceFile) -> list[Span]:

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 import numpy as np
 import pyarrow as pa
 
+from tokenmill.errors import UsageError
 from tokenmill.sources.bad_rows import split_valid
 from tokenmill.sources.delimited import (
     Block,
@@ -22,7 +23,7 @@ from tokenmill.sources.delimited import (
     slice_byte_ranges,
     split_bytes,
 )
-from tokenmill.sources.documents import Documents, ReadOptions, Slice, Slices, SourceFile, Span
+from tokenmill.sources.documents import Columns, Documents, ReadOptions, Slice, Slices, SourceFile, Span
 
 
 def split(file: SourceFile, options: ReadOptions, unit_bytes: int) -> Slices:
@@ -45,6 +46,20 @@ def read(file: SourceFile, file_slice: Slice, options: ReadOptions) -> Iterator[
     for documents in map(documents_of, blocks):  # a loop variable for the block would keep its memory
         if len(documents.rows) or documents.bad:
             yield documents
+
+
+def require_columns(file: SourceFile, names: tuple[str, ...]) -> None:
+    """Raise UsageError: text has no columns."""
+    raise UsageError("text files have no columns", f"file         {file.path}", f"column       {', '.join(names)}")
+
+
+def read_columns(
+    file: SourceFile, file_slice: Slice | None, names: tuple[str, ...], options: ReadOptions
+) -> Iterator[Columns]:
+    """Raise UsageError: text has no columns."""
+    del file_slice, options
+    require_columns(file, names)
+    yield from ()
 
 
 def _whole(file: SourceFile, options: ReadOptions) -> Documents:

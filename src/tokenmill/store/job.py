@@ -11,6 +11,9 @@ STORE_FORMAT = 6
 """The format that is written. 2 added the identity of sources, 3 the quarantined rows in the manifest, 4 footers in the
 plan. 5 reduced footers to the numbers that differ. 6 added slices to parts and a document limit to the job."""
 
+LATEST_STORE_FORMAT = 7
+"""The format of a store with kept columns or denied rows, which earlier versions cannot check. Others have format 6."""
+
 OLDEST_STORE_FORMAT = 5
 """The oldest format that can be read, exported and verified. Only a run of STORE_FORMAT can be continued."""
 
@@ -27,6 +30,22 @@ class Job(msgspec.Struct, frozen=True):
     limit_units: int | None = None
     document_bytes: int | None = None
     """Longer documents are not tokenized. None in stores of format 5, whose limit depended on the memory."""
+    keep: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
+    """Columns of the sources that are kept beside the parts. Unset, and not written, without any."""
+
+    deny: str | msgspec.UnsetType = msgspec.UNSET
+    """The SHA-256 of the list of rows that are left out. Unset, and not written, without a list."""
+
+    @property
+    def format(self) -> int:
+        """The format of a store of this job."""
+        is_plain = not self.kept_columns and isinstance(self.deny, msgspec.UnsetType)
+        return STORE_FORMAT if is_plain else LATEST_STORE_FORMAT
+
+    @property
+    def kept_columns(self) -> tuple[str, ...]:
+        """The columns that are kept."""
+        return () if isinstance(self.keep, msgspec.UnsetType) else self.keep
 
     def identity(self) -> dict[str, str]:
         """The choices that decide the bytes, by the name of the option."""
@@ -42,6 +61,8 @@ class Job(msgspec.Struct, frozen=True):
             "--unit-bytes": str(self.unit_bytes),
             "--limit-units": str(self.limit_units) if self.limit_units is not None else "none",
             **limit,
+            **({"--keep": ",".join(self.kept_columns)} if self.kept_columns else {}),
+            **({} if isinstance(self.deny, msgspec.UnsetType) else {"--deny": f"sha256 {self.deny}"}),
         }
 
     def digest(self) -> str:

@@ -28,6 +28,8 @@ LOCK = ".lock"
 PARTS = "parts"
 TOKENIZER = "tokenizer"
 QUARANTINE = "quarantine"
+KEPT = "kept"
+DENY = "deny"
 DRIVERS = "drivers"
 MISMATCH = "engine-mismatch.json"
 RECHECKED = "rechecked"
@@ -112,7 +114,7 @@ def withdraw_manifest(folder: Folder) -> None:
 
 def remove_temporaries(folder: Folder) -> None:
     """Remove the temporary files of killed writers. The caller holds the lock, so no other process writes."""
-    for directory in (".", TOKENIZER, PARTS, QUARANTINE, DRIVERS, RECHECKED):
+    for directory in (".", TOKENIZER, PARTS, KEPT, DENY, QUARANTINE, DRIVERS, RECHECKED):
         folder.remove_temporaries(directory)
 
 

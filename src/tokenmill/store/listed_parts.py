@@ -1,23 +1,27 @@
-"""Open parts of a complete store, and compare each with its checksum in the manifest."""
+"""Open parts of complete stores in a worker, and compare each with its checksum in the manifest of its store."""
 
 from __future__ import annotations
 
 import functools
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from tokenmill.errors import CorruptStore
 from tokenmill.storage import folder_at
 from tokenmill.store import layout, tables
-from tokenmill.store.job import Run
 from tokenmill.store.part import PartContent, PartSummary, check_content, check_fits, open_part, part_name
 from tokenmill.store.run import require_run
 
 if TYPE_CHECKING:
     from tokenmill.storage import Folder
+
+# Stores whose checksums a worker keeps in memory.
+KEPT_CHECKSUMS = 4
 
 
 def store_digest(manifest: pa.Table) -> str:
@@ -25,7 +29,7 @@ def store_digest(manifest: pa.Table) -> str:
     return hashlib.sha256("".join(manifest["sha256"].to_pylist()).encode()).hexdigest()
 
 
-@functools.lru_cache(maxsize=1)
+@functools.lru_cache(maxsize=KEPT_CHECKSUMS)
 def _checksums(directory: str, store: str) -> pa.ChunkedArray:
     """The checksums of the parts, in order. The digest is part of the cache key, so a changed store is read again."""
     folder = folder_at(directory)
@@ -35,30 +39,81 @@ def _checksums(directory: str, store: str) -> pa.ChunkedArray:
     return checksums["sha256"]
 
 
+def with_source_offset(content: PartContent, offset: int) -> PartContent:
+    """A part whose sources are numbered from `offset` on, as in a collection of stores."""
+    return replace(content, source=content.source + np.uint32(offset)) if offset else content
+
+
 @dataclass(frozen=True, slots=True)
-class ListedParts:
-    """The parts of a complete store as its manifest lists them. `store` is the digest of that manifest."""
+class ListedStore:
+    """A complete store as its manifest lists it. `digest` is the digest of that manifest."""
 
     directory: str
-    store: str
-    dtype: str
+    digest: str
+    parts: int
     sources: int
+    sources_sha256: str
 
-    @classmethod
-    def of(cls, folder: Folder, run: Run, manifest: pa.Table) -> ListedParts:
-        """The parts that a manifest lists."""
-        return cls(folder.root, store_digest(manifest), run.job.tokenizer.dtype, run.sources)
-
-    def open(self, unit: int, *, content_too: bool) -> tuple[PartSummary, PartContent]:
-        """Open the part of a unit. Raises CorruptStore if it is not the part that the manifest lists.
-
-        With `content_too` the columns are hashed and compared, too.
-        """
+    def open(self, unit: int, dtype: str, *, content_too: bool) -> tuple[PartSummary, PartContent]:
+        """Open the part of a unit. Raises CorruptStore if it is not the part that the manifest lists."""
         folder = folder_at(self.directory)
         summary, content = open_part(folder, unit)
-        if summary.sha256 != _checksums(self.directory, self.store)[unit].as_py():
+        if summary.sha256 != _checksums(self.directory, self.digest)[unit].as_py():
             raise layout.damaged(folder, part_name(unit), "it is not the part that the manifest describes")
-        check_fits(folder, unit, content, self.dtype, self.sources)
+        check_fits(folder, unit, content, dtype, self.sources)
         if content_too:
             check_content(folder, summary, content)
         return summary, content
+
+
+@dataclass(frozen=True, slots=True)
+class ListedParts:
+    """The parts of one or several complete stores. Parts and sources are numbered through all stores."""
+
+    stores: tuple[ListedStore, ...]
+    dtype: str
+
+    @property
+    def name(self) -> str:
+        """The directories of the stores in one line, for messages."""
+        return ", ".join(store.directory for store in self.stores)
+
+    @property
+    def folder(self) -> Folder:
+        """The folder that decides whether parts are prefetched: a remote one, if any store is remote."""
+        folders = [folder_at(store.directory) for store in self.stores]
+        return next((folder for folder in folders if folder.is_remote), folders[0])
+
+    def by_store(self) -> list[ListedParts]:
+        """The parts of each store by itself."""
+        return [ListedParts((store,), self.dtype) for store in self.stores]
+
+    def open(self, part: int, *, content_too: bool) -> tuple[PartSummary, PartContent]:
+        """Open a part. Its summary has the numbers of its own store, its content those of the collection.
+
+        With `content_too` the columns are hashed and compared, too.
+        """
+        first_source = 0
+        for store in self.stores:
+            if part < store.parts:
+                summary, content = store.open(part, self.dtype, content_too=content_too)
+                return summary, with_source_offset(content, first_source)
+            part -= store.parts
+            first_source += store.sources
+        raise IndexError(f"there is no part {part} after the last store")
+
+    def source_columns(self) -> tuple[pa.Array, npt.NDArray[np.uint64]]:
+        """The paths and the identities of all sources."""
+        return _source_columns(self.stores)
+
+
+@functools.lru_cache(maxsize=1)
+def _source_columns(stores: tuple[ListedStore, ...]) -> tuple[pa.Array, npt.NDArray[np.uint64]]:
+    """The paths and identities of the sources. The hashes in `stores` are cache keys: a store may change."""
+    paths, identities = [], []
+    for store in stores:
+        folder = folder_at(store.directory)
+        table = tables.read_sources(folder, require_run(folder))
+        paths.append(table["path"].combine_chunks())
+        identities.append(table["identity"].to_numpy())
+    return (paths[0] if len(paths) == 1 else pa.concat_arrays(paths)), np.concatenate(identities)

@@ -1,7 +1,6 @@
 """A part: the committed tokens of one unit, as one Arrow IPC file with one record batch.
 
-The schema's metadata holds the counts and checksums. The file has no time stamp and no host name, so the same unit
-gives the same bytes on every machine.
+The schema's metadata holds the counts and checksums. The same unit gives the same bytes on every machine.
 """
 
 from __future__ import annotations
@@ -29,8 +28,9 @@ if TYPE_CHECKING:
 FORMAT = "2"
 """Format 2 added the slice, the hash of the text, and the XXH3. Format 1 can still be read."""
 
-NULL = "null"
-"""The reason for skipping a row without text. Rows skipped for other reasons are in quarantine."""
+NULL, DENIED = "null", "denied"
+INTENDED = frozenset({NULL, DENIED})
+"""The reasons for skipping a row without text, or one that `--deny` names. All other rows are in quarantine."""
 
 ARROW_END = b"ARROW1"
 """The last bytes of an Arrow IPC file."""
@@ -62,7 +62,7 @@ class PartSummary(msgspec.Struct, frozen=True):
 
     `slice` is the digest of the slice of the sources that the part was made from. `text` is the hash of the documents'
     text; with it a part is compared with its sources without an engine. `xxh3` is the hash of the columns, for fast
-    checks.
+    checks. `kept` is the hash of the kept columns; without any it is not written.
     """
 
     unit: int
@@ -75,6 +75,7 @@ class PartSummary(msgspec.Struct, frozen=True):
     slice: str = ""
     text: str = ""
     xxh3: str = ""
+    kept: str | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def skipped_rows(self) -> int:
@@ -84,7 +85,7 @@ class PartSummary(msgspec.Struct, frozen=True):
     @property
     def quarantined_rows(self) -> int:
         """The number of skipped rows that are in quarantine."""
-        return sum(skipped.rows for skipped in self.skipped if skipped.reason != NULL) if self.skipped else 0
+        return sum(skipped.rows for skipped in self.skipped if skipped.reason not in INTENDED)
 
 
 @dataclass(frozen=True, slots=True, repr=False)

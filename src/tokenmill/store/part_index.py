@@ -1,31 +1,25 @@
-"""Find the part that holds a document or a token of a complete store, and keep the latest parts open."""
+"""Find the part that holds a document or a token of complete stores, and keep the latest parts open."""
 
 from __future__ import annotations
 
 import functools
 
 import numpy as np
-import pyarrow as pa
 
-from tokenmill.storage import Folder
-from tokenmill.store import layout, tables
-from tokenmill.store.job import Run
-from tokenmill.store.part import PartContent, TokenArray, check_fits, open_part, part_name
+from tokenmill.store.collection import Collection
+from tokenmill.store.part import TokenArray
 
 # The maximum number of parts that are open at a time.
 OPEN_PARTS = 64
 
 
 class PartIndex:
-    """The parts of a store, by the documents and tokens that come before each."""
+    """The parts of a collection of stores, by the documents and tokens that come before each."""
 
-    def __init__(self, folder: Folder, run: Run, manifest: pa.Table) -> None:
-        self._folder = folder
-        self._run = run
-        self._manifest = manifest
-        self._document_ends = np.cumsum(manifest["documents"].to_numpy())
-        self._token_ends = np.cumsum(manifest["tokens"].to_numpy())
-        self.open = functools.lru_cache(maxsize=OPEN_PARTS)(self._open)
+    def __init__(self, collection: Collection) -> None:
+        self._document_ends = np.cumsum(collection.manifest["documents"].to_numpy())
+        self._token_ends = np.cumsum(collection.manifest["tokens"].to_numpy())
+        self.open = functools.lru_cache(maxsize=OPEN_PARTS)(collection.open_part)
 
     @property
     def documents(self) -> int:
@@ -70,10 +64,3 @@ class PartIndex:
         """Those of the tokens [start, stop) of the whole stream that this part holds: a view."""
         before = self.tokens_before(part)
         return self.open(part).tokens[max(start - before, 0) : stop - before]
-
-    def _open(self, part: int) -> PartContent:
-        summary, content = open_part(self._folder, part)
-        check_fits(self._folder, part, content, self._run.job.tokenizer.dtype, self._run.sources)
-        if not tables.is_listed(self._manifest, summary):
-            raise layout.damaged(self._folder, part_name(part), "it is not the part that the manifest describes")
-        return content

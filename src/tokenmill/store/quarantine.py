@@ -24,7 +24,7 @@ from tokenmill.storage import prefetch_map
 from tokenmill.storage.untrusted.malformed import MalformedDataError, decode
 from tokenmill.store import layout
 from tokenmill.store.job import STORE_FORMAT, Run
-from tokenmill.store.part import NULL, PartSummary, read_summary
+from tokenmill.store.part import INTENDED, PartSummary, read_summary
 
 if TYPE_CHECKING:
     from tokenmill.sources.documents import BadRow, SourceFile
@@ -97,7 +97,7 @@ def gather(folder: Folder, committed: npt.NDArray[np.bool_]) -> int:
 def units_to_check(run: Run, manifest: pa.Table) -> list[int]:
     """The units with rows in quarantine. Empty for format 5, whose records can have other names."""
     units: list[int] = np.flatnonzero(manifest["quarantined"].to_numpy() > 0).tolist()
-    return units if run.format == STORE_FORMAT else []
+    return units if run.format >= STORE_FORMAT else []
 
 
 def unrecorded(folder: Folder, units: Iterable[int]) -> list[int]:
@@ -122,7 +122,7 @@ def _is_recorded(folder: Folder, part: PartSummary) -> bool:
         entries = [decode(line, Quarantined) for line in folder.lines(_unit_file(part))]
     except (MalformedDataError, StoreError):
         return False
-    remaining = Counter({skipped: skipped.rows for skipped in part.skipped if skipped.reason != NULL})
+    remaining = Counter({skipped: skipped.rows for skipped in part.skipped if skipped.reason not in INTENDED})
     for entry in entries:
         ranges = [span for span in remaining if span.first <= entry.row <= span.last and span.reason == entry.reason]
         matching = next((span for span in ranges if remaining[span]), None)

@@ -1,24 +1,24 @@
-"""Read a complete store: documents and tokens by position, without copies, from memory-mapped parts."""
+"""Read complete stores: documents and tokens by position, without copies, from memory-mapped parts."""
 
 from __future__ import annotations
 
 import functools
 import operator
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, SupportsIndex, overload
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 
 from tokenmill.humanize import Readable, html_table
-from tokenmill.storage import folder_at
-from tokenmill.store import layout, tables
+from tokenmill.store.collection import open_collection
 from tokenmill.store.job import Job
-from tokenmill.store.part import PartContent, SkippedRow, TokenArray, part_name, read_summary
+from tokenmill.store.part import PartContent, SkippedRow, TokenArray
 from tokenmill.store.part_index import PartIndex
-from tokenmill.store.run import read_vocabulary, require_run
+from tokenmill.store.run import read_vocabulary
 from tokenmill.tokenizers.token_bytes import token_bytes_lookup
 
 
@@ -26,13 +26,15 @@ from tokenmill.tokenizers.token_bytes import token_bytes_lookup
 class Document(Readable):
     """One document of a store: its tokens, the source and row they come from, and the kind of that source.
 
-    In a source of text or JSON Lines the row is the byte at which the document starts.
+    In a source of text or JSON Lines the row is the byte at which the document starts. `store` is the directory of the
+    store that holds the document.
     """
 
     tokens: TokenArray
     source: str
     row: int
     kind: str = "parquet"
+    store: str = ""
 
 
 class StoreSlice:
@@ -80,21 +82,30 @@ class StoreSlice:
 class Store:
     """A complete token store. `store[i]` is document i; `store.tokens(a, b)` is a range of the token stream.
 
+    Several stores can be opened as one: documents, tokens and sources are numbered through all of them, in the order
+    given. `run` is then the run of the first.
+
     Negative positions count from the end. `store[a:b:step]` is a light view of these documents, a `StoreSlice`, since
     a list of all documents of a large store would not fit into memory. A store can be pickled by its address: another
     process opens the store that is at that address, with that process's own credentials.
     """
 
-    def __init__(self, directory: str | os.PathLike[str]) -> None:
-        self._folder = folder_at(os.fspath(directory))
-        self.run = require_run(self._folder)
-        self.manifest = tables.require_manifest(self._folder, self.run)
-        self._index = PartIndex(self._folder, self.run, self.manifest)
+    def __init__(self, directory: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> None:
+        given = [directory] if isinstance(directory, str | os.PathLike) else directory
+        self.collection = open_collection([os.fspath(path) for path in given])
+        self.run = self.collection.members[0].run
+        self.manifest = self.collection.manifest
+        self._index = PartIndex(self.collection)
 
     @property
     def directory(self) -> str:
-        """The directory of the store."""
-        return self._folder.root
+        """The directory of the store; of several stores, all of them, separated by commas."""
+        return self.collection.name
+
+    @property
+    def directories(self) -> list[str]:
+        """The directory of each store that was opened."""
+        return self.collection.directories
 
     @property
     def job(self) -> Job:
@@ -132,7 +143,7 @@ class Store:
                 yield content.document(index)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.directory,)
+        return type(self), (self.directories,)
 
     def __repr__(self) -> str:
         return f"<Store {self.directory}: {len(self):,} documents, {self.token_count:,} tokens ({self.dtype})>"
@@ -154,7 +165,16 @@ class Store:
         part, index = self._index.find_document(operator.index(position))
         content = self._index.open(part)
         path, kind = (self.sources[name][int(content.source[index])].as_py() for name in ("path", "kind"))
-        return Document(content.document(index), path, int(content.row[index]), kind)
+        store = self.collection.of_part(part).directory
+        return Document(content.document(index), path, int(content.row[index]), kind, store)
+
+    def columns(self, *names: str, start: int = 0, stop: int | None = None) -> pa.Table:
+        """The kept columns (`prepare --keep`) with these names, or all, of documents [start, stop): a row for each.
+
+        Of several stores, values are null for the documents of a store that does not keep the column.
+        """
+        start, stop, _ = slice(start, stop).indices(len(self))
+        return self.collection.columns(names or self.collection.kept_columns, start, max(start, stop))
 
     def decode(self, position: int) -> str:
         """The text of document number `position`: its tokens decoded, without its begin and end token.
@@ -184,9 +204,11 @@ class Store:
 
         Only the part that the plan assigns to the row is opened.
         """
-        part = self._part_of(source, row) if 0 <= row < 1 << 64 else None
-        if part is None:
+        member = self.collection.of_source(source)
+        unit = member.unit_of(source - member.first_source, row) if 0 <= row < 1 << 64 else None
+        if unit is None:
             return None
+        part = member.first_part + unit
         content = self._index.open(part)
         low, high = np.searchsorted(content.source, [source, source + 1]).tolist()
         index = low + int(np.searchsorted(content.row[low:high], np.uint64(row)))
@@ -194,12 +216,8 @@ class Store:
 
     def why_not(self, source: int, row: int) -> str:
         """The reason why a row of a source is not in the store, as recorded in its part."""
-        part = self._part_of(source, row)
-        if part is None:
-            limit = self.job.limit_units
-            return "no unit has it" + (f": the run is of the first {limit:,} (--limit-units)" if limit else "")
-        ranges = [skipped for skipped in read_summary(self._folder, part).skipped if skipped.source == source]
-        return next((rows.reason for rows in ranges if rows.first <= row <= rows.last), "no document starts there")
+        member = self.collection.of_source(source)
+        return member.why_not(source - member.first_source, row)
 
     def tokens(self, start: int, stop: int) -> TokenArray:
         """Tokens [start, stop) of the whole stream: a view if they are in one part, else a copy."""
@@ -215,44 +233,21 @@ class Store:
         for part in range(len(self.manifest)):
             yield self._index.open(part)
 
-    @functools.cached_property
+    @property
     def sources(self) -> pa.Table:
         """The sources of the run: path, kind, size, fingerprint, identity."""
-        return tables.read_sources(self._folder, self.run)
+        return self.collection.sources
 
     def skipped(self) -> Iterator[SkippedRow]:
         """Yield the rows of the sources that are not in the store, part by part."""
-        units = self.manifest["unit"].to_numpy()[self.manifest["skipped"].to_numpy() > 0]
-        for unit in units:
-            for skipped in read_summary(self._folder, int(unit)).skipped:
-                if skipped.source >= self.run.sources:
-                    reason = f"it skips rows of source {skipped.source}, of {self.run.sources}"
-                    raise layout.damaged(self._folder, part_name(int(unit)), reason)
-                yield skipped
+        for member in self.collection.members:
+            for skipped in member.skipped():
+                yield msgspec.structs.replace(skipped, source=member.first_source + skipped.source)
 
     def vocabulary(self) -> bytes:
         """The vocabulary that the store was made with."""
-        return read_vocabulary(self._folder, self.job.tokenizer)
+        return read_vocabulary(self.collection.members[0].folder, self.job.tokenizer)
 
     @functools.cached_property
     def _token_bytes(self) -> Callable[[int], bytes]:
         return token_bytes_lookup(self.job.tokenizer, self.vocabulary())
-
-    def _part_of(self, source: int, row: int) -> int | None:
-        """The part that holds a row of a source: the only part of the source, or the part that the plan assigns."""
-        first, sources, stop, rows = (self._plan[name] for name in ("source", "sources", "stop", "rows"))
-        starts = first.to_numpy().astype(np.int64)
-        low = int(np.searchsorted(starts + sources.to_numpy(), source, side="right"))
-        high = int(np.searchsorted(starts, source, side="right"))
-        if high - low < 2:  # also a compressed file, whose rows are not byte positions in the file
-            return low if low < high else None
-        counted = rows.slice(low, high - low)  # if rows are not counted, a row is its start byte
-        ends = np.cumsum(counted.to_numpy()) if not counted.null_count else stop.slice(low, high - low).to_numpy()
-        part = low + int(np.searchsorted(ends, row, side="right"))
-        return part if part < high else None
-
-    @functools.cached_property
-    def _plan(self) -> pa.Table:
-        name = layout.table_name(self._folder, layout.PLAN, self.run.plan_sha256)
-        columns = ["source", "sources", "stop", "rows"]
-        return tables.read_table(self._folder, name, self.run.plan_sha256, tables.PLAN_SCHEMA, columns)

@@ -14,7 +14,7 @@ from tokenmill.errors import USAGE, StoreError
 from tokenmill.storage.local.near_names import did_you_mean
 from tokenmill.storage.untrusted.malformed import MalformedDataError, decode
 from tokenmill.store import tables
-from tokenmill.store.job import OLDEST_STORE_FORMAT, STORE_FORMAT, Job, Run
+from tokenmill.store.job import LATEST_STORE_FORMAT, OLDEST_STORE_FORMAT, Job, Run
 from tokenmill.store.layout import MAX_JSON_BYTES, RUN, TOKENIZER, damaged, lost
 
 if TYPE_CHECKING:
@@ -50,8 +50,8 @@ def read_run(folder: Folder, *, with_tables: bool = True) -> Run | None:
         data = folder.read(RUN, MAX_JSON_BYTES)
         _check_checksum(data)
         written = decode(data, _Format).format
-        if not OLDEST_STORE_FORMAT <= written <= STORE_FORMAT:
-            readable = f"formats {OLDEST_STORE_FORMAT} to {STORE_FORMAT}"
+        if not OLDEST_STORE_FORMAT <= written <= LATEST_STORE_FORMAT:
+            readable = f"formats {OLDEST_STORE_FORMAT} to {LATEST_STORE_FORMAT}"
             raise StoreError(f"{folder.root} was written in format {written}; this tokenmill reads {readable}")
         run = decode(data, Run)
         _check_counts(run)

@@ -73,7 +73,7 @@ MANIFEST_ROWS = b"tokenmill.rows"
 
 COUNT_COLUMNS = ("documents", "tokens", "text_bytes", "skipped", "quarantined")
 
-_MANIFEST_COLUMNS = {5: MANIFEST_SCHEMA.names[:-2], 6: MANIFEST_SCHEMA.names}
+_MANIFEST_COLUMNS = {5: MANIFEST_SCHEMA.names[:-2], 6: MANIFEST_SCHEMA.names, 7: MANIFEST_SCHEMA.names}
 
 _SCHEMAS = {
     PLAN: PLAN_SCHEMA,

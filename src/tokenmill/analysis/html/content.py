@@ -44,14 +44,16 @@ NOT_BYTE_EXACT = "the tokenizer changes the text, so tokens do not stand for its
 
 
 def breakdowns(stats: Statistics) -> Iterator[str]:
-    """A section for the sources and for each column."""
+    """A section for the stores, if there are several, for the sources, and for each column."""
+    if stats.stores is not None:
+        yield _breakdown("stores", "Tokens by store", stats.stores, stats.tokens, _common_folder(stats.stores))
     yield _breakdown("sources", "Tokens by source", stats.sources, stats.tokens, _common_folder(stats.sources))
     for i, column in enumerate(stats.columns):
         yield _breakdown(f"by-{i}", f"Tokens by {column.by}", column, stats.tokens, "")
 
 
 def _breakdown(anchor: str, title: str, breakdown: Breakdown, tokens: int, folder: str) -> str:
-    what = "source" if breakdown.by == "source" and anchor == "sources" else "value"
+    what = breakdown.by if anchor in ("sources", "stores") else "value"
     sentence = f"{count(breakdown.count, what)}" + (f" in {folder}" if folder else "") + "."
     if breakdown.folded:
         sentence = "There were too many values to count each: each value that is named has at least the count shown."

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Sequence
 
 from tokenmill.errors import UsageError
 from tokenmill.storage import Folder, absolute, folder_at, resolved, scheme
@@ -13,9 +14,10 @@ SUFFIX = ".html"
 NOT_A_PAGE = f"it is there already, and its name does not end in {SUFFIX}"
 
 
-def page_destination(directory: str, out: str | None) -> tuple[Folder, str]:
-    """The folder and the name of the page: `out`, or report.html in the store."""
-    store = folder_at(directory)
+def page_destination(directories: Sequence[str], out: str | None) -> tuple[Folder, str]:
+    """The folder and the name of the page: `out`, or report.html in the last store."""
+    stores = list(map(folder_at, directories))
+    store = stores[-1]
     if out is None:
         folder, name = store, REPORT
     elif not os.path.basename(out) or (not scheme(out) and os.path.isdir(out)):
@@ -23,9 +25,13 @@ def page_destination(directory: str, out: str | None) -> tuple[Folder, str]:
             f"--out is the name of a file, and {out} is a directory", f"Write {os.path.join(out, REPORT)}."
         )
     else:
-        parent, name = os.path.split(_follow_link(store, absolute(out)))
+        path = absolute(out)
+        for one in stores:
+            path = _follow_link(one, path)
+        parent, name = os.path.split(path)
         folder = folder_at(parent)
-    _refuse_store_files(store, folder, name)
+    for one in stores:
+        _refuse_store_files(one, folder, name)
     _refuse_other_files(folder, name)
     return folder, name
 

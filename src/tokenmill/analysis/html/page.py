@@ -16,7 +16,8 @@ POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 
 def render(stats: Statistics) -> str:
     """The report as one HTML file."""
-    name = stats.directory.rstrip("/").rpartition("/")[2] or stats.directory
+    directories = [stats.directory] if stats.stores is None else [store.name for store in stats.stores.largest]
+    name = ", ".join(path.rstrip("/").rpartition("/")[2] or path for path in directories)
     style = resources.files("tokenmill.analysis.html").joinpath("style.css").read_text()
     head = (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
@@ -62,6 +63,7 @@ def _cards(stats: Statistics) -> Iterator[str]:
 
 def _navigation(stats: Statistics) -> str:
     links = [
+        *([("stores", "Stores")] if stats.stores is not None else []),
         ("sources", "Sources"),
         *((f"by-{i}", f"By {column.by}") for i, column in enumerate(stats.columns)),
         ("lengths", "Lengths"),

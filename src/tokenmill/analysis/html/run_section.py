@@ -30,6 +30,8 @@ TIME_TICKS = 6
 def run(stats: Statistics) -> str:
     """The section about the course of the run."""
     history = stats.history
+    if stats.stores is not None:
+        return section("run", "The runs", lead("Each store has a run of its own; its own report shows it."))
     if history is None:
         return section("run", "The run", lead("The store has no log of its run."))
     parts = [lead(_sentence(history)), card_list(_cards(history))]

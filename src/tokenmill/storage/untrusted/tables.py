@@ -31,6 +31,7 @@ def read_parquet(
     schema: pa.Schema | None = None,
     optional: Collection[str] = (),
     wanted: Collection[str] | None = None,
+    extra_bytes: int = 0,
 ) -> pa.Table:
     """Read a Parquet table. Raises MalformedDataError for anything unexpected.
 
@@ -39,10 +40,11 @@ def read_parquet(
         schema: The columns it must have, if they are known.
         optional: The columns that may contain nulls.
         wanted: The columns to read; all by default.
+        extra_bytes: The memory that the table may take beyond what its file's size allows.
     """
     groups = read_groups(data)
     unpacked = count_pages(data, groups)
-    limit = FACTOR * data.size + SPARE
+    limit = FACTOR * data.size + SPARE + extra_bytes
     if max(unpacked.unpacked_bytes, unpacked.max_values, sum(group.rows for group in groups)) > limit:
         raise MalformedDataError(
             f"{data.size} bytes would become {unpacked.unpacked_bytes} bytes and {unpacked.max_values} values"

@@ -1,0 +1,81 @@
+"""`--like`: take tokenizer, begin and end token, column and limits from an existing store, for other sources."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from tokenmill.errors import UsageError
+from tokenmill.storage import folder_at
+from tokenmill.store.deny import read_content
+from tokenmill.store.run import read_vocabulary, require_run
+from tokenmill.tokenizers.resolve import Vocabulary
+
+if TYPE_CHECKING:
+    from tokenmill.storage import Folder
+    from tokenmill.store.job import Job
+    from tokenmill.tokenizers.objects import TokenizerObject
+
+
+@dataclass(frozen=True, slots=True)
+class TextOptions:
+    """How text becomes tokens, as the user asked for it or as a store has it. None means not given.
+
+    `vocabulary` is set if the options are those of a store.
+    """
+
+    tokenizer: str | TokenizerObject
+    column: str | None = None
+    separator: str | None = None
+    eot: str | int | None = None
+    bos: str | int | None = None
+    max_document_bytes: str | int | None = None
+    keep: tuple[str, ...] = ()
+    deny: bytes = b""
+    vocabulary: Vocabulary | None = None
+
+
+def text_options(  # noqa: PLR0913 - the options, by their names
+    tokenizer: str | os.PathLike[str] | TokenizerObject | None,
+    like: str | None,
+    *,
+    column: str | None = None,
+    separator: str | None = None,
+    eot: str | int | None = None,
+    bos: str | int | None = None,
+    max_document_bytes: str | int | None = None,
+    keep: tuple[str, ...] | None = None,
+    deny: bytes | None = None,
+) -> TextOptions:
+    """The options of a call; with `like`, those of that store in place of the ones that are not given.
+
+    Tokenizer, begin and end token cannot be given with `like`: stores that differ in them cannot be read together.
+    """
+    tokenizer = os.fspath(tokenizer) if isinstance(tokenizer, os.PathLike) else tokenizer
+    if like is None:
+        if tokenizer is None:
+            raise UsageError("no tokenizer is given", "Give --tokenizer T, or --like DIR to take that of a store.")
+        return TextOptions(tokenizer, column, separator, eot, bos, max_document_bytes, keep or (), deny or b"")
+    for option, value in (("--tokenizer", tokenizer), ("--eot", eot), ("--bos", bos)):
+        if value is not None:
+            raise UsageError(f"{option} cannot be used with --like", f"The new store takes it from {like}.")
+    folder = folder_at(like)
+    job = require_run(folder).job
+    return TextOptions(
+        tokenizer=job.tokenizer.name,
+        column=column if column is not None else job.column,
+        separator=separator if separator is not None else job.separator,
+        eot="none" if job.end is None else job.end,
+        bos="none" if job.begin is None else job.begin,
+        max_document_bytes=max_document_bytes if max_document_bytes is not None else job.document_bytes,
+        keep=keep if keep is not None else job.kept_columns,
+        deny=deny if deny is not None else _deny_list(folder, job),
+        vocabulary=Vocabulary(job.tokenizer, read_vocabulary(folder, job.tokenizer)),
+    )
+
+
+def _deny_list(folder: Folder, job: Job) -> bytes:
+    return b"" if isinstance(job.deny, msgspec.UnsetType) else read_content(folder, job.deny)

@@ -1,0 +1,44 @@
+"""The directories of a run, and the files that are written again if the store has lost them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from tokenmill.errors import CorruptStore
+from tokenmill.store import layout
+from tokenmill.store.deny import deny_name
+from tokenmill.store.run import read_vocabulary
+
+if TYPE_CHECKING:
+    from tokenmill.pipeline.request import PrepareRequest
+    from tokenmill.storage import Folder
+    from tokenmill.store.job import Run
+
+
+def create_directories(folder: Folder, run: Run) -> None:
+    """Make the directories of what workers publish."""
+    folder.create(layout.PARTS)
+    if run.job.kept_columns:
+        folder.create(layout.KEPT)
+    if not isinstance(run.job.deny, msgspec.UnsetType):
+        folder.create(layout.DENY)
+
+
+def write_vocabulary(folder: Folder, run: Run, request: PrepareRequest) -> None:
+    """Publish the vocabulary again if the store has lost it. It is that of the run: its hash is part of the job."""
+    try:
+        read_vocabulary(folder, run.job.tokenizer)
+    except CorruptStore:
+        folder.create(layout.TOKENIZER)
+        with folder.publish(f"{layout.TOKENIZER}/{run.job.tokenizer.file}") as file:
+            file.write(request.vocabulary.content)
+
+
+def write_deny_list(folder: Folder, run: Run, request: PrepareRequest) -> None:
+    """Publish the list of denied rows again if the store has lost it. Its hash is part of the job."""
+    if not isinstance(run.job.deny, msgspec.UnsetType) and not folder.exists(deny_name(run.job.deny)):
+        folder.create(layout.DENY)
+        with folder.publish(deny_name(run.job.deny)) as file:
+            file.write(request.deny)

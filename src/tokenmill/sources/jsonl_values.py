@@ -1,0 +1,170 @@
+"""Parse keys of JSON Lines with pyarrow, block by block, and keys of any plain type with Python where that fails.
+
+The types of the values are those of all lines of a slice, so they do not depend on how the slice is cut into blocks.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.json
+
+from tokenmill.sources.documents import Columns, RowArray
+from tokenmill.sources.plain_values import TEXT, TYPES, as_plain
+
+MAX_BLOCK_BYTES = 2**31 - 2  # pyarrow counts the bytes of a block in 32 bits
+
+# pyarrow reads whole numbers from here on as floating point numbers.
+MAX_EXACT = 2.0**63
+
+Types = Mapping[str, pa.DataType]
+
+# Types with which the next slice may be parsed first: no value has two of them. (5 may be a floating point number.)
+GUESSED = (TEXT, pa.int64(), pa.bool_())
+# The type of each key in the slice before. A wrong guess costs time, and changes nothing.
+_guesses: dict[str, pa.DataType] = {}
+
+
+class JsonLines(Protocol):
+    """The lines of a block that are not blank, their byte offsets in the file, and whether all look like objects."""
+
+    data: bytearray
+    rows: RowArray
+    are_objects: bool
+
+    def __iter__(self) -> Iterator[bytearray]:
+        """The lines, without white space at their ends."""
+
+
+def parse(data: bytearray, types: Types | None) -> pa.Table:
+    """Parse lines with pyarrow: the keys in `types`, or all keys with the types that pyarrow infers."""
+    if types is None:
+        options = pa.json.ParseOptions(unexpected_field_behavior="infer")
+    else:
+        schema = pa.schema(list(types.items()))
+        options = pa.json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore")
+    blocks = pa.json.ReadOptions(use_threads=False, block_size=len(data) + 1)
+    return pa.json.read_json(pa.BufferReader(data), read_options=blocks, parse_options=options)
+
+
+def parse_block(lines: JsonLines, types: Types) -> pa.Table | None:
+    """Some keys of all lines, or None if pyarrow refuses a line or does not find one object in each.
+
+    Every line must begin with `{` and end with `}`. Then no object spans two lines, so an equal number of objects and
+    lines means one object per line. (pyarrow 26 also crashes on a block that begins with a bare `null`.)
+    """
+    if not lines.are_objects or len(lines.data) > MAX_BLOCK_BYTES:
+        return None
+    try:
+        table = parse(lines.data, types)
+    except pa.ArrowInvalid:
+        return None
+    return table if len(table) == len(lines.rows) else None
+
+
+def read_values(blocks: Callable[[], Iterator[JsonLines]], names: tuple[str, ...]) -> Columns:
+    """The values of some keys in all blocks of a slice; null where a line has none. `blocks` may be called twice."""
+    types = {name: _guesses.get(name, TEXT) for name in names}
+    found = [_parse_any(lines, types) for lines in blocks()]
+    kinds = {name: {part.values[name].type for part in found if _has_value(part.values[name])} for name in names}
+    if any(len(some) > 1 for some in kinds.values()):
+        found = [_from_lines([line for lines in blocks() for line in _records(lines)], names)]
+    rows = np.concatenate([np.empty(0, np.uint64), *(part.rows for part in found)])
+    columns = {name: _joined([part.values[name] for part in found]) for name in names}
+    _guesses.update({name: column.type for name, column in columns.items() if column.type in GUESSED})
+    return Columns(rows, pa.table(columns))
+
+
+def as_utf8(text: str) -> bytes:
+    """Text as UTF-8. Lone surrogates become U+FFFD, as in tiktoken."""
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace").encode()
+
+
+def _has_value(column: pa.ChunkedArray) -> bool:
+    return bool(column.null_count < len(column))
+
+
+def _joined(columns: list[pa.ChunkedArray]) -> pa.ChunkedArray:
+    """The columns of all blocks, whose values have one type. A column without any value is text."""
+    kind = next((column.type for column in columns if _has_value(column)), TEXT)
+    chunks = [chunk if chunk.type == kind else pa.nulls(len(chunk), kind) for one in columns for chunk in one.chunks]
+    return pa.chunked_array(chunks, kind)
+
+
+def _parse_any(lines: JsonLines, types: dict[str, pa.DataType]) -> Columns:
+    """The values of one block. `types` are the types of the block before, and become those of this one."""
+    table = parse_block(lines, types)
+    if table is None and lines.are_objects and len(lines.data) <= MAX_BLOCK_BYTES:
+        types.update(_inferred(lines, types))
+        table = parse_block(lines, types)
+    if table is None or any(_may_be_rounded(table[name]) for name in types):
+        return _from_lines(list(_records(lines)), tuple(types))
+    plain = {name: as_plain(table[name].combine_chunks()) for name in types}
+    return Columns(lines.rows, pa.table(plain))
+
+
+def _may_be_rounded(column: pa.ChunkedArray) -> bool:
+    """Whether a floating point number is so large that it may be a whole number beyond 64 bits."""
+    if column.type != pa.float64():
+        return False
+    largest = pc.max(pc.abs(column)).as_py()
+    return largest is not None and largest >= MAX_EXACT
+
+
+def _inferred(lines: JsonLines, types: Types) -> dict[str, pa.DataType]:
+    """The types that pyarrow infers for these keys. Dates are text, as they are written."""
+    try:
+        schema = parse(lines.data, None).schema
+    except pa.ArrowException:
+        return {}
+    found = {name: schema.field(name).type for name in types if schema.get_field_index(name) >= 0}
+    return {name: found.get(name) if found.get(name) in TYPES else TEXT for name in types}
+
+
+def _records(lines: JsonLines) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The objects of the lines, each with its row. A line that is no object is a bad row, and left out."""
+    for row, line in zip(lines.rows.tolist(), lines, strict=True):
+        try:
+            record = json.loads(line.decode(errors="replace"))
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(record, dict):
+            yield row, record
+
+
+def _from_lines(records: list[tuple[int, dict[str, Any]]], names: tuple[str, ...]) -> Columns:
+    """The values of objects that Python has parsed."""
+    rows = np.array([row for row, _ in records], np.uint64)
+    return Columns(rows, pa.table({name: _column([record.get(name) for _, record in records]) for name in names}))
+
+
+def _column(values: list[Any]) -> pa.Array:
+    """Values as one of TYPES: as text if they have several types, or if a number does not fit."""
+    kinds = {type(value) for value in values if value is not None}
+    try:
+        if kinds == {bool}:
+            return pa.array(values, pa.bool_())
+        if kinds == {int}:
+            return pa.array(values, pa.int64())
+        if kinds and kinds <= {int, float}:
+            return pa.array([None if value is None else float(value) for value in values], pa.float64())
+    except (OverflowError, pa.ArrowInvalid):
+        pass
+    return pa.array([None if value is None else _text(value) for value in values], pa.large_binary()).cast(TEXT)
+
+
+def _text(value: Any) -> bytes:
+    """A value as text: a string as it is, a number as pyarrow writes it, and a nested value as JSON."""
+    if isinstance(value, str):
+        return as_utf8(value)
+    if isinstance(value, float):
+        return str(pc.cast(pa.scalar(value), pa.string()).as_py()).encode()
+    return as_utf8(json.dumps(value, ensure_ascii=False))

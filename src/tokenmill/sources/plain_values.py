@@ -1,0 +1,73 @@
+"""Bring values of any plain column into one of four types: text, whole numbers, floating point numbers, booleans."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+TEXT = pa.large_string()
+TYPES = (TEXT, pa.int64(), pa.float64(), pa.bool_())
+TEXTS = (pa.string(), TEXT, pa.string_view(), pa.binary(), pa.large_binary(), pa.binary_view())
+
+
+def as_plain(values: pa.Array) -> pa.Array:
+    """The values in one of TYPES. Dates, times and decimals become text; bytes that are not UTF-8 become U+FFFD."""
+    if pa.types.is_dictionary(values.type):
+        values.validate(full=True)
+        values = values.dictionary_decode()
+    kind = values.type
+    if kind in TEXTS or pa.types.is_fixed_size_binary(kind):
+        return _as_text(values)
+    if pa.types.is_null(kind):
+        return pa.nulls(len(values), TEXT)
+    if pa.types.is_integer(kind):
+        return _as_int64(values)
+    if pa.types.is_floating(kind):
+        return values.cast(pa.float64())
+    return values if pa.types.is_boolean(kind) else values.cast(TEXT)
+
+
+def unify(arrays: Sequence[pa.Array]) -> list[pa.Array]:
+    """Arrays of TYPES in one common type: floating point numbers for numbers, and text for anything else."""
+    kinds = {array.type for array in arrays if array.null_count < len(array)}
+    common = next(iter(kinds)) if len(kinds) == 1 else pa.float64() if kinds == {pa.int64(), pa.float64()} else TEXT
+    return [array if array.type == common else _cast(array, common) for array in arrays]
+
+
+def host(urls: pa.Array) -> pa.Array:
+    """The host of each URL in lower case, without user and port; null where a value has no host."""
+    text = urls.cast(TEXT)
+    found = pc.struct_field(pc.extract_regex(text, _HOST), "host")
+    name = pc.utf8_rtrim(pc.utf8_lower(found), characters=".")
+    return pc.if_else(pc.equal(name, ""), pa.scalar(None, name.type), name)
+
+
+# The scheme and the user are optional. An IPv6 address is in brackets.
+_HOST = r"^\s*(?:[A-Za-z][A-Za-z0-9+.-]*:)?(?://)?(?:[^/?#@\s]*@)?(?P<host>\[[^\]]*\]|[^/?#:\s]*)"
+
+
+def _as_int64(values: pa.Array) -> pa.Array:
+    try:
+        return values.cast(pa.int64())
+    except pa.ArrowInvalid:  # 64 bits without a sign
+        return values.cast(TEXT)
+
+
+def _as_text(values: pa.Array) -> pa.Array:
+    values.validate()
+    data = values.cast(pa.large_binary())
+    data.validate(full=True)  # the offsets, before they are followed
+    try:
+        text = data.cast(TEXT)
+        text.validate(full=True)
+    except pa.ArrowInvalid:
+        decoded = [None if value is None else value.decode(errors="replace") for value in data.to_pylist()]
+        return pa.array(decoded, TEXT)
+    return text
+
+
+def _cast(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    """A column without a value has no type of its own."""
+    return pa.nulls(len(array), kind) if array.null_count == len(array) else array.cast(kind)

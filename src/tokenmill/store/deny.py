@@ -1,0 +1,157 @@
+"""The list of `--deny`: rows of the sources that must not be tokenized, as JSON Lines.
+
+A line names a value of a column, a host with its subdomains in a column of URLs, or a row of a source:
+
+    {"column": "url", "value": "https://example.org/page"}
+    {"column": "url", "host": "example.org"}
+    {"source": "data/000.parquet", "row": 17}
+
+The store has a copy of the list, named by its hash, without repeated lines and in a fixed order.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tokenmill.errors import UsageError
+from tokenmill.sources.plain_values import TEXT, host
+from tokenmill.storage import Folder, folder_at
+from tokenmill.store.layout import DENY, damaged
+
+# A host with more labels than this is compared by its last ones only.
+MAX_LABELS = 127
+
+
+class DenyRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """One line of the list."""
+
+    column: str = ""
+    value: str | int | float | bool | None = None
+    host: str = ""
+    source: str = ""
+    row: int | None = None
+
+    @property
+    def is_valid(self) -> bool:
+        """Whether the line names exactly one thing."""
+        by_value = bool(self.column) and self.value is not None
+        by_host = bool(self.column) and bool(self.host)
+        by_row = bool(self.source) and self.row is not None
+        return by_value + by_host + by_row == 1 and bool(self.column) + bool(self.source) == 1
+
+
+@dataclass(frozen=True, slots=True)
+class DenyList:
+    """A list that was read: values and hosts by column, and rows by source."""
+
+    values: dict[str, list[str]] = field(default_factory=dict)
+    hosts: dict[str, list[str]] = field(default_factory=dict)
+    rows: dict[str, list[int]] = field(default_factory=dict)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that have to be read."""
+        return tuple(sorted({*self.values, *self.hosts}))
+
+    def matches(self, values: pa.Table) -> npt.NDArray[np.bool_]:
+        """Which rows of a table with these columns are denied."""
+        denied = np.zeros(len(values), np.bool_)
+        for name, wanted in self.values.items():
+            texts = values[name].combine_chunks().cast(TEXT)
+            denied |= _is_in(texts, wanted)
+        for name, wanted in self.hosts.items():
+            denied |= _is_below(host(values[name].combine_chunks()), wanted)
+        return denied
+
+    def rows_of(self, path: str) -> npt.NDArray[np.uint64]:
+        """The rows that are denied in a source by their numbers. A source is named by its path or the end of it."""
+        named = [rows for source, rows in self.rows.items() if path == source or path.endswith(f"/{source}")]
+        return np.unique(np.array([row for rows in named for row in rows], np.uint64))
+
+
+def canonical_list(data: bytes, path: str) -> bytes:
+    """The content of a list without repeated lines, in a fixed order. Raises UsageError for a line that is no rule."""
+    lines = ((number, line) for number, line in enumerate(data.splitlines(), 1) if line.strip())
+    rules = {msgspec.json.encode(_parse(line, number, path)) + b"\n" for number, line in lines}
+    return b"".join(sorted(rules))
+
+
+def deny_name(sha256: str) -> str:
+    """The name of the list in the store."""
+    return f"{DENY}/{sha256}.jsonl"
+
+
+@functools.lru_cache(maxsize=1)
+def read_deny_list(directory: str, sha256: str) -> DenyList:
+    """Read the list of a store, and compare it with its hash."""
+    folder = folder_at(directory)
+    return parse_list(read_content(folder, sha256))
+
+
+def read_content(folder: Folder, sha256: str) -> bytes:
+    """The content of the list of a store."""
+    content = folder.read(deny_name(sha256))
+    if hashlib.sha256(content).hexdigest() != sha256:
+        raise damaged(folder, deny_name(sha256), "it is not the list that the job names")
+    return content
+
+
+def parse_list(content: bytes) -> DenyList:
+    """The rules of a canonical list, by kind."""
+    rules = DenyList()
+    for line in content.splitlines():
+        rule = msgspec.json.decode(line, type=DenyRule)
+        if rule.row is not None:
+            rules.rows.setdefault(rule.source, []).append(rule.row)
+        elif rule.host:
+            rules.hosts.setdefault(rule.column, []).append(rule.host.lower().rstrip("."))
+        else:
+            rules.values.setdefault(rule.column, []).append(_text(rule.value))
+    return rules
+
+
+def _parse(line: bytes, number: int, path: str) -> DenyRule:
+    try:
+        rule = msgspec.json.decode(line, type=DenyRule)
+    except msgspec.MsgspecError as error:
+        raise UsageError(f"line {number} of {path} is not a rule: {error}", *_ADVICE) from error
+    if not rule.is_valid or (rule.row is not None and not 0 <= rule.row < 1 << 64):
+        raise UsageError(f"line {number} of {path} names nothing, or two things", *_ADVICE)
+    return rule
+
+
+_ADVICE = (
+    'A line is {"column": "url", "value": "..."}, {"column": "url", "host": "example.org"}, or',
+    '{"source": "data/000.parquet", "row": 17}.',
+)
+
+
+def _text(value: str | float | None) -> str:
+    """A value as kept columns spell it."""
+    return str(pa.scalar(value).cast(TEXT).as_py())
+
+
+def _is_in(texts: pa.Array, wanted: Iterable[str]) -> npt.NDArray[np.bool_]:
+    found: npt.NDArray[np.bool_] = pc.is_in(texts, pa.array(list(wanted), TEXT)).to_numpy(zero_copy_only=False)
+    return found
+
+
+def _is_below(hosts: pa.Array, wanted: list[str]) -> npt.NDArray[np.bool_]:
+    """Which hosts are one of `wanted`, or a subdomain of one."""
+    denied = np.zeros(len(hosts), np.bool_)
+    rest = hosts.cast(TEXT)
+    for _ in range(MAX_LABELS):
+        denied |= _is_in(rest, wanted)
+        if not pc.any(pc.match_substring(rest, ".")).as_py():
+            break
+        rest = pc.replace_substring_regex(rest, r"^[^.]*\.?", "")
+    return denied
