@@ -80,7 +80,9 @@ def make_store(directory: str, tokens: int, vocabulary_size: int = END + 1) -> i
         versions={},
     )
     layout.publish_json(folder, layout.RUN, run)
-    tables.publish_table(folder, layout.MANIFEST, tables.manifest_columns([*map(tables.manifest_row, summaries)]))
+    manifest = tables.manifest_columns([*map(tables.manifest_row, summaries)])
+    sizes = pa.array(layout.part_sizes(folder, parts))
+    tables.publish_manifest(folder, run, manifest.append_column(tables.MANIFEST_SCHEMA.field("bytes"), sizes))
     return sum(summary.documents for summary in summaries)
 
 

@@ -1,8 +1,9 @@
-"""Find the part that holds a document or a token of a complete store, and keep the latest parts open."""
+"""Find the part that holds a document or a token of a complete store, and keep parts open."""
 
 from __future__ import annotations
 
 import functools
+from bisect import bisect_right
 
 import numpy as np
 import pyarrow as pa
@@ -12,8 +13,12 @@ from tokenmill.store import layout, tables
 from tokenmill.store.job import Run
 from tokenmill.store.part import PartContent, TokenArray, check_fits, open_part, part_name
 
-# The maximum number of parts that are open at a time.
-OPEN_PARTS = 64
+# Parts of a disk that stay mapped. A mapped part takes address space, a few kilobytes of memory and no file descriptor;
+# Linux allows a process 65,530 mappings.
+MAX_MAPPED_PARTS = 1 << 15
+
+# Parts of an object store that stay in memory.
+MAX_FETCHED_PARTS = 64
 
 
 class PartIndex:
@@ -23,19 +28,20 @@ class PartIndex:
         self._folder = folder
         self._run = run
         self._manifest = manifest
-        self._document_ends = np.cumsum(manifest["documents"].to_numpy())
-        self._token_ends = np.cumsum(manifest["tokens"].to_numpy())
-        self.open = functools.lru_cache(maxsize=OPEN_PARTS)(self._open)
+        # Lists, because bisecting a list takes a tenth of the time of searchsorted for one position.
+        self._document_ends: list[int] = np.cumsum(manifest["documents"].to_numpy()).tolist()
+        self._token_ends: list[int] = np.cumsum(manifest["tokens"].to_numpy()).tolist()
+        self.open = functools.lru_cache(MAX_FETCHED_PARTS if folder.is_remote else MAX_MAPPED_PARTS)(self._open)
 
     @property
     def documents(self) -> int:
         """The number of documents in all parts."""
-        return int(self._document_ends[-1]) if len(self._document_ends) else 0
+        return self._document_ends[-1] if self._document_ends else 0
 
     @property
     def tokens(self) -> int:
         """The number of tokens in all parts."""
-        return int(self._token_ends[-1]) if len(self._token_ends) else 0
+        return self._token_ends[-1] if self._token_ends else 0
 
     def find_document(self, position: int) -> tuple[int, int]:
         """The part that holds a document, and the index of the document in it. Negative positions count from the end.
@@ -47,7 +53,7 @@ class PartIndex:
             held = f"{count:,} documents, from 0 to {count - 1:,}" if count else "no documents"
             raise IndexError(f"document {position:,} is out of range: the store has {held}")
         position %= count
-        part = int(np.searchsorted(self._document_ends, position, side="right"))
+        part = bisect_right(self._document_ends, position)
         return part, position - self.documents_before(part)
 
     def find_token(self, token: int) -> int:
@@ -56,20 +62,27 @@ class PartIndex:
         if not 0 <= token < count:
             held = f"{count:,} tokens, from 0 to {count - 1:,}" if count else "no tokens"
             raise IndexError(f"token {token:,} is out of range: the store has {held}")
-        return int(np.searchsorted(self._token_ends, token, side="right"))
+        return bisect_right(self._token_ends, token)
 
     def documents_before(self, part: int) -> int:
         """The number of documents in the parts before this one."""
-        return int(self._document_ends[part - 1]) if part else 0
+        return self._document_ends[part - 1] if part else 0
 
     def tokens_before(self, part: int) -> int:
         """The number of tokens in the parts before this one."""
-        return int(self._token_ends[part - 1]) if part else 0
+        return self._token_ends[part - 1] if part else 0
 
-    def tokens_between(self, part: int, start: int, stop: int) -> TokenArray:
-        """Those of the tokens [start, stop) of the whole stream that this part holds: a view."""
-        before = self.tokens_before(part)
-        return self.open(part).tokens[max(start - before, 0) : stop - before]
+    def read(self, start: int, stop: int) -> TokenArray:
+        """Tokens [start, stop) of the whole stream, at least one: a view if they are in one part, else a copy."""
+        part = bisect_right(self._token_ends, start)
+        before = self._token_ends[part - 1] if part else 0
+        if stop <= self._token_ends[part]:
+            return self.open(part).tokens[start - before : stop - before]
+        arrays = []
+        while before < stop:
+            arrays.append(self.open(part).tokens[max(start - before, 0) : stop - before])
+            before, part = self._token_ends[part], part + 1
+        return np.concatenate(arrays)
 
     def _open(self, part: int) -> PartContent:
         summary, content = open_part(self._folder, part)

@@ -206,9 +206,7 @@ class Store:
         start, stop, _ = slice(start, stop).indices(self.token_count)
         if start >= stop:
             return np.empty(0, self.dtype)
-        first, last = self._index.find_token(start), self._index.find_token(stop - 1)
-        arrays = [self._index.tokens_between(part, start, stop) for part in range(first, last + 1)]
-        return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
+        return self._index.read(start, stop)
 
     def parts(self) -> Iterator[PartContent]:
         """Yield the parts in order. Their columns are views of the memory map."""

@@ -272,9 +272,9 @@ def manifest_columns(rows: Sequence[tuple[int | str, ...]]) -> pa.Table:
 
 def is_listed(manifest: pa.Table, summary: PartSummary) -> bool:
     """Whether the manifest row of this unit describes this part."""
-    row = manifest_columns([manifest_row(summary)])
-    names = [name for name in row.column_names if name in manifest.column_names]
-    return bool(manifest.slice(summary.unit, 1).select(names).equals(row.select(names)))
+    stated = dict(zip(MANIFEST_SCHEMA.names[:-1], manifest_row(summary), strict=True))
+    rows = manifest.slice(summary.unit, 1).to_pylist()
+    return any(all(row.get(name, value) == value for name, value in stated.items()) for row in rows)
 
 
 def _manifest_schema(run: Run) -> pa.Schema:
