@@ -31,6 +31,7 @@ QUARANTINE = "quarantine"
 DRIVERS = "drivers"
 MISMATCH = "engine-mismatch.json"
 RECHECKED = "rechecked"
+SPLITS = "splits"
 
 MAX_JSON_BYTES = 64 << 20
 """No `run.json` or `engine-mismatch.json` is larger. Readers stop there."""
@@ -112,7 +113,7 @@ def withdraw_manifest(folder: Folder) -> None:
 
 def remove_temporaries(folder: Folder) -> None:
     """Remove the temporary files of killed writers. The caller holds the lock, so no other process writes."""
-    for directory in (".", TOKENIZER, PARTS, QUARANTINE, DRIVERS, RECHECKED):
+    for directory in (".", TOKENIZER, PARTS, QUARANTINE, DRIVERS, RECHECKED, SPLITS):
         folder.remove_temporaries(directory)
 
 

@@ -19,10 +19,17 @@ from tokenmill.store.run import require_run
 if TYPE_CHECKING:
     from tokenmill.storage import Folder
 
+# The checksums that are hashed together.
+CHECKSUMS_PER_BATCH = 1 << 16
+
 
 def store_digest(manifest: pa.Table) -> str:
     """The identity of a store's content: the hash of the checksums of its parts."""
-    return hashlib.sha256("".join(manifest["sha256"].to_pylist()).encode()).hexdigest()
+    digest = hashlib.sha256()
+    for checksums in manifest["sha256"].chunks:  # in slices: a store may have millions of parts
+        for start in range(0, len(checksums), CHECKSUMS_PER_BATCH):
+            digest.update("".join(checksums.slice(start, CHECKSUMS_PER_BATCH).to_pylist()).encode())
+    return digest.hexdigest()
 
 
 @functools.lru_cache(maxsize=1)

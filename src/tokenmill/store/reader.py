@@ -16,6 +16,7 @@ from tokenmill.humanize import Readable, html_table
 from tokenmill.storage import folder_at
 from tokenmill.store import layout, tables
 from tokenmill.store.job import Job
+from tokenmill.store.listed_parts import store_digest
 from tokenmill.store.part import PartContent, SkippedRow, TokenArray, part_name, read_summary
 from tokenmill.store.part_index import PartIndex
 from tokenmill.store.run import read_vocabulary, require_run
@@ -207,6 +208,19 @@ class Store:
         if start >= stop:
             return np.empty(0, self.dtype)
         return self._index.read(start, stop)
+
+    def part(self, number: int) -> PartContent:
+        """Part number `number`: its columns are views of the memory map."""
+        return self._index.open(number)
+
+    def documents_before(self, part: int) -> int:
+        """The number of documents in the parts before part number `part`."""
+        return self._index.documents_before(part)
+
+    @functools.cached_property
+    def digest(self) -> str:
+        """The identity of the store's content: the hash of the checksums of its parts."""
+        return store_digest(self.manifest)
 
     def parts(self) -> Iterator[PartContent]:
         """Yield the parts in order. Their columns are views of the memory map."""

@@ -1,0 +1,104 @@
+"""Fill the arrays of a batch from ranges of token streams."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+from tokenmill.errors import UsageError
+from tokenmill.loader.index import Stream
+from tokenmill.loader.order import Numbers
+
+Field = Literal["input_ids", "labels", "tokens", "position_ids", "cu_seqlens", "document_ids"]
+Batch = dict[str, npt.NDArray[Any]]
+
+DEFAULT_FIELDS: tuple[Field, ...] = ("input_ids", "labels")
+
+# The label of a token that is not to be learned, as in torch.nn.CrossEntropyLoss.
+IGNORED = -100
+
+# The lengths of `cu_seqlens` are powers of two from this fraction of the tokens on, so that they rarely change.
+MIN_DOCUMENT_TOKENS = 64
+
+
+class Span(NamedTuple):
+    """Tokens [start, stop) of a stream, which fill consecutive tokens of a batch.
+
+    The label of the last token is the token after it, unless a document ends there that has been packed.
+    """
+
+    stream: Stream
+    start: int
+    stop: int
+    is_end: bool = False
+
+
+def check_fields(fields: Sequence[str]) -> tuple[Field, ...]:
+    """The fields of a batch. Raises UsageError for an unknown one."""
+    names = [fields] if isinstance(fields, str) else list(fields)
+    unknown = [name for name in names if name not in get_args(Field)]
+    if unknown or not names:
+        raise UsageError(f"a batch has no field {unknown[0]!r}" if unknown else "a batch needs a field", _choices())
+    return tuple(names)  # type: ignore[arg-type]
+
+
+def _choices() -> str:
+    return f"Choose from: {', '.join(get_args(Field))}."
+
+
+def fill(spans: Sequence[Span], rows: int, row_tokens: int, fields: Sequence[Field]) -> Batch:
+    """The arrays of a batch whose rows are filled by the spans, one after the other."""
+    shape = (rows, row_tokens)
+    needed = {"input_ids", "labels"} if "tokens" in fields else {"input_ids", "labels"}.intersection(fields)
+    batch: Batch = {name: np.empty(shape, np.int64) for name in needed}
+    ids, labels = (batch[name].reshape(-1) if name in batch else None for name in ("input_ids", "labels"))
+    position = 0
+    for stream, start, stop, is_end in spans:
+        end = position + stop - start
+        tokens = stream.read(start, stop if is_end else stop + 1)
+        if ids is not None:
+            ids[position:end] = tokens[: stop - start]
+        if labels is not None and is_end:
+            labels[position : end - 1] = tokens[1:]
+            labels[end - 1] = IGNORED
+        elif labels is not None:
+            labels[position:end] = tokens[1:]
+        position = end
+    if "tokens" in fields:
+        batch["tokens"] = np.concatenate([batch["input_ids"], batch["labels"][:, -1:]], axis=1)
+    if set(fields) - batch.keys():
+        batch |= _document_fields(spans, shape, fields)
+    return {name: batch[name] for name in fields}
+
+
+def _document_fields(spans: Sequence[Span], shape: tuple[int, int], fields: Sequence[Field]) -> Batch:
+    """The fields that tell where documents begin."""
+    total = shape[0] * shape[1]
+    begins, numbers = _documents(spans)
+    edges = np.union1d(begins, np.arange(0, total, shape[1]))  # a document is cut at the start of a row
+    lengths = np.diff(edges, append=total)
+    batch: Batch = {}
+    if "position_ids" in fields:
+        batch["position_ids"] = (np.arange(total) - np.repeat(edges, lengths)).reshape(shape)
+    if "document_ids" in fields:
+        batch["document_ids"] = np.repeat(numbers, np.diff(begins, append=total)).reshape(shape)
+    if "cu_seqlens" in fields:
+        size = max(1 << len(edges).bit_length(), 1 << (total // MIN_DOCUMENT_TOKENS).bit_length())
+        padded = np.full(size + 1, total, np.int32)
+        padded[: len(edges)] = edges
+        batch["cu_seqlens"] = padded
+    return batch
+
+
+def _documents(spans: Sequence[Span]) -> tuple[Numbers, Numbers]:
+    """Where documents begin in the tokens of a batch, and their numbers in their stores."""
+    begins, numbers, position = [], [], 0
+    for span in spans:
+        starts, documents = span.stream.documents(span.start, span.stop)
+        begins.append(starts + position)
+        numbers.append(documents)
+        position += span.stop - span.start
+    return np.concatenate(begins), np.concatenate(numbers)

@@ -1,0 +1,204 @@
+"""The loader: batches of sequences from stores, each a pure function of its step."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, SupportsIndex
+
+import numpy as np
+
+from tokenmill.errors import UsageError
+from tokenmill.humanize import count
+from tokenmill.loader.batches import DEFAULT_FIELDS, Batch, Field, Span, fill
+from tokenmill.loader.index import Stream
+from tokenmill.loader.order import Shuffle
+from tokenmill.loader.packing import Packing
+from tokenmill.loader.ranks import LoaderRank
+from tokenmill.loader.source import LoaderSource
+from tokenmill.loader.split_table import Split, open_split
+from tokenmill.loader.stage import Stage
+from tokenmill.loader.state import ORDER_VERSION, check_state, encode_identity
+from tokenmill.store.reader import Store
+
+# The grain, unless the sequences do not divide it: the longest sequence that most trainings come to.
+DEFAULT_GRAIN = 8192
+
+# How many characters of a store's digest are in a state: 64 bits.
+DIGEST_CHARACTERS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class LoaderOptions:
+    """The choices of a loader, checked and with every default filled in. `val` is a fraction as text, or None."""
+
+    stores: tuple[str, ...]
+    sequence_tokens: int
+    batch_sequences: int
+    grain: int
+    seed: int
+    val: str | None
+    split: Split
+    shuffle: Shuffle
+    packing: Packing
+    epochs: int = 1
+    fields: tuple[Field, ...] = DEFAULT_FIELDS
+
+
+class Loader:
+    """Batches of token sequences from one store or several, in an order that is computed and never stored.
+
+    `loader[step]` is the batch of a step: always the same, whenever and wherever it is asked for. A `for` loop takes
+    the batches from the cursor on and ends after `len(loader)` steps of a pass; the next loop continues with the next
+    pass, which has another order. A batch is a dict of NumPy arrays. With several ranks it has the rows of this rank.
+    A loader can be pickled: another process opens the same stores.
+    """
+
+    def __init__(self, options: LoaderOptions, rank: LoaderRank, sequences: int = 0) -> None:
+        self.options = options
+        self.rank = rank
+        self._check_rank()
+        self._sources = [_open_source(options, store) for store in _open_stores(options.stores)]
+        counts = tuple(source.tokens // options.sequence_tokens for source in self._sources)
+        self._stage = Stage(options.sequence_tokens, counts, (0,) * len(counts))
+        self._cursor = sequences
+
+    @property
+    def sequences(self) -> int:
+        """The number of sequences in an epoch, over all ranks."""
+        return self._stage.round_sequences
+
+    @property
+    def tokens(self) -> int:
+        """The number of tokens in an epoch, over all ranks."""
+        return sum(source.tokens for source in self._sources)
+
+    @property
+    def tail_tokens(self) -> int:
+        """The tokens that no epoch has, because they fill no grain at the end of their store."""
+        return sum(source.tail_tokens for source in self._sources)
+
+    def __len__(self) -> int:
+        """The number of batches in a pass: `epochs` epochs. A rest that fills no batch begins the next pass."""
+        return max(1, self.options.epochs * self.sequences // self.options.batch_sequences)
+
+    def __getitem__(self, step: SupportsIndex) -> Batch:
+        index = operator.index(step)
+        if index < 0:
+            raise IndexError(f"step {index:,} is out of range: steps are counted from 0")
+        return self.batch_at(index * self.options.batch_sequences)
+
+    def __iter__(self) -> Iterator[Batch]:
+        end = self.pass_end(self._cursor)
+        while self._cursor < end:
+            batch = self.batch_at(self._cursor)
+            self._cursor += self.options.batch_sequences  # before the batch is given out: a state in the loop counts it
+            yield batch
+
+    def __repr__(self) -> str:
+        stores = ", ".join(self.options.stores)
+        sequences = f"{count(self.sequences, 'sequence')} of {self.options.sequence_tokens:,} tokens"
+        return f"<Loader {stores}: {sequences}, {count(len(self), 'step')}, {self.rank}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.options, self.rank, self._cursor)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state: the sequences given out over all ranks, and the choices that decided which. Equal on all ranks."""
+        return {"sequences": self._cursor, "digest": encode_identity(self.identity())}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue where a state was taken. The number of ranks, of workers and of sequences in a batch may differ.
+
+        Raises UsageError if this loader would have given out other sequences until then, and says what differs.
+        """
+        self._cursor = check_state(state, self.identity())
+
+    def identity(self) -> dict[str, str]:
+        """The choices that decide which sequence has which number, by the names of the parameters."""
+        options = self.options
+        return {
+            "order": ORDER_VERSION,
+            "stores": ",".join(source.order.store[:DIGEST_CHARACTERS] for source in self._sources),
+            "seed": str(options.seed),
+            "val": options.val or "none",
+            "split": options.split if options.val else "all",
+            "shuffle": options.shuffle,
+            "grain": str(options.grain),
+            "sequence_tokens": str(options.sequence_tokens),
+            "packing": options.packing,
+        }
+
+    def pass_end(self, sequence: int) -> int:
+        """The sequence at which the pass ends that has this sequence."""
+        length = len(self) * self.options.batch_sequences
+        return (sequence // length + 1) * length
+
+    def batch_at(self, sequence: int) -> Batch:
+        """This rank's rows of the global batch that begins with this sequence."""
+        first, last = self.rank.rows(self.options.batch_sequences)
+        return self.rows(sequence + first, sequence + last)
+
+    def rows(self, first: int, last: int) -> Batch:
+        """Sequences [first, last) of all ranks as a batch."""
+        return fill(self.spans(first, last), last - first, self.options.sequence_tokens, self.options.fields)
+
+    def spans(self, first: int, last: int) -> list[Span]:
+        """The ranges of the streams that sequences [first, last) are made from, in order."""
+        length = self.options.sequence_tokens
+        starts, owners = np.empty(last - first, np.int64), np.zeros(last - first, np.int64)
+        for number, low, high, rows in self._stage.sources_of(first, last):
+            starts[rows] = self._sources[number].starts(low, high, length)
+            owners[rows] = number
+        if self.options.packing == "best-fit":
+            pairs = zip(owners.tolist(), starts.tolist(), strict=True)
+            return [span for owner, start in pairs for span in self._sources[owner].packed_spans(start, length)]
+        # Sequences that follow each other in a stream are one span.
+        is_first = np.ones(last - first, np.bool_)
+        is_first[1:] = (np.diff(starts) != length) | (np.diff(owners) != 0)
+        edges = np.flatnonzero(is_first)
+        tokens = np.diff(edges, append=last - first) * length
+        spans = zip(owners[edges].tolist(), starts[edges].tolist(), tokens.tolist(), strict=True)
+        return [Span(self._sources[owner].stream, start, start + size) for owner, start, size in spans]
+
+    def _check_rank(self) -> None:
+        sequences, rank = self.options.batch_sequences, self.rank
+        if sequences % rank.world_size:
+            raise UsageError(
+                f"a batch of {count(sequences, 'sequence')} cannot be divided among {rank.world_size} ranks",
+                f"ranks        from {rank.origin}",
+                f"Give batch_sequences as a multiple of {rank.world_size}: it counts the sequences of all ranks.",
+            )
+
+
+def _open_stores(directories: tuple[str, ...]) -> list[Store]:
+    """Open the stores. Refuses stores of different tokenizers, and a store that is given twice."""
+    stores = [Store(directory) for directory in directories]
+    first = stores[0]
+    for number, store in enumerate(stores[1:], 1):
+        for name, before, now in first.job.differences(store.job):
+            if name in {"tokenizer", "split pattern", "--bos", "--eot"}:
+                raise UsageError(
+                    f"the stores have different tokens: another {name}",
+                    f"{before:<16} {first.directory}",
+                    f"{now:<16} {store.directory}",
+                )
+        twice = next((other for other in stores[:number] if other.digest == store.digest), None)
+        if twice is not None:
+            raise UsageError("two stores have the same parts", f"stores       {twice.directory}, {store.directory}")
+    return stores
+
+
+def _open_source(options: LoaderOptions, store: Store) -> LoaderSource:
+    table = None if options.val is None else open_split(store, float(options.val), options.split)
+    stream = Stream(store, table)
+    source = LoaderSource(stream, options.grain, options.shuffle, options.seed)
+    if not source.order.grains:
+        split = f" of split {options.split}" if table is not None else ""
+        raise UsageError(
+            f"the store is smaller than one grain of {options.grain:,} tokens",
+            f"store        {store.directory}, {count(stream.tokens, 'token')}{split}",
+            "Give a smaller grain, a multiple of sequence_tokens: an epoch has whole grains.",
+        )
+    return source
