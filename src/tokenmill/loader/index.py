@@ -108,7 +108,7 @@ class Stream:
         return bool(offsets[offsets.searchsorted(some.start, side="right") - 1] == some.start)
 
     def _find_segments(self, part: int) -> Segments:
-        """The segments of a part. Raises CorruptStore if their tokens are not as many as the table of the split says."""
+        """The segments of a part. Raises CorruptStore if they have another number of tokens than the table says."""
         if self._split is None:
             return WHOLE
         content: PartContent = self.store.part(part)
