@@ -33,12 +33,14 @@ if TYPE_CHECKING:
     from tokenmill.api.stats import stats
     from tokenmill.api.status import status
     from tokenmill.api.verify import verify
+    from tokenmill.loader.loader import Loader
     from tokenmill.store.reader import Store
     from tokenmill.tokenizers.tokenize_fn import tokenize_fn
 
 __version__ = "0.1.0"
 # The module of each public name, imported on first use.
 _MODULES = {
+    "Loader": "tokenmill.loader.loader",
     "Store": "tokenmill.store.reader",
     "bench": "tokenmill.api.bench",
     "export": "tokenmill.api.export",
@@ -57,6 +59,7 @@ _MODULES = {
 }
 
 __all__ = [
+    "Loader",
     "Store",
     "TokenmillError",
     "bench",

@@ -17,7 +17,7 @@ from tokenmill.loader.packing import pack
 from tokenmill.store.reader import Store
 from tokenmill.tokenizers import document_hash
 
-ALL = ["input_ids", "labels", "position_ids", "cu_seqlens", "document_ids"]
+ALL: Any = ["input_ids", "labels", "position_ids", "cu_seqlens", "document_ids"]
 SMALL: dict[str, Any] = {"sequence_tokens": 64, "grain": 256, "batch_sequences": 16, "seed": 5}
 
 
@@ -136,7 +136,7 @@ def test_packing_is_best_fit() -> None:
 def test_a_split_has_its_documents_only(store: str, split: Any, fraction: float) -> None:
     """The stream of a split is its documents in the order of the store, also if a part has no document of it."""
     expected = split_tokens(store, fraction, split)
-    options = {"sequence_tokens": 8, "batch_sequences": 1, "grain": 8}
+    options: Any = {"sequence_tokens": 8, "batch_sequences": 1, "grain": 8}
     loader = tokenmill.loader(store, **options, val=fraction, split=split, shuffle="none")
     found = np.concatenate([batch["input_ids"][0] for batch in loader])
     assert np.array_equal(found, expected[: len(found)])

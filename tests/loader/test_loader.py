@@ -11,7 +11,6 @@ import pytest
 
 import tokenmill
 from tokenmill.errors import UsageError
-from tokenmill.results import Loader
 from tokenmill.store.reader import Store
 
 SMALL: dict[str, Any] = {"sequence_tokens": 32, "grain": 128, "batch_sequences": 192, "seed": 5}
@@ -187,7 +186,7 @@ def test_steps_are_pure(store: str, other_store: str) -> None:
     loader = tokenmill.loader([store, other_store], **SMALL, fields=["tokens", "labels"])
     fourth = loader[4]
     batches = [batch for batch, _ in zip(loader, range(6), strict=False)]
-    copy: Loader = pickle.loads(pickle.dumps(loader))
+    copy: tokenmill.Loader = pickle.loads(pickle.dumps(loader))
     assert same(batches[4], fourth)
     assert same(copy[4], fourth)
     assert same(next(iter(copy)), loader[loader.state_dict()["sequences"] // 192])

@@ -27,7 +27,6 @@ from tokenmill.api.verify import VerifyResult
 from tokenmill.exports.exporter import ExportedSplit, ExportResult
 from tokenmill.exports.locator import LocatedDocument, TextContext
 from tokenmill.exports.trace import ShardLocation
-from tokenmill.loader.loader import Loader
 from tokenmill.pipeline.bench.forecast import Cell, Corpus, Forecast
 from tokenmill.pipeline.bench.result import BenchResult
 from tokenmill.pipeline.bench.timing import Steps
@@ -56,7 +55,6 @@ __all__ = [
     "Ignored",
     "LengthBin",
     "Lengths",
-    "Loader",
     "LocateResult",
     "LocatedDocument",
     "LoggedFailure",

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import operator
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, SupportsIndex
-
-import numpy as np
 
 from tokenmill.errors import UsageError
 from tokenmill.humanize import count
@@ -147,20 +146,16 @@ class Loader:
     def spans(self, first: int, last: int) -> list[Span]:
         """The ranges of the streams that sequences [first, last) are made from, in order."""
         length = self.options.sequence_tokens
-        starts, owners = np.empty(last - first, np.int64), np.zeros(last - first, np.int64)
-        for number, low, high, rows in self._stage.sources_of(first, last):
-            starts[rows] = self._sources[number].starts(low, high, length)
-            owners[rows] = number
-        if self.options.packing == "best-fit":
-            pairs = zip(owners.tolist(), starts.tolist(), strict=True)
-            return [span for owner, start in pairs for span in self._sources[owner].packed_spans(start, length)]
-        # Sequences that follow each other in a stream are one span.
-        is_first = np.ones(last - first, np.bool_)
-        is_first[1:] = (np.diff(starts) != length) | (np.diff(owners) != 0)
-        edges = np.flatnonzero(is_first)
-        tokens = np.diff(edges, append=last - first) * length
-        spans = zip(owners[edges].tolist(), starts[edges].tolist(), tokens.tolist(), strict=True)
-        return [Span(self._sources[owner].stream, start, start + size) for owner, start, size in spans]
+        is_packed = self.options.packing == "best-fit"
+        if len(self._sources) == 1 and not is_packed:
+            return self._sources[0].spans(first, last, length)
+        rows: list[list[Span]] = [[]] * (last - first)
+        for number, low, high, own in self._stage.sources_of(first, last):
+            source = self._sources[number]
+            for row, start in zip(own.tolist(), source.starts(low, high, length).tolist(), strict=True):
+                span = Span(source.stream, start, start + length)
+                rows[row] = source.packed_spans(start, length) if is_packed else [span]
+        return list(itertools.chain.from_iterable(rows))
 
     def _check_rank(self) -> None:
         sequences, rank = self.options.batch_sequences, self.rank

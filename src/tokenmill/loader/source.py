@@ -47,6 +47,17 @@ class LoaderSource:
         starts: Numbers = chosen * self.grain_tokens + slices * sequence_tokens
         return starts
 
+    def spans(self, first: int, last: int, sequence_tokens: int) -> list[Span]:
+        """Sequences [first, last) of the order: one span for those that share a grain."""
+        in_grain = self.grain_tokens // sequence_tokens
+        low = first // in_grain
+        spans = []
+        for number, grain in enumerate(self.order.at(low, (last - 1) // in_grain + 1).tolist(), low):
+            begin, end = max(first - number * in_grain, 0), min(last - number * in_grain, in_grain)
+            start = grain * self.grain_tokens
+            spans.append(Span(self.stream, start + begin * sequence_tokens, start + end * sequence_tokens))
+        return spans
+
     def packed_spans(self, start: int, sequence_tokens: int) -> list[Span]:
         """The pieces of documents in the packed row that has the place of the sequence at `start`."""
         window_tokens = WINDOW_GRAINS * self.grain_tokens

@@ -25,7 +25,7 @@ def as_tensors(batch: Batch) -> Tensors:
     return {name: torch.from_numpy(values) for name, values in batch.items()}
 
 
-class TokenDataset(IterableDataset[Tensors]):  # type: ignore[misc] - torch is not always installed
+class TokenDataset(IterableDataset[Tensors]):  # type: ignore[misc]
     """The batches of a loader, for `DataLoader(dataset, batch_size=None, num_workers=n)`.
 
     Workers take whole batches in turn, so the order of batches does not depend on their number. In a plain `DataLoader`
