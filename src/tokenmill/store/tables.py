@@ -207,11 +207,11 @@ def publish_manifest(folder: Folder, run: Run, manifest: pa.Table) -> None:
     publish_table(folder, MANIFEST, manifest.replace_schema_metadata({MANIFEST_RUN: manifest_run(run)}))
 
 
-def require_manifest(folder: Folder, run: Run) -> pa.Table:
-    """Read the manifest. Raises IncompleteStore if it is missing or if parts are suspect."""
+def require_manifest(folder: Folder, run: Run, skipped: Collection[str] = ()) -> pa.Table:
+    """Read the manifest, without the skipped columns. Raises IncompleteStore if it is missing or parts are suspect."""
     if folder.exists(MANIFEST):
         refuse_suspect(folder, run)
-        return read_manifest(folder, run)
+        return read_manifest(folder, run, skipped)
     committed = int(committed_units(folder, run.units).sum())
     raise IncompleteStore(
         f"the store {folder.root} is not complete",
@@ -227,14 +227,18 @@ def _completion_advice(folder: Folder) -> str:
     return f"Process {holder} is still writing it. Wait for it to end; `tokenmill status --watch` shows its progress."
 
 
-def read_manifest(folder: Folder, run: Run) -> pa.Table:
-    """Read the manifest. Refuses one of another run, with other units than the plan, or with impossible counts."""
+def read_manifest(folder: Folder, run: Run, skipped: Collection[str] = ()) -> pa.Table:
+    """Read the manifest, without the skipped columns.
+
+    Refuses one of another run, with other units than the plan, or with impossible counts.
+    """
     schema = _manifest_schema(run)
-    manifest = read_table(folder, MANIFEST, schema=schema)
+    wanted = [name for name in schema.names if name not in skipped]
+    manifest = read_table(folder, MANIFEST, schema=schema, wanted=wanted)
     _check_manifest_run(folder, run, manifest)
     if not np.array_equal(manifest["unit"].to_numpy(), np.arange(run.units)):
         raise damaged(folder, MANIFEST, f"its units are not the {run.units} of the plan")
-    for field in schema:
+    for field in manifest.schema:
         if pa.types.is_integer(field.type) and _is_impossible(manifest[field.name]):
             raise damaged(folder, MANIFEST, f"its column {field.name} has impossible counts")
     return manifest
