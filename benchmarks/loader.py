@@ -195,7 +195,7 @@ def compare(options: argparse.Namespace, store: str) -> tuple[dict[str, Any], li
     speeds = race(store, options.rows, options.rounds, options.seconds)
     base = statistics.median(speeds["memmap"])
     print("| reader | M tokens/s | of memmap | first batch, s | resident, MB |\n| --- | ---: | ---: | ---: | ---: |")
-    rows = {}
+    rows: dict[str, Any] = {}
     for name, found in speeds.items():
         first = in_a_fresh_process(name, store, options.rows)
         ratio = statistics.median(found) / base
@@ -224,7 +224,7 @@ def make_wide_store(store: str, parts: int, rows: int) -> None:
     shutil.rmtree(small)
     folder = folder_at(store)
     folder.create(layout.PARTS)
-    columns = {"source": np.zeros(parts, np.uint32), "sources": np.ones(parts, np.uint32)}
+    columns: dict[str, Any] = {"source": np.zeros(parts, np.uint32), "sources": np.ones(parts, np.uint32)}
     columns |= {"start": np.arange(parts), "stop": np.arange(1, parts + 1)}
     columns |= {"text_bytes": np.full(parts, 64 << 20), "rows": np.full(parts, 20_000)}
     arrays = [
@@ -238,7 +238,13 @@ def make_wide_store(store: str, parts: int, rows: int) -> None:
     layout.publish_json(folder, layout.RUN, run)
     hashes = [hashlib.sha256(b"%d" % part).hexdigest() for part in range(parts)]
     length = WIDE_PART_TOKENS
-    counts = {"unit": np.arange(parts), "documents": 1, "tokens": length, "text_bytes": 4 * length, "skipped": 0}
+    counts: dict[str, Any] = {
+        "unit": np.arange(parts),
+        "documents": 1,
+        "tokens": length,
+        "text_bytes": 4 * length,
+        "skipped": 0,
+    }
     counts |= {"quarantined": 0, "bytes": 2 * length + 4096}
     manifest = {name: np.broadcast_to(value, parts) for name, value in counts.items()}
     texts = {"sha256": hashes, "xxh3": [text[:32] for text in hashes]}

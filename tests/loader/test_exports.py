@@ -74,3 +74,35 @@ def test_the_command_explains_a_small_store(own_store: str) -> None:
     ended = command("loader", own_store, "--sequence-tokens", "100k")
     assert ended.returncode == 2
     assert "smaller than one grain of 100,000 tokens" in ended.stderr
+
+
+@pytest.mark.parametrize("choices", [{}, {"val": 0.2}, {"packing": "best-fit"}, {"val": 0.2, "split": "val"}])
+def test_a_token_of_a_batch_is_located(own_store: str, other_store: str, choices: dict[str, Any]) -> None:
+    """The document that is found has the token, in the store that it names, also if two stores are mixed."""
+    settings: dict[str, Any] = {"sequence_tokens": 16, "batch_sequences": 6, "grain": 64, **choices}
+    random = np.random.default_rng(3)
+    for stores in (own_store, [own_store, other_store]):
+        loader = tokenmill.loader(stores, **settings)
+        for step in random.integers(0, 1000, 20).tolist():
+            row, position = int(random.integers(6)), int(random.integers(16))
+            directory, token = loader.locate(step, row, position)
+            store = tokenmill.open(directory)
+            assert store.tokens(token, token + 1)[0] == loader[step]["input_ids"][row, position]
+            document, offset = store.at(token)
+            following = loader[step]["labels"][row, position]
+            rest = store[document][offset + 1 :]
+            assert following == rest[0] if len(rest) else True
+    found = tokenmill.locate(own_store, step=7, row=2, position=3, **settings)
+    assert found.documents[0].store_token == tokenmill.loader(own_store, **settings).locate(7, 2, 3)[1]
+    assert found.place.startswith("step 7, row 2 of ")
+
+
+def test_the_command_locates_a_token_of_a_batch(own_store: str) -> None:
+    """The options of the loader are options of locate; a step without a row, or a row beyond the batch, is refused."""
+    settings = ["--sequence-tokens", "16", "--batch-sequences", "6", "--grain", "64"]
+    shown = command("locate", own_store, "--step", "7", "--row", "2", "--position", "3", *settings)
+    assert shown.returncode == 0, shown.stderr
+    assert shown.stdout.startswith("token        3 of step 7, row 2 of ")
+    assert command("locate", own_store, "--step", "7", *settings).returncode == 2
+    beyond = command("locate", own_store, "--step", "7", "--row", "6", "--position", "3", *settings)
+    assert "there is no row 6" in beyond.stderr

@@ -19,6 +19,49 @@ if TYPE_CHECKING:
 SHOWN_CHARACTERS = 300
 
 
+choices = options.group(
+    click.option("--sequence-tokens", metavar="N", default="2048", show_default=True, help="Tokens of a sequence."),
+    click.option(
+        "--batch-sequences",
+        type=click.IntRange(1),
+        metavar="N",
+        default=8,
+        show_default=True,
+        help="Sequences of a batch, over all ranks.",
+    ),
+    click.option(
+        "--seed", type=click.IntRange(0), metavar="N", default=1337, show_default=True, help="Seed of the order."
+    ),
+    click.option(
+        "--val",
+        metavar="V",
+        help="Hold out a fraction of documents (0.01 or 1%), the same as in exports. [default: none]",
+    ),
+    click.option(
+        "--split",
+        type=click.Choice(["train", "val"]),
+        default="train",
+        show_default=True,
+        help="Split to read, with --val.",
+    ),
+    click.option(
+        "--shuffle",
+        type=click.Choice(["full", "window", "none"]),
+        default="full",
+        show_default=True,
+        help="Order: of all grains, within windows of a billion tokens, or that of the store.",
+    ),
+    click.option(
+        "--packing",
+        type=click.Choice(["concat", "best-fit"]),
+        default="concat",
+        show_default=True,
+        help="Cut the stream into sequences, or fill sequences with whole documents.",
+    ),
+    click.option("--grain", metavar="N", help="Tokens that stay together in a shuffle. [default: 8192]"),
+)
+
+
 @click.command(
     cls=options.Command,
     short_help="Show training batches, and measure how fast they are read.",
@@ -28,41 +71,7 @@ SHOWN_CHARACTERS = 300
     ),
 )
 @click.argument("stores", nargs=-1, required=True, metavar="DIR...")
-@click.option("--sequence-tokens", metavar="N", default="2048", show_default=True, help="Tokens of a sequence.")
-@click.option(
-    "--batch-sequences",
-    type=click.IntRange(1),
-    metavar="N",
-    default=8,
-    show_default=True,
-    help="Sequences of a batch, over all ranks.",
-)
-@click.option("--seed", type=click.IntRange(0), default=1337, show_default=True, help="Seed of the order.")
-@click.option(
-    "--val", metavar="V", help="Hold out a fraction of documents (0.01 or 1%), the same as in exports. [default: none]"
-)
-@click.option(
-    "--split",
-    type=click.Choice(["train", "val"]),
-    default="train",
-    show_default=True,
-    help="Split to read, with --val.",
-)
-@click.option(
-    "--shuffle",
-    type=click.Choice(["full", "window", "none"]),
-    default="full",
-    show_default=True,
-    help="Order: of all grains, within windows of a billion tokens, or that of the store.",
-)
-@click.option(
-    "--packing",
-    type=click.Choice(["concat", "best-fit"]),
-    default="concat",
-    show_default=True,
-    help="Cut the stream into sequences, or fill sequences with whole documents.",
-)
-@click.option("--grain", metavar="N", help="Tokens that stay together in a shuffle. [default: 8192]")
+@choices
 @click.option("--step", type=click.IntRange(0), default=0, show_default=True, metavar="N", help="Batch to show.")
 @click.option(
     "--seconds",

@@ -101,6 +101,11 @@ class Stream:
             before += some.stop - some.start
         return np.concatenate(positions), np.concatenate(numbers)
 
+    def store_position(self, position: int) -> int:
+        """The position in the whole store of the token at this position of the stream."""
+        (some,) = self.ranges(position, position + 1)
+        return self.store.tokens_before(some.part) + some.start
+
     def is_document_start(self, position: int) -> bool:
         """Whether a document begins with the token at this position of the stream."""
         (some,) = self.ranges(position, position + 1)

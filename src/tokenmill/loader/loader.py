@@ -157,6 +157,26 @@ class Loader:
                 rows[row] = source.packed_spans(start, length) if is_packed else [span]
         return list(itertools.chain.from_iterable(rows))
 
+    def locate(self, step: int, row: int, position: int) -> tuple[str, int]:
+        """The store of a token of a global batch, and the position of the token in the store.
+
+        Args:
+            step: The step of the batch, from 0.
+            row: The row of the batch, over all ranks, from 0.
+            position: The position in the row, from 0.
+        """
+        options = self.options
+        limits = (("step", step, None), ("row", row, options.batch_sequences))
+        for name, value, limit in (*limits, ("position", position, options.sequence_tokens)):
+            if value < 0 or (limit is not None and value >= limit):
+                raise UsageError(f"there is no {name} {value:,}", *([f"They are 0 to {limit - 1:,}."] if limit else []))
+        sequence = step * options.batch_sequences + row
+        for stream, start, stop, _ in self.spans(sequence, sequence + 1):
+            if position < stop - start:
+                return stream.store.directory, stream.store_position(start + position)
+            position -= stop - start
+        raise AssertionError("a sequence has all of its tokens")
+
     def _check_rank(self) -> None:
         sequences, rank = self.options.batch_sequences, self.rank
         if sequences % rank.world_size:

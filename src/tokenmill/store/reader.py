@@ -218,6 +218,10 @@ class Store:
         """The number of documents in the parts before part number `part`."""
         return self._index.documents_before(part)
 
+    def tokens_before(self, part: int) -> int:
+        """The number of tokens in the parts before part number `part`."""
+        return self._index.tokens_before(part)
+
     @functools.cached_property
     def digest(self) -> str:
         """The identity of the store's content: the hash of the checksums of its parts."""
