@@ -50,6 +50,7 @@ SLOW_FILES = {
     "guarantees/test_safe.py",
     "loader/test_example.py",
     "loader/test_exports.py",
+    "loader/test_remote.py",
     "loader/test_torch.py",
     "pipeline/test_changed_sources.py",
     "pipeline/test_lost_tables.py",

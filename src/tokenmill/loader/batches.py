@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
@@ -11,6 +11,7 @@ import numpy.typing as npt
 from tokenmill.errors import UsageError
 from tokenmill.loader.index import Stream
 from tokenmill.loader.order import Numbers
+from tokenmill.store.part import TokenArray
 
 Field = Literal["input_ids", "labels", "tokens", "position_ids", "cu_seqlens", "document_ids"]
 Batch = dict[str, npt.NDArray[Any]]
@@ -49,16 +50,34 @@ def _choices() -> str:
     return f"Choose from: {', '.join(get_args(Field))}."
 
 
-def fill(spans: Sequence[Span], rows: int, row_tokens: int, fields: Sequence[Field]) -> Batch:
-    """The arrays of a batch whose rows are filled by the spans, one after the other."""
-    shape = (rows, row_tokens)
+class SpanContent(NamedTuple):
+    """The tokens of a span, with the one after it unless a document ends there; and where its documents begin."""
+
+    tokens: TokenArray
+    documents: tuple[Numbers, Numbers] | None
+
+
+def read_span(span: Span, with_documents: bool) -> SpanContent:
+    """Read a span. In an object store this waits for a request or two."""
+    tokens = span.stream.read(span.start, span.stop if span.is_end else span.stop + 1)
+    return SpanContent(tokens, span.stream.documents(span.start, span.stop) if with_documents else None)
+
+
+def needs_documents(fields: Sequence[Field]) -> bool:
+    """Whether a field tells where documents begin."""
+    return not {"input_ids", "labels", "tokens"}.issuperset(fields)
+
+
+def fill(
+    contents: Iterable[SpanContent], spans: Sequence[Span], shape: tuple[int, int], fields: Sequence[Field]
+) -> Batch:
+    """The arrays of a batch, rows by tokens, that spans fill one after the other."""
     needed = {"input_ids", "labels"} if "tokens" in fields else {"input_ids", "labels"}.intersection(fields)
     batch: Batch = {name: np.empty(shape, np.int64) for name in needed}
     ids, labels = (batch[name].reshape(-1) if name in batch else None for name in ("input_ids", "labels"))
-    position = 0
-    for stream, start, stop, is_end in spans:
+    begins, numbers, position = [], [], 0
+    for (_, start, stop, is_end), (tokens, documents) in zip(spans, contents, strict=True):
         end = position + stop - start
-        tokens = stream.read(start, stop if is_end else stop + 1)
         if ids is not None:
             ids[position:end] = tokens[: stop - start]
         if labels is not None and is_end:
@@ -66,18 +85,20 @@ def fill(spans: Sequence[Span], rows: int, row_tokens: int, fields: Sequence[Fie
             labels[end - 1] = IGNORED
         elif labels is not None:
             labels[position:end] = tokens[1:]
+        if documents is not None:
+            begins.append(documents[0] + position)
+            numbers.append(documents[1])
         position = end
     if "tokens" in fields:
         batch["tokens"] = np.concatenate([batch["input_ids"], batch["labels"][:, -1:]], axis=1)
-    if set(fields) - batch.keys():
-        batch |= _document_fields(spans, shape, fields)
+    if begins:
+        batch |= _document_fields(np.concatenate(begins), np.concatenate(numbers), shape, fields)
     return {name: batch[name] for name in fields}
 
 
-def _document_fields(spans: Sequence[Span], shape: tuple[int, int], fields: Sequence[Field]) -> Batch:
-    """The fields that tell where documents begin."""
+def _document_fields(begins: Numbers, numbers: Numbers, shape: tuple[int, int], fields: Sequence[Field]) -> Batch:
+    """The fields that tell where documents begin, from the positions and numbers of documents in the batch."""
     total = shape[0] * shape[1]
-    begins, numbers = _documents(spans)
     edges = np.union1d(begins, np.arange(0, total, shape[1]))  # a document is cut at the start of a row
     lengths = np.diff(edges, append=total)
     batch: Batch = {}
@@ -91,14 +112,3 @@ def _document_fields(spans: Sequence[Span], shape: tuple[int, int], fields: Sequ
         padded[: len(edges)] = edges
         batch["cu_seqlens"] = padded
     return batch
-
-
-def _documents(spans: Sequence[Span]) -> tuple[Numbers, Numbers]:
-    """Where documents begin in the tokens of a batch, and their numbers in their stores."""
-    begins, numbers, position = [], [], 0
-    for span in spans:
-        starts, documents = span.stream.documents(span.start, span.stop)
-        begins.append(starts + position)
-        numbers.append(documents)
-        position += span.stop - span.start
-    return np.concatenate(begins), np.concatenate(numbers)

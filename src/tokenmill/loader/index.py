@@ -15,10 +15,10 @@ import numpy as np
 
 from tokenmill.errors import CorruptStore
 from tokenmill.loader.order import Numbers
+from tokenmill.loader.parts import LoaderParts
 from tokenmill.loader.split_table import SplitTable
-from tokenmill.store.part import PartContent, TokenArray
+from tokenmill.store.part import TokenArray
 from tokenmill.store.part_index import MAX_MAPPED_PARTS
-from tokenmill.store.reader import Store
 
 
 class Segments(NamedTuple):
@@ -43,12 +43,18 @@ WHOLE = Segments([0], [0])
 class Stream:
     """The tokens of a store, or of one split of it. `split` is None for all documents."""
 
-    def __init__(self, store: Store, split: SplitTable | None) -> None:
-        self.store = store
+    def __init__(self, parts: LoaderParts, split: SplitTable | None) -> None:
+        self.store = store = parts.store
+        self._parts = parts
         self._split = split
         tokens = store.manifest["tokens"].to_numpy() if split is None else split.tokens
         self._ends: list[int] = np.cumsum(tokens).tolist()
         self._segments = functools.lru_cache(MAX_MAPPED_PARTS)(self._find_segments)
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether reads wait for a network."""
+        return self._parts.folder.is_remote
 
     @property
     def tokens(self) -> int:
@@ -64,9 +70,9 @@ class Stream:
             segment = bisect_right(starts, start - before) - 1
             if segment + 1 == len(starts) or stop - before <= starts[segment + 1]:
                 offset = offsets[segment] - starts[segment] - before
-                return self.store.part(part).tokens[start + offset : stop + offset]
+                return self._parts.tokens(part, start + offset, stop + offset)
         ranges = self.ranges(start, stop)
-        return np.concatenate([self.store.part(some.part).tokens[some.start : some.stop] for some in ranges])
+        return np.concatenate([self._parts.tokens(some.part, some.start, some.stop) for some in ranges])
 
     def ranges(self, start: int, stop: int) -> list[PartRange]:
         """The ranges of parts that hold tokens [start, stop) of the stream, in order."""
@@ -91,7 +97,7 @@ class Stream:
         """
         positions, numbers, before = [], [], 0
         for some in self.ranges(start, stop):
-            offsets = self.store.part(some.part).offsets
+            offsets = self._parts.offsets(some.part)
             first = int(offsets.searchsorted(some.start, side="right")) - 1
             last = int(offsets.searchsorted(some.stop, side="left"))
             begins = np.maximum(offsets[first:last], some.start) - some.start + before
@@ -109,17 +115,17 @@ class Stream:
     def is_document_start(self, position: int) -> bool:
         """Whether a document begins with the token at this position of the stream."""
         (some,) = self.ranges(position, position + 1)
-        offsets = self.store.part(some.part).offsets
+        offsets = self._parts.offsets(some.part)
         return bool(offsets[offsets.searchsorted(some.start, side="right") - 1] == some.start)
 
     def _find_segments(self, part: int) -> Segments:
         """The segments of a part. Raises CorruptStore if they have another number of tokens than the table says."""
         if self._split is None:
             return WHOLE
-        content: PartContent = self.store.part(part)
-        chosen = self._split.chooses(content).view(np.int8)
+        chosen = self._split.chooses(*self._parts.origins(part)).view(np.int8)
+        offsets = self._parts.offsets(part)
         edges = np.diff(chosen, prepend=np.int8(0), append=np.int8(0))
-        begins, ends = content.offsets[np.flatnonzero(edges == 1)], content.offsets[np.flatnonzero(edges == -1)]
+        begins, ends = offsets[np.flatnonzero(edges == 1)], offsets[np.flatnonzero(edges == -1)]
         stops = np.cumsum(ends - begins)
         if (int(stops[-1]) if len(stops) else 0) != int(self._split.tokens[part]):
             raise CorruptStore(

@@ -2,27 +2,34 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import operator
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, SupportsIndex
 
 from tokenmill.errors import UsageError
 from tokenmill.humanize import count
-from tokenmill.loader.batches import DEFAULT_FIELDS, Batch, Field, Span, fill
+from tokenmill.loader.batches import DEFAULT_FIELDS, Batch, Field, Span, SpanContent, fill, needs_documents, read_span
 from tokenmill.loader.index import Stream
 from tokenmill.loader.order import Shuffle
 from tokenmill.loader.packing import Packing
+from tokenmill.loader.parts import LoaderParts
 from tokenmill.loader.ranks import LoaderRank
 from tokenmill.loader.source import LoaderSource
 from tokenmill.loader.split_table import Split, open_split
 from tokenmill.loader.stage import Stage
 from tokenmill.loader.state import ORDER_VERSION, check_state, encode_identity
+from tokenmill.storage import io_threads
 from tokenmill.store.reader import Store
 
 # The grain, unless the sequences do not divide it: the longest sequence that most trainings come to.
 DEFAULT_GRAIN = 8192
+
+# Tokens that are fetched ahead from an object store.
+PREFETCH_TOKENS = 1 << 20
 
 # How many characters of a store's digest are in a state: 64 bits.
 DIGEST_CHARACTERS = 16
@@ -61,6 +68,7 @@ class Loader:
         self._sources = [_open_source(options, store) for store in _open_stores(options.stores)]
         counts = tuple(source.tokens // options.sequence_tokens for source in self._sources)
         self._stage = Stage(options.sequence_tokens, counts, (0,) * len(counts))
+        self.is_remote = any(source.stream.is_remote for source in self._sources)
         self._cursor = sequences
 
     @property
@@ -86,13 +94,13 @@ class Loader:
         index = operator.index(step)
         if index < 0:
             raise IndexError(f"step {index:,} is out of range: steps are counted from 0")
-        return self.batch_at(index * self.options.batch_sequences)
+        start, (first, last) = index * self.options.batch_sequences, self.rank.rows(self.options.batch_sequences)
+        return self.rows(start + first, start + last)
 
     def __iter__(self) -> Iterator[Batch]:
-        end = self.pass_end(self._cursor)
-        while self._cursor < end:
-            batch = self.batch_at(self._cursor)
-            self._cursor += self.options.batch_sequences  # before the batch is given out: a state in the loop counts it
+        size = self.options.batch_sequences
+        for batch in self.batches(self._cursor, self.pass_end(self._cursor), size):
+            self._cursor += size  # before the batch is given out: a state in the loop counts it
             yield batch
 
     def __repr__(self) -> str:
@@ -134,14 +142,35 @@ class Loader:
         length = len(self) * self.options.batch_sequences
         return (sequence // length + 1) * length
 
-    def batch_at(self, sequence: int) -> Batch:
-        """This rank's rows of the global batch that begins with this sequence."""
-        first, last = self.rank.rows(self.options.batch_sequences)
-        return self.rows(sequence + first, sequence + last)
+    def batches(self, first: int, last: int, stride: int) -> Iterator[Batch]:
+        """This rank's rows of the global batches that begin at sequences first, first + stride, ... before last.
+
+        From an object store, the next batches are fetched meanwhile.
+        """
+        low, high = self.rank.rows(self.options.batch_sequences)
+        tokens = (high - low) * self.options.sequence_tokens
+        ahead = max(1, PREFETCH_TOKENS // tokens) if self.is_remote else 0
+        queue: deque[tuple[Iterable[SpanContent], list[Span]]] = deque()
+        for start in range(first, last, stride):
+            spans = self.spans(start + low, start + high)
+            queue.append((self._read(spans), spans))
+            if len(queue) > ahead:
+                yield self._fill(*queue.popleft(), high - low)
+        while queue:
+            yield self._fill(*queue.popleft(), high - low)
 
     def rows(self, first: int, last: int) -> Batch:
         """Sequences [first, last) of all ranks as a batch."""
-        return fill(self.spans(first, last), last - first, self.options.sequence_tokens, self.options.fields)
+        spans = self.spans(first, last)
+        return self._fill(self._read(spans), spans, last - first)
+
+    def _read(self, spans: list[Span]) -> Iterable[SpanContent]:
+        """The contents of spans: read when they are taken, or, from an object store, all at once in the background."""
+        read = functools.partial(read_span, with_documents=needs_documents(self.options.fields))
+        return io_threads().map(read, spans) if self.is_remote else map(read, spans)
+
+    def _fill(self, contents: Iterable[SpanContent], spans: list[Span], rows: int) -> Batch:
+        return fill(contents, spans, (rows, self.options.sequence_tokens), self.options.fields)
 
     def spans(self, first: int, last: int) -> list[Span]:
         """The ranges of the streams that sequences [first, last) are made from, in order."""
@@ -206,8 +235,9 @@ def _open_stores(directories: tuple[str, ...]) -> list[Store]:
 
 
 def _open_source(options: LoaderOptions, store: Store) -> LoaderSource:
-    table = None if options.val is None else open_split(store, float(options.val), options.split)
-    stream = Stream(store, table)
+    parts = LoaderParts(store)
+    table = None if options.val is None else open_split(parts, float(options.val), options.split)
+    stream = Stream(parts, table)
     source = LoaderSource(stream, options.grain, options.shuffle, options.seed)
     if not source.order.grains:
         split = f" of split {options.split}" if table is not None else ""

@@ -6,8 +6,6 @@ missing, damaged or made from other parts, it is made again.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -19,9 +17,9 @@ import pyarrow as pa
 
 from tokenmill.errors import StorageError, StoreError
 from tokenmill.loader.order import Numbers
-from tokenmill.storage import Folder, folder_at, prefetch_map
+from tokenmill.loader.parts import LoaderParts
+from tokenmill.storage import Folder, prefetch_map
 from tokenmill.store import layout, tables
-from tokenmill.store.part import PartContent
 from tokenmill.store.reader import Store
 from tokenmill.system import machine
 from tokenmill.tokenizers import document_hash
@@ -29,6 +27,9 @@ from tokenmill.tokenizers import document_hash
 Split = Literal["train", "val"]
 
 SCHEMA = pa.schema([("held_out", pa.int64())])
+
+# Parts of an object store whose columns are fetched at the same time.
+PREFETCH_PARTS = 16
 
 # The metadata key under which the table names the parts that it was made from.
 PARTS_DIGEST = b"tokenmill.store"
@@ -44,20 +45,20 @@ class SplitTable:
     tokens: Numbers
     file: str
 
-    def chooses(self, content: PartContent) -> npt.NDArray[np.bool_]:
+    def chooses(self, source: npt.NDArray[np.uint32], row: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
         """Whether each document of a part is in the split."""
-        held_out = document_hash.held_out(self.identities, content.source, content.row, self.fraction)
+        held_out = document_hash.held_out(self.identities, source, row, self.fraction)
         return held_out if self.split == "val" else ~held_out
 
 
-def open_split(store: Store, fraction: float, split: Split) -> SplitTable:
+def open_split(parts: LoaderParts, fraction: float, split: Split) -> SplitTable:
     """Open one split of a store. The table is read, or made and, if the store can be written, kept."""
-    folder = folder_at(store.directory)
+    store, folder = parts.store, parts.folder
     name = f"{layout.SPLITS}/val-{fraction!r}.parquet"
     identities = store.sources["identity"].to_numpy()
     held_out = _read(folder, name, store)
     if held_out is None:
-        held_out = _count(store, folder, fraction, identities)
+        held_out = _count(parts, fraction, identities)
         with suppress(StoreError, StorageError):  # a store that cannot be written is read all the same
             folder.create(layout.SPLITS)
             table = pa.table([held_out], schema=SCHEMA.with_metadata({PARTS_DIGEST: store.digest.encode()}))
@@ -80,19 +81,17 @@ def _read(folder: Folder, name: str, store: Store) -> Numbers | None:
     return held_out if is_sound else None
 
 
-def _count(store: Store, folder: Folder, fraction: float, identities: npt.NDArray[np.uint64]) -> Numbers:
+def _count(parts: LoaderParts, fraction: float, identities: npt.NDArray[np.uint64]) -> Numbers:
     """Count the held-out tokens of each part. NumPy hashes without the interpreter lock, so threads share the work."""
+    numbers = range(len(parts.store.manifest))
 
     def held_out(part: int) -> int:
-        content = store.part(part)
-        chosen = document_hash.held_out(identities, content.source, content.row, fraction)
-        return int(np.diff(content.offsets)[chosen].sum())
+        source, row = parts.origins(part)
+        chosen = document_hash.held_out(identities, source, row, fraction)
+        return int(np.diff(parts.offsets(part))[chosen].sum())
 
-    def counts() -> Iterator[int]:
-        if folder.is_remote:
-            yield from prefetch_map(folder, held_out, range(len(store.manifest)))
-            return
-        with ThreadPoolExecutor(min(machine.cores(), os.cpu_count() or 1)) as threads:
-            yield from threads.map(held_out, range(len(store.manifest)))
-
-    return np.fromiter(counts(), np.int64, len(store.manifest))
+    if parts.folder.is_remote:
+        counts = prefetch_map(parts.folder, held_out, numbers, PREFETCH_PARTS)
+        return np.fromiter(counts, np.int64, len(numbers))
+    with ThreadPoolExecutor(machine.cores()) as threads:
+        return np.fromiter(threads.map(held_out, numbers), np.int64, len(numbers))
