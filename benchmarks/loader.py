@@ -251,7 +251,9 @@ def make_wide_store(store: str, parts: int, rows: int) -> None:
     arrays = [pa.array(texts[name] if name in texts else manifest[name]) for name in tables.MANIFEST_SCHEMA.names]
     tables.publish_manifest(folder, run, pa.table(arrays, schema=tables.MANIFEST_SCHEMA))
     loader = tokenmill.loader(store, sequence_tokens=SEQUENCE, batch_sequences=rows, rank=0, world_size=1)
-    needed = {some.part for span in loader.spans(0, rows) for some in span.stream.ranges(span.start, span.stop + 1)}
+    needed = {
+        some.part for span in loader.reader.spans(0, rows) for some in span.stream.ranges(span.start, span.stop + 1)
+    }
     for part in needed:
         content = PartContent(
             np.zeros(length, np.uint16), np.array([0, length]), np.zeros(1, np.uint32), np.full(1, part, np.uint64)

@@ -8,10 +8,11 @@ from typing import get_args
 from tokenmill.api.parameters import StrPath, path_texts
 from tokenmill.errors import UsageError
 from tokenmill.loader.batches import DEFAULT_FIELDS, Field, check_fields
-from tokenmill.loader.loader import DEFAULT_GRAIN, Loader, LoaderOptions
+from tokenmill.loader.loader import Loader
 from tokenmill.loader.order import Shuffle
 from tokenmill.loader.packing import Packing
 from tokenmill.loader.ranks import find_rank
+from tokenmill.loader.reader import DEFAULT_GRAIN, LoaderOptions
 from tokenmill.loader.split_table import Split
 from tokenmill.pipeline.sizes import parse_fraction, parse_size
 

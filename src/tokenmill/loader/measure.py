@@ -26,7 +26,7 @@ def count_pieces(loader: Loader, rows: int = SAMPLE_ROWS) -> RowStatistics:
     rows = min(rows, loader.sequences)
     pieces = whole = 0
     for row in range(rows):
-        for stream, start, stop, _ in loader.spans(row, row + 1):
+        for stream, start, stop, _ in loader.reader.spans(row, row + 1):
             begins, numbers = stream.documents(start, stop)
             lengths = [*(begins[1:] - begins[:-1]).tolist(), stop - start - int(begins[-1])]
             pieces += len(lengths)

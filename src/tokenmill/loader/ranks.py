@@ -7,6 +7,7 @@ import sys
 from dataclasses import dataclass
 
 from tokenmill.errors import UsageError
+from tokenmill.humanize import count
 from tokenmill.system import slurm
 
 
@@ -20,6 +21,15 @@ class LoaderRank:
 
     def __str__(self) -> str:
         return f"rank {self.rank} of {self.world_size} ({self.origin})"
+
+    def check(self, batch_sequences: int) -> None:
+        """Raise UsageError if a global batch cannot be divided equally."""
+        if batch_sequences % self.world_size:
+            raise UsageError(
+                f"a batch of {count(batch_sequences, 'sequence')} cannot be divided among {self.world_size} ranks",
+                f"ranks        from {self.origin}",
+                f"Give batch_sequences as a multiple of {self.world_size}: it counts the sequences of all ranks.",
+            )
 
     def rows(self, batch_sequences: int) -> tuple[int, int]:
         """The rows [first, last) of a global batch that this rank takes: equally many for each rank."""

@@ -36,7 +36,7 @@ class SequenceView:
         index = operator.index(number)
         if not 0 <= index < self._length:
             raise IndexError(f"sequence {index:,} is out of range: there are {self._length:,}")
-        return {name: values[0] for name, values in self._loader.rows(index, index + 1).items()}
+        return {name: values[0] for name, values in self._loader.reader.rows(index, index + 1).items()}
 
     def __getitems__(self, numbers: Sequence[int]) -> list[Batch]:
         """Several sequences: torch.utils.data asks for all of a batch at a time."""

@@ -45,7 +45,7 @@ class TokenDataset(IterableDataset[Tensors]):  # type: ignore[misc]
         end = self.loader.pass_end(self._start)
         if self._next is None:
             self._next = self._start + worker * size
-        for batch in self.loader.batches(self._next, end, workers * size):
+        for batch in self.loader.batches(self._next, end, workers):
             self._next += workers * size  # before the batch is given out: a state that is taken then counts it
             yield as_tensors(batch)
         self._start, self._next = end, None
@@ -85,7 +85,7 @@ class TokenDataLoader(DataLoader[Tensors]):  # type: ignore[misc]
     """
 
     def __init__(self, loader: Loader, **options: Any) -> None:
-        if loader.is_remote and options.get("num_workers"):
+        if loader.reader.is_remote and options.get("num_workers"):
             options.setdefault("multiprocessing_context", "spawn")  # clients of object stores do not survive a fork
         super().__init__(TokenDataset(loader), batch_size=None, **options)
         self.loader = loader
