@@ -20,6 +20,9 @@ parts that the first batch needs, and times a fresh process to that batch. Ends 
 or more, or a gigabyte, or if a file was written to the store; or, without --parts, if tokenmill is slower than 0.85 of
 memmap.
 
+--packing with --store DIR counts the documents of a store that fit into a row but are cut, for rows of 2,048 and 8,192
+tokens: by concatenation, and by best-fit in windows of some sizes, with the processor time of packing. Neither pads.
+
     python -m benchmarks.loader --json loader.json
     python -m benchmarks.loader --tokens 20000000 --rounds 3
     python -m benchmarks.loader --parts 1100000
@@ -49,6 +52,8 @@ import pyarrow as pa
 import tokenmill
 import tokenmill.api.loader  # the time of imports is not measured
 from benchmarks.synthetic import make_store
+from tokenmill.loader.packing import WINDOW_GRAINS, pack
+from tokenmill.loader.reader import DEFAULT_GRAIN
 from tokenmill.storage import folder_at
 from tokenmill.store import layout, tables
 from tokenmill.store.part import PartContent, PartSummary, publish_part
@@ -60,6 +65,8 @@ MAX_FIRST_SECONDS = 1.0
 MAX_FIRST_BYTES = 1e9
 # A part of FineWeb's size: 15 trillion tokens in 1.1 million parts.
 WIDE_PART_TOKENS = 13_636_364
+# Windows of packing that are compared, in grains.
+WINDOWS = (8, 16, 32, 64, 128)
 FIELDS: Any = ["input_ids", "labels", "position_ids", "document_ids", "cu_seqlens"]
 
 # Yields the tokens of one batch after the other, for ever.
@@ -275,6 +282,42 @@ def measure_wide(options: argparse.Namespace, store: str) -> tuple[dict[str, Any
     return {"parts": options.parts, "rounds": figures}, problems
 
 
+def measure_packing(_: argparse.Namespace, store: str) -> tuple[dict[str, Any], list[str]]:
+    """Count the cut documents of a store, for some lengths of rows and sizes of windows."""
+    lengths = np.concatenate([np.diff(part.offsets) for part in tokenmill.open(store).parts()])
+    ends = np.cumsum(lengths)
+    starts = ends - lengths
+    figures: dict[str, Any] = {}
+    print("| row | packing | documents cut, % | ms for a million tokens |\n| ---: | --- | ---: | ---: |")
+    for row in (2048, 8192):
+        fits = (lengths > 0) & (lengths <= row)
+        cut = int((fits & (starts // row != (ends - 1) // row)).sum())
+        figures[f"{row} concat"] = {"cut": cut / int(fits.sum())}
+        print(f"| {row} | concat | {100 * cut / fits.sum():.1f} | |")
+        for grains in WINDOWS:
+            cut, seconds = _cut_in_windows(starts[lengths > 0], ends[lengths > 0], grains * DEFAULT_GRAIN, row)
+            figures[f"{row} best-fit {grains}"] = {"cut": cut / int(fits.sum()), "seconds": seconds}
+            name = f"best-fit, {grains} grains{' (default)' * (grains == WINDOW_GRAINS)}"
+            print(f"| {row} | {name} | {100 * cut / fits.sum():.1f} | {1e9 * seconds / ends[-1]:.0f} |")
+    return figures, []
+
+
+def _cut_in_windows(starts: Any, ends: Any, window: int, row: int) -> tuple[int, float]:
+    """How many documents that fit into a row are cut, also at the edges of windows, and the seconds of packing."""
+    cut, seconds = 0, 0.0
+    for low in range(0, (int(ends[-1]) - 1) // DEFAULT_GRAIN * DEFAULT_GRAIN, window):
+        high = min(low + window, (int(ends[-1]) - 1) // DEFAULT_GRAIN * DEFAULT_GRAIN)
+        inside = slice(np.searchsorted(ends, low, side="right"), np.searchsorted(starts, high))
+        begins = np.maximum(starts[inside] - low, 0)
+        begun = time.process_time()
+        rows = pack(begins, high - low, row, is_last_cut=bool(ends[inside][-1] > high))
+        seconds += time.process_time() - begun
+        pieces = np.bincount(np.searchsorted(begins, rows.starts, side="right") - 1, minlength=len(begins))
+        whole = (pieces == 1) & (starts[inside] >= low) & (ends[inside] <= high)
+        cut += int((~whole & (ends[inside] - starts[inside] <= row)).sum())
+    return cut, seconds
+
+
 def main() -> int:
     """Measure, print, and compare with the limits."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -284,12 +327,17 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=7, help="rounds (default 7)")
     parser.add_argument("--seconds", type=float, default=1.0, help="time of a contender in a round (default 1)")
     parser.add_argument("--parts", type=int, help="measure the first batch of a store with so many parts instead")
+    parser.add_argument("--packing", action="store_true", help="count the cut documents of --store instead")
     parser.add_argument("--tmp", help="where the temporary directory is made")
     parser.add_argument("--json", metavar="FILE", help="write all figures there")
     options = parser.parse_args()
+    if options.packing and not options.store:
+        parser.error("--packing needs --store DIR")
     with tempfile.TemporaryDirectory(dir=options.tmp, prefix="tokenmill-loader-") as scratch:
         store = options.store or scratch
-        figures, problems = (measure_wide if options.parts else compare)(options, store)
+        figures, problems = (measure_wide if options.parts else measure_packing if options.packing else compare)(
+            options, store
+        )
     if options.json:
         with open(options.json, "w", encoding="utf-8") as file:
             json.dump(figures | {"problems": problems}, file, indent=2)
