@@ -91,6 +91,10 @@ def loader(  # noqa: PLR0913 - the options of the command, by their names
     return Loader(options, find_rank(rank, world_size))
 
 
+# `import tokenmill.loader.torch as adapters` looks for the module under the name of what `tokenmill.loader` is.
+loader.__name__ = "tokenmill.loader"
+
+
 def _grain(sequence_tokens: int, grain: int | None) -> tuple[int, int]:
     """The tokens of a sequence and of a grain, which has whole sequences."""
     if sequence_tokens < 1:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 from collections import deque
 from collections.abc import Iterable, Iterator
+from concurrent.futures import Future
 from dataclasses import dataclass
 
 from tokenmill.errors import UsageError
@@ -65,15 +65,20 @@ class SequenceReader:
 
     def batches(self, ranges: Iterable[tuple[int, int]]) -> Iterator[Batch]:
         """A batch for each range of sequences. From an object store, the next batches are fetched meanwhile."""
-        queue: deque[tuple[list[Span], Iterable[SpanContent], int]] = deque()
-        for first, last in ranges:
-            spans = self.spans(first, last)
-            queue.append((spans, self._contents(spans), last - first))
-            ahead = PREFETCH_TOKENS // ((last - first) * self.options.sequence_tokens) + 1 if self.is_remote else 0
-            if len(queue) > ahead:
+        queue: deque[tuple[list[Span], list[Future[SpanContent]], int]] = deque()
+        try:
+            for first, last in ranges:
+                spans = self.spans(first, last)
+                futures = [io_threads().submit(self._read, span) for span in spans] if self.is_remote else []
+                queue.append((spans, futures, last - first))
+                ahead = PREFETCH_TOKENS // ((last - first) * self.options.sequence_tokens) + 1 if self.is_remote else 0
+                if len(queue) > ahead:
+                    yield self._fill(*queue.popleft())
+            while queue:
                 yield self._fill(*queue.popleft())
-        while queue:
-            yield self._fill(*queue.popleft())
+        finally:  # a loop that is left has requests that nothing waits for
+            for future in itertools.chain.from_iterable(futures for _, futures, _ in queue):
+                future.cancel()
 
     def spans(self, first: int, last: int) -> list[Span]:
         """The ranges of the streams that sequences [first, last) are made from, in order."""
@@ -98,12 +103,11 @@ class SequenceReader:
             position -= stop - start
         raise IndexError(f"a sequence has {self.options.sequence_tokens:,} tokens")
 
-    def _contents(self, spans: list[Span]) -> Iterable[SpanContent]:
-        """The contents of spans: read when they are taken, or, from an object store, all at once in the background."""
-        read = functools.partial(read_span, with_documents=needs_documents(self.options.fields))
-        return io_threads().map(read, spans) if self.is_remote else map(read, spans)
+    def _read(self, span: Span) -> SpanContent:
+        return read_span(span, with_documents=needs_documents(self.options.fields))
 
-    def _fill(self, spans: list[Span], contents: Iterable[SpanContent], rows: int) -> Batch:
+    def _fill(self, spans: list[Span], futures: list[Future[SpanContent]], rows: int) -> Batch:
+        contents = (future.result() for future in futures) if futures else map(self._read, spans)
         return fill(contents, spans, (rows, self.options.sequence_tokens), self.options.fields)
 
 
