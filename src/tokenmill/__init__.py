@@ -11,6 +11,8 @@ Heavy modules are imported on first use.
 from __future__ import annotations
 
 import importlib
+import sys
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from tokenmill.errors import TokenmillError
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from tokenmill.api.bench import bench
     from tokenmill.api.export import export
     from tokenmill.api.finish import finish
+    from tokenmill.api.loader import loader
     from tokenmill.api.locate import locate
     from tokenmill.api.map_dataset import map_dataset
     from tokenmill.api.open import open  # noqa: A004 - tokenmill.open is the name
@@ -30,16 +33,19 @@ if TYPE_CHECKING:
     from tokenmill.api.stats import stats
     from tokenmill.api.status import status
     from tokenmill.api.verify import verify
+    from tokenmill.loader.loader import Loader
     from tokenmill.store.reader import Store
     from tokenmill.tokenizers.tokenize_fn import tokenize_fn
 
 __version__ = "0.1.0"
 # The module of each public name, imported on first use.
 _MODULES = {
+    "Loader": "tokenmill.loader.loader",
     "Store": "tokenmill.store.reader",
     "bench": "tokenmill.api.bench",
     "export": "tokenmill.api.export",
     "finish": "tokenmill.api.finish",
+    "loader": "tokenmill.api.loader",
     "locate": "tokenmill.api.locate",
     "map_dataset": "tokenmill.api.map_dataset",
     "open": "tokenmill.api.open",
@@ -53,11 +59,13 @@ _MODULES = {
 }
 
 __all__ = [
+    "Loader",
     "Store",
     "TokenmillError",
     "bench",
     "export",
     "finish",
+    "loader",
     "locate",
     "map_dataset",
     "open",
@@ -81,6 +89,17 @@ if not TYPE_CHECKING:  # a type checker would take any name for a public one
         if name not in _MODULES:
             raise AttributeError(f"module 'tokenmill' has no attribute {name!r}")
         return getattr(importlib.import_module(_MODULES[name]), name)
+
+
+class _Package(ModuleType):
+    """The package itself. `tokenmill.loader` is the function, also after the package of that name was imported."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if name != "loader":  # the import system sets the attribute when it has imported tokenmill/loader
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package
 
 
 def __dir__() -> list[str]:

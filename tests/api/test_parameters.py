@@ -19,9 +19,9 @@ from tokenmill.exports.formats import FORMATS
 FUNCTIONS = [name for name in tokenmill.__all__ if inspect.isfunction(getattr(tokenmill, name))]
 COMMANDS = [name for name in FUNCTIONS if name in cli.commands]
 # Parameters that name a file, a directory or an address.
-PATHS = {"directory", "out", "sources", "tokenizer", "where", "source", "store", "cache_dir", "cache"}
+PATHS = {"directory", "stores", "out", "sources", "tokenizer", "where", "source", "store", "cache_dir", "cache"}
 # Options of a command that are about its output, or repeat it.
-ONLY_FOR_COMMANDS = {"json", "quiet", "debug", "endpoint", "region", "allow_http", "cache", "watch"}
+ONLY_FOR_COMMANDS = {"json", "quiet", "debug", "endpoint", "region", "allow_http", "cache", "watch", "step", "seconds"}
 
 
 def types_of(name: str) -> dict[str, typing.Any]:

@@ -137,13 +137,13 @@ def test_a_flipped_bit_in_the_manifest_is_found(out: Path) -> None:
     """No bit of the manifest can change a count unnoticed: a reader refuses it, or reads the same rows."""
     folder = folder_at(str(out))
     run, content = require_run(folder), manifest_bytes(out)
-    right = tables.read_manifest(folder, run)
+    right = tables.read_manifest(folder, run, skipped=["xxh3"])  # parts are compared by their SHA-256
     for position in range(0, len(content), 3):
         flipped = bytearray(content)
         flipped[position] ^= 1 << position % 8
         (out / layout.MANIFEST).write_bytes(flipped)
         try:
-            found = tables.read_manifest(folder, run)
+            found = tables.read_manifest(folder, run, skipped=["xxh3"])
         except errors.CorruptStore:
             continue
         assert found.equals(right), position

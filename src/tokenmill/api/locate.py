@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import msgspec
 
+from tokenmill.api.loader import loader as open_loader
 from tokenmill.api.parameters import Stores, StrPath, path_text, path_texts, store_paths
 from tokenmill.errors import UsageError
 from tokenmill.exports.locator import LocatedDocument, Locator, exported_stores, find_folder
 from tokenmill.exports.trace import ExportIndex, ShardLocation
 from tokenmill.humanize import Readable
+from tokenmill.loader.order import Shuffle
+from tokenmill.loader.packing import Packing
+from tokenmill.loader.split_table import Split
 from tokenmill.store import layout
 from tokenmill.store.reader import Store
 
@@ -41,21 +46,49 @@ def locate(  # noqa: PLR0913 - the options of the command, by their names
     row: int | None = None,
     store: Stores | None = None,
     context: int = CONTEXT_TOKENS,
+    step: int | None = None,
+    position: int | None = None,
+    sequence_tokens: str | int = 2048,
+    batch_sequences: int = 8,
+    seed: int = 1337,
+    val: str | float | None = None,
+    split: Split = "train",
+    shuffle: Shuffle = "full",
+    packing: Packing = "concat",
+    grain: str | int | None = None,
 ) -> LocateResult:
     """Find the source, row and text of a token, or the tokens of a row of a source.
 
-    Give either `token`, or `source` and `row`. A row is found in the store and in each of its exports, or in the one
-    export that `where` names.
+    Give either `token`, or `source` and `row`, or, for a token of a training batch, `step`, `row` and `position` with
+    the choices of the loader. A row of a source is found in the store and in each of its exports, or in the one export
+    that `where` names.
 
     Args:
         where: A store, several stores, the directory of an export, or a file of an export.
         token: The position of a token in the store or the file, from 0.
         token2: The end of a range: all documents with tokens in [token, token2) are found, 1,000 at most.
         source: The file of the row.
-        row: The number of the row, from 0. In text and JSON Lines: the byte at which the document starts.
+        row: The number of the row, from 0. In text and JSON Lines: the byte at which the document starts. With `step`:
+            the row of the batch, over all ranks.
         store: The store of an export that is in another directory; several if it is an export of several.
         context: The number of tokens to show before and after the token.
+        step: The step of a training that reads the store with `tokenmill.loader`, from 0.
+        position: The position of the token in its row of the batch, from 0.
+        sequence_tokens: As for `loader`.
+        batch_sequences: As for `loader`.
+        seed: As for `loader`.
+        val: As for `loader`.
+        split: As for `loader`.
+        shuffle: As for `loader`.
+        packing: As for `loader`.
+        grain: As for `loader`.
     """
+    if step is not None or position is not None:
+        if step is None or row is None or position is None or token is not None or source is not None:
+            raise UsageError("a token of a batch has a step, a row and a position", "Give these three, and no other.")
+        choices = {"sequence_tokens": sequence_tokens, "batch_sequences": batch_sequences, "seed": seed, "val": val}
+        choices |= {"split": split, "shuffle": shuffle, "packing": packing, "grain": grain}
+        return _locate_in_batch(store_paths(where), (step, row, position), choices, context)
     places, source, given = store_paths(where), path_text(source), path_texts(store or [])
     _check(token, token2, source, row, context)
     folder, file = find_folder(places[0], given) if len(places) == 1 else (None, None)
@@ -77,6 +110,18 @@ def locate(  # noqa: PLR0913 - the options of the command, by their names
     found = locator.in_store(start, stop) if export is None else locator.in_export(export, file or "", start, stop)
     documents = list(itertools.islice(found, MAX_DOCUMENTS))
     return LocateResult(place, opened.directory, documents, more=next(found, None) is not None)
+
+
+def _locate_in_batch(
+    where: list[str], place: tuple[int, int, int], choices: dict[str, Any], context: int
+) -> LocateResult:
+    """Find a token of a training batch, by its step, row and position."""
+    loader = open_loader(where, **choices, rank=0, world_size=1)
+    directory, token = loader.locate(*place)
+    (document,) = Locator(Store(directory), context).in_store(token, token + 1)
+    step, row, position = place
+    batch = f"step {step:,}, row {row:,} of {', '.join(loader.options.stores)}"
+    return LocateResult(batch, directory, [msgspec.structs.replace(document, token=position)], more=False)
 
 
 def _check(token: int | None, token2: int | None, source: str | None, row: int | None, context: int) -> None:

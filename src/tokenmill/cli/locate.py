@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import tokenmill
-from tokenmill.cli import options, output
+from tokenmill.cli import loader, options, output
 from tokenmill.executors import progress_bar, terminal
 
 if TYPE_CHECKING:
@@ -50,6 +50,7 @@ class DirectoryOrPosition(TokenPosition):
         "tokenmill locate tokens 81234567",
         "tokenmill locate tokens/llmc/fineweb_train_000003.bin 81234567",
         "tokenmill locate tokens --source data/000.parquet --row 1234",
+        "tokenmill locate tokens --step 12345 --row 7 --position 1000 --batch-sequences 512",
     ),
 )
 @click.argument("where", metavar="DIR|SHARD", nargs=1)
@@ -59,7 +60,7 @@ class DirectoryOrPosition(TokenPosition):
     "--row",
     type=TokenPosition(),
     metavar="N",
-    help="Row of the document. In text and JSON Lines: the byte at which it starts.",
+    help="Row of the document. In text and JSON Lines: the byte at which it starts. With --step: row of the batch.",
 )
 @click.option("--store", multiple=True, metavar="DIR", help="Store of SHARD, if SHARD is not inside it; repeatable.")
 @click.option(
@@ -70,6 +71,9 @@ class DirectoryOrPosition(TokenPosition):
     metavar="N",
     help="Tokens to show before and after.",
 )
+@click.option("--step", type=TokenPosition(), metavar="N", help="Find a token of a training batch: its step, from 0.")
+@click.option("--position", type=TokenPosition(), metavar="P", help="Position of the token in row --row of the batch.")
+@loader.choices
 @options.storage
 @options.general
 def locate(where: str, tokens: tuple[Any, ...], as_json: bool, **arguments: Any) -> None:
@@ -77,7 +81,8 @@ def locate(where: str, tokens: tuple[Any, ...], as_json: bool, **arguments: Any)
 
     TOKEN counts from 0 in the whole store, or in the file SHARD of an export, without its header. In several stores, it
     counts through all of them in the order given. With TOKEN2, the command lists all documents from TOKEN to before
-    TOKEN2.
+    TOKEN2. With --step, --row and --position, find a token of a batch that `tokenmill.loader` gave to a training with
+    the same options.
     """
     stores = [where, *itertools.takewhile(lambda argument: isinstance(argument, str), tokens)]
     positions = tokens[len(stores) - 1 :]

@@ -27,6 +27,9 @@ HEADINGS = {
     "Storage": "--endpoint --region --allow-http --cache",
     "General": "--json --quiet --debug --help",
 }
+# The first heading of a command about training batches, some of whose options other commands have, too.
+BATCHES = "Training batches"
+BATCH_OPTIONS = "--step --position --sequence-tokens --batch-sequences --seed --val --split --shuffle --packing --grain"
 REST = "Options"
 # What a terminal shows while a command imports its libraries; most commands open a store.
 STATUS = {
@@ -80,10 +83,12 @@ def sections(command: click.Command, context: click.Context) -> dict[str, list[c
     options = [param for param in command.get_params(context) if isinstance(param, click.Option) and not param.hidden]
     if len(options) <= MAX_FLAT:
         return {REST: options}
-    by_heading: dict[str, list[click.Option]] = {heading: [] for heading in (REST, *HEADINGS)}
+    is_about_batches = any("--batch-sequences" in option.opts for option in options)
+    headings = {BATCHES: BATCH_OPTIONS, **HEADINGS} if is_about_batches else HEADINGS
+    by_heading: dict[str, list[click.Option]] = {heading: [] for heading in (REST, *headings)}
     for option in options:
         name = max(option.opts, key=len)
-        by_heading[next((heading for heading, names in HEADINGS.items() if name in names.split()), REST)].append(option)
+        by_heading[next((heading for heading, names in headings.items() if name in names.split()), REST)].append(option)
     return {heading: section for heading, section in by_heading.items() if section}
 
 
@@ -112,7 +117,9 @@ def _apply(_context: click.Context, parameter: click.Parameter, value: Any) -> N
     environment.apply(**{parameter.name or "": value})
 
 
-def _group(*options: Callable[[Function], Function]) -> Callable[[Function], Function]:
+def group(*options: Callable[[Function], Function]) -> Callable[[Function], Function]:
+    """Several options as one decorator."""
+
     def decorate(function: Function) -> Function:
         for option in reversed(options):
             function = option(function)
@@ -132,7 +139,7 @@ def _tokenizer(*, multiple: bool) -> Callable[[Function], Function]:
     )
 
 
-_text = _group(
+_text = group(
     click.option(
         "--like",
         metavar="DIR",
@@ -160,15 +167,15 @@ _text = _group(
     ),
     click.option("--bos", metavar="ID", help="Token before each document: an id, its text, or none. [default: none]"),
 )
-tokenizer = _group(_tokenizer(multiple=False), _text)
-tokenizers = _group(_tokenizer(multiple=True), _text)
+tokenizer = group(_tokenizer(multiple=False), _text)
+tokenizers = group(_tokenizer(multiple=True), _text)
 
-units = _group(
+units = group(
     click.option("--unit-bytes", metavar="SIZE", help="Text per unit of work. [default: 1 to 64 MiB, by corpus size]"),
     click.option("--limit-units", type=click.IntRange(1), metavar="N", help="Do only the first N units, for a trial."),
 )
 
-bad_documents = _group(
+bad_documents = group(
     click.option(
         "--on-bad",
         default="quarantine",
@@ -198,7 +205,7 @@ bad_documents = _group(
     click.option("--quarantine-text", is_flag=True, help="Also record the text of bad documents."),
 )
 
-resuming = _group(
+resuming = group(
     click.option("--retry-quarantine", is_flag=True, help="Redo the units that have documents in quarantine."),
     click.option("--repair", is_flag=True, help="Check the content of every part, and redo damaged parts."),
     click.option(
@@ -209,7 +216,7 @@ resuming = _group(
     ),
 )
 
-exports = _group(
+exports = group(
     click.option(
         "--val",
         metavar="V",
@@ -224,7 +231,7 @@ exports = _group(
     ),
 )
 
-export_details = _group(
+export_details = group(
     click.option(
         "--eot-position",
         cls=RenamedOption,
@@ -243,7 +250,7 @@ workers = click.option(
     "--workers", type=click.IntRange(1), metavar="N", help="Worker processes. [default: one per core]"
 )
 
-resources = _group(
+resources = group(
     workers,
     click.option(
         "--memory", metavar="SIZE", help="Memory budget per machine, such as 8GB. [default: 70 % of available]"
@@ -260,7 +267,7 @@ executor = click.option(
     help="Where the work runs: local, ray (the cluster of this machine), or ray://HOST:PORT.",
 )
 
-rank = _group(
+rank = group(
     click.option(
         "--rank",
         type=click.IntRange(0),
@@ -270,7 +277,7 @@ rank = _group(
     click.option("--of", type=click.IntRange(1), metavar="N", help="Number of processes that share the work."),
 )
 
-storage = _group(
+storage = group(
     click.option(
         "--endpoint",
         metavar="URL",
@@ -313,7 +320,7 @@ def quiet() -> bool:
     return bool(click.get_current_context().meta.get(_QUIET))
 
 
-general = _group(
+general = group(
     click.option("--json", "as_json", is_flag=True, help="Print the result as JSON."),
     click.option("--quiet", "-q", is_flag=True, expose_value=False, callback=_remember_quiet, help="Show no progress."),
     click.option("--debug", is_flag=True, expose_value=False, help="Show a traceback when something fails."),

@@ -11,9 +11,6 @@ from tokenmill.exports.job import ExportJob
 from tokenmill.exports.shards import TRAIN, VAL
 from tokenmill.tokenizers import document_hash
 
-# The key of the hash that chooses the validation split. It is no option: every export holds out the same documents.
-VAL_KEY = 2
-
 
 @dataclass(frozen=True, slots=True)
 class SplitAndShuffle:
@@ -36,8 +33,8 @@ class SplitAndShuffle:
         """Return the stream of each document, or None if there is only one stream."""
         if self.val_fraction is None:
             return None
-        hashes = document_hash.document_keys(VAL_KEY, self.identities[source], row)
-        return np.where(document_hash.in_sample(hashes, self.val_fraction), VAL, TRAIN).astype(np.uint8)
+        held_out = document_hash.held_out(self.identities, source, row, self.val_fraction)
+        return np.where(held_out, VAL, TRAIN).astype(np.uint8)
 
     def keys(self, source: npt.NDArray[np.uint32], row: npt.NDArray[np.uint64]) -> document_hash.Keys:
         """Return the key of each document. The shuffled corpus is sorted by it."""

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from decimal import Decimal
-
 from tokenmill.errors import UsageError
 from tokenmill.exports.job import FIRST_SHARD
+from tokenmill.pipeline.sizes import parse_fraction
 
 
 def parse_val(given: str | float | None, default: str | None) -> str | None:
@@ -18,7 +17,7 @@ def parse_val(given: str | float | None, default: str | None) -> str | None:
         return None
     if val == FIRST_SHARD:
         return val
-    fraction = _fraction(val)
+    fraction = parse_fraction(val)
     if fraction == 0:
         return None
     if fraction is None or not 0 < fraction < 1:
@@ -27,11 +26,3 @@ def parse_val(given: str | float | None, default: str | None) -> str | None:
             "Give a fraction between 0 and 1 (0.0005, or 0.05%), first-shard, or none.",
         )
     return repr(fraction)
-
-
-def _fraction(text: str) -> float | None:
-    """Parse a number or a percentage. Decimal arithmetic is exact, so 1% and 0.01 are the same job."""
-    try:
-        return float(Decimal(text.strip().removesuffix("%")) / (100 if text.strip().endswith("%") else 1))
-    except (ArithmeticError, ValueError):
-        return None

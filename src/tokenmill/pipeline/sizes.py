@@ -1,6 +1,8 @@
-"""Sizes as users write them: 100M, 8GB, 64MiB."""
+"""Sizes and fractions as users write them: 100M, 8GB, 64MiB, 0.01, 1%."""
 
 from __future__ import annotations
+
+from decimal import Decimal
 
 from tokenmill.errors import UsageError
 
@@ -28,3 +30,11 @@ def parse_size(text: str | int) -> int:
     if not 0 <= value < float("inf"):
         raise UsageError(f"{text!r} is not a size", "A size is a finite number that is not negative.")
     return round(value)
+
+
+def parse_fraction(text: str) -> float | None:
+    """Parse a number or a percentage; None if it is neither. Decimal arithmetic makes 1% and 0.01 the same number."""
+    try:
+        return float(Decimal(text.strip().removesuffix("%")) / (100 if text.strip().endswith("%") else 1))
+    except (ArithmeticError, ValueError):
+        return None

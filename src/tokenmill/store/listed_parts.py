@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -26,7 +25,7 @@ KEPT_CHECKSUMS = 4
 
 def store_digest(manifest: pa.Table) -> str:
     """The identity of a store's content: the hash of the checksums of its parts."""
-    return hashlib.sha256("".join(manifest["sha256"].to_pylist()).encode()).hexdigest()
+    return tables.parts_digest(manifest)
 
 
 @functools.lru_cache(maxsize=KEPT_CHECKSUMS)

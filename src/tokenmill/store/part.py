@@ -32,8 +32,7 @@ NULL, DENIED = "null", "denied"
 INTENDED = frozenset({NULL, DENIED})
 """The reasons for skipping a row without text, or one that `--deny` names. All other rows are in quarantine."""
 
-ARROW_END = b"ARROW1"
-"""The last bytes of an Arrow IPC file."""
+ARROW_END = b"ARROW1"  # the last bytes of an Arrow IPC file
 
 HEADER_BYTES = 8 << 10
 """The bytes read for a part's schema. If the schema is longer, the whole file is read."""
@@ -210,13 +209,13 @@ def read_summary(folder: Folder, unit: int) -> PartSummary:
             schema = read_schema(pa.py_buffer(folder.read(name, HEADER_BYTES)))
         except MalformedDataError:
             schema = read_schema(folder.buffer(name))
-        return _summary(unit, schema)
+        return summary_of(unit, schema)
     except MalformedDataError as damage:
-        raise _corrupt(folder, unit, str(damage)) from damage
+        raise corrupt(folder, unit, str(damage)) from damage
     except StoreError as error:
         if folder.exists(part_name(unit)):
             raise
-        raise _corrupt(folder, unit, "there is no such file") from error
+        raise corrupt(folder, unit, "there is no such file") from error
 
 
 def is_truncated(folder: Folder, unit: int) -> bool:
@@ -231,16 +230,16 @@ def is_truncated(folder: Folder, unit: int) -> bool:
 def open_part(folder: Folder, unit: int) -> tuple[PartSummary, PartContent]:
     """Open a part: its columns are views of the memory map. Compares the stated counts with the columns."""
     try:
-        schema, batch = read_batch(folder.buffer(part_name(unit)), *_SCHEMAS)
-        summary = _summary(unit, schema)
+        schema, batch = read_batch(folder.buffer(part_name(unit)), *SCHEMAS)
+        summary = summary_of(unit, schema)
         content = _content(batch)
         _check_shape(summary, content)
     except MalformedDataError as damage:
-        raise _corrupt(folder, unit, str(damage)) from damage
+        raise corrupt(folder, unit, str(damage)) from damage
     except StoreError as error:
         if folder.exists(part_name(unit)):
             raise
-        raise _corrupt(folder, unit, "there is no such file") from error
+        raise corrupt(folder, unit, "there is no such file") from error
     return summary, content
 
 
@@ -251,7 +250,7 @@ def check_content(folder: Folder, summary: PartSummary, content: PartContent) ->
     else:
         actual, expected = checksum(content, summary), summary.sha256
     if actual != expected:
-        raise _corrupt(folder, summary.unit, f"checksum {actual}, expected {expected}")
+        raise corrupt(folder, summary.unit, f"checksum {actual}, expected {expected}")
 
 
 def check_part(folder: Folder, unit: int, job: Job | None = None) -> PartSummary:
@@ -262,15 +261,16 @@ def check_part(folder: Folder, unit: int, job: Job | None = None) -> PartSummary
     summary, content = open_part(folder, unit)
     actual = checksum(content, summary)
     if actual != summary.sha256:
-        raise _corrupt(folder, unit, f"checksum {actual}, expected {summary.sha256}")
+        raise corrupt(folder, unit, f"checksum {actual}, expected {summary.sha256}")
     check_content(folder, summary, content)
-    if job is not None and summary.job != job.digest():
-        raise _corrupt(folder, unit, "it belongs to another job")
-    if job is not None:
-        _check_type(folder, unit, content, job.tokenizer.dtype)
+    if job is None:
+        return summary
+    if summary.job != job.digest():
+        raise corrupt(folder, unit, "it belongs to another job")
+    _check_type(folder, unit, content, job.tokenizer.dtype)
     largest = int(content.tokens.max(initial=0))
-    if job is not None and largest >= job.tokenizer.vocabulary_size:
-        raise _corrupt(folder, unit, f"it holds token {largest}, of {job.tokenizer.vocabulary_size}")
+    if largest >= job.tokenizer.vocabulary_size:
+        raise corrupt(folder, unit, f"it holds token {largest}, of {job.tokenizer.vocabulary_size}")
     return summary
 
 
@@ -278,25 +278,20 @@ def check_fits(folder: Folder, unit: int, content: PartContent, dtype: str, sour
     """Refuse a part whose token type is not the store's, or that names an unknown source."""
     _check_type(folder, unit, content, dtype)
     if len(content.source) and int(content.source.max()) >= sources:
-        raise _corrupt(folder, unit, f"it names source {content.source.max()}, of {sources}")
+        raise corrupt(folder, unit, f"it names source {content.source.max()}, of {sources}")
 
 
 def _check_type(folder: Folder, unit: int, content: PartContent, dtype: str) -> None:
     if content.tokens.dtype != np.dtype(dtype):
-        raise _corrupt(folder, unit, f"its tokens are {content.tokens.dtype}, those of the store {dtype}")
+        raise corrupt(folder, unit, f"its tokens are {content.tokens.dtype}, those of the store {dtype}")
 
 
 def _schema(token: pa.DataType) -> pa.Schema:
-    return pa.schema(
-        [
-            pa.field("tokens", pa.large_list(token), nullable=False),
-            pa.field("source", pa.uint32(), nullable=False),
-            pa.field("row", pa.uint64(), nullable=False),
-        ]
-    )
+    columns = {"tokens": pa.large_list(token), "source": pa.uint32(), "row": pa.uint64()}
+    return pa.schema([pa.field(name, kind, nullable=False) for name, kind in columns.items()])
 
 
-_SCHEMAS = [_schema(pa.uint16()), _schema(pa.uint32())]
+SCHEMAS = [_schema(pa.uint16()), _schema(pa.uint32())]
 
 
 def _content(batch: pa.RecordBatch) -> PartContent:
@@ -313,19 +308,21 @@ def _check_shape(summary: PartSummary, content: PartContent) -> None:
         len(offsets) == summary.documents + 1 == len(content.row) + 1 == len(content.source) + 1
         and int(offsets[0]) == 0
         and int(offsets[-1]) == summary.tokens == len(content.tokens)
-        and _is_ascending(offsets)
+        and is_ascending(offsets)
     )
     if not is_sound:
         raise MalformedDataError("its columns do not have the lengths it states")
 
 
-def _is_ascending(offsets: npt.NDArray[np.int64]) -> bool:
+def is_ascending(offsets: npt.NDArray[np.int64]) -> bool:
+    """Whether no document ends before it begins."""
     starts = range(0, len(offsets) - 1, OFFSETS_PER_BATCH)
     batches = (offsets[start : start + OFFSETS_PER_BATCH + 1] for start in starts)
     return all(bool((batch[1:] >= batch[:-1]).all()) for batch in batches)
 
 
-def _summary(unit: int, schema: pa.Schema) -> PartSummary:
+def summary_of(unit: int, schema: pa.Schema) -> PartSummary:
+    """The summary in the metadata of a part's schema. Raises MalformedDataError if it is not one of this unit."""
     metadata: dict[bytes, Any] = schema.metadata or {}
     if metadata.get(b"tokenmill.format") not in (b"1", FORMAT.encode()):
         raise MalformedDataError("it is not a part of a format that this version reads")
@@ -340,7 +337,8 @@ def _summary(unit: int, schema: pa.Schema) -> PartSummary:
     return summary
 
 
-def _corrupt(folder: Folder, unit: int, reason: str) -> CorruptStore:
+def corrupt(folder: Folder, unit: int, reason: str) -> CorruptStore:
+    """The error for a damaged part."""
     return CorruptStore(
         f"part {unit} is damaged",
         f"file         {folder.path(part_name(unit))}",

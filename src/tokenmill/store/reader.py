@@ -224,9 +224,24 @@ class Store:
         start, stop, _ = slice(start, stop).indices(self.token_count)
         if start >= stop:
             return np.empty(0, self.dtype)
-        first, last = self._index.find_token(start), self._index.find_token(stop - 1)
-        arrays = [self._index.tokens_between(part, start, stop) for part in range(first, last + 1)]
-        return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
+        return self._index.read(start, stop)
+
+    def part(self, number: int) -> PartContent:
+        """Part number `number`: its columns are views of the memory map."""
+        return self._index.open(number)
+
+    def documents_before(self, part: int) -> int:
+        """The number of documents in the parts before part number `part`."""
+        return self._index.documents_before(part)
+
+    def tokens_before(self, part: int) -> int:
+        """The number of tokens in the parts before part number `part`."""
+        return self._index.tokens_before(part)
+
+    @property
+    def digest(self) -> str:
+        """The identity of the store's content: the hash of the checksums of its parts."""
+        return self.collection.digest
 
     def parts(self) -> Iterator[PartContent]:
         """Yield the parts in order. Their columns are views of the memory map."""

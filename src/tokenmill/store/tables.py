@@ -218,21 +218,31 @@ def publish_manifest(folder: Folder, run: Run, manifest: pa.Table) -> None:
 
 
 def rows_checksum(manifest: pa.Table) -> bytes:
-    """The checksum (XXH3, 128 bits) of all values of a manifest, column by column."""
+    """The checksum (XXH3, 128 bits) of the counts of a manifest, and of the parts' SHA-256, which cover the rest."""
     checksum = xxhash.xxh3_128()
     for column in manifest.columns:
         if pa.types.is_integer(column.type):
             checksum.update(column.to_numpy().tobytes())
-        else:
-            checksum.update("\n".join(column.to_pylist()).encode())
+    checksum.update(parts_digest(manifest).encode())
     return checksum.hexdigest().encode()
 
 
-def require_manifest(folder: Folder, run: Run) -> pa.Table:
-    """Read the manifest. Raises IncompleteStore if it is missing or if parts are suspect."""
+def parts_digest(manifest: pa.Table) -> str:
+    """The hash of the checksums of all parts."""
+    digest = hashlib.sha256()
+    for checksums in manifest["sha256"].chunks:
+        if len(checksums):  # the texts are one after the other in memory: millions are hashed at once
+            _, offsets, texts = checksums.buffers()
+            edges = np.frombuffer(offsets, np.int32)[checksums.offset : checksums.offset + len(checksums) + 1]
+            digest.update(memoryview(texts)[edges[0] : edges[-1]])
+    return digest.hexdigest()
+
+
+def require_manifest(folder: Folder, run: Run, skipped: Collection[str] = ()) -> pa.Table:
+    """Read the manifest, without the skipped columns. Raises IncompleteStore if it is missing or parts are suspect."""
     if folder.exists(MANIFEST):
         refuse_suspect(folder, run)
-        return read_manifest(folder, run)
+        return read_manifest(folder, run, skipped)
     committed = int(committed_units(folder, run.units).sum())
     raise IncompleteStore(
         f"the store {folder.root} is not complete",
@@ -248,16 +258,20 @@ def _completion_advice(folder: Folder) -> str:
     return f"Process {holder} is still writing it. Wait for it to end; `tokenmill status --watch` shows its progress."
 
 
-def read_manifest(folder: Folder, run: Run) -> pa.Table:
-    """Read the manifest. Refuses one of another run, with other units than the plan, or with impossible counts."""
+def read_manifest(folder: Folder, run: Run, skipped: Collection[str] = ()) -> pa.Table:
+    """Read the manifest, without the skipped columns.
+
+    Refuses one of another run, with other units than the plan, or with impossible counts.
+    """
     schema = _manifest_schema(run)
-    manifest = read_table(folder, MANIFEST, schema=schema)
+    wanted = [name for name in schema.names if name not in skipped]
+    manifest = read_table(folder, MANIFEST, schema=schema, wanted=wanted)
     _check_manifest_run(folder, run, manifest)
     if run.format >= 6 and (manifest.schema.metadata or {}).get(MANIFEST_ROWS) != rows_checksum(manifest):
         raise damaged(folder, MANIFEST, "its rows are not as they were written")
     if not np.array_equal(manifest["unit"].to_numpy(), np.arange(run.units)):
         raise damaged(folder, MANIFEST, f"its units are not the {run.units} of the plan")
-    for field in schema:
+    for field in manifest.schema:
         if pa.types.is_integer(field.type) and _is_impossible(manifest[field.name]):
             raise damaged(folder, MANIFEST, f"its column {field.name} has impossible counts")
     return manifest
@@ -295,9 +309,9 @@ def manifest_columns(rows: Sequence[tuple[int | str, ...]]) -> pa.Table:
 
 def is_listed(manifest: pa.Table, summary: PartSummary) -> bool:
     """Whether the manifest row of this unit describes this part."""
-    row = manifest_columns([manifest_row(summary)])
-    names = [name for name in row.column_names if name in manifest.column_names]
-    return bool(manifest.slice(summary.unit, 1).select(names).equals(row.select(names)))
+    stated = dict(zip(MANIFEST_SCHEMA.names[:-1], manifest_row(summary), strict=True))
+    rows = manifest.slice(summary.unit, 1).to_pylist()
+    return any(all(row.get(name, value) == value for name, value in stated.items()) for row in rows)
 
 
 def _manifest_schema(run: Run) -> pa.Schema:

@@ -30,13 +30,13 @@ def memory_bytes(processors_used: int) -> int | None:
 def rank() -> tuple[int, int] | None:
     """The rank of this task and the number of tasks, over a job array, a step, or both; None for a single task."""
     array, arrays = _array()
-    task, tasks = _step()
+    task, tasks = step_rank()
     if arrays * tasks == 1:
         return None
     return array * tasks + task % tasks, arrays * tasks
 
 
-def _step() -> tuple[int, int]:
+def step_rank() -> tuple[int, int]:
     """The rank in a step that `srun` started, and its number of tasks.
 
     A batch script has the variables of rank 0, too, but it is a single task until it calls `srun`.

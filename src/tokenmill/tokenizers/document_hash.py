@@ -13,6 +13,10 @@ Keys = npt.NDArray[np.uint64]
 
 _STRIDE = np.uint64(0x9E3779B97F4A7C15)
 
+# The key of the hash that chooses the validation split. It is no option: exports and loaders hold out the same
+# documents.
+VAL_KEY = 2
+
 
 def mix(values: Keys) -> Keys:
     """The finalizer of SplitMix64 (Steele, Lea, Flood): a permutation of the 64-bit numbers that scatters neighbors."""
@@ -31,3 +35,13 @@ def document_keys(key: int, source: npt.NDArray[np.unsignedinteger], row: npt.ND
 def in_sample(keys: Keys, fraction: float) -> npt.NDArray[np.bool_]:
     """Whether each document is in a sample of this fraction of all documents."""
     return (keys >> np.uint64(11)).astype(np.float64) * 2.0**-53 < fraction
+
+
+def held_out(
+    identities: npt.NDArray[np.uint64], source: npt.NDArray[np.uint32], row: npt.NDArray[np.uint64], fraction: float
+) -> npt.NDArray[np.bool_]:
+    """Whether each document is in a validation split of this fraction. `identities` are those of all sources.
+
+    The identity of a source does not change when sources are added or moved, so neither does the split.
+    """
+    return in_sample(document_keys(VAL_KEY, identities[source], row), fraction)

@@ -1,0 +1,121 @@
+"""`loader`: training batches from stores."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import get_args
+
+from tokenmill.api.parameters import StrPath, path_texts
+from tokenmill.errors import UsageError
+from tokenmill.loader.batches import DEFAULT_FIELDS, Field, check_fields
+from tokenmill.loader.loader import Loader
+from tokenmill.loader.order import Shuffle
+from tokenmill.loader.packing import Packing
+from tokenmill.loader.ranks import find_rank
+from tokenmill.loader.reader import DEFAULT_GRAIN, LoaderOptions
+from tokenmill.loader.split_table import Split
+from tokenmill.pipeline.sizes import parse_fraction, parse_size
+
+
+def loader(  # noqa: PLR0913 - the options of the command, by their names
+    stores: StrPath | Sequence[StrPath],
+    *,
+    sequence_tokens: str | int = 2048,
+    batch_sequences: int = 8,
+    seed: int = 1337,
+    val: str | float | None = None,
+    split: Split = "train",
+    shuffle: Shuffle = "full",
+    packing: Packing = "concat",
+    grain: str | int | None = None,
+    epochs: int = 1,
+    fields: Field | Sequence[Field] = DEFAULT_FIELDS,
+    rank: int | None = None,
+    world_size: int | None = None,
+) -> Loader:
+    """Read training batches from a store, or from several that are mixed by their sizes.
+
+    `loader[step]` is the batch of a step: the same in every process, for any number of ranks and workers. A `for` loop
+    takes batches from the cursor on, and `state_dict` is one number and the choices that it belongs to. Batches are
+    dicts of NumPy arrays; `tokenmill.loader.torch` has datasets for PyTorch.
+
+    Args:
+        stores: A complete store or several: paths, or addresses such as `s3://bucket/run`.
+        sequence_tokens: The tokens of a sequence.
+        batch_sequences: The sequences of a batch, over all ranks.
+        seed: The seed of the order.
+        val: The fraction of the documents that are held out for validation: 0.01, or `"1%"`. They are the documents
+            that exports with this fraction hold out. Default: none.
+        split: Which documents to read, if some are held out.
+        shuffle: The order: `full` permutes all grains, `window` permutes within windows of a billion tokens, so that
+            few parts are read at a time, and `none` keeps the order of the store.
+        packing: `concat` cuts the stream into sequences; `best-fit` fills sequences with whole documents where it can.
+        grain: The tokens that stay together in a shuffle, a multiple of `sequence_tokens`. Default: 8,192, or what
+            comes next to it.
+        epochs: The epochs of a pass, after which a `for` loop ends.
+        fields: The arrays of a batch: `input_ids`, `labels`, `tokens`, `position_ids`, `cu_seqlens`, `document_ids`.
+        rank: The number of this process, from 0. Default: from torch.distributed, from `RANK`, from Slurm, or 0.
+        world_size: The number of processes that share each batch.
+    """
+    sequence, grain_tokens = _grain(parse_size(sequence_tokens), None if grain is None else parse_size(grain))
+    for name, value in (("batch_sequences", batch_sequences), ("epochs", epochs)):
+        if value < 1:
+            raise UsageError(f"{name} is {value}", "Give a number from 1 on.")
+    if not 0 <= seed < 1 << 64:
+        raise UsageError(f"{seed} is not a seed", "Give a whole number from 0 to 2^64 - 1.")
+    for name, choice, kind in (("split", split, Split), ("shuffle", shuffle, Shuffle), ("packing", packing, Packing)):
+        if choice not in get_args(kind):
+            raise UsageError(f"there is no {name} {choice!r}", f"Choose from: {', '.join(get_args(kind))}.")
+    fraction = _fraction(val)
+    if fraction is None and split == "val":
+        raise UsageError("no documents are held out", "Give val=0.01, or another fraction, to read the split val.")
+    names = check_fields(fields)
+    if packing == "best-fit" and "tokens" in names:
+        raise UsageError("packed rows have no field tokens", "Use input_ids and labels: documents have no next token.")
+    paths = path_texts(stores)
+    if not paths:
+        raise UsageError("no store is given")
+    options = LoaderOptions(
+        stores=tuple(paths),
+        sequence_tokens=sequence,
+        batch_sequences=batch_sequences,
+        grain=grain_tokens,
+        seed=seed,
+        val=fraction,
+        split=split,
+        shuffle=shuffle,
+        packing=packing,
+        epochs=epochs,
+        fields=names,
+    )
+    return Loader(options, find_rank(rank, world_size))
+
+
+# `import tokenmill.loader.torch as adapters` looks for the module under the name of what `tokenmill.loader` is.
+loader.__name__ = "tokenmill.loader"
+
+
+def _grain(sequence_tokens: int, grain: int | None) -> tuple[int, int]:
+    """The tokens of a sequence and of a grain, which has whole sequences."""
+    if sequence_tokens < 1:
+        raise UsageError(f"sequence_tokens is {sequence_tokens}", "Give a number from 1 on.")
+    if grain is None:
+        grain = max(DEFAULT_GRAIN // sequence_tokens, 1) * sequence_tokens
+    if grain < 1 or grain % sequence_tokens:
+        raise UsageError(
+            f"a grain of {grain:,} tokens does not have whole sequences of {sequence_tokens:,} tokens",
+            "Give a grain that is a multiple of sequence_tokens.",
+        )
+    return sequence_tokens, grain
+
+
+def _fraction(val: str | float | None) -> str | None:
+    """The fraction as its shortest text; None if no document is held out."""
+    if val is None or val == "none":
+        return None
+    fraction = parse_fraction(str(val))
+    if fraction is None or not 0 <= fraction < 1:
+        raise UsageError(
+            f"val {val} is not a fraction of the documents", "Give a fraction between 0 and 1 (0.0005, or 0.05%)."
+        )
+    return repr(fraction) if fraction else None

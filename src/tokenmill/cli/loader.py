@@ -1,0 +1,136 @@
+"""The command `loader`: the first batches of a training, readable, and the speed on this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import click
+
+import tokenmill
+from tokenmill.cli import options, output
+from tokenmill.executors import terminal
+from tokenmill.humanize import count, number
+
+if TYPE_CHECKING:
+    from tokenmill.loader.loader import Loader
+
+# Characters of a sequence that are shown.
+SHOWN_CHARACTERS = 300
+
+
+choices = options.group(
+    click.option("--sequence-tokens", metavar="N", default="2048", show_default=True, help="Tokens of a sequence."),
+    click.option(
+        "--batch-sequences",
+        type=click.IntRange(1),
+        metavar="N",
+        default=8,
+        show_default=True,
+        help="Sequences of a batch, over all ranks.",
+    ),
+    click.option(
+        "--seed", type=click.IntRange(0), metavar="N", default=1337, show_default=True, help="Seed of the order."
+    ),
+    click.option(
+        "--val",
+        metavar="V",
+        help="Hold out a fraction of documents (0.01 or 1%), the same as in exports. [default: none]",
+    ),
+    click.option(
+        "--split",
+        type=click.Choice(["train", "val"]),
+        default="train",
+        show_default=True,
+        help="Split to read, with --val.",
+    ),
+    click.option(
+        "--shuffle",
+        type=click.Choice(["full", "window", "none"]),
+        default="full",
+        show_default=True,
+        help="Order: of all grains, within windows of a billion tokens, or that of the store.",
+    ),
+    click.option(
+        "--packing",
+        type=click.Choice(["concat", "best-fit"]),
+        default="concat",
+        show_default=True,
+        help="Cut the stream into sequences, or fill sequences with whole documents.",
+    ),
+    click.option("--grain", metavar="N", help="Tokens that stay together in a shuffle. [default: 8192]"),
+)
+
+
+@click.command(
+    cls=options.Command,
+    short_help="Show training batches, and measure how fast they are read.",
+    epilog=options.example(
+        "tokenmill loader tokens --sequence-tokens 2048 --batch-sequences 512",
+        "tokenmill loader web books --val 0.01 --split val --step 100",
+    ),
+)
+@click.argument("stores", nargs=-1, required=True, metavar="DIR...")
+@choices
+@click.option("--step", type=click.IntRange(0), default=0, show_default=True, metavar="N", help="Batch to show.")
+@click.option(
+    "--seconds",
+    type=click.FloatRange(0),
+    default=2.0,
+    show_default=True,
+    metavar="S",
+    help="Time of the measurement; 0 for none.",
+)
+@options.storage
+@options.general
+def loader(stores: tuple[str, ...], step: int, seconds: float, as_json: bool, **arguments: Any) -> None:
+    """Show the batch of a step as text, and measure how many tokens a second one process reads.
+
+    DIR is a complete store. Several stores are mixed by their sizes. `tokenmill.loader` in Python gives the same
+    batches to a training.
+    """
+    from tokenmill.loader.measure import count_pieces, tokens_per_second  # noqa: PLC0415 - heavy
+
+    opened = tokenmill.loader(list(stores), **arguments, rank=0, world_size=1)
+    facts = {
+        "stores": list(opened.options.stores),
+        "sequences": opened.sequences,
+        "tokens": opened.tokens,
+        "tail_tokens": opened.tail_tokens,
+        "steps": len(opened),
+        "digest": opened.state_dict()["digest"],
+        "documents": count_pieces(opened),
+        "tokens_per_second": tokens_per_second(opened, seconds) if seconds else None,
+        "step": step,
+        "rows": _texts(opened, step),
+    }
+    if as_json:
+        terminal.echo_json(facts)
+        return
+    output.print_lines(_lines(opened, facts))
+    for row, text in enumerate(facts["rows"]):
+        shown = text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]} ..."
+        terminal.echo(f"\nstep {step:,}, row {row:,}\n{terminal.printable(shown)}")
+
+
+def _lines(opened: Loader, facts: dict[str, Any]) -> Iterable[output.Line]:
+    sequence = opened.options.sequence_tokens
+    yield "stores", ", ".join(facts["stores"])
+    yield "epoch", f"{facts['tokens']:,} tokens: {count(facts['sequences'], 'sequence')} of {sequence:,}"
+    yield "tail", f"{count(facts['tail_tokens'], 'token')} at the end fill no grain of {opened.options.grain:,}"
+    yield "steps", f"{facts['steps']:,} of {count(opened.options.batch_sequences, 'sequence')}"
+    pieces = facts["documents"]
+    yield "documents", f"{pieces.pieces_per_row:.2f} in a sequence, {pieces.whole:.0%} of them whole"
+    yield "state", facts["digest"]
+    if facts["tokens_per_second"]:
+        yield "speed", f"{number(facts['tokens_per_second'])} tokens/s in one process"
+
+
+def _texts(opened: Loader, step: int) -> list[str]:
+    """The text of each row of a batch."""
+    from tokenmill.tokenizers.token_bytes import token_bytes_lookup  # noqa: PLC0415 - heavy
+
+    store = tokenmill.open(opened.options.stores[0])
+    token_bytes = token_bytes_lookup(store.job.tokenizer, store.vocabulary())
+    rows = opened[step]["input_ids"].tolist()
+    return [b"".join(map(token_bytes, tokens)).decode(errors="replace") for tokens in rows]

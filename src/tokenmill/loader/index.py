@@ -1,0 +1,135 @@
+"""The token stream of one split of a store: from a position in the stream to a range of a part.
+
+The stream has the documents of the split in the order of the store. Without a split it is the whole store. Within a
+part, the documents of the split form segments: ranges of tokens without a document of the other split between them.
+"""
+
+from __future__ import annotations
+
+import functools
+from bisect import bisect_right
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from tokenmill.errors import CorruptStore
+from tokenmill.loader.order import Numbers
+from tokenmill.loader.parts import LoaderParts
+from tokenmill.loader.split_table import SplitTable
+from tokenmill.store.part import TokenArray
+from tokenmill.store.part_index import MAX_MAPPED_PARTS
+
+
+class Segments(NamedTuple):
+    """The segments of a part: the position of each in the part's share of the stream, and in the part."""
+
+    starts: list[int]
+    offsets: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class PartRange:
+    """Tokens [start, stop) of a part."""
+
+    part: int
+    start: int
+    stop: int
+
+
+WHOLE = Segments([0], [0])
+
+
+class Stream:
+    """The tokens of a store, or of one split of it. `split` is None for all documents."""
+
+    def __init__(self, parts: LoaderParts, split: SplitTable | None) -> None:
+        self.store = store = parts.store
+        self._parts = parts
+        self._split = split
+        tokens = store.manifest["tokens"].to_numpy() if split is None else split.tokens
+        self._ends: list[int] = np.cumsum(tokens).tolist()
+        self._segments = functools.lru_cache(MAX_MAPPED_PARTS)(self._find_segments)
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether reads wait for a network."""
+        return self._parts.folder.is_remote
+
+    @property
+    def tokens(self) -> int:
+        """The number of tokens in the stream."""
+        return self._ends[-1] if self._ends else 0
+
+    def read(self, start: int, stop: int) -> TokenArray:
+        """Tokens [start, stop) of the stream, at least one: a view if they are in one segment, else a copy."""
+        part = bisect_right(self._ends, start)
+        before = self._ends[part - 1] if part else 0
+        if stop <= self._ends[part]:
+            starts, offsets = WHOLE if self._split is None else self._segments(part)
+            segment = bisect_right(starts, start - before) - 1
+            if segment + 1 == len(starts) or stop - before <= starts[segment + 1]:
+                offset = offsets[segment] - starts[segment] - before
+                return self._parts.tokens(part, start + offset, stop + offset)
+        ranges = self.ranges(start, stop)
+        return np.concatenate([self._parts.tokens(some.part, some.start, some.stop) for some in ranges])
+
+    def ranges(self, start: int, stop: int) -> list[PartRange]:
+        """The ranges of parts that hold tokens [start, stop) of the stream, in order."""
+        ranges = []
+        part = bisect_right(self._ends, start)
+        while start < stop:
+            before, end = self._ends[part - 1] if part else 0, self._ends[part]
+            if start < end:
+                starts, offsets = WHOLE if self._split is None else self._segments(part)
+                segment = bisect_right(starts, start - before) - 1
+                segment_end = before + starts[segment + 1] if segment + 1 < len(starts) else end
+                taken, offset = min(stop, segment_end) - start, offsets[segment] + start - before - starts[segment]
+                ranges.append(PartRange(part, offset, offset + taken))
+                start += taken
+            part += start == end
+        return ranges
+
+    def documents(self, start: int, stop: int) -> tuple[Numbers, Numbers]:
+        """The documents with tokens in [start, stop): their positions, counted from `start`, and numbers in the store.
+
+        The first document may begin before `start`; its position is 0.
+        """
+        positions, numbers, before = [], [], 0
+        for some in self.ranges(start, stop):
+            offsets = self._parts.offsets(some.part)
+            first = int(offsets.searchsorted(some.start, side="right")) - 1
+            last = int(offsets.searchsorted(some.stop, side="left"))
+            begins = np.maximum(offsets[first:last], some.start) - some.start + before
+            has_tokens = np.diff(begins, append=before + some.stop - some.start) > 0
+            positions.append(begins[has_tokens])
+            numbers.append(np.flatnonzero(has_tokens) + first + self.store.documents_before(some.part))
+            before += some.stop - some.start
+        return np.concatenate(positions), np.concatenate(numbers)
+
+    def store_position(self, position: int) -> int:
+        """The position in the whole store of the token at this position of the stream."""
+        (some,) = self.ranges(position, position + 1)
+        return self.store.tokens_before(some.part) + some.start
+
+    def is_document_start(self, position: int) -> bool:
+        """Whether a document begins with the token at this position of the stream."""
+        (some,) = self.ranges(position, position + 1)
+        offsets = self._parts.offsets(some.part)
+        return bool(offsets[offsets.searchsorted(some.start, side="right") - 1] == some.start)
+
+    def _find_segments(self, part: int) -> Segments:
+        """The segments of a part. Raises CorruptStore if they have another number of tokens than the table says."""
+        if self._split is None:
+            return WHOLE
+        chosen = self._split.chooses(*self._parts.origins(part)).view(np.int8)
+        offsets = self._parts.offsets(part)
+        edges = np.diff(chosen, prepend=np.int8(0), append=np.int8(0))
+        begins, ends = offsets[np.flatnonzero(edges == 1)], offsets[np.flatnonzero(edges == -1)]
+        stops = np.cumsum(ends - begins)
+        if (int(stops[-1]) if len(stops) else 0) != int(self._split.tokens[part]):
+            raise CorruptStore(
+                f"the split of part {part} of {self.store.directory} is not as its table says",
+                f"Remove {self._split.file} and run again: the table is made again.",
+            )
+        return Segments((stops - (ends - begins)).tolist(), begins.tolist())

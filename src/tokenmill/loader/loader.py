@@ -1,0 +1,120 @@
+"""The loader: batches of sequences from stores, each a pure function of its step."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator
+from typing import Any, SupportsIndex
+
+from tokenmill.errors import UsageError
+from tokenmill.humanize import count
+from tokenmill.loader.batches import Batch
+from tokenmill.loader.ranks import LoaderRank
+from tokenmill.loader.reader import LoaderOptions, SequenceReader
+from tokenmill.loader.state import ORDER_VERSION, check_state, encode_identity
+
+# How many characters of a store's digest are in a state: 64 bits.
+DIGEST_CHARACTERS = 16
+
+
+class Loader:
+    """Batches of token sequences from one store or several, in an order that is computed and never stored.
+
+    `loader[step]` is the batch of a step: always the same, whenever and wherever it is asked for. A `for` loop takes
+    the batches from the cursor on and ends after `len(loader)` steps of a pass; the next loop continues with the next
+    pass, which has another order. A batch is a dict of NumPy arrays. With several ranks it has the rows of this rank.
+    A loader can be pickled: another process opens the same stores.
+
+    `sequences` and `tokens` are those of an epoch, over all ranks. `tail_tokens` are in no epoch, because they fill no
+    grain at the end of their store. `rank` is the rank of this process, and says where it comes from.
+    """
+
+    def __init__(self, options: LoaderOptions, rank: LoaderRank, cursor: int = 0) -> None:
+        rank.check(options.batch_sequences)
+        self.options = options
+        self.rank = rank
+        self.reader = SequenceReader(options)
+        self.sequences = self.reader.stage.round_sequences
+        self.tokens = sum(source.tokens for source in self.reader.sources)
+        self.tail_tokens = sum(source.tail_tokens for source in self.reader.sources)
+        self._cursor = cursor
+
+    def __len__(self) -> int:
+        """The number of batches in a pass: `epochs` epochs. A rest that fills no batch begins the next pass."""
+        return max(1, self.options.epochs * self.sequences // self.options.batch_sequences)
+
+    def __getitem__(self, step: SupportsIndex) -> Batch:
+        index = operator.index(step)
+        if index < 0:
+            raise IndexError(f"step {index:,} is out of range: steps are counted from 0")
+        return next(self.batches(index * self.options.batch_sequences, (index + 1) * self.options.batch_sequences))
+
+    def __iter__(self) -> Iterator[Batch]:
+        size = self.options.batch_sequences
+        for batch in self.batches(self._cursor, self.pass_end(self._cursor)):
+            self._cursor += size  # before the batch is given out: a state in the loop counts it
+            yield batch
+
+    def __repr__(self) -> str:
+        stores = ", ".join(self.options.stores)
+        sequences = f"{count(self.sequences, 'sequence')} of {self.options.sequence_tokens:,} tokens"
+        return f"<Loader {stores}: {sequences}, {count(len(self), 'step')}, {self.rank}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.options, self.rank, self._cursor)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state: the sequences given out over all ranks, and the choices that decided which. Equal on all ranks."""
+        return {"sequences": self._cursor, "digest": encode_identity(self.identity())}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue where a state was taken. The number of ranks, of workers and of sequences in a batch may differ.
+
+        Raises UsageError if this loader would have given out other sequences until then, and says what differs.
+        """
+        self._cursor = check_state(state, self.identity())
+
+    def identity(self) -> dict[str, str]:
+        """The choices that decide which sequence has which number, by the names of the parameters."""
+        options = self.options
+        return {
+            "order": ORDER_VERSION,
+            "stores": ",".join(source.order.store[:DIGEST_CHARACTERS] for source in self.reader.sources),
+            "seed": str(options.seed),
+            "val": options.val or "none",
+            "split": options.split if options.val else "all",
+            "shuffle": options.shuffle,
+            "grain": str(options.grain),
+            "sequence_tokens": str(options.sequence_tokens),
+            "packing": options.packing,
+        }
+
+    def pass_end(self, sequence: int) -> int:
+        """The sequence at which the pass ends that has this sequence."""
+        length = len(self) * self.options.batch_sequences
+        return (sequence // length + 1) * length
+
+    def batches(self, first: int, last: int, batches_apart: int = 1) -> Iterator[Batch]:
+        """This rank's rows of the global batches that begin with a sequence in [first, last).
+
+        With `batches_apart` only every so many batches, as a worker takes them.
+        """
+        size = self.options.batch_sequences
+        low, high = self.rank.rows(size)
+        starts = range(first, last, batches_apart * size)
+        return self.reader.batches((start + low, start + high) for start in starts)
+
+    def locate(self, step: int, row: int, position: int) -> tuple[str, int]:
+        """The store of a token of a global batch, and the position of the token in the store.
+
+        Args:
+            step: The step of the batch, from 0.
+            row: The row of the batch, over all ranks, from 0.
+            position: The position in the row, from 0.
+        """
+        options = self.options
+        limits = (("step", step, None), ("row", row, options.batch_sequences))
+        for name, value, limit in (*limits, ("position", position, options.sequence_tokens)):
+            if value < 0 or (limit is not None and value >= limit):
+                raise UsageError(f"there is no {name} {value:,}", *([f"They are 0 to {limit - 1:,}."] if limit else []))
+        return self.reader.locate(step * options.batch_sequences + row, position)

@@ -1,0 +1,48 @@
+"""The parts of a store as a loader reads them: mapped from a disk, or by ranges from an object store."""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+import numpy.typing as npt
+
+from tokenmill.loader.order import Numbers
+from tokenmill.storage import folder_at
+from tokenmill.store import layout, tables
+from tokenmill.store.part import TokenArray, part_name
+from tokenmill.store.part_ranges import RangedPart, open_ranged
+from tokenmill.store.reader import Store
+
+# Parts of an object store whose headers, and perhaps the positions of their documents, stay in memory.
+MAX_RANGED_PARTS = 1024
+
+
+class LoaderParts:
+    """The columns of a store's parts. Each part is compared with the manifest when it is opened."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.folder = folder_at(store.directory)
+        self._ranged = functools.lru_cache(MAX_RANGED_PARTS)(self._open_ranged)
+
+    def tokens(self, part: int, start: int, stop: int) -> TokenArray:
+        """Tokens [start, stop) of a part: a view on a disk, one request in an object store."""
+        if self.folder.is_remote:
+            return self._ranged(part).read_tokens(start, stop)
+        return self.store.part(part).tokens[start:stop]
+
+    def offsets(self, part: int) -> Numbers:
+        """The position of each document of a part, and the number of tokens."""
+        return self._ranged(part).offsets if self.folder.is_remote else self.store.part(part).offsets
+
+    def origins(self, part: int) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.uint64]]:
+        """The source and the row of each document of a part."""
+        opened = self._ranged(part) if self.folder.is_remote else self.store.part(part)
+        return opened.source, opened.row
+
+    def _open_ranged(self, part: int) -> RangedPart:
+        opened = open_ranged(self.folder, part)
+        if opened.dtype != self.store.dtype or not tables.is_listed(self.store.manifest, opened.summary):
+            raise layout.damaged(self.folder, part_name(part), "it is not the part that the manifest describes")
+        return opened

@@ -1,0 +1,45 @@
+"""The state of a loader: the number of sequences given out, and the choices that decide which ones they were."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tokenmill.digest import differences
+from tokenmill.errors import UsageError
+
+# The version of the order. It changes if the same choices give other sequences.
+ORDER_VERSION = "1"
+
+
+def encode_identity(identity: dict[str, str]) -> str:
+    """The choices as one text, such as `seed=1337 grain=8192`. Names and values have no white space."""
+    return " ".join(f"{name}={value}" for name, value in identity.items())
+
+
+def decode_identity(text: str) -> dict[str, str]:
+    """The choices of a text that `encode_identity` made."""
+    return dict(entry.partition("=")[::2] for entry in text.split())
+
+
+def check_state(state: Any, identity: dict[str, str]) -> int:
+    """The sequences of a state. Raises UsageError if it is no state, or its sequences were chosen in another way."""
+    sequences, digest = (state.get(name) if isinstance(state, dict) else None for name in ("sequences", "digest"))
+    if not isinstance(sequences, int) or isinstance(sequences, bool) or sequences < 0 or not isinstance(digest, str):
+        raise UsageError(
+            "this is not the state of a loader", "A state has `sequences`, a number, and `digest`, a text."
+        )
+    before = decode_identity(digest)
+    if not sequences or before == identity:
+        return sequences
+    if before.keys() != identity.keys():
+        raise UsageError("this is the state of another version of the loader", f"state        {digest[:200]}")
+    changes = differences(before, identity)
+    raise UsageError(
+        f"the state is of a loader with {_list([f'another {name}' for name, _, _ in changes])}",
+        *(f"{name:<16} was {was}, is now {now}" for name, was, now in changes),
+        "The sequences that were given out are not those that this loader would have given out.",
+    )
+
+
+def _list(items: list[str]) -> str:
+    return items[0] if len(items) == 1 else f"{', '.join(items[:-1])} and {items[-1]}"

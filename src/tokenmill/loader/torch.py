@@ -1,0 +1,123 @@
+"""Datasets and a data loader for PyTorch. The only module that imports torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
+
+from tokenmill.errors import UsageError
+from tokenmill.loader.batches import Batch
+from tokenmill.loader.loader import Loader
+from tokenmill.loader.sequences import SequenceView
+from tokenmill.loader.state import check_state
+
+Tensors = dict[str, torch.Tensor]
+
+# The key of a worker's own state in a state of StatefulDataLoader: its number and the number of workers.
+WORKER = "worker"
+
+
+def as_tensors(batch: Batch) -> Tensors:
+    """A batch as tensors over the same memory."""
+    return {name: torch.from_numpy(values) for name, values in batch.items()}
+
+
+class TokenDataset(IterableDataset[Tensors]):  # type: ignore[misc]
+    """The batches of a loader, for `DataLoader(dataset, batch_size=None, num_workers=n)`.
+
+    Workers take whole batches in turn, so the order of batches does not depend on their number. In a plain `DataLoader`
+    with workers, the main process does not know what the workers have read: `set_epoch` begins the next pass, and
+    `TokenDataLoader` or torchdata's `StatefulDataLoader` saves the state.
+    """
+
+    def __init__(self, loader: Loader) -> None:
+        super().__init__()
+        self.loader = loader
+        self._start = loader.state_dict()["sequences"]  # where the pass of this process begins
+        self._next: int | None = None  # the next batch of this process; None before a pass
+
+    def __iter__(self) -> Iterator[Tensors]:
+        worker, workers = _worker()
+        size = self.loader.options.batch_sequences
+        end = self.loader.pass_end(self._start)
+        if self._next is None:
+            self._next = self._start + worker * size
+        for batch in self.loader.batches(self._next, end, workers):
+            self._next += workers * size  # before the batch is given out: a state that is taken then counts it
+            yield as_tensors(batch)
+        self._start, self._next = end, None
+
+    def __len__(self) -> int:
+        return len(self.loader)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Begin with pass number `epoch`, unless the state is in this pass already. Trainers call it before a pass."""
+        length = len(self.loader) * self.loader.options.batch_sequences
+        if self._start // length != epoch:
+            self._start, self._next = epoch * length, None
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state of this process: that of the loader, or of one worker, as StatefulDataLoader saves it."""
+        worker, workers = _worker()
+        state = self.loader.state_dict()
+        if workers == 1:
+            return state | {"sequences": self._start if self._next is None else self._next}
+        return state | {"sequences": self._start, WORKER: [worker, workers, self._next]}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue where a state was taken: of a loader, of a TokenDataLoader, or of this worker."""
+        self._start, self._next = check_state(state, self.loader.identity()), None
+        if WORKER in state:
+            worker, workers, following = state[WORKER]
+            if (worker, workers) != _worker():
+                raise UsageError(f"the state is of worker {worker} of {workers}", "Use as many workers as before.")
+            self._next = following
+
+
+class TokenDataLoader(DataLoader[Tensors]):  # type: ignore[misc]
+    """A DataLoader of a loader's batches whose state is the loader's: the batches delivered, not those prefetched.
+
+    It takes the options of `DataLoader` about workers and memory. The number of workers may change between a state and
+    its resume.
+    """
+
+    def __init__(self, loader: Loader, **options: Any) -> None:
+        if loader.reader.is_remote and options.get("num_workers"):
+            options.setdefault("multiprocessing_context", "spawn")  # clients of object stores do not survive a fork
+        super().__init__(TokenDataset(loader), batch_size=None, **options)
+        self.loader = loader
+        self._delivered = loader.state_dict()["sequences"]
+        self._is_interrupted = False
+
+    def __iter__(self) -> Iterator[Tensors]:
+        if self._is_interrupted:
+            self._iterator = None  # persistent workers are ahead of what was delivered: begin with new ones
+        self._is_interrupted = True
+        end = self.loader.pass_end(self._delivered)
+        self.dataset.load_state_dict(self.state_dict())
+        for batch in super().__iter__():
+            self._delivered += self.loader.options.batch_sequences
+            yield batch
+        self._delivered, self._is_interrupted = end, False
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state after the last batch that was delivered. Equal on all ranks."""
+        return self.loader.state_dict() | {"sequences": self._delivered}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue where a state was taken. The number of ranks and of workers may differ."""
+        self._delivered = check_state(state, self.loader.identity())
+        self._is_interrupted = True
+
+
+class SequenceDataset(SequenceView, Dataset[Batch]):  # type: ignore[misc]
+    """Single sequences, for trainers with a sampler of their own, such as Hugging Face's. It has `len` and `[i]`."""
+
+
+def _worker() -> tuple[int, int]:
+    """The number of this worker process, and the number of workers; (0, 1) in the main process."""
+    info = get_worker_info()
+    return (0, 1) if info is None else (info.id, info.num_workers)

@@ -1,0 +1,154 @@
+"""Loaders of stores in a bucket: the batches of the local store, by ranges, through faults and a restart."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tokenmill
+from benchmarks.synthetic import Shape, make_store
+from tests.support.servers.faults import Fault
+from tests.support.servers.proxy import Proxy
+from tests.support.servers.seaweed import Bucket, start_seaweed
+from tokenmill.errors import CorruptStore
+from tokenmill.loader import reader
+from tokenmill.storage import folder_at, io_threads
+from tokenmill.storage.prefetch import THREADS
+from tokenmill.store import layout
+from tokenmill.store.part import open_part
+from tokenmill.store.part_ranges import open_ranged
+
+SMALL: dict[str, Any] = {"sequence_tokens": 64, "grain": 256, "batch_sequences": 8, "seed": 5}
+ALL: Any = ["input_ids", "labels", "position_ids", "cu_seqlens", "document_ids"]
+
+
+@pytest.fixture(scope="module")
+def local(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A local store whose tables have the names that they have in a bucket."""
+    directory = tmp_path_factory.mktemp("bucket") / "store"
+    make_store(str(directory), 100_000, shape=Shape(10_000, 60), processes=False)
+    for name in (layout.PLAN, layout.SOURCES):
+        sha256 = hashlib.sha256((directory / name).read_bytes()).hexdigest()
+        (directory / name).rename(directory / layout.hashed_name(name, sha256))
+    return str(directory)
+
+
+@pytest.fixture
+def proxy(s3: Bucket, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
+    """A proxy in front of the server."""
+    with Proxy(s3.server.port) as proxy:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.endpoint)
+        yield proxy
+        # Requests of a loop that was left would be repeated for minutes without the proxy: wait for all threads.
+        barrier = threading.Barrier(THREADS)
+        list(io_threads().map(lambda _: barrier.wait(), range(THREADS)))
+
+
+@pytest.fixture
+def remote(s3: Bucket, local: str, proxy: Proxy) -> str:
+    """The same store in a bucket."""
+    s3.server.upload(Path(local), f"{s3.url}/store")
+    return f"{s3.url}/store"
+
+
+def test_ranges_are_those_of_the_whole_part(local: str) -> None:
+    """The header of a part says where its columns are; ranges of them are slices of the columns."""
+    folder = folder_at(local)
+    summary, content = open_part(folder, 3)
+    ranged = open_ranged(folder, 3)
+    assert ranged.summary == summary
+    assert np.array_equal(ranged.offsets, content.offsets)
+    assert np.array_equal(ranged.source, content.source)
+    assert np.array_equal(ranged.row, content.row)
+    for start, stop in ((0, 1), (0, summary.tokens), (17, 4711), (summary.tokens, summary.tokens)):
+        assert np.array_equal(ranged.read_tokens(start, stop), content.tokens[start:stop])
+    with pytest.raises(IndexError):
+        ranged.read_tokens(0, summary.tokens + 1)
+
+
+def test_damaged_headers_are_refused(local: str, tmp_path: Path) -> None:
+    """A header with any byte changed is refused, or gives the columns of a part of the same size."""
+    path = Path(local, "parts", "00000003.arrow")
+    data = path.read_bytes()
+    (tmp_path / "parts").mkdir()
+    target = tmp_path / "parts" / path.name
+    random = np.random.default_rng(1)
+    for position in [0, 8, 12, *random.integers(0, 2000, 200).tolist()]:
+        target.write_bytes(data[:position] + bytes([data[position] ^ 0xFF]) + data[position + 1 :])
+        try:
+            opened = open_ranged(folder_at(str(tmp_path)), 3)
+            opened.read_tokens(0, min(opened.summary.tokens, 100))
+        except CorruptStore:
+            continue
+    target.write_bytes(data[:300])
+    with pytest.raises(CorruptStore):
+        open_ranged(folder_at(str(tmp_path)), 3)
+
+
+@pytest.mark.parametrize(
+    "choices", [{}, {"shuffle": "window", "fields": ALL}, {"val": 0.2, "fields": ALL}, {"packing": "best-fit"}]
+)
+def test_batches_are_those_of_the_local_store(remote: str, local: str, choices: dict[str, Any]) -> None:
+    """Whatever the options are, a loop over the bucket gives the batches of the disk."""
+    there, here = (tokenmill.loader(one, **SMALL, **choices) for one in (remote, local))
+    assert there.state_dict() == here.state_dict()
+    for batch, expected, _ in zip(there, here, range(40), strict=False):
+        assert batch.keys() == expected.keys()
+        assert all(np.array_equal(batch[name], expected[name]) for name in batch)
+    assert np.array_equal(there[77]["labels"], here[77]["labels"])
+
+
+def test_a_batch_reads_no_whole_parts(remote: str, proxy: Proxy) -> None:
+    """The bytes that come over the network are those of the sequences and the headers of their parts."""
+    loader = tokenmill.loader(remote, **SMALL)
+    proxy.reset()
+    loader[0]
+    assert proxy.bytes_down < 150_000  # two grains and their parts' headers; a part has 30,000 bytes
+
+
+def test_faults_of_the_server_are_survived(remote: str, local: str, proxy: Proxy) -> None:
+    """Answers of 503 and broken connections are repeated; a loop goes on with the right batches."""
+    there, here = tokenmill.loader(remote, **SMALL), tokenmill.loader(local, **SMALL)
+    proxy.inject(Fault(status=503), method="GET", path="/parts/", times=10)
+    proxy.inject(Fault(cut=100), method="GET", path="/parts/", times=5)
+    for batch, expected, _ in zip(there, here, range(60), strict=False):
+        assert np.array_equal(batch["input_ids"], expected["input_ids"])
+
+
+@pytest.mark.timeout(120)
+def test_a_restart_of_the_server_is_survived(local: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server, one of its own, is killed in the middle of a loop, with requests under way, and comes back."""
+    monkeypatch.setattr(reader, "PREFETCH_TOKENS", 8192)
+    server = start_seaweed(tmp_path / "weed", f"ACCESS{secrets.token_hex(8)}", secrets.token_hex(20))
+    try:
+        for name, value in server.environment().items():
+            monkeypatch.setenv(name, value)
+        remote = f"{server.bucket('bucket-of-its-own')}/store"
+        server.upload(Path(local), remote)
+        there, here = tokenmill.loader(remote, **SMALL), tokenmill.loader(local, **SMALL)
+        restart = threading.Thread(target=server.restart)
+        for number, (batch, expected) in enumerate(zip(there, here, strict=False)):
+            assert np.array_equal(batch["input_ids"], expected["input_ids"])
+            if number == 20:
+                restart.start()
+        restart.join()
+    finally:
+        server.stop()
+
+
+def test_workers_read_from_a_bucket(remote: str, local: str) -> None:
+    """Workers of PyTorch are spawned for an object store, and give the batches in order."""
+    pytest.importorskip("torch", reason="torch is not installed")
+    from tokenmill.loader.torch import TokenDataLoader
+
+    here = tokenmill.loader(local, **SMALL)
+    batches = iter(TokenDataLoader(tokenmill.loader(remote, **SMALL), num_workers=2))
+    for step in range(6):
+        assert np.array_equal(np.asarray(next(batches)["input_ids"]), here[step]["input_ids"])
