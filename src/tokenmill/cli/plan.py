@@ -38,7 +38,7 @@ def _lines(result: PlanResult) -> Iterable[output.Line]:
         yield "note", notice
     rows = f" in {count(result.rows, 'row')}" if result.rows is not None else ""
     yield "text", f"about {size(result.text_bytes)}{rows}"
-    yield "units", f"{result.units:,} of about {size(result.unit_bytes)}"
+    yield "units", f"{result.units:,} of about {size(result.text_bytes // max(result.units, 1))}"
     yield "tokenizer", f"{result.tokenizer}, engine {result.engine}"
     yield "bos", output.token_id(result.begin_token)
     yield "eot", output.token_id(result.end_token)

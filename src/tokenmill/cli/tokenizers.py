@@ -49,7 +49,7 @@ def tokenizers(name: str | None, as_json: bool) -> None:
             ("others", "any tokenizer.json works; the reference encodes it if it is of no known family"),
         ]
     )
-    terminal.echo("\n`tokenmill tokenizers Qwen/Qwen3-8B` shows one tokenizer, measured on this machine.")
+    terminal.echo("\n`tokenmill tokenizers Qwen/Qwen3-8B` shows one, measured on this machine.")
 
 
 def _print_table(families: list[TokenizerFamily]) -> None:
