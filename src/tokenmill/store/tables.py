@@ -267,7 +267,10 @@ def read_manifest(folder: Folder, run: Run, skipped: Collection[str] = ()) -> pa
     wanted = [name for name in schema.names if name not in skipped]
     manifest = read_table(folder, MANIFEST, schema=schema, wanted=wanted)
     _check_manifest_run(folder, run, manifest)
-    if run.format >= 6 and (manifest.schema.metadata or {}).get(MANIFEST_ROWS) != rows_checksum(manifest):
+    stated = (manifest.schema.metadata or {}).get(MANIFEST_ROWS)
+    if run.format >= 6 and stated is None:
+        raise damaged(folder, MANIFEST, "it has no checksum of its rows: an earlier version of tokenmill wrote it")
+    if run.format >= 6 and stated != rows_checksum(manifest):
         raise damaged(folder, MANIFEST, "its rows are not as they were written")
     if not np.array_equal(manifest["unit"].to_numpy(), np.arange(run.units)):
         raise damaged(folder, MANIFEST, f"its units are not the {run.units} of the plan")
