@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import get_args
 
-from tokenmill.api.parameters import StrPath, path_texts
+from tokenmill.api.parameters import Stores, store_paths
 from tokenmill.errors import UsageError
 from tokenmill.loader.batches import DEFAULT_FIELDS, Field, check_fields
 from tokenmill.loader.loader import Loader
@@ -18,7 +18,7 @@ from tokenmill.pipeline.sizes import parse_fraction, parse_size
 
 
 def loader(  # noqa: PLR0913 - the options of the command, by their names
-    stores: StrPath | Sequence[StrPath],
+    stores: Stores,
     *,
     sequence_tokens: str | int = 2048,
     batch_sequences: int = 8,
@@ -72,11 +72,8 @@ def loader(  # noqa: PLR0913 - the options of the command, by their names
     names = check_fields(fields)
     if packing == "best-fit" and "tokens" in names:
         raise UsageError("packed rows have no field tokens", "Use input_ids and labels: documents have no next token.")
-    paths = path_texts(stores)
-    if not paths:
-        raise UsageError("no store is given")
     options = LoaderOptions(
-        stores=tuple(paths),
+        stores=tuple(store_paths(stores)),
         sequence_tokens=sequence,
         batch_sequences=batch_sequences,
         grain=grain_tokens,
