@@ -57,6 +57,7 @@ class Tokenize:
             return report_existing(folder, task.unit, self.engine)
         arguments = (self.directory, self.job, self.engine, self.reference_version)
         tokenizer = loaded_tokenizer(*arguments, at_once=1 + len(self.companions))
+        tokenizer.use_threads(self.limits.threads)
         builder, others = tokenizer.retry_with_reference(lambda: self._encode(task, tokenizer))
         kept = builder.read_kept(self.limits)
         Position("write").mark()

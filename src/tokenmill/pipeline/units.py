@@ -70,7 +70,7 @@ class Encoder(Protocol):
 class WorkerLimits(msgspec.Struct, frozen=True):
     """What a worker may use, and what it does with bad rows.
 
-    `single_worker_bytes` is what a worker may hold while no other one works.
+    `single_worker_bytes` is what a worker may hold while no other one works. `threads` share a large document.
     """
 
     worker_bytes: int
@@ -78,6 +78,7 @@ class WorkerLimits(msgspec.Struct, frozen=True):
     document_seconds: float = DEFAULT_SECONDS
     on_bad: str = "fail"
     with_text: bool = False
+    threads: int = 1
 
     def read_options(self, job: Job, *, sparing: bool = False) -> ReadOptions:
         """How the sources are read. `sparing` reads small batches, where memory matters more than speed."""
