@@ -39,7 +39,6 @@ class Resources:
         single_worker_bytes: What a worker may hold while no other one works.
         memory_bytes: The memory budget.
         most_workers: How many workers there may be if machines join later.
-        threads: How many threads of a worker share a large document: more than one if there are fewer units than cores.
         notice: What the user should know about these numbers.
     """
 
@@ -49,20 +48,14 @@ class Resources:
     single_worker_bytes: int
     memory_bytes: int
     most_workers: int
-    threads: int = 1
     notice: str | None = None
 
     def limits(self, policy: BadDocumentPolicy | None = None) -> WorkerLimits:
         """The limits of each worker. Without a policy a bad row is an error."""
         if policy is None:
-            return WorkerLimits(self.worker_bytes, self.single_worker_bytes, threads=self.threads)
+            return WorkerLimits(self.worker_bytes, self.single_worker_bytes)
         return WorkerLimits(
-            self.worker_bytes,
-            self.single_worker_bytes,
-            policy.document_seconds,
-            policy.on_bad,
-            policy.quarantine_text,
-            self.threads,
+            self.worker_bytes, self.single_worker_bytes, policy.document_seconds, policy.on_bad, policy.quarantine_text
         )
 
 
@@ -84,8 +77,7 @@ def plan_resources(  # noqa: PLR0913, PLR0917 - what is asked for, and what ther
     min_bytes = OWN_BYTES + max(smallest_worker_bytes, fast_bytes(document_bytes))
     if workers is not None and workers < 1:
         raise UsageError("--workers must be at least 1")
-    allowed = workers if workers is not None else room.processors
-    wanted = min(allowed, max(most_workers, 1))
+    wanted = min(workers if workers is not None else room.processors, max(most_workers, 1))
     budget = parse_size(memory) if memory is not None else room.bytes_per_core * room.cores_per_machine
     if memory is None and room.machine_bytes is not None:  # a small machine gives more than its default fraction
         budget = max(budget, min(min_bytes, room.machine_bytes))
@@ -104,7 +96,7 @@ def plan_resources(  # noqa: PLR0913, PLR0917 - what is asked for, and what ther
         notice = f"--memory is more than the {room.machine_bytes / 1e9:.1f} GB there are"
     total_bytes = max(budget - OWN_BYTES, count * smallest_worker_bytes)
     worker_bytes = int(total_bytes // count * WORKER_FRACTION_USED)
-    return Resources(count, worker_bytes, total_bytes, total_bytes, budget, count, allowed // wanted, notice)
+    return Resources(count, worker_bytes, total_bytes, total_bytes, budget, count, notice)
 
 
 def _too_little(budget: int, min_bytes: int, job: Job | None, *, given: bool) -> UsageError:
@@ -131,4 +123,4 @@ def _of_cluster(wanted: int, most_workers: int, budget: int, smallest_worker_byt
             f"nodes that have less than {bytes_per_worker / 1e9:.1f} GB for each processor get fewer workers, or none"
         )
     total_bytes = bytes_per_worker * wanted
-    return Resources(wanted, worker_bytes, total_bytes, bytes_per_worker, total_bytes, most, notice=notice)
+    return Resources(wanted, worker_bytes, total_bytes, bytes_per_worker, total_bytes, most, notice)

@@ -86,6 +86,10 @@ class WorkerLimits(msgspec.Struct, frozen=True):
         batch_bytes = SPARING_BATCH_BYTES if sparing else batch_bytes
         return ReadOptions(job.column, job.separator, batch_bytes, self.on_bad, job.document_bytes)
 
+    def for_units(self, units: int, workers: int) -> WorkerLimits:
+        """The same limits, with the threads of workers that have no unit of their own."""
+        return msgspec.structs.replace(self, threads=max(1, workers // max(1, units)))
+
 
 def fast_bytes(document_bytes: int) -> int:
     """The memory that a worker may take for a document of this size, unless `tokenizers` encodes it."""
