@@ -160,7 +160,7 @@ def measure(options: argparse.Namespace, contest: Contest) -> dict[str, Any]:
     print(
         f"{options.text} {options.input} {megabytes:.0f} MB {os.path.basename(contest.tokenizer)}: "
         f"bare {speed['bare']:.1f} MB/s, prepare {speed['prepare']:.1f} MB/s; prepare/bare by wall time "
-        f"{ratios['wall_best']:.2f} best, {ratios['wall_median']:.2f} median; CPU seconds {ratios['cpu_best']:.2f} best, "
+        f"{ratios['wall_best']:.2f} best, {ratios['wall_median']:.2f} median; CPU {ratios['cpu_best']:.2f} best, "
         f"{ratios['cpu_median']:.2f} median; {thrown_away} rounds thrown away",
         flush=True,
     )

@@ -78,6 +78,10 @@ class Audit:
         self._credit = float(FIRST_AUDIT_BYTES)
         self._token_lengths = TokenLengths(spec, content)
 
+    def load(self) -> None:
+        """Read the vocabulary's token lengths now, in the fork server, and not in every worker."""
+        _ = self._token_lengths.lengths
+
     def check(self, batch: Batch, fast: Engine, reference: Engine) -> None:
         """Raise AuditMismatchError for a document whose tokens are not the reference's."""
         slices = [self._slice(batch, document, cell) for document, cell in self._draw(batch)]

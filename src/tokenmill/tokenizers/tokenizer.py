@@ -141,7 +141,10 @@ class Tokenizer:
 
     def load(self) -> Tokenizer:
         """Load the engine now, so that loading does not count as the first document's time. Returns self."""
-        _ = self.engine
+        if self._fast is None:
+            _ = self.reference
+        else:
+            self._audit.load()
         return self
 
     def use_reference(self, reason: str) -> None:
