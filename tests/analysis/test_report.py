@@ -182,6 +182,16 @@ def test_bars_fit_the_terminal(hostile: str, columns: int) -> None:
     assert "\u2588" in done.stdout
 
 
+def test_a_chart_of_the_largest_names_their_share(tmp_path: Path) -> None:
+    """With more values than bars, the title has the share of those that are shown; with fewer, it has none."""
+    rows = [{"text": "word", "url": f"https://host{row % 20}.example/{row}", "ok": row % 2 == 0} for row in range(40)]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    store = prepared(tmp_path, str(tmp_path / "a.jsonl"))
+    lines = command("stats", store, "--by", "host:url", "--by", "ok", "-q", COLUMNS="80").stdout.splitlines()
+    assert "tokens by host:url, and bytes per token, the largest 10 of 20 (50.0 %)" in lines
+    assert "tokens by ok, and bytes per token" in lines
+
+
 def test_a_terminal_without_unicode_gets_other_bars(hostile: str) -> None:
     """Where block characters cannot be printed, # stands for them."""
     done = command("stats", hostile, "-q", PYTHONIOENCODING="ascii")

@@ -30,6 +30,9 @@ HEADINGS = {
 # The first heading of a command about training batches, some of whose options other commands have, too.
 BATCHES = "Training batches"
 BATCH_OPTIONS = "--step --position --sequence-tokens --batch-sequences --seed --val --split --shuffle --packing --grain"
+# The first heading of a command that writes a dataset card. Exports have a --name, too.
+CARD = "Dataset card"
+CARD_OPTIONS = "--card --name --license --description --creator --url --published"
 REST = "Options"
 # What a terminal shows while a command imports its libraries; most commands open a store.
 STATUS = {
@@ -85,6 +88,8 @@ def sections(command: click.Command, context: click.Context) -> dict[str, list[c
         return {REST: options}
     is_about_batches = any("--batch-sequences" in option.opts for option in options)
     headings = {BATCHES: BATCH_OPTIONS, **HEADINGS} if is_about_batches else HEADINGS
+    if any("--card" in option.opts for option in options):
+        headings = {CARD: CARD_OPTIONS, **headings}
     by_heading: dict[str, list[click.Option]] = {heading: [] for heading in (REST, *headings)}
     for option in options:
         name = max(option.opts, key=len)
@@ -245,6 +250,18 @@ export_details = group(
     click.option("--sequence-tokens", metavar="N", help="Tokens per sequence, for mds. [default: 2048]"),
     click.option("--name", metavar="NAME", help="Start of the file names, for llmc, build-nanogpt and megatron."),
 )
+
+card = group(
+    click.option("--card", metavar="DIR", help="Write a dataset card here: README.md and croissant.json."),
+    click.option("--name", metavar="NAME", help="Name of the dataset. [default: the last DIR's name]"),
+    click.option("--license", metavar="ID", help="License: an id of the Hub, such as odc-by, or the URL of its text."),
+    click.option("--description", metavar="TEXT", help="Description of the dataset. [default: its counts]"),
+    click.option("--creator", metavar="NAME", help="Organization that made the dataset."),
+    click.option("--url", metavar="URL", help="Web address of the dataset."),
+    click.option("--published", metavar="DATE", help="Date of publication, such as 2026-11-17."),
+)
+# The parameters of a card's options.
+CARD_FIELDS = ("card", "name", "license", "description", "creator", "url", "published")
 
 workers = click.option(
     "--workers", type=click.IntRange(1), metavar="N", help="Worker processes. [default: one per core]"

@@ -124,9 +124,14 @@ def _print_charts(statistics: Statistics) -> None:
     title = "documents by length in tokens (power-of-two bins)"
     print_bars(title, _length_bars(statistics))
     sources = statistics.sources
-    print_bars(_title(sources, "tokens by source"), _breakdown_bars(sources, statistics.tokens, are_paths=True))
+    print_bars(
+        _title(sources, "tokens by source", statistics.tokens),
+        _breakdown_bars(sources, statistics.tokens, are_paths=True),
+    )
     for column in statistics.columns:
-        print_bars(_title(column, f"tokens by {column.by}"), _breakdown_bars(column, statistics.tokens))
+        print_bars(
+            _title(column, f"tokens by {column.by}", statistics.tokens), _breakdown_bars(column, statistics.tokens)
+        )
     print_bars("most frequent tokens, and their ids", _token_bars(statistics))
     if statistics.history is not None and any(statistics.history.tokens_per_second):
         print_curve("tokens per second over the run", statistics.history.tokens_per_second)
@@ -146,11 +151,13 @@ def _length_bars(statistics: Statistics) -> list[Bar]:
     ]
 
 
-def _title(breakdown: Breakdown, title: str) -> str:
+def _title(breakdown: Breakdown, title: str, tokens: int) -> str:
+    """The title of a chart. If it shows only the largest values, their share of all tokens is in it."""
     more = "more than " if breakdown.folded else ""
     at_least = " (minimum counts: too many values to count each)" if breakdown.folded else ""
     shown = min(len(breakdown.largest), SHOWN_BARS)
-    largest = f", the largest {shown} of {more}{breakdown.count:,}" if breakdown.count > shown else ""
+    share = _percent(sum(entry.tokens for entry in breakdown.largest[:shown]), tokens)
+    largest = f", the largest {shown} of {more}{breakdown.count:,} ({share})" if breakdown.count > shown else ""
     ratio = ", and bytes per token" if any(entry.bytes is not None for entry in breakdown.largest) else ""
     return f"{title}{ratio}{largest}{at_least}"
 

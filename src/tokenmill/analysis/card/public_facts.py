@@ -1,0 +1,167 @@
+"""What a card says about stores and their sources, with names that are meaningful on another machine."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import re
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import msgspec
+
+from tokenmill.analysis.statistics import Statistics
+from tokenmill.errors import SourceError
+from tokenmill.sources.discovery import IDENTITY_BYTES
+from tokenmill.storage import resolved, scheme
+from tokenmill.storage.addresses import HUB
+from tokenmill.storage.hub.address import parse
+from tokenmill.store import layout
+from tokenmill.store.collection import Collection, Member
+from tokenmill.store.part import DENIED, NULL
+
+# Sources that are listed one by one. The table of sources in the store has all of them.
+MAX_LISTED_SOURCES = 10_000
+
+IDENTITY = f"SHA-256 of size and first {IDENTITY_BYTES} bytes, 64 bits"
+ETAG = "etag"
+GIT_BLOB = "SHA-1 of the git blob"
+
+_SHA256 = re.compile("[0-9a-f]{64}")
+_SHA1 = re.compile("[0-9a-f]{40}")
+
+
+@dataclass(frozen=True)
+class PublicSource:
+    """A source by its public name, and its hashes by kind. `sha256` is of the whole file, or empty if not known."""
+
+    number: int
+    name: str
+    size: int
+    sha256: str
+    hashes: dict[str, str]
+
+
+@dataclass(frozen=True)
+class PublicFile:
+    """A file of a store with its SHA-256. `name` is relative to the card."""
+
+    name: str
+    kind: str
+    size: int
+    sha256: str
+
+
+def public_name(address: str) -> str:
+    """An address, or the file name of a local path: its directories are of one machine."""
+    return address if scheme(address) else _last_name(address)
+
+
+def _last_name(address: str) -> str:
+    return address.rpartition("/")[2]
+
+
+@dataclass(frozen=True)
+class PublicFacts:
+    """The stores, what was counted in them, and the directory of the card, which decides how their files are named."""
+
+    stores: Collection
+    statistics: Statistics
+    root: str
+
+    @property
+    def prefixes(self) -> list[str]:
+        """The directory of each store as the card names it: nothing for the store that the card is in."""
+        if len(self.stores.members) == 1 and resolved(self.stores.members[0].directory) == resolved(self.root):
+            return [""]
+        names = [_last_name(directory) for directory in self.stores.directories]
+        repeated = Counter(names)
+        return [f"{name}-{number}/" if repeated[name] > 1 else f"{name}/" for number, name in enumerate(names, start=1)]
+
+    @property
+    def default_name(self) -> str:
+        """The name of the last store's directory."""
+        return _last_name(self.stores.directories[-1])
+
+    @property
+    def tokenizer(self) -> str:
+        """The tokenizer: a model of the Hub with its commit, or the name of a vocabulary or file."""
+        spec = self.stores.job.tokenizer
+        if isinstance(spec.source, msgspec.UnsetType):
+            return public_name(spec.name)
+        commit = "" if isinstance(spec.commit, msgspec.UnsetType) else f"@{spec.commit}"
+        return f"{spec.source.partition('@')[0]}{commit}"
+
+    @property
+    def summary(self) -> str:
+        """The description of a dataset if the user gives none."""
+        counts = f"{self.statistics.tokens:,} tokens of {self.statistics.documents:,} documents"
+        return f"A tokenized text corpus: {counts}, tokenized with {self.tokenizer}."
+
+    @property
+    def skipped(self) -> dict[str, int]:
+        """The number of rows of the sources that are not in the dataset, by reason."""
+        names = {NULL: "without text", DENIED: "denied: named by a list of rows that must stay out"}
+        return {names.get(reason, reason): rows for reason, rows in self.statistics.skipped.reasons.items()}
+
+    @property
+    def deny_lists(self) -> list[str]:
+        """The SHA-256 of each list of denied rows that a store was made with."""
+        lists = [member.run.job.deny for member in self.stores.members]
+        return list(dict.fromkeys(sha256 for sha256 in lists if not isinstance(sha256, msgspec.UnsetType)))
+
+    def sources(self) -> Iterator[PublicSource]:
+        """Yield the first sources, with the hashes that the stores have recorded."""
+        table = self.stores.sources.slice(0, MAX_LISTED_SOURCES)
+        columns = [table[name].to_pylist() for name in ("path", "size", "fingerprint", "identity")]
+        for number, (path, size, fingerprint, identity) in enumerate(zip(*columns, strict=True)):
+            sha256, hashes = _hashes(path, fingerprint)
+            hashes[IDENTITY] = f"{identity:016x}"
+            yield PublicSource(number, public_name(path), size, sha256, hashes)
+
+    @functools.cached_property
+    def hub_datasets(self) -> dict[str, str]:
+        """The datasets of the Hub that sources are from, by address with commit: their names."""
+        datasets = {}
+        for path in self.stores.sources["path"].to_pylist():
+            if scheme(path) == HUB:
+                try:
+                    address = parse(path)
+                except SourceError:  # a store may come from elsewhere, and its table is not trusted
+                    continue
+                datasets[f"hf://datasets/{address.repository}@{address.revision}"] = address.repository
+        return datasets
+
+    @functools.cached_property
+    def files(self) -> list[tuple[str, Member, list[PublicFile]]]:
+        """Each store with its prefix and the files, besides the parts, that reading the store needs."""
+        stores = []
+        for prefix, member in zip(self.prefixes, self.stores.members, strict=True):
+            folder, run = member.folder, member.run
+            sources = layout.table_name(folder, layout.SOURCES, run.sources_sha256)
+            plan = layout.table_name(folder, layout.PLAN, run.plan_sha256)
+            hashes = {
+                layout.RUN: hashlib.sha256(folder.read(layout.RUN, layout.MAX_JSON_BYTES)).hexdigest(),
+                layout.MANIFEST: hashlib.sha256(folder.buffer(layout.MANIFEST)).hexdigest(),
+                sources: run.sources_sha256,
+                plan: run.plan_sha256,
+                f"{layout.TOKENIZER}/{run.job.tokenizer.file}": run.job.tokenizer.sha256,
+            }
+            files = [
+                PublicFile(f"{prefix}{name}", name.rpartition(".")[2], folder.size(name), sha256)
+                for name, sha256 in hashes.items()
+            ]
+            stores.append((prefix, member, files))
+        return stores
+
+
+def _hashes(path: str, fingerprint: str) -> tuple[str, dict[str, str]]:
+    """The SHA-256 of a source, or another hash by its kind. A local file has only a time, which is not published."""
+    if not scheme(path):
+        return "", {}
+    if scheme(path) != HUB:
+        return "", {ETAG: fingerprint}
+    if _SHA256.fullmatch(fingerprint):
+        return fingerprint, {}
+    return "", {GIT_BLOB: fingerprint} if _SHA1.fullmatch(fingerprint) else {}
