@@ -22,6 +22,7 @@ SERVER_FIXTURES = {"s3_server", "azure_server", "hub", "cluster"}
 
 # The tests of these files start processes, kill them, or wait. Those among them that do not are marked fast one by one.
 SLOW_FILES = {
+    "analysis/test_card.py",
     "analysis/test_report.py",
     "analysis/test_statistics.py",
     "api/test_bench.py",
@@ -37,6 +38,7 @@ SLOW_FILES = {
     "doctor/test_why_it_dies.py",
     "executors/test_cluster.py",
     "executors/test_contract.py",
+    "executors/test_growth_on_ray.py",
     "executors/test_node_versions.py",
     "executors/test_own_cluster.py",
     "executors/test_prefetch.py",
@@ -49,6 +51,7 @@ SLOW_FILES = {
     "guarantees/test_deterministic.py",
     "guarantees/test_exact.py",
     "guarantees/test_exactly_once.py",
+    "guarantees/test_kept_columns_killed.py",
     "guarantees/test_safe.py",
     "loader/test_example.py",
     "loader/test_exports.py",
@@ -56,6 +59,7 @@ SLOW_FILES = {
     "loader/test_torch.py",
     "pipeline/test_changed_sources.py",
     "pipeline/test_denied_rows.py",
+    "pipeline/test_growth_by_ranks.py",
     "pipeline/test_lost_tables.py",
     "pipeline/test_poison.py",
     "pipeline/test_ranks.py",
