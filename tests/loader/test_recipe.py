@@ -64,6 +64,7 @@ class Counter:
         self.counts: dict[str, np.ndarray[Any, Any]] = {}
 
     def add(self, loader: RecipeLoader, steps: list[int]) -> None:
+        """Count the tokens of some steps."""
         line = loader.timeline
         for step in steps:
             first = line.sequence_of(step)

@@ -89,7 +89,7 @@ def loader(  # noqa: PLR0913 - the options of the command, by their names
     for name, choice, kind in (("split", split, Split), ("shuffle", shuffle, Shuffle), ("packing", packing, Packing)):
         if choice not in get_args(kind):
             raise UsageError(f"there is no {name} {choice!r}", f"Choose from: {', '.join(get_args(kind))}.")
-    fraction = _fraction(val)
+    fraction = fraction_text(val)
     if fraction is None and split == "val":
         raise UsageError("no documents are held out", "Give val=0.01, or another fraction, to read the split val.")
     names = check_fields(fields)
@@ -114,7 +114,7 @@ def loader(  # noqa: PLR0913 - the options of the command, by their names
 def open_recipe(path: str, fields: Field | Sequence[Field], rank: LoaderRank) -> RecipeLoader:
     """Open the loader of a recipe."""
     recipe = read_recipe(path)
-    return RecipeLoader(recipe, recipe_options(recipe, _fraction(recipe.val), check_fields(fields)), rank)
+    return RecipeLoader(recipe, recipe_options(recipe, fraction_text(recipe.val), check_fields(fields)), rank)
 
 
 def only_recipe(paths: Sequence[str], given: Mapping[str, object]) -> str:
@@ -149,7 +149,7 @@ def _grain(sequence_tokens: int, grain: int | None) -> tuple[int, int]:
     return sequence_tokens, grain
 
 
-def _fraction(val: str | float | None) -> str | None:
+def fraction_text(val: str | float | None) -> str | None:
     """The fraction as its shortest text; None if no document is held out."""
     if val is None or val == "none":
         return None
