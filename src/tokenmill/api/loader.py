@@ -13,9 +13,9 @@ from tokenmill.loader.order import Shuffle
 from tokenmill.loader.packing import Packing
 from tokenmill.loader.ranks import LoaderRank, find_rank
 from tokenmill.loader.reader import DEFAULT_GRAIN, LoaderOptions
-from tokenmill.loader.recipe import is_recipe, read_recipe
+from tokenmill.loader.recipe import Recipe, is_recipe, read_recipe
 from tokenmill.loader.recipe_loader import RecipeLoader
-from tokenmill.loader.recipe_reader import recipe_options
+from tokenmill.loader.recipe_reader import RecipeReader, recipe_options
 from tokenmill.loader.split_table import Split
 from tokenmill.pipeline.sizes import parse_fraction, parse_size
 
@@ -115,6 +115,12 @@ def open_recipe(path: str, fields: Field | Sequence[Field], rank: LoaderRank) ->
     """Open the loader of a recipe."""
     recipe = read_recipe(path)
     return RecipeLoader(recipe, recipe_options(recipe, fraction_text(recipe.val), check_fields(fields)), rank)
+
+
+def open_recipe_reader(path: str) -> tuple[Recipe, RecipeReader]:
+    """Read a recipe, and open its stores."""
+    recipe = read_recipe(path)
+    return recipe, RecipeReader(recipe, recipe_options(recipe, fraction_text(recipe.val), DEFAULT_FIELDS))
 
 
 def only_recipe(paths: Sequence[str], given: Mapping[str, object]) -> str:

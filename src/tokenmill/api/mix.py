@@ -6,15 +6,13 @@ import os
 
 import msgspec
 
-from tokenmill.api.loader import fraction_text
+from tokenmill.api.loader import open_recipe_reader
 from tokenmill.api.parameters import StrPath, path_text
 from tokenmill.errors import UsageError
-from tokenmill.loader.batches import DEFAULT_FIELDS
 from tokenmill.loader.changes import check_past, find_changes
 from tokenmill.loader.mix_page import render_mix
 from tokenmill.loader.overview import MixResult, overview
-from tokenmill.loader.recipe import Recipe, read_recipe
-from tokenmill.loader.recipe_reader import RecipeReader, recipe_options
+from tokenmill.loader.recipe_reader import RecipeReader
 from tokenmill.storage import folder_at
 
 PAGE_SUFFIX = ".html"
@@ -34,7 +32,7 @@ def mix(
         html: The file of a page with a picture of the stages.
     """
     path = os.fspath(recipe)
-    first = _open(path)
+    first = open_recipe_reader(path)
     if other is None:
         if step is not None:
             raise UsageError("--step needs two recipes", "Give the recipe of the run, and the one that is to continue.")
@@ -47,14 +45,9 @@ def mix(
     return result
 
 
-def _open(path: str) -> tuple[Recipe, RecipeReader]:
-    recipe = read_recipe(path)
-    return recipe, RecipeReader(recipe, recipe_options(recipe, fraction_text(recipe.val), DEFAULT_FIELDS))
-
-
 def _compare(path: str, before: RecipeReader, other: str, step: int | None) -> MixResult:
     """Describe the other recipe, and what differs from the first."""
-    recipe, now = _open(other)
+    recipe, now = open_recipe_reader(other)
     changes = find_changes(before.plan, now.plan)
     result = msgspec.structs.replace(
         overview(other, recipe, now),
