@@ -348,7 +348,7 @@ def test_torch_workers_deliver_the_recipe(base: dict[str, Any], tmp_path: Path) 
         if number == 12:
             state = feed.state_dict()
             break
-    resumed = adapters.TokenDataLoader(opened(base, tmp_path), num_workers=3)
+    resumed = adapters.TokenDataLoader(opened(base, tmp_path), num_workers=1)
     resumed.load_state_dict(state)
     for batch, other in zip(resumed, expected[13:], strict=False):
         assert (batch["input_ids"].numpy() == other).all()
