@@ -9,6 +9,7 @@ import msgspec
 from tokenmill.api.loader import open_recipe_reader
 from tokenmill.api.parameters import StrPath, path_text
 from tokenmill.errors import UsageError
+from tokenmill.exports.blends import BlendSource, write_blend
 from tokenmill.loader.changes import check_past, find_changes
 from tokenmill.loader.mix_page import render_mix
 from tokenmill.loader.overview import MixResult, overview
@@ -19,7 +20,12 @@ PAGE_SUFFIX = ".html"
 
 
 def mix(
-    recipe: StrPath, other: StrPath | None = None, *, step: int | None = None, html: StrPath | None = None
+    recipe: StrPath,
+    other: StrPath | None = None,
+    *,
+    step: int | None = None,
+    html: StrPath | None = None,
+    trainer: str | None = None,
 ) -> MixResult:
     """Compute what a recipe comes to: tokens, sequences, shares and repeats of each stage and source.
 
@@ -30,6 +36,8 @@ def mix(
         other: Another recipe. The result is that of the other one, with what differs and from which step on.
         step: Whether the other recipe can continue a run of the first one at this step.
         html: The file of a page with a picture of the stages.
+        trainer: Write the mixture of all stages as the file of a trainer, in `blend`: `megatron`, `olmo`, `nanotron`
+            or `mds`. Each source has to be exported for it.
     """
     path = os.fspath(recipe)
     first = open_recipe_reader(path)
@@ -39,6 +47,9 @@ def mix(
         result = overview(path, *first)
     else:
         result = _compare(path, first[1], os.fspath(other), step)
+    if trainer is not None:
+        sources = [BlendSource(one.source, tuple(one.stores), one.tokens, one.repeat) for one in result.sources]
+        result = msgspec.structs.replace(result, blend=write_blend(trainer, sources))
     page = path_text(html)
     if page is not None:
         _write_page(result, page)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         "tokenmill mix recipe.toml",
         "tokenmill mix recipe.toml --html recipe.html",
         "tokenmill mix recipe.toml changed.toml --step 12000",
+        "tokenmill mix recipe.toml --print megatron > blend.txt",
     ),
 )
 @click.argument("recipe", metavar="RECIPE")
@@ -31,17 +32,25 @@ if TYPE_CHECKING:
     "--step", type=click.IntRange(0), metavar="N", help="Whether RECIPE2 can continue a run of RECIPE at step N."
 )
 @click.option("--html", metavar="FILE", help="Write a page with a picture of the stages.")
+@click.option(
+    "--print",
+    "trainer",
+    metavar="TRAINER",
+    help="Print the trainer's own blend file over exports of the sources: megatron, olmo, nanotron, mds.",
+)
 @options.storage
 @options.general
-def mix(recipe: str, other: str | None, as_json: bool, step: int | None, html: str | None) -> None:
+def mix(recipe: str, other: str | None, as_json: bool, step: int | None, html: str | None, trainer: str | None) -> None:
     """Show what a recipe comes to: tokens, sequences, share, repeats and what is left over, per stage and source.
 
     With RECIPE2, show what differs and from which step on. The exit code is 1 if RECIPE2 cannot continue the run at
     step N.
     """
-    result = tokenmill.mix(recipe, other, step=step, html=html)
+    result = tokenmill.mix(recipe, other, step=step, html=html, trainer=trainer)
     if as_json:
         terminal.echo_json(result)
+    elif result.blend is not None:
+        terminal.echo(result.blend, nl=False)
     else:
         _show(result)
     if result.takes_over is False:

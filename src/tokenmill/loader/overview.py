@@ -61,7 +61,7 @@ class MixResult(Readable, msgspec.Struct, frozen=True):
     """What a recipe comes to. With a second recipe: what differs, the earliest first, and whether it can take over.
 
     `takes_over` is whether the second recipe can continue a run of the first at `step`. `same_steps` is the number of
-    steps at the beginning that are equal; None if all are.
+    steps at the beginning that are equal; None if all are. `blend` is the file of a trainer.
     """
 
     recipe: str
@@ -78,6 +78,7 @@ class MixResult(Readable, msgspec.Struct, frozen=True):
     step: int | None = None
     takes_over: bool | None = None
     reason: str | None = None
+    blend: str | None = None
 
 
 def overview(path: str, recipe: Recipe, reader: RecipeReader) -> MixResult:
