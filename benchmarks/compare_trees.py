@@ -21,7 +21,7 @@ import tempfile
 import time
 from collections import defaultdict
 
-from benchmarks.engine_ratio import add_corpus_option, build_corpus, read_originals
+from benchmarks.corpora import add_corpus_option, build_corpus, read_originals
 
 FORMATS = ("nanogpt", "megatron", "parquet")
 MAX_FOREIGN_SHARE = 0.05

@@ -23,7 +23,7 @@ import tempfile
 import time
 from typing import Any
 
-from benchmarks.engine_ratio import tokenmill_command
+from benchmarks.processes import tokenmill_command
 from benchmarks.synthetic import make_store
 from tokenmill.exports.formats import FORMATS
 from tokenmill.pipeline.sizes import parse_size

@@ -13,7 +13,7 @@ of them, which counts what is shared in full.
     tight budget                 400 MB and --tight-new-words, --memory 1.2GB, so that the engine has to drop its cache;
                                  how often it does is counted in a run of one worker with the same share of memory
 
-Corpora are made as in engine_ratio.py, by repeating text in other orders. --scale makes all texts smaller, to try the
+Corpora are made as in corpora.py, by repeating text in other orders. --scale makes all texts smaller, to try the
 script out; what it then says of growth and drops means little.
 
 Ends with exit code 1 if the large corpus needs more than 1.10 times what the small one needs, if new words add more
@@ -45,7 +45,9 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from benchmarks.engine_ratio import add_corpus_option, build_corpus, freeze_run, read_originals, tokenmill_command
+from benchmarks.corpora import add_corpus_option, build_corpus, read_originals
+from benchmarks.processes import tokenmill_command
+from benchmarks.worker_profile import freeze_run
 from tokenmill.pipeline import plan
 from tokenmill.pipeline.resources import plan_resources
 from tokenmill.pipeline.sizes import parse_size

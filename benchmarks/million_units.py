@@ -54,7 +54,6 @@ import numpy as np
 import pyarrow as pa
 
 import tokenmill
-from benchmarks.engine_ratio import tokenmill_command
 from benchmarks.memory import process_tree
 from benchmarks.plan_scale import (
     GROUPS_IN_FILE,
@@ -65,6 +64,7 @@ from benchmarks.plan_scale import (
     write_document,
     write_parquet,
 )
+from benchmarks.processes import tokenmill_command
 from tokenmill.executors.local import LocalExecutor
 from tokenmill.executors.outcomes import Done, Executor, RetryPolicy
 from tokenmill.executors.progress import Silent

@@ -24,7 +24,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from benchmarks.engine_ratio import tokenmill_command
+from benchmarks.processes import tokenmill_command
 from tests.support.servers.proxy import Proxy
 from tests.support.servers.seaweed import S3Server, start_seaweed
 

@@ -35,8 +35,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from benchmarks.engine_ratio import tokenmill_command
 from benchmarks.memory import Measured, measure
+from benchmarks.processes import tokenmill_command
 from tokenmill.executors.local import LocalExecutor
 from tokenmill.pipeline.freeze import FrozenRun, freeze
 from tokenmill.pipeline.plan import SliceDigests

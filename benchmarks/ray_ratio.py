@@ -21,7 +21,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.engine_ratio import tokenmill_command
+from benchmarks.processes import tokenmill_command
 
 MIN_RATIO = 0.9
 PLACES = ("local", "ray")

@@ -11,7 +11,7 @@ from xml.etree import ElementTree as ET
 import numpy as np
 import pytest
 
-from benchmarks import engine_ratio
+from benchmarks import worker_profile
 from tests.support import GOLDEN, ROOT
 
 MACHINE = {"processor": "a processor", "cores": 2, "memory_bytes": 8e9, "system": "Linux", "python": "3.11.7"}
@@ -142,8 +142,10 @@ def test_every_peer_is_pinned_and_has_its_program(peers) -> None:
 
 def test_every_step_of_the_profile_has_its_function() -> None:
     """The functions that `engine_ratio.py --profile` puts on the clock exist."""
-    functions = [engine_ratio.READING, *(function for step in engine_ratio.STEPS.values() for function in step)]
+    functions = [worker_profile.READING, *(function for step in worker_profile.STEPS.values() for function in step)]
     missing = [
-        function for function in functions if not callable(getattr(engine_ratio.named(function[0]), function[1], None))
+        function
+        for function in functions
+        if not callable(getattr(worker_profile.named(function[0]), function[1], None))
     ]
     assert not missing
