@@ -91,7 +91,7 @@ def test_formats_hold_the_same_documents(folder: Path, tmp_path: Path) -> None:
     path = write(folder)
     for to in ("parquet", "megatron", "nanogpt"):
         tokenmill.export(path, to=to, out=tmp_path / to, executor=POOL[0])
-    parquet, megatron = (documents(tmp_path / to, to)["train"] for to in ("parquet", "megatron"))  # type: ignore[arg-type]
+    parquet, megatron = (documents(tmp_path / to, to)["train"] for to in ("parquet", "megatron"))
     assert parquet == megatron
     flat = [token for document in parquet for token in document]
     assert (
