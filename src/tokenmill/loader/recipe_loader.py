@@ -18,7 +18,7 @@ from tokenmill.loader.ranks import LoaderRank
 from tokenmill.loader.reader import LoaderOptions
 from tokenmill.loader.recipe import Recipe
 from tokenmill.loader.recipe_reader import RecipeReader
-from tokenmill.loader.stages import RecipePlan, Timeline
+from tokenmill.loader.stages import RecipePlan
 from tokenmill.loader.state import sequences_of
 
 
@@ -26,7 +26,8 @@ class RecipeLoader(Loader):
     """Batches of a recipe. Steps and sequences are counted through all stages, with the steps that are skipped.
 
     `loader[step]` is the batch of a step of the recipe, also of one that a `for` loop skips. A `for` loop ends with the
-    last stage. `options` has the sequence length and the batch size of the first stage.
+    last stage. `options` has the sequence length and the batch size of the first stage. `plan` is the recipe in whole
+    sequences, and `timeline` knows its steps.
     """
 
     reader: RecipeReader
@@ -38,20 +39,11 @@ class RecipeLoader(Loader):
         self.options = options
         self.rank = rank
         self.reader = RecipeReader(recipe, options)
+        self.plan, self.timeline = self.reader.plan, self.reader.timeline
         self.sequences = self.timeline.sequences
         self.tokens = sum(stage.sequences * stage.sequence_tokens for stage in self.plan.stages)
         self.tail_tokens = sum(source.tail_tokens for source in self.reader.merged.values())
         self._cursor = cursor
-
-    @property
-    def plan(self) -> RecipePlan:
-        """The recipe in whole sequences."""
-        return self.reader.plan
-
-    @property
-    def timeline(self) -> Timeline:
-        """The steps of the recipe."""
-        return self.reader.timeline
 
     def __len__(self) -> int:
         """The number of batches in all stages, without those that are skipped."""
