@@ -38,7 +38,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def blend(folder: Path, trainer: str) -> str:
-    text = tokenmill.mix(folder / "recipe.toml", trainer=trainer).blend
+    text = tokenmill.mix(folder / "recipe.toml", print=trainer).blend
     assert text is not None
     return text
 

@@ -25,7 +25,7 @@ def mix(
     *,
     step: int | None = None,
     html: StrPath | None = None,
-    trainer: str | None = None,
+    print: str | None = None,  # noqa: A002 - the name of the option
 ) -> MixResult:
     """Compute what a recipe comes to: tokens, sequences, shares and repeats of each stage and source.
 
@@ -36,7 +36,7 @@ def mix(
         other: Another recipe. The result is that of the other one, with what differs and from which step on.
         step: Whether the other recipe can continue a run of the first one at this step.
         html: The file of a page with a picture of the stages.
-        trainer: Write the mixture of all stages as the file of a trainer, in `blend`: `megatron`, `olmo`, `nanotron`
+        print: Write the mixture of all stages as the file of a trainer, in `blend`: `megatron`, `olmo`, `nanotron`
             or `mds`. Each source has to be exported for it.
     """
     path = os.fspath(recipe)
@@ -47,9 +47,9 @@ def mix(
         result = overview(path, *first)
     else:
         result = _compare(path, first[1], os.fspath(other), step)
-    if trainer is not None:
+    if print is not None:
         sources = [BlendSource(one.source, tuple(one.stores), one.tokens, one.repeat) for one in result.sources]
-        result = msgspec.structs.replace(result, blend=write_blend(trainer, sources))
+        result = msgspec.structs.replace(result, blend=write_blend(print, sources))
     page = path_text(html)
     if page is not None:
         _write_page(result, page)

@@ -46,7 +46,7 @@ def mix(recipe: str, other: str | None, as_json: bool, step: int | None, html: s
     With RECIPE2, show what differs and from which step on. The exit code is 1 if RECIPE2 cannot continue the run at
     step N.
     """
-    result = tokenmill.mix(recipe, other, step=step, html=html, trainer=trainer)
+    result = tokenmill.mix(recipe, other, step=step, html=html, print=trainer)
     if as_json:
         terminal.echo_json(result)
     elif result.blend is not None:
