@@ -36,6 +36,7 @@ slow *args:
 # Check that the generated pages are up to date, and build the site.
 docs site="site":
     python scripts/write_command_reference.py --check
+    python scripts/write_recipe_schema.py --check
     python scripts/write_api_reference.py --check
     mkdir -p {{ site }}
     cp -r mkdocs.yml docs {{ site }}
@@ -44,6 +45,7 @@ docs site="site":
 # Write the generated pages again.
 pages:
     python scripts/write_command_reference.py
+    python scripts/write_recipe_schema.py
     python scripts/write_api_reference.py
     python scripts/write_screens.py
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from tokenmill.api.loader import loader
     from tokenmill.api.locate import locate
     from tokenmill.api.map_dataset import map_dataset
+    from tokenmill.api.mix import mix
     from tokenmill.api.open import open  # noqa: A004 - tokenmill.open is the name
     from tokenmill.api.plan import plan
     from tokenmill.api.prepare import prepare
@@ -48,6 +49,7 @@ _MODULES = {
     "loader": "tokenmill.api.loader",
     "locate": "tokenmill.api.locate",
     "map_dataset": "tokenmill.api.map_dataset",
+    "mix": "tokenmill.api.mix",
     "open": "tokenmill.api.open",
     "plan": "tokenmill.api.plan",
     "prepare": "tokenmill.api.prepare",
@@ -68,6 +70,7 @@ __all__ = [
     "loader",
     "locate",
     "map_dataset",
+    "mix",
     "open",
     "plan",
     "prepare",

@@ -20,6 +20,7 @@ FUNCTIONS = [name for name in tokenmill.__all__ if inspect.isfunction(getattr(to
 COMMANDS = [name for name in FUNCTIONS if name in cli.commands]
 # Parameters that name a file, a directory or an address.
 PATHS = {"directory", "stores", "out", "sources", "tokenizer", "where", "source", "store", "cache_dir", "cache"}
+PATHS |= {"recipe", "other", "html"}
 # Options of a command that are about its output, or repeat it.
 ONLY_FOR_COMMANDS = {"json", "quiet", "debug", "endpoint", "region", "allow_http", "cache", "watch", "step", "seconds"}
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import msgspec
 import numpy as np
 
+from tokenmill.api.loader import only_recipe, open_recipe_reader
 from tokenmill.api.parameters import (
     EndTokenPosition,
     FormatName,
@@ -30,8 +31,10 @@ from tokenmill.exports.documents import Shuffle
 from tokenmill.exports.exporter import Exporter, ExportResult
 from tokenmill.exports.job import ExportJob, FrozenExport, freeze, stores_in
 from tokenmill.exports.request import ExportOptions, ExportRequest, make_export_request, make_job
+from tokenmill.exports.selection import SelectedStores, SourceBudget, select
 from tokenmill.exports.write_shard import ExportContext, split_folder
 from tokenmill.humanize import size
+from tokenmill.loader.recipe import is_recipe
 from tokenmill.pipeline.preflight import export_token_bytes, too_small
 from tokenmill.pipeline.resources import Resources, plan_resources
 from tokenmill.storage import Folder, folder_at
@@ -87,7 +90,8 @@ def export(  # noqa: PLR0913 - the options of the command, by their names
 
     Args:
         directory: The store: a path, or an address such as `s3://bucket/run`. Several stores are exported as one, in
-            this order: with one split and one shuffle over all of them.
+            this order: with one split and one shuffle over all of them. A recipe, a file that ends in .toml or .json,
+            is exported as the tokens that its stages read, in whole documents, shuffled; `out` is needed then.
         to: The format. `tokenmill formats` lists them.
         out: The directory of the files. Default: a directory in the store, or in the last of several, named as the
             format.
@@ -111,10 +115,37 @@ def export(  # noqa: PLR0913 - the options of the command, by their names
         end_token: The former name of `eot_position`.
     """
     directories, out = store_paths(directory), path_text(out)
+    selected = None
+    if any(map(is_recipe, directories)):
+        selected, shuffle, val = _select(directories, out, shuffle, val)
+        directories = selected.stores.directories
     options = ExportOptions(val, shuffle, shard_tokens, tail, eot_position or end_token, dtype, sequence_tokens, name)
     request = make_export_request(to, options, require_run(folder_at(directories[0])).job.tokenizer)
     with open_executor(on, PRELOAD, executor, reporter) as (pool, report):
-        return export_stores(directories, out, request, ExportLimits(workers, memory, force), report, pool)
+        return export_stores(directories, out, request, ExportLimits(workers, memory, force), report, pool, selected)
+
+
+def _select(
+    paths: Sequence[str], out: str | None, shuffle: int | None, val: str | float | None
+) -> tuple[SelectedStores, int, str]:
+    """The documents of a recipe, the seed of the shuffle, and the validation split."""
+    path = only_recipe(paths, {"val": val})
+    if out is None:
+        raise UsageError("an export by recipe needs --out", "It belongs to no store: name a directory.")
+    recipe, reader = open_recipe_reader(path)
+    if recipe.packing != "concat":
+        raise UsageError(
+            "an export holds whole documents", "Remove `packing` from the recipe, or train with the loader."
+        )
+    cursors = reader.timeline.cursors[-1]
+    budgets = [
+        SourceBudget(name, tuple(recipe.source(name).store), cursors[name].used)
+        for name in reader.merged
+        if cursors[name].used
+    ]
+    fraction = reader.options.val
+    selected = select(budgets, None if fraction is None else float(fraction), recipe.seed)
+    return selected, recipe.seed if shuffle is None else shuffle, fraction or "none"
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,12 +164,13 @@ def export_stores(  # noqa: PLR0913, PLR0917 - stores, target, request, limits, 
     limits: ExportLimits,
     report: progress.Reporter,
     pool: Pool,
+    selected: SelectedStores | None = None,
 ) -> ExportResult:
     """Export stores to `out`, or into the directory of the last one, with the workers of `pool`."""
     started = time.monotonic()
-    stores = open_collection(directories)
+    stores = open_collection(directories) if selected is None else selected.stores
     manifest, dtype = stores.manifest, stores.job.tokenizer.dtype
-    job, notices = make_job(request, stores)
+    job, notices = make_job(request, stores, selected.selection if selected else None)
     tokens = int(manifest["tokens"].to_numpy().sum())
     resources = plan_resources(
         limits.workers, limits.memory, tokens // TOKENS_PER_WORKER + 1, MIN_WORKER_BYTES, pool.room
@@ -159,7 +191,8 @@ def export_stores(  # noqa: PLR0913, PLR0917 - stores, target, request, limits, 
         for name in created:
             folder.create(name)
         if not folder.exists(names.PLAN):
-            notices += _check_space(folder, tokens * export_token_bytes(job.dtype, job.shuffle), limits.force)
+            written = tokens if job.selection is None else job.selection.tokens
+            notices += _check_space(folder, written * export_token_bytes(job.dtype, job.shuffle), limits.force)
         run_count = len(sorted_runs.spans(manifest["tokens"].to_numpy(), frozen.run_tokens))
         shuffle = Shuffle(run_count, frozen.bins, dtype)
         context = ExportContext(stores.parts, folder.root, frozen, shuffle, _batch_bytes(resources))
@@ -168,7 +201,8 @@ def export_stores(  # noqa: PLR0913, PLR0917 - stores, target, request, limits, 
         exporter.announce()
         pool.start(resources.workers, resources.worker_bytes, most_workers=resources.most_workers)
         exporter.run()
-        return exporter.result(time.monotonic() - started)
+        result = exporter.result(time.monotonic() - started)
+        return msgspec.structs.replace(result, sources=selected.tokens) if selected else result
 
 
 def _check_space(folder: Folder, needed: int, force: bool) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import get_args
 
 from tokenmill.api.parameters import Stores, store_paths
@@ -11,8 +11,11 @@ from tokenmill.loader.batches import DEFAULT_FIELDS, Field, check_fields
 from tokenmill.loader.loader import Loader
 from tokenmill.loader.order import Shuffle
 from tokenmill.loader.packing import Packing
-from tokenmill.loader.ranks import find_rank
+from tokenmill.loader.ranks import LoaderRank, find_rank
 from tokenmill.loader.reader import DEFAULT_GRAIN, LoaderOptions
+from tokenmill.loader.recipe import Recipe, is_recipe, read_recipe
+from tokenmill.loader.recipe_loader import RecipeLoader
+from tokenmill.loader.recipe_reader import RecipeReader, recipe_options
 from tokenmill.loader.split_table import Split
 from tokenmill.pipeline.sizes import parse_fraction, parse_size
 
@@ -20,43 +23,63 @@ from tokenmill.pipeline.sizes import parse_fraction, parse_size
 def loader(  # noqa: PLR0913 - the options of the command, by their names
     stores: Stores,
     *,
-    sequence_tokens: str | int = 2048,
-    batch_sequences: int = 8,
-    seed: int = 1337,
+    sequence_tokens: str | int | None = None,
+    batch_sequences: int | None = None,
+    seed: int | None = None,
     val: str | float | None = None,
     split: Split = "train",
-    shuffle: Shuffle = "full",
-    packing: Packing = "concat",
+    shuffle: Shuffle | None = None,
+    packing: Packing | None = None,
     grain: str | int | None = None,
-    epochs: int = 1,
+    epochs: int | None = None,
     fields: Field | Sequence[Field] = DEFAULT_FIELDS,
     rank: int | None = None,
     world_size: int | None = None,
 ) -> Loader:
-    """Read training batches from a store, or from several that are mixed by their sizes.
+    """Read training batches from a store, from several that are mixed by their sizes, or by a recipe.
 
     `loader[step]` is the batch of a step: the same in every process, for any number of ranks and workers. A `for` loop
     takes batches from the cursor on, and `state_dict` is one number and the choices that it belongs to. Batches are
     dicts of NumPy arrays; `tokenmill.loader.torch` has datasets for PyTorch.
 
     Args:
-        stores: A complete store or several: paths, or addresses such as `s3://bucket/run`.
-        sequence_tokens: The tokens of a sequence.
-        batch_sequences: The sequences of a batch, over all ranks.
-        seed: The seed of the order.
+        stores: A complete store or several: paths, or addresses such as `s3://bucket/run`; or a recipe, a file that
+            ends in .toml or .json. A recipe has its own choices, so only `fields`, `rank` and `world_size` go with it.
+        sequence_tokens: The tokens of a sequence. Default: 2,048.
+        batch_sequences: The sequences of a batch, over all ranks. Default: 8.
+        seed: The seed of the order. Default: 1337.
         val: The fraction of the documents that are held out for validation: 0.01, or `"1%"`. They are the documents
             that exports with this fraction hold out. Default: none.
         split: Which documents to read, if some are held out.
         shuffle: The order: `full` permutes all grains, `window` permutes within windows of a billion tokens, so that
-            few parts are read at a time, and `none` keeps the order of the store.
+            few parts are read at a time, and `none` keeps the order of the store. Default: `full`.
         packing: `concat` cuts the stream into sequences; `best-fit` fills sequences with whole documents where it can.
+            Default: `concat`.
         grain: The tokens that stay together in a shuffle, a multiple of `sequence_tokens`. Default: 8,192, or what
             comes next to it.
-        epochs: The epochs of a pass, after which a `for` loop ends.
+        epochs: The epochs of a pass, after which a `for` loop ends. Default: 1.
         fields: The arrays of a batch: `input_ids`, `labels`, `tokens`, `position_ids`, `cu_seqlens`, `document_ids`.
         rank: The number of this process, from 0. Default: from torch.distributed, from `RANK`, from Slurm, or 0.
         world_size: The number of processes that share each batch.
     """
+    paths = store_paths(stores)
+    if any(map(is_recipe, paths)):
+        given = {
+            "sequence_tokens": sequence_tokens,
+            "batch_sequences": batch_sequences,
+            "seed": seed,
+            "val": val,
+            "split": None if split == "train" else split,
+            "shuffle": shuffle,
+            "packing": packing,
+            "grain": grain,
+            "epochs": epochs,
+        }
+        return open_recipe(only_recipe(paths, given), fields, find_rank(rank, world_size))
+    sequence_tokens = 2048 if sequence_tokens is None else sequence_tokens
+    batch_sequences = 8 if batch_sequences is None else batch_sequences
+    seed, epochs = 1337 if seed is None else seed, 1 if epochs is None else epochs
+    shuffle, packing = shuffle or "full", packing or "concat"
     sequence, grain_tokens = _grain(parse_size(sequence_tokens), None if grain is None else parse_size(grain))
     for name, value in (("batch_sequences", batch_sequences), ("epochs", epochs)):
         if value < 1:
@@ -66,14 +89,14 @@ def loader(  # noqa: PLR0913 - the options of the command, by their names
     for name, choice, kind in (("split", split, Split), ("shuffle", shuffle, Shuffle), ("packing", packing, Packing)):
         if choice not in get_args(kind):
             raise UsageError(f"there is no {name} {choice!r}", f"Choose from: {', '.join(get_args(kind))}.")
-    fraction = _fraction(val)
+    fraction = fraction_text(val)
     if fraction is None and split == "val":
         raise UsageError("no documents are held out", "Give val=0.01, or another fraction, to read the split val.")
     names = check_fields(fields)
     if packing == "best-fit" and "tokens" in names:
         raise UsageError("packed rows have no field tokens", "Use input_ids and labels: documents have no next token.")
     options = LoaderOptions(
-        stores=tuple(store_paths(stores)),
+        stores=tuple(paths),
         sequence_tokens=sequence,
         batch_sequences=batch_sequences,
         grain=grain_tokens,
@@ -86,6 +109,32 @@ def loader(  # noqa: PLR0913 - the options of the command, by their names
         fields=names,
     )
     return Loader(options, find_rank(rank, world_size))
+
+
+def open_recipe(path: str, fields: Field | Sequence[Field], rank: LoaderRank) -> RecipeLoader:
+    """Open the loader of a recipe."""
+    recipe = read_recipe(path)
+    return RecipeLoader(recipe, recipe_options(recipe, fraction_text(recipe.val), check_fields(fields)), rank)
+
+
+def open_recipe_reader(path: str) -> tuple[Recipe, RecipeReader]:
+    """Read a recipe, and open its stores."""
+    recipe = read_recipe(path)
+    return recipe, RecipeReader(recipe, recipe_options(recipe, fraction_text(recipe.val), DEFAULT_FIELDS))
+
+
+def only_recipe(paths: Sequence[str], given: Mapping[str, object]) -> str:
+    """The recipe, if it is given alone. Raises UsageError if stores or choices are given with it."""
+    if len(paths) > 1:
+        raise UsageError("a recipe is given with other stores or recipes", "Name the stores in the recipe.")
+    names = [name for name, value in given.items() if value is not None]
+    if names:
+        raise UsageError(
+            f"{names[0]} is given with a recipe",
+            f"recipe       {paths[0]}",
+            "The recipe has this choice: change it there.",
+        )
+    return paths[0]
 
 
 # `import tokenmill.loader.torch as adapters` looks for the module under the name of what `tokenmill.loader` is.
@@ -106,7 +155,7 @@ def _grain(sequence_tokens: int, grain: int | None) -> tuple[int, int]:
     return sequence_tokens, grain
 
 
-def _fraction(val: str | float | None) -> str | None:
+def fraction_text(val: str | float | None) -> str | None:
     """The fraction as its shortest text; None if no document is held out."""
     if val is None or val == "none":
         return None

@@ -48,13 +48,13 @@ def locate(  # noqa: PLR0913 - the options of the command, by their names
     context: int = CONTEXT_TOKENS,
     step: int | None = None,
     position: int | None = None,
-    sequence_tokens: str | int = 2048,
-    batch_sequences: int = 8,
-    seed: int = 1337,
+    sequence_tokens: str | int | None = None,
+    batch_sequences: int | None = None,
+    seed: int | None = None,
     val: str | float | None = None,
     split: Split = "train",
-    shuffle: Shuffle = "full",
-    packing: Packing = "concat",
+    shuffle: Shuffle | None = None,
+    packing: Packing | None = None,
     grain: str | int | None = None,
 ) -> LocateResult:
     """Find the source, row and text of a token, or the tokens of a row of a source.
@@ -64,7 +64,7 @@ def locate(  # noqa: PLR0913 - the options of the command, by their names
     that `where` names.
 
     Args:
-        where: A store, several stores, the directory of an export, or a file of an export.
+        where: A store, several stores, the directory of an export, or a file of an export. With `step`, also a recipe.
         token: The position of a token in the store or the file, from 0.
         token2: The end of a range: all documents with tokens in [token, token2) are found, 1,000 at most.
         source: The file of the row.

@@ -28,6 +28,8 @@ from tokenmill.api.verify import VerifyResult
 from tokenmill.exports.exporter import ExportedSplit, ExportResult
 from tokenmill.exports.locator import LocatedDocument, TextContext
 from tokenmill.exports.trace import ShardLocation
+from tokenmill.loader.changes import RecipeChange
+from tokenmill.loader.overview import MixResult, MixSource, MixStage, MixTotal
 from tokenmill.pipeline.bench.forecast import Cell, Corpus, Forecast
 from tokenmill.pipeline.bench.result import BenchResult
 from tokenmill.pipeline.bench.timing import Steps
@@ -59,11 +61,16 @@ __all__ = [
     "LocateResult",
     "LocatedDocument",
     "LoggedFailure",
+    "MixResult",
+    "MixSource",
+    "MixStage",
+    "MixTotal",
     "PartContent",
     "Pause",
     "PlanResult",
     "PrepareResult",
     "Provenance",
+    "RecipeChange",
     "ReportResult",
     "ShardLocation",
     "SkippedRow",

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
         "tokenmill export tokens-2025 tokens-2026 --to megatron --out megatron",
     ),
 )
-@click.argument("directory", metavar="DIR...", nargs=-1, required=True)
+@click.argument("directory", metavar="DIR...|RECIPE", nargs=-1, required=True)
 @click.option("--to", required=True, metavar="FORMAT", help="Format of the files; `tokenmill formats` lists them.")
 @click.option("--out", "-o", metavar="DIR2", help="Directory of the files. [default: FORMAT in the last DIR]")
 @options.exports
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 @options.general
 def export(directory: tuple[str, ...], as_json: bool, **arguments: Any) -> None:
     """Write a store's tokens as the files that a trainer reads.
+
+    RECIPE is a file of sources and stages: the tokens that its stages read are exported, shuffled, to --out.
 
     Several stores are exported as one, in the order given, with one split and one shuffle. They need the same
     tokenizer, bos and eot: `tokenmill prepare --like` makes such stores.
@@ -60,6 +62,7 @@ def lines(result: ExportResult) -> Iterable[output.Line]:
         yield from ((f"store {index}", store) for index, store in enumerate(result.stores, 1))
     yield "trainer", result.trainer
     tokens = sum(split.tokens for split in result.splits.values())
+    yield from (("source", f"{name}: {count(own, 'token')}") for name, own in result.sources.items())
     for name, split in result.splits.items():
         content = f"{count(split.tokens, 'token')}, {count(split.documents, 'document')}"
         content += f", {count(split.shards, 'shard')}" if split.shards > 1 else ""

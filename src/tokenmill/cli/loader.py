@@ -20,18 +20,14 @@ SHOWN_CHARACTERS = 300
 
 
 choices = options.group(
-    click.option("--sequence-tokens", metavar="N", default="2048", show_default=True, help="Tokens of a sequence."),
+    click.option("--sequence-tokens", metavar="N", help="Tokens of a sequence. [default: 2048]"),
     click.option(
         "--batch-sequences",
         type=click.IntRange(1),
         metavar="N",
-        default=8,
-        show_default=True,
-        help="Sequences of a batch, over all ranks.",
+        help="Sequences of a batch, over all ranks. [default: 8]",
     ),
-    click.option(
-        "--seed", type=click.IntRange(0), metavar="N", default=1337, show_default=True, help="Seed of the order."
-    ),
+    click.option("--seed", type=click.IntRange(0), metavar="N", help="Seed of the order. [default: 1337]"),
     click.option(
         "--val",
         metavar="V",
@@ -47,16 +43,12 @@ choices = options.group(
     click.option(
         "--shuffle",
         type=click.Choice(["full", "window", "none"]),
-        default="full",
-        show_default=True,
-        help="Order: of all grains, within windows of a billion tokens, or that of the store.",
+        help="Order: of all grains, within windows of a billion tokens, or that of the store. [default: full]",
     ),
     click.option(
         "--packing",
         type=click.Choice(["concat", "best-fit"]),
-        default="concat",
-        show_default=True,
-        help="Cut the stream into sequences, or fill sequences with whole documents.",
+        help="Cut the stream into sequences, or fill sequences with whole documents. [default: concat]",
     ),
     click.option("--grain", metavar="N", help="Tokens that stay together in a shuffle. [default: 8192]"),
 )
@@ -70,7 +62,7 @@ choices = options.group(
         "tokenmill loader web books --val 0.01 --split val --step 100",
     ),
 )
-@click.argument("stores", nargs=-1, required=True, metavar="DIR...")
+@click.argument("stores", nargs=-1, required=True, metavar="DIR...|RECIPE")
 @choices
 @click.option("--step", type=click.IntRange(0), default=0, show_default=True, metavar="N", help="Batch to show.")
 @click.option(
@@ -86,8 +78,8 @@ choices = options.group(
 def loader(stores: tuple[str, ...], step: int, seconds: float, as_json: bool, **arguments: Any) -> None:
     """Show the batch of a step as text, and measure how many tokens a second one process reads.
 
-    DIR is a complete store. Several stores are mixed by their sizes. `tokenmill.loader` in Python gives the same
-    batches to a training.
+    DIR is a complete store. Several stores are mixed by their sizes. RECIPE is a file that names stores and stages.
+    `tokenmill.loader` in Python gives the same batches to a training.
     """
     from tokenmill.loader.measure import count_pieces, tokens_per_second  # noqa: PLC0415 - heavy
 

@@ -42,7 +42,7 @@ class ExportedSplit(Readable, msgspec.Struct, frozen=True):
 class ExportResult(Readable, msgspec.Struct, frozen=True):
     """The result of an export. Rates and deaths are of this call. `use` says how the trainer reads the files.
 
-    `stores` are the directories of the exported stores, in order.
+    `stores` are the exported stores, in order. `sources` has the training tokens of each source of a recipe.
     """
 
     directory: str
@@ -61,6 +61,7 @@ class ExportResult(Readable, msgspec.Struct, frozen=True):
     notices: list[str]
     use: str = ""
     stores: list[str] = []
+    sources: dict[str, int] = {}
 
 
 @dataclass
@@ -95,7 +96,7 @@ class Exporter:
         """Report what is about to be written."""
         job, spec, say = self.job, self.format.SPEC, self.fan_out.report.say
         end = "none" if job.end_token is None else f"{job.end_token}, {job.end}"
-        stores = [store.directory for store in self.context.parts.stores]
+        stores = self.context.parts.directories
         kept_order = "as in the store" if len(stores) == 1 else "store by store"
         order = kept_order if job.shuffle is None else f"shuffled with seed {job.shuffle}"
         shard = (
@@ -189,7 +190,8 @@ class Exporter:
             raise damaged(self.folder, names.PLAN, "its shards do not have all tokens of the store")
 
     def _store_tokens(self) -> int:
-        return int(self.manifest["tokens"].to_numpy().sum())
+        selection = self.job.selection
+        return int(self.manifest["tokens"].to_numpy().sum()) if selection is None else selection.tokens
 
     def _refuse_other_files(self, plan: pa.Table, *, begun: bool) -> None:
         """Raise for a file with a shard's kind of name that the plan does not list, or that predates the export."""
@@ -325,7 +327,7 @@ class Exporter:
             tokens_per_second=round(sum(record.tokens for record in self.written) / max(self.write_seconds, 1e-9)),
             notices=self.notices,
             use=trainer_usage(self.job, self.folder, splits),
-            stores=[store.directory for store in self.context.parts.stores],
+            stores=self.context.parts.directories,
         )
 
 

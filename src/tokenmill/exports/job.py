@@ -42,11 +42,32 @@ MAX_BINS = 1 << 22
 FIRST_SHARD = "first-shard"
 
 
-class ExportJob(msgspec.Struct, frozen=True):
+class SelectedStore(msgspec.Struct, frozen=True):
+    """One copy of a store in an export by recipe: the name of its source, and how many sources the store has.
+
+    `limit` is the hash below which documents are taken; None if all are.
+    """
+
+    source: str
+    copy: int
+    sources: int
+    limit: int | None
+
+
+class Selection(msgspec.Struct, frozen=True):
+    """The documents of an export by recipe: `tokens` tokens in all, of the stores in order."""
+
+    seed: int
+    tokens: int
+    stores: tuple[SelectedStore, ...]
+
+
+class ExportJob(msgspec.Struct, frozen=True, omit_defaults=True):
     """The options of an export with every default filled in.
 
     `shard_tokens` is None if each split is one file. `val` is a fraction of the documents, `first-shard` or None.
-    `val_tokens` is the size of that first shard. `store` is the digest of the exported parts.
+    `val_tokens` is the size of that first shard. `store` is the digest of the exported parts. `selection` is that of an
+    export by recipe, which is always shuffled.
     """
 
     format: str
@@ -62,6 +83,7 @@ class ExportJob(msgspec.Struct, frozen=True):
     shard_tokens: int | None
     tail: Tail
     sequence_tokens: int | None
+    selection: Selection | None = None
 
     @property
     def val_fraction(self) -> float | None:
@@ -75,6 +97,7 @@ class ExportJob(msgspec.Struct, frozen=True):
 
     def identity(self) -> dict[str, str]:
         """Return the choices that decide the bytes, by the names that users know."""
+        chosen = {} if self.selection is None else {"recipe": f"sha256 {digest_of(self.selection)}"}
         return {
             "--to": self.format,
             "store": f"sha256 {self.store}",
@@ -87,6 +110,7 @@ class ExportJob(msgspec.Struct, frozen=True):
             "--shard-tokens": "one file" if self.shard_tokens is None else f"{self.shard_tokens:,}",
             "--tail": self.tail,
             "--sequence-tokens": "none" if self.sequence_tokens is None else str(self.sequence_tokens),
+            **chosen,
         }
 
     def digest(self) -> str:
@@ -202,6 +226,8 @@ def _check(frozen: FrozenExport) -> None:
         raise MalformedDataError("it has negative or impossible counts")
     if job.sequence_tokens is not None and (job.shard_tokens is None or job.shard_tokens < job.sequence_tokens):
         raise MalformedDataError("its shards are shorter than a sequence")
+    if job.selection is not None and not _is_sound(job.selection, job.shuffle):
+        raise MalformedDataError("its selection is none that a recipe gives")
     try:
         fraction = job.val_fraction
     except ValueError:
@@ -210,6 +236,13 @@ def _check(frozen: FrozenExport) -> None:
         raise MalformedDataError(f"invalid val {fraction}")
     if frozen.with_checksum() != frozen:
         raise MalformedDataError("it does not have the content that its checksum was taken of")
+
+
+def _is_sound(selection: Selection, shuffle: int | None) -> bool:
+    limits = [store.limit for store in selection.stores if store.limit is not None]
+    counts = [selection.tokens, *(count for store in selection.stores for count in (store.copy, store.sources))]
+    in_range = all(0 <= count < MAX_TOKENS for count in counts) and all(0 <= limit < 1 << 64 for limit in limits)
+    return in_range and shuffle is not None and sum(store.sources for store in selection.stores) < 1 << 32
 
 
 def exports_in(folder: Folder) -> list[str]:

@@ -124,7 +124,7 @@ def exported_stores(export: ExportIndex, given: Sequence[str]) -> Store:
     directories = given or export.frozen.directories(export.folder)
     if not given and isinstance(export.frozen.store, str) and directories != [root.rpartition("/")[0]]:
         raise UsageError("the store of this export is not known", f"export       {root}", "Give it with --store DIR.")
-    store = Store(directories)
+    store = Store(directories, is_repeated=export.job.selection is not None)
     if store.collection.digest != export.job.store:
         raise JobChanged(
             "this is not the store that was exported", f"store        {store.directory}", f"export       {root}"

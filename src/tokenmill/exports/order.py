@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from tokenmill.exports.job import ExportJob
+from tokenmill.exports.job import ExportJob, Selection
 from tokenmill.exports.shards import TRAIN, VAL
 from tokenmill.tokenizers import document_hash
 
@@ -23,11 +23,12 @@ class SplitAndShuffle:
     val_fraction: float | None
     seed: int | None
     identities: npt.NDArray[np.uint64]
+    selection: Selection | None = None
 
     @classmethod
     def of(cls, job: ExportJob, identities: npt.NDArray[np.uint64]) -> SplitAndShuffle:
         """Return the order of a job for documents from sources with these identities."""
-        return cls(job.val_fraction, job.shuffle, identities)
+        return cls(job.val_fraction, job.shuffle, identities, job.selection)
 
     def streams(self, source: npt.NDArray[np.uint32], row: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint8] | None:
         """Return the stream of each document, or None if there is only one stream."""
@@ -35,6 +36,23 @@ class SplitAndShuffle:
             return None
         held_out = document_hash.held_out(self.identities, source, row, self.val_fraction)
         return np.where(held_out, VAL, TRAIN).astype(np.uint8)
+
+    def selected(self, source: npt.NDArray[np.uint32], row: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_] | None:
+        """Return whether each document is in the export, or None if all are."""
+        if self.selection is None:
+            return None
+        stores = self.selection.stores
+        edges = np.cumsum([store.sources for store in stores])
+        store = np.searchsorted(edges, source, side="right")
+        limits = np.array([store.limit or 0 for store in stores], np.uint64)[store]
+        is_whole = np.array([store.limit is None for store in stores])[store]
+        keys = document_hash.selection_keys(self.identities, source, row, self.selection.seed)
+        taken: npt.NDArray[np.bool_] = is_whole | (keys < limits)
+        if self.val_fraction is None:
+            return taken
+        is_first = np.array([store.copy == 0 for store in stores])[store]
+        held_out = document_hash.held_out(self.identities, source, row, self.val_fraction)
+        return np.where(held_out, is_first, taken)
 
     def keys(self, source: npt.NDArray[np.uint32], row: npt.NDArray[np.uint64]) -> document_hash.Keys:
         """Return the key of each document. The shuffled corpus is sorted by it."""

@@ -13,7 +13,7 @@ from tokenmill.errors import UsageError
 from tokenmill.exports import shards
 from tokenmill.exports.formats import FORMATS, find_format
 from tokenmill.exports.formats.protocol import EndTokenPosition, FormatSpec, Tail
-from tokenmill.exports.job import FIRST_SHARD, ExportJob
+from tokenmill.exports.job import FIRST_SHARD, ExportJob, Selection
 from tokenmill.exports.parse_val import parse_val
 from tokenmill.pipeline.sizes import parse_size
 from tokenmill.store.collection import Collection
@@ -95,8 +95,10 @@ def make_export_request(to: str, options: ExportOptions, tokenizer: TokenizerSpe
     return request
 
 
-def make_job(request: ExportRequest, stores: Collection) -> tuple[ExportJob, list[str]]:
-    """Return the job for some stores, and notices for the user."""
+def make_job(
+    request: ExportRequest, stores: Collection, selection: Selection | None = None
+) -> tuple[ExportJob, list[str]]:
+    """Return the job for some stores, or for the documents of a selection, and notices for the user."""
     options, spec = request.options, request.spec
     documents = int(np.sum(stores.manifest["documents"].to_numpy()))
     tokens, first_store_tokens = _token_counts(request, stores)
@@ -121,6 +123,7 @@ def make_job(request: ExportRequest, stores: Collection) -> tuple[ExportJob, lis
         shard_tokens=shard_tokens,
         tail=request.tail if shard_tokens is not None else "keep",
         sequence_tokens=request.sequence_tokens,
+        selection=selection,
     )
     _check_shards(job, tokens, first_store_tokens)
     if job.val_tokens and job.sequence_tokens:  # whole sequences

@@ -91,13 +91,17 @@ class SortDocuments:
     context: ExportContext
 
     def __call__(self, task: tuple[int, int, int]) -> int:
-        """Take run number, first part and last part + 1. Return the number of sorted tokens."""
+        """Take run number, first part and last part + 1. Return the number of tokens read."""
         run, start, stop = task
         job, bins, order = self.context.frozen.job, self.context.frozen.bins, self.context.order
         contents = list(self.context.contents(range(start, stop), check_content=True))
         origins = DocumentTable.concatenate(
             [DocumentTable(np.diff(part.offsets), part.source, part.row) for part in contents]
         )
+        selected = order.selected(origins.source, origins.row)
+        chosen = np.arange(len(origins.row)) if selected is None else np.flatnonzero(selected)
+        if selected is not None:
+            origins = DocumentTable(origins.lengths[chosen], origins.source[chosen], origins.row[chosen])
         keys = order.keys(origins.source, origins.row)
         stream = order.streams(origins.source, origins.row)
         sorting = np.argsort(keys, kind="stable") if stream is None else np.lexsort((keys, stream))
@@ -106,14 +110,14 @@ class SortDocuments:
         if stream is not None:
             bin_of += stream.astype(np.int64) * bins
         content = PartContent(
-            take_documents([(part.tokens, part.offsets) for part in contents], sorting),
+            take_documents([(part.tokens, part.offsets) for part in contents], chosen[sorting]),
             np.concatenate([np.zeros(1, np.int64), np.cumsum(origins.lengths[sorting])]),
             origins.source[sorting],
             origins.row[sorting],
         )
         folder, digest = folder_at(self.context.out), self.context.frozen.work_digest()
         sorted_runs.publish_sorted_run(folder, run, digest, content, bin_of[sorting], bins * job.streams)
-        return len(content.tokens)
+        return sum(len(part.tokens) for part in contents)
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,9 +50,8 @@ class Loader:
         return next(self.batches(index * self.options.batch_sequences, (index + 1) * self.options.batch_sequences))
 
     def __iter__(self) -> Iterator[Batch]:
-        size = self.options.batch_sequences
         for batch in self.batches(self._cursor, self.pass_end(self._cursor)):
-            self._cursor += size  # before the batch is given out: a state in the loop counts it
+            self._cursor = self.advance(self._cursor, 1)  # before the batch is given out: a state in the loop counts it
             yield batch
 
     def __repr__(self) -> str:
@@ -72,7 +71,11 @@ class Loader:
 
         Raises UsageError if this loader would have given out other sequences until then, and says what differs.
         """
-        self._cursor = check_state(state, self.identity())
+        self._cursor = self.check_state(state)
+
+    def check_state(self, state: Any) -> int:
+        """The sequences of a state. Raises UsageError if this loader would have given out other ones."""
+        return check_state(state, self.identity())
 
     def identity(self) -> dict[str, str]:
         """The choices that decide which sequence has which number, by the names of the parameters."""
@@ -93,6 +96,14 @@ class Loader:
         """The sequence at which the pass ends that has this sequence."""
         length = len(self) * self.options.batch_sequences
         return (sequence // length + 1) * length
+
+    def pass_start(self, number: int) -> int:
+        """The sequence with which a pass begins, by the number of the pass from 0."""
+        return number * len(self) * self.options.batch_sequences
+
+    def advance(self, sequence: int, batches: int) -> int:
+        """The first sequence of a later batch: so many batches after the batch that begins with `sequence`."""
+        return sequence + batches * self.options.batch_sequences
 
     def batches(self, first: int, last: int, batches_apart: int = 1) -> Iterator[Batch]:
         """This rank's rows of the global batches that begin with a sequence in [first, last).

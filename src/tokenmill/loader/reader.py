@@ -53,7 +53,7 @@ class SequenceReader:
 
     def __init__(self, options: LoaderOptions) -> None:
         self.options = options
-        self.sources = [_open_source(options, store) for store in _open_stores(options.stores)]
+        self.sources = [open_source(options, store) for store in open_stores(options.stores)]
         counts = tuple(source.tokens // options.sequence_tokens for source in self.sources)
         self.stage = Stage(options.sequence_tokens, counts, (0,) * len(counts))
         self.is_remote = any(source.stream.is_remote for source in self.sources)
@@ -65,13 +65,14 @@ class SequenceReader:
 
     def batches(self, ranges: Iterable[tuple[int, int]]) -> Iterator[Batch]:
         """A batch for each range of sequences. From an object store, the next batches are fetched meanwhile."""
-        queue: deque[tuple[list[Span], list[Future[SpanContent]], int]] = deque()
+        queue: deque[tuple[list[Span], list[Future[SpanContent]], tuple[int, int]]] = deque()
         try:
             for first, last in ranges:
                 spans = self.spans(first, last)
                 futures = [io_threads().submit(self._read, span) for span in spans] if self.is_remote else []
-                queue.append((spans, futures, last - first))
-                ahead = PREFETCH_TOKENS // ((last - first) * self.options.sequence_tokens) + 1 if self.is_remote else 0
+                shape = last - first, self.row_tokens(first)
+                queue.append((spans, futures, shape))
+                ahead = PREFETCH_TOKENS // (shape[0] * shape[1]) + 1 if self.is_remote else 0
                 if len(queue) > ahead:
                     yield self._fill(*queue.popleft())
             while queue:
@@ -79,6 +80,10 @@ class SequenceReader:
         finally:  # a loop that is left has requests that nothing waits for
             for future in itertools.chain.from_iterable(futures for _, futures, _ in queue):
                 future.cancel()
+
+    def row_tokens(self, _sequence: int) -> int:
+        """The tokens of a sequence."""
+        return self.options.sequence_tokens
 
     def spans(self, first: int, last: int) -> list[Span]:
         """The ranges of the streams that sequences [first, last) are made from, in order."""
@@ -101,17 +106,17 @@ class SequenceReader:
             if position < stop - start:
                 return stream.store.directory, stream.store_position(start + position)
             position -= stop - start
-        raise IndexError(f"a sequence has {self.options.sequence_tokens:,} tokens")
+        raise IndexError(f"a sequence has {self.row_tokens(sequence):,} tokens")
 
     def _read(self, span: Span) -> SpanContent:
         return read_span(span, with_documents=needs_documents(self.options.fields))
 
-    def _fill(self, spans: list[Span], futures: list[Future[SpanContent]], rows: int) -> Batch:
+    def _fill(self, spans: list[Span], futures: list[Future[SpanContent]], shape: tuple[int, int]) -> Batch:
         contents = (future.result() for future in futures) if futures else map(self._read, spans)
-        return fill(contents, spans, (rows, self.options.sequence_tokens), self.options.fields)
+        return fill(contents, spans, shape, self.options.fields)
 
 
-def _open_stores(directories: tuple[str, ...]) -> list[Store]:
+def open_stores(directories: tuple[str, ...]) -> list[Store]:
     """Open the stores. Refuses stores of different tokenizers, and a store that is given twice."""
     stores = [Store(directory) for directory in directories]
     for number, store in enumerate(stores):
@@ -129,7 +134,8 @@ def _open_stores(directories: tuple[str, ...]) -> list[Store]:
     return stores
 
 
-def _open_source(options: LoaderOptions, store: Store) -> LoaderSource:
+def open_source(options: LoaderOptions, store: Store) -> LoaderSource:
+    """Open a store as a source. Refuses a store that is smaller than one grain."""
     parts = LoaderParts(store)
     table = None if options.val is None else open_split(parts, float(options.val), options.split)
     stream = Stream(parts, table)

@@ -21,13 +21,19 @@ def decode_identity(text: str) -> dict[str, str]:
     return dict(entry.partition("=")[::2] for entry in text.split())
 
 
-def check_state(state: Any, identity: dict[str, str]) -> int:
-    """The sequences of a state. Raises UsageError if it is no state, or its sequences were chosen in another way."""
+def sequences_of(state: Any) -> tuple[int, str]:
+    """The sequences and the digest of a state. Raises UsageError if it is no state."""
     sequences, digest = (state.get(name) if isinstance(state, dict) else None for name in ("sequences", "digest"))
     if not isinstance(sequences, int) or isinstance(sequences, bool) or sequences < 0 or not isinstance(digest, str):
         raise UsageError(
             "this is not the state of a loader", "A state has `sequences`, a number, and `digest`, a text."
         )
+    return sequences, digest
+
+
+def check_state(state: Any, identity: dict[str, str]) -> int:
+    """The sequences of a state. Raises UsageError if it is no state, or its sequences were chosen in another way."""
+    sequences, digest = sequences_of(state)
     before = decode_identity(digest)
     if not sequences or before == identity:
         return sequences

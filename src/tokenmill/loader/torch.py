@@ -12,7 +12,6 @@ from tokenmill.errors import UsageError
 from tokenmill.loader.batches import Batch
 from tokenmill.loader.loader import Loader
 from tokenmill.loader.sequences import SequenceView
-from tokenmill.loader.state import check_state
 
 Tensors = dict[str, torch.Tensor]
 
@@ -41,12 +40,12 @@ class TokenDataset(IterableDataset[Tensors]):  # type: ignore[misc]
 
     def __iter__(self) -> Iterator[Tensors]:
         worker, workers = _worker()
-        size = self.loader.options.batch_sequences
         end = self.loader.pass_end(self._start)
         if self._next is None:
-            self._next = self._start + worker * size
+            self._next = self.loader.advance(self._start, worker)
         for batch in self.loader.batches(self._next, end, workers):
-            self._next += workers * size  # before the batch is given out: a state that is taken then counts it
+            # Before the batch is given out: a state that is taken then counts it.
+            self._next = self.loader.advance(self._next, workers)
             yield as_tensors(batch)
         self._start, self._next = end, None
 
@@ -55,9 +54,9 @@ class TokenDataset(IterableDataset[Tensors]):  # type: ignore[misc]
 
     def set_epoch(self, epoch: int) -> None:
         """Begin with pass number `epoch`, unless the state is in this pass already. Trainers call it before a pass."""
-        length = len(self.loader) * self.loader.options.batch_sequences
-        if self._start // length != epoch:
-            self._start, self._next = epoch * length, None
+        start = self.loader.pass_start(epoch)
+        if self.loader.pass_end(self._start) != self.loader.pass_end(start):
+            self._start, self._next = start, None
 
     def state_dict(self) -> dict[str, Any]:
         """The state of this process: that of the loader, or of one worker, as StatefulDataLoader saves it."""
@@ -69,7 +68,7 @@ class TokenDataset(IterableDataset[Tensors]):  # type: ignore[misc]
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue where a state was taken: of a loader, of a TokenDataLoader, or of this worker."""
-        self._start, self._next = check_state(state, self.loader.identity()), None
+        self._start, self._next = self.loader.check_state(state), None
         if WORKER in state:
             worker, workers, following = state[WORKER]
             if (worker, workers) != _worker():
@@ -99,7 +98,7 @@ class TokenDataLoader(DataLoader[Tensors]):  # type: ignore[misc]
         end = self.loader.pass_end(self._delivered)
         self.dataset.load_state_dict(self.state_dict())
         for batch in super().__iter__():
-            self._delivered += self.loader.options.batch_sequences
+            self._delivered = self.loader.advance(self._delivered, 1)
             yield batch
         self._delivered, self._is_interrupted = end, False
 
@@ -109,7 +108,7 @@ class TokenDataLoader(DataLoader[Tensors]):  # type: ignore[misc]
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue where a state was taken. The number of ranks and of workers may differ."""
-        self._delivered = check_state(state, self.loader.identity())
+        self._delivered = self.loader.check_state(state)
         self._is_interrupted = True
 
 

@@ -242,14 +242,17 @@ class Collection:
         return self.members[bisect.bisect_right(firsts, number) - 1]
 
 
-def open_collection(directories: Sequence[str]) -> Collection:
-    """Open complete stores. Refuses stores that cannot be read as one: the error names the difference."""
+def open_collection(directories: Sequence[str], *, is_repeated: bool = False) -> Collection:
+    """Open complete stores. Refuses stores that cannot be read as one: the error names the difference.
+
+    With `is_repeated`, a store may be given several times; each is a member of its own.
+    """
     members: list[Member] = []
     for folder in map(folder_at, directories):
         run = require_run(folder)
         if members:
             _refuse_different(members[0], folder, run)
-        if any(resolved(member.directory) == resolved(folder.root) for member in members):
+        if not is_repeated and any(resolved(member.directory) == resolved(folder.root) for member in members):
             raise UsageError(f"the store {folder.root} is given twice", "Name each store once.")
         # Parts are compared by their SHA-256, which covers the XXH3. Reading a million texts takes a second.
         manifest = tables.require_manifest(folder, run, skipped=["xxh3"])

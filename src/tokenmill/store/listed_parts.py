@@ -78,6 +78,11 @@ class ListedParts:
         return ", ".join(store.directory for store in self.stores)
 
     @property
+    def directories(self) -> list[str]:
+        """The directories of the stores, each once."""
+        return list(dict.fromkeys(store.directory for store in self.stores))
+
+    @property
     def folder(self) -> Folder:
         """The folder that decides whether parts are prefetched: a remote one, if any store is remote."""
         folders = [folder_at(store.directory) for store in self.stores]

@@ -90,9 +90,11 @@ class Store:
     process opens the store that is at that address, with that process's own credentials.
     """
 
-    def __init__(self, directory: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> None:
+    def __init__(
+        self, directory: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], *, is_repeated: bool = False
+    ) -> None:
         given = [directory] if isinstance(directory, str | os.PathLike) else directory
-        self.collection = open_collection([os.fspath(path) for path in given])
+        self.collection = open_collection([os.fspath(path) for path in given], is_repeated=is_repeated)
         self.run = self.collection.members[0].run
         self.manifest = self.collection.manifest
         self._index = PartIndex(self.collection)

@@ -17,6 +17,9 @@ _STRIDE = np.uint64(0x9E3779B97F4A7C15)
 # documents.
 VAL_KEY = 2
 
+# Makes the hash that chooses documents for an export by recipe differ from that of other uses of the same seed.
+SELECTION_KEY = 0x7265636970650000
+
 
 def mix(values: Keys) -> Keys:
     """The finalizer of SplitMix64 (Steele, Lea, Flood): a permutation of the 64-bit numbers that scatters neighbors."""
@@ -45,3 +48,10 @@ def held_out(
     The identity of a source does not change when sources are added or moved, so neither does the split.
     """
     return in_sample(document_keys(VAL_KEY, identities[source], row), fraction)
+
+
+def selection_keys(
+    identities: npt.NDArray[np.uint64], source: npt.NDArray[np.uint32], row: npt.NDArray[np.uint64], seed: int
+) -> Keys:
+    """The hashes by which an export by recipe takes a part of the documents. Copies of a source have the same."""
+    return document_keys(seed ^ SELECTION_KEY, identities[source], row)

@@ -1,0 +1,90 @@
+"""`mix`: what a recipe comes to, and what differs between two."""
+
+from __future__ import annotations
+
+import os
+
+import msgspec
+
+from tokenmill.api.loader import open_recipe_reader
+from tokenmill.api.parameters import StrPath, path_text
+from tokenmill.errors import UsageError
+from tokenmill.exports.blends import BlendSource, write_blend
+from tokenmill.loader.changes import check_past, find_changes
+from tokenmill.loader.mix_page import render_mix
+from tokenmill.loader.overview import MixResult, overview
+from tokenmill.loader.recipe_reader import RecipeReader
+from tokenmill.storage import folder_at
+
+PAGE_SUFFIX = ".html"
+
+
+def mix(
+    recipe: StrPath,
+    other: StrPath | None = None,
+    *,
+    step: int | None = None,
+    html: StrPath | None = None,
+    print: str | None = None,  # noqa: A002 - the name of the option
+) -> MixResult:
+    """Compute what a recipe comes to: tokens, sequences, shares and repeats of each stage and source.
+
+    The stores are opened, and no token is read. A recipe that is impossible raises, with the arithmetic in the message.
+
+    Args:
+        recipe: The recipe: a file that ends in .toml or .json.
+        other: Another recipe. The result is that of the other one, with what differs and from which step on.
+        step: Whether the other recipe can continue a run of the first one at this step.
+        html: The file of a page with a picture of the stages.
+        print: Write the mixture of all stages as the file of a trainer, in `blend`: `megatron`, `olmo`, `nanotron`
+            or `mds`. Each source has to be exported for it.
+    """
+    path = os.fspath(recipe)
+    first = open_recipe_reader(path)
+    if other is None:
+        if step is not None:
+            raise UsageError("--step needs two recipes", "Give the recipe of the run, and the one that is to continue.")
+        result = overview(path, *first)
+    else:
+        result = _compare(path, first[1], os.fspath(other), step)
+    if print is not None:
+        sources = [BlendSource(one.source, tuple(one.stores), one.tokens, one.repeat) for one in result.sources]
+        result = msgspec.structs.replace(result, blend=write_blend(print, sources))
+    page = path_text(html)
+    if page is not None:
+        _write_page(result, page)
+    return result
+
+
+def _compare(path: str, before: RecipeReader, other: str, step: int | None) -> MixResult:
+    """Describe the other recipe, and what differs from the first."""
+    recipe, now = open_recipe_reader(other)
+    changes = find_changes(before.plan, now.plan)
+    result = msgspec.structs.replace(
+        overview(other, recipe, now),
+        other=path,
+        changes=changes,
+        same_steps=changes[0].step if changes else None,
+    )
+    if step is None:
+        return result
+    line = before.timeline
+    if not 0 <= step <= line.steps:
+        raise UsageError(f"there is no step {step:,} in {path}", f"They are 0 to {line.steps:,}.")
+    reason = None
+    try:
+        if step:
+            check_past(before.plan, now.plan, line.sequence_of(step))
+    except UsageError as error:
+        reason = str(error)
+    return msgspec.structs.replace(result, step=step, takes_over=reason is None, reason=reason)
+
+
+def _write_page(result: MixResult, path: str) -> None:
+    if not path.lower().endswith(PAGE_SUFFIX):
+        raise UsageError(f"--html {path} is not the name of a page", f"Give a name that ends in {PAGE_SUFFIX}.")
+    parent, name = os.path.split(path)
+    folder = folder_at(parent or ".")
+    folder.create()
+    with folder.publish(name) as file:
+        file.write(render_mix(result).encode())

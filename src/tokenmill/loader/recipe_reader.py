@@ -1,0 +1,113 @@
+"""The sequences of a recipe by their numbers, through all of its stages."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+
+from tokenmill.errors import UsageError
+from tokenmill.loader.batches import Field, Span
+from tokenmill.loader.budgets import ResolvedStage, resolve
+from tokenmill.loader.reader import LoaderOptions, SequenceReader, open_source, open_stores
+from tokenmill.loader.recipe import Recipe
+from tokenmill.loader.recipe_source import MergedSource
+from tokenmill.loader.stages import RecipePlan, Timeline
+from tokenmill.loader.state import ORDER_VERSION
+
+
+def recipe_options(recipe: Recipe, val: str | None, fields: tuple[Field, ...]) -> LoaderOptions:
+    """The options of a recipe. The length of sequences and the size of batches are those of the first stage."""
+    first = recipe.stages[0]
+    stores = (store for name in recipe.sources for store in recipe.source(name).store)
+    return LoaderOptions(
+        stores=tuple(stores),
+        sequence_tokens=first.sequence_tokens,
+        batch_sequences=first.batch_sequences,
+        grain=recipe.grain,
+        seed=recipe.seed,
+        val=val,
+        split="train",
+        shuffle=recipe.shuffle,
+        packing=recipe.packing,
+        fields=fields,
+    )
+
+
+def open_sources(recipe: Recipe, options: LoaderOptions) -> dict[str, MergedSource]:
+    """Open the sources of a recipe, in the order of their names. All stores need the same tokenizer."""
+    for name in recipe.sources:
+        if recipe.source(name).where is not None:
+            raise UsageError(
+                f"source {name}: `where` is not supported yet",
+                "Prepare a store of the documents that you want, with `tokenmill prepare --deny` or a filtered source.",
+            )
+    names: dict[str, str] = {}
+    for name in recipe.sources:
+        for store in recipe.source(name).store:
+            if store in names:
+                raise UsageError(f"the store {store} is in two sources", f"sources      {names[store]}, {name}")
+            names[store] = name
+    opened = dict(zip(names, open_stores(tuple(names)), strict=True))
+    return {
+        name: MergedSource(
+            [open_source(options, opened[store]) for store in recipe.source(name).store], recipe.shuffle, recipe.seed
+        )
+        for name in sorted(recipe.sources)
+    }
+
+
+class RecipeReader(SequenceReader):
+    """The sequences of a recipe, numbered from 0 on through all stages, over all ranks."""
+
+    def __init__(self, recipe: Recipe, options: LoaderOptions) -> None:
+        self.options = options
+        self.merged = open_sources(recipe, options)
+        edges = itertools.accumulate((len(source.members) for source in self.merged.values()), initial=0)
+        self._first_member = dict(zip(self.merged, edges, strict=False))
+        self.sources = [member for source in self.merged.values() for member in source.members]
+        self.is_remote = any(source.stream.is_remote for source in self.sources)
+        self.resolved: list[ResolvedStage] = resolve(recipe, {name: one.tokens for name, one in self.merged.items()})
+        self.plan = RecipePlan(
+            order=ORDER_VERSION,
+            seed=recipe.seed,
+            grain=recipe.grain,
+            val=options.val,
+            shuffle=recipe.shuffle,
+            packing=recipe.packing,
+            sources={name: source.digest for name, source in self.merged.items()},
+            stages=tuple(stage.plan for stage in self.resolved),
+        )
+        self.timeline = Timeline(self.plan)
+
+    def row_tokens(self, sequence: int) -> int:
+        """The tokens of a sequence."""
+        return self.plan.stages[self.timeline.stage_of(sequence)].sequence_tokens
+
+    def spans(self, first: int, last: int) -> list[Span]:
+        """The ranges of the streams that sequences [first, last) of one stage are made from, in order."""
+        number = self.timeline.stage_of(first)
+        stage, cursors = self.plan.stages[number], self.timeline.cursors[number]
+        base, length = self.timeline.first_sequences[number], stage.sequence_tokens
+        names = list(stage.counts)
+        member, start = np.empty((2, last - first), np.int64)
+        for source, low, high, rows in stage.mixture.ranges(first - base, last - base):
+            name = names[source]
+            which, starts = self.merged[name].locate(cursors[name].starts(low, high, length))
+            member[rows], start[rows] = self._first_member[name] + which, starts
+        if self.options.packing == "best-fit":
+            rows_ = zip(member.tolist(), start.tolist(), strict=True)
+            return [span for one, at in rows_ for span in self.sources[one].packed_spans(at, length)]
+        is_next = (np.diff(member) == 0) & (np.diff(start) == length)  # rows that continue the row before them
+        edges = [0, *(np.flatnonzero(~is_next) + 1).tolist(), last - first]
+        return [
+            Span(self.sources[int(member[low])].stream, int(start[low]), int(start[high - 1]) + length)
+            for low, high in itertools.pairwise(edges)
+        ]
+
+    def name_of(self, sequence: int) -> str:
+        """The name of the source that a sequence comes from."""
+        number = self.timeline.stage_of(sequence)
+        stage, within = self.plan.stages[number], sequence - self.timeline.first_sequences[number]
+        ((source, *_),) = stage.mixture.ranges(within, within + 1)
+        return list(stage.counts)[source]
