@@ -18,7 +18,7 @@ from tokenmill.loader.order import Numbers
 from tokenmill.loader.parts import LoaderParts
 from tokenmill.loader.split_table import SplitTable
 from tokenmill.store.part import TokenArray
-from tokenmill.store.part_index import MAX_MAPPED_PARTS
+from tokenmill.store.part_index import MAX_MAPPED_PARTS, running_sums
 
 
 class Segments(NamedTuple):
@@ -48,7 +48,7 @@ class Stream:
         self._parts = parts
         self._split = split
         tokens = store.manifest["tokens"].to_numpy() if split is None else split.tokens
-        self._ends: list[int] = np.cumsum(tokens).tolist()
+        self._ends = running_sums(tokens)
         self._segments = functools.lru_cache(MAX_MAPPED_PARTS)(self._find_segments)
 
     @property
