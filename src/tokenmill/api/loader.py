@@ -11,6 +11,7 @@ from tokenmill.loader.batches import DEFAULT_FIELDS, Field, check_fields
 from tokenmill.loader.loader import Loader
 from tokenmill.loader.order import Shuffle
 from tokenmill.loader.packing import Packing
+from tokenmill.loader.prefetch import DEFAULT_CACHE_BYTES
 from tokenmill.loader.ranks import find_rank
 from tokenmill.loader.reader import DEFAULT_GRAIN, LoaderOptions
 from tokenmill.loader.split_table import Split
@@ -29,6 +30,7 @@ def loader(  # noqa: PLR0913 - the options of the command, by their names
     packing: Packing = "concat",
     grain: str | int | None = None,
     epochs: int = 1,
+    cache: str | int = DEFAULT_CACHE_BYTES,
     fields: Field | Sequence[Field] = DEFAULT_FIELDS,
     rank: int | None = None,
     world_size: int | None = None,
@@ -53,6 +55,8 @@ def loader(  # noqa: PLR0913 - the options of the command, by their names
         grain: The tokens that stay together in a shuffle, a multiple of `sequence_tokens`. Default: 8,192, or what
             comes next to it.
         epochs: The epochs of a pass, after which a `for` loop ends.
+        cache: The memory of this process for batches that are fetched ahead from an object store: `"1GB"`. A larger
+            cache survives a longer failure of the server, and merges more requests. Local stores need none.
         fields: The arrays of a batch: `input_ids`, `labels`, `tokens`, `position_ids`, `cu_seqlens`, `document_ids`.
         rank: The number of this process, from 0. Default: from torch.distributed, from `RANK`, from Slurm, or 0.
         world_size: The number of processes that share each batch.
@@ -84,6 +88,7 @@ def loader(  # noqa: PLR0913 - the options of the command, by their names
         packing=packing,
         epochs=epochs,
         fields=names,
+        cache_bytes=parse_size(cache),
     )
     return Loader(options, find_rank(rank, world_size))
 
