@@ -169,7 +169,11 @@ class Collection:
     def digest(self) -> str:
         """The digest of the parts of one store, or of the digests of several."""
         digests = [member.digest for member in self.members]
-        return digests[0] if len(digests) == 1 else hashlib.sha256("".join(digests).encode()).hexdigest()
+        if len(digests) == 1:
+            return digests[0]
+        # A store's sources are numbered after those of the stores before it, also sources without a document.
+        counts = "".join(f" {member.run.sources}" for member in self.members)
+        return hashlib.sha256(("".join(digests) + counts).encode()).hexdigest()
 
     @functools.cached_property
     def manifest(self) -> pa.Table:
