@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.loader import in_a_fresh_process, make_wide_store
+from benchmarks.loader_contenders import in_a_fresh_process
+from benchmarks.loader_start import make_wide_store
 
 
 def files(directory: Path) -> list[tuple[str, int]]:
