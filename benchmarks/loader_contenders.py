@@ -6,13 +6,24 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
 from benchmarks.peers.environments import NotInstalled, make
 
 WORKER = Path(__file__).with_name("loader_worker.py")
-OWN = ("click", "msgspec", "huggingface_hub", "obstore", "pyarrow", "rich", "tiktoken", "tokenizers", "xxhash")
+OWN: tuple[str, ...] = (
+    "click",
+    "msgspec",
+    "huggingface_hub",
+    "obstore",
+    "pyarrow",
+    "rich",
+    "tiktoken",
+    "tokenizers",
+    "xxhash",
+)
 OWN += ("gigatoken",)
 
 # The packages of a contender that has an environment of its own.
@@ -38,15 +49,14 @@ class Worker:
     """A process of `loader_worker.py` that has read its first batch. `first` has the figures of that."""
 
     def __init__(self, python: str, name: str, store: str, rows: int) -> None:
-        self._errors = Path(store, f"worker-{name.replace(', ', '-')}.txt")
-        with self._errors.open("w", encoding="utf-8") as errors:
-            self._process = subprocess.Popen(
-                [python, str(WORKER), name, store, str(rows)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                text=True,
-            )
+        self._errors = tempfile.TemporaryFile("w+", encoding="utf-8")  # noqa: SIM115 - `close` closes it
+        self._process = subprocess.Popen(
+            [python, str(WORKER), name, store, str(rows)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            text=True,
+        )
         self.first: dict[str, float] = self._answer()
 
     def read(self, seconds: float) -> float:
@@ -58,16 +68,17 @@ class Worker:
 
     def close(self) -> None:
         """End the process."""
-        self._process.kill()
-        self._process.wait()
-        self._errors.unlink(missing_ok=True)
+        with self._process, self._errors:
+            self._process.kill()
 
     def _answer(self) -> Any:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if line:
             return json.loads(line)
-        lines = self._errors.read_text(encoding="utf-8").strip().splitlines()
+        self._process.wait()
+        self._errors.seek(0)
+        lines = self._errors.read().strip().splitlines()
         self.close()
         raise WorkerFailed(lines[-1][:200] if lines else "it ended without a message")
 
