@@ -31,8 +31,11 @@ MIN_RATIO = 0.9
 LATENCY_SECONDS = 0.02
 
 
-def paced(store: str, rows: int, seconds: float, demand: float, cache: str) -> dict[str, float]:
-    """Take batches for some seconds, `demand` tokens a second at most; the rate, and the memory that was used."""
+def paced(store: str, rows: int, seconds: float, demand: float, cache: str, min_tokens: int = 0) -> dict[str, float]:
+    """Take batches for some seconds, `demand` tokens a second at most; the rate, and the memory that was used.
+
+    With `min_tokens` it goes on until so many tokens were read.
+    """
     begun = time.perf_counter()
     loader = tokenmill.loader(
         store, sequence_tokens=SEQUENCE, batch_sequences=rows, shuffle="window", cache=cache, rank=0, world_size=1
@@ -42,7 +45,7 @@ def paced(store: str, rows: int, seconds: float, demand: float, cache: str) -> d
     next(batches)
     first = time.perf_counter() - begun
     begun, tokens, waited = time.perf_counter(), 0, 0.0
-    while time.perf_counter() - begun < seconds:
+    while time.perf_counter() - begun < seconds or tokens < min_tokens:
         due = begun + tokens / demand
         time.sleep(max(0.0, due - time.perf_counter()))
         asked = time.perf_counter()

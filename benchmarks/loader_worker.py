@@ -223,7 +223,7 @@ def with_megatron(store: str, rows: int) -> Reader:
         blend=([prefix], None),
         split="1,0,0",
         path_to_cache=cache,
-        tokenizer=SimpleNamespace(eod=50256, pad=50256, unique_identifiers={"name": "synthetic"}),
+        tokenizer=SimpleNamespace(vocab_size=50257, eod=50256, pad=50256, unique_identifiers={"name": "synthetic"}),
         reset_position_ids=False,
         reset_attention_mask=False,
         eod_mask_loss=False,

@@ -173,9 +173,8 @@ def test_memory_does_not_grow_with_the_store(s3: Bucket, proxy: Proxy, tmp_path:
     directory = tmp_path / "large"
     make_store(str(directory), 50_000_000, processes=False)
     upload(s3.server, str(directory), f"{s3.url}/large")
-    figures = in_a_process({}, f"{s3.url}/large", 32, 8.0, 1e9, "4MB")
-    assert figures["tokens_per_second"] * 8 > 20_000_000  # so more than 40 MB were read
-    assert figures["grown_bytes"] < 40e6
+    figures = in_a_process({}, f"{s3.url}/large", 32, 0.0, 1e9, "4MB", 45_000_000)
+    assert figures["grown_bytes"] < 50e6
 
 
 @pytest.mark.timeout(120)
