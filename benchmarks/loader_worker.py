@@ -10,6 +10,7 @@ second. Nothing but NumPy and the contender's own packages is imported.
 from __future__ import annotations
 
 import functools
+import importlib
 import json
 import os
 import sys
@@ -116,11 +117,16 @@ def with_grain(store: str, rows: int, is_source_ours: bool) -> Reader:
     return Reader((batch["input_ids"].size for batch in feed), feed.get_state)
 
 
+def index_folder(store: str, form: str) -> str:
+    """The directory of an export that has the index of its training shards."""
+    return min(top for top, _, names in os.walk(os.path.join(store, form)) if "index.json" in names)
+
+
 def with_litdata(store: str, rows: int) -> Reader:
     """The streaming dataset of litdata over an export, shuffled, and its data loader."""
     from litdata import StreamingDataLoader, StreamingDataset, TokensLoader  # noqa: PLC0415
 
-    folder = os.path.join(store, "litdata", "train")
+    folder = index_folder(store, "litdata")
     dataset = StreamingDataset(folder, item_loader=TokensLoader(block_size=SEQUENCE + 1), shuffle=True)
     feed = StreamingDataLoader(dataset, batch_size=rows)
 
@@ -136,7 +142,7 @@ def with_streaming(store: str, rows: int) -> Reader:
     """MosaicML Streaming over an export, shuffled."""
     from streaming import StreamingDataLoader, StreamingDataset  # noqa: PLC0415
 
-    folder = os.path.join(store, "mds", "train")
+    folder = index_folder(store, "mds")
     feed = StreamingDataLoader(StreamingDataset(local=folder, shuffle=True, batch_size=rows), batch_size=rows)
 
     def batches() -> Iterator[int]:
@@ -260,6 +266,19 @@ CONTENDERS: dict[str, Callable[[str, int], Reader]] = {
 }
 
 
+# Modules that a contender imports, so that the time of imports is not measured.
+MODULES = {
+    "tokenmill, torch": ("tokenmill.loader.torch",),
+    "tokenmill, grain": ("grain",),
+    "grain": ("grain",),
+    "litdata": ("litdata",),
+    "mds": ("streaming",),
+    "lance": ("lance", "pyarrow"),
+    "olmo-core": ("olmo_core.data",),
+    "megatron-core": ("megatron.core.datasets.gpt_dataset",),
+}
+
+
 def bytes_of(paths: tuple[str, ...]) -> int:
     """The bytes of some files, and of all files in some directories."""
     files = [os.path.join(top, name) for path in paths for top, _, names in os.walk(path) for name in names]
@@ -273,9 +292,10 @@ def main() -> None:
     if name.startswith("tokenmill"):
         import pyarrow as pa  # noqa: PLC0415
 
-        import tokenmill.api.loader  # noqa: F401, PLC0415 - the time of imports is not measured
-
+        importlib.import_module("tokenmill.api.loader")
         pa.chunked_array([[0]]).to_numpy()  # imports pandas if it is installed
+    for module in MODULES.get(name, ()):
+        importlib.import_module(module)
     begun, cpu_begun = time.perf_counter(), time.process_time()
     reader = CONTENDERS[name](store, rows)
     next(reader.batches)
