@@ -57,6 +57,7 @@ SLOW_FILES = {
     "loader/test_exports.py",
     "loader/test_remote.py",
     "loader/test_torch.py",
+    "loader/test_trainers.py",
     "pipeline/test_changed_sources.py",
     "pipeline/test_denied_rows.py",
     "pipeline/test_growth_by_ranks.py",

@@ -106,3 +106,21 @@ def test_the_command_locates_a_token_of_a_batch(own_store: str) -> None:
     assert command("locate", own_store, "--step", "7", *settings).returncode == 2
     beyond = command("locate", own_store, "--step", "7", "--row", "6", "--position", "3", *settings)
     assert "there is no row 6" in beyond.stderr
+
+
+def test_the_commands_take_several_stores(own_store: str, other_store: str) -> None:
+    """`loader A B` shows batches of the mixture, and `locate A B --step` names the store of a token of it."""
+    settings = ["--sequence-tokens", "16", "--batch-sequences", "6", "--grain", "64"]
+    choices: dict[str, Any] = {"sequence_tokens": 16, "batch_sequences": 6, "grain": 64}
+    both = tokenmill.loader([own_store, other_store], **choices)
+    shown = command("loader", own_store, other_store, *settings, "--seconds", "0", "--step", "3", "--json")
+    assert shown.returncode == 0, shown.stderr
+    facts = json.loads(shown.stdout)
+    assert facts["sequences"] == both.sequences
+    assert len(facts["rows"]) == 6
+    for row in range(6):
+        place = ["--step", "3", "--row", str(row), "--position", "5"]
+        located = command("locate", own_store, other_store, *place, *settings, "--json")
+        assert located.returncode == 0, located.stderr
+        found = json.loads(located.stdout)
+        assert (found["store"], found["documents"][0]["store_token"]) == both.locate(3, row, 5)

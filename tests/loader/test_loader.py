@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import pickle
+import shutil
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -275,3 +277,15 @@ def test_stages_of_other_lengths_go_on_without_a_loss(store: str, other_store: s
     found = np.sort(np.concatenate([part.reshape(-1) for part in rows]))
     expected = np.concatenate([stream(one)[:tokens] for one, tokens in zip(stores, wanted, strict=True)])
     assert np.array_equal(found, np.sort(expected))
+
+
+def test_a_pickled_loader_does_not_read_a_store_that_was_replaced(store: str, other_store: str, tmp_path: Path) -> None:
+    """Workers of a trainer unpickle their loader: another store at its path would go on with other tokens."""
+    copy = tmp_path / "store"
+    shutil.copytree(store, copy)
+    pickled = pickle.dumps(tokenmill.loader(copy, **SMALL))
+    assert same(pickle.loads(pickled)[0], tokenmill.loader(store, **SMALL)[0])
+    shutil.rmtree(copy)
+    shutil.copytree(other_store, copy)
+    with pytest.raises(UsageError, match="pickled loader was replaced"):
+        pickle.loads(pickled)

@@ -13,12 +13,13 @@ import numpy as np
 import pytest
 
 import tokenmill
+from benchmarks.loader_remote import in_a_process, upload
 from benchmarks.synthetic import Shape, make_store
 from tests.support.servers.faults import Fault
 from tests.support.servers.proxy import Proxy
 from tests.support.servers.seaweed import Bucket, start_seaweed
 from tokenmill.errors import CorruptStore
-from tokenmill.loader import reader
+from tokenmill.loader.prefetch import FIRST_BYTES, Prefetcher
 from tokenmill.storage import folder_at, io_threads
 from tokenmill.storage.prefetch import THREADS
 from tokenmill.store import layout
@@ -122,17 +123,70 @@ def test_faults_of_the_server_are_survived(remote: str, local: str, proxy: Proxy
         assert np.array_equal(batch["input_ids"], expected["input_ids"])
 
 
+def test_a_burst_of_refusals_is_survived(remote: str, local: str, proxy: Proxy) -> None:
+    """Refusals come in bursts while the loop goes on; the batches stay those of the disk."""
+    there, here = tokenmill.loader(remote, **SMALL, cache=16_384), tokenmill.loader(local, **SMALL)
+    for step, (batch, expected) in enumerate(zip(there, here, strict=False)):
+        assert np.array_equal(batch["input_ids"], expected["input_ids"])
+        if step in {5, 40, 80}:
+            proxy.inject(Fault(status=503), method="GET", path="/parts/", times=40)
+
+
+def test_the_cache_has_its_limit(remote: str, local: str) -> None:
+    """What is cached or requested stays within the limit, and the batches are those of the disk."""
+    here = tokenmill.loader(local, **SMALL)
+    reader = tokenmill.loader(remote, **SMALL).reader
+    planned = ((reader.spans(first, first + 8), (8, 32)) for first in range(0, 1400, 8))
+    with Prefetcher(planned, cache_bytes=20_000, with_documents=False) as prefetcher:
+        for step, batch in enumerate(prefetcher):
+            tokens = np.concatenate([content.tokens[:-1] for content in batch.contents(with_documents=False)])
+            assert np.array_equal(tokens, here[step]["input_ids"].reshape(-1))
+    assert 5_000 < prefetcher.peak_bytes <= 20_000
+
+
+def test_neighbors_are_fetched_together(remote: str, proxy: Proxy) -> None:
+    """In the order of the store, requests are for whole parts of a group; grains that are far apart are requested."""
+    requests = {}
+    for shuffle in ("none", "full"):
+        loader = tokenmill.loader(remote, **SMALL, shuffle=shuffle)
+        proxy.reset()
+        assert len(list(loader)) == len(loader)
+        requests[shuffle] = len(proxy.exchanges)
+    assert requests["none"] < 40  # ten parts: a header and a few ranges of each
+
+
+def test_a_loop_that_is_left_has_fetched_little(s3: Bucket, proxy: Proxy, tmp_path: Path) -> None:
+    """The cache fills as the loop goes on: a batch of a large store does not fetch megabytes beyond the first two."""
+    directory = tmp_path / "large"
+    make_store(str(directory), 8_000_000, processes=False)
+    upload(s3.server, str(directory), f"{s3.url}/large")
+    loader = tokenmill.loader(f"{s3.url}/large", batch_sequences=1)
+    proxy.reset()
+    for _ in loader:
+        break
+    assert proxy.bytes_down < 2 * FIRST_BYTES + 500_000
+
+
+@pytest.mark.timeout(180)
+def test_memory_does_not_grow_with_the_store(s3: Bucket, proxy: Proxy, tmp_path: Path) -> None:
+    """A process that reads a store of 100 MB with a cache of 4 MB grows by a fraction of the store."""
+    directory = tmp_path / "large"
+    make_store(str(directory), 50_000_000, processes=False)
+    upload(s3.server, str(directory), f"{s3.url}/large")
+    figures = in_a_process({}, f"{s3.url}/large", 32, 0.0, 1e9, "4MB", 45_000_000)
+    assert figures["grown_bytes"] < 50e6
+
+
 @pytest.mark.timeout(120)
 def test_a_restart_of_the_server_is_survived(local: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The server, one of its own, is killed in the middle of a loop, with requests under way, and comes back."""
-    monkeypatch.setattr(reader, "PREFETCH_TOKENS", 8192)
     server = start_seaweed(tmp_path / "weed", f"ACCESS{secrets.token_hex(8)}", secrets.token_hex(20))
     try:
         for name, value in server.environment().items():
             monkeypatch.setenv(name, value)
         remote = f"{server.bucket('bucket-of-its-own')}/store"
         server.upload(Path(local), remote)
-        there, here = tokenmill.loader(remote, **SMALL), tokenmill.loader(local, **SMALL)
+        there, here = tokenmill.loader(remote, **SMALL, cache=16_384), tokenmill.loader(local, **SMALL)
         restart = threading.Thread(target=server.restart)
         for number, (batch, expected) in enumerate(zip(there, here, strict=False)):
             assert np.array_equal(batch["input_ids"], expected["input_ids"])

@@ -255,6 +255,16 @@ def test_small_files_stay_small(kind: str) -> None:
     assert grown < 10 << 20
 
 
+def test_texts_that_share_their_starts_are_refused() -> None:
+    """Such pages are small and their texts are not, so only plain pages are read without measuring the texts."""
+    table = pa.table({"path": ["x" * 300_000] * 500})
+    data = packed(table, use_dictionary=False, column_encoding={"path": "DELTA_BYTE_ARRAY"})
+    with pytest.raises(MalformedDataError):
+        read_parquet(data)
+    plain = packed(pa.table({"path": ["a", "bc"]}), use_dictionary=False)
+    assert read_parquet(plain)["path"].to_pylist() == ["a", "bc"]
+
+
 def test_a_plan_of_a_million_units_in_a_few_bytes_is_refused(store: Path) -> None:
     """Counts that agree with each other, and with nothing on the disk, are no counts."""
     columns = {

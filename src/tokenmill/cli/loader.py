@@ -73,6 +73,13 @@ choices = options.group(
     metavar="S",
     help="Time of the measurement; 0 for none.",
 )
+@click.option(
+    "--cache",
+    metavar="SIZE",
+    default="256MB",
+    show_default=True,
+    help="Memory for batches that are fetched ahead from an object store.",
+)
 @options.storage
 @options.general
 def loader(stores: tuple[str, ...], step: int, seconds: float, as_json: bool, **arguments: Any) -> None:

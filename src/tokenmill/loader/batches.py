@@ -36,6 +36,11 @@ class Span(NamedTuple):
     stop: int
     is_end: bool = False
 
+    @property
+    def read_stop(self) -> int:
+        """The end of the tokens that are read: the label of the last token is the token after it."""
+        return self.stop if self.is_end else self.stop + 1
+
 
 def check_fields(fields: Sequence[str]) -> tuple[Field, ...]:
     """The fields of a batch. Raises UsageError for an unknown one."""
@@ -57,9 +62,10 @@ class SpanContent(NamedTuple):
     documents: tuple[Numbers, Numbers] | None
 
 
-def read_span(span: Span, with_documents: bool) -> SpanContent:
-    """Read a span. In an object store this waits for a request or two."""
-    tokens = span.stream.read(span.start, span.stop if span.is_end else span.stop + 1)
+def read_span(span: Span, with_documents: bool, tokens: TokenArray | None = None) -> SpanContent:
+    """Read a span, or use its `tokens` if they were fetched. In an object store this may wait for requests."""
+    if tokens is None:
+        tokens = span.stream.read(span.start, span.read_stop)
     return SpanContent(tokens, span.stream.documents(span.start, span.stop) if with_documents else None)
 
 

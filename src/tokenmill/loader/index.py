@@ -7,6 +7,7 @@ part, the documents of the split form segments: ranges of tokens without a docum
 from __future__ import annotations
 
 import functools
+from array import array
 from bisect import bisect_right
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -15,17 +16,17 @@ import numpy as np
 
 from tokenmill.errors import CorruptStore
 from tokenmill.loader.order import Numbers
-from tokenmill.loader.parts import LoaderParts
+from tokenmill.loader.parts import MAX_RANGED_PARTS, LoaderParts
 from tokenmill.loader.split_table import SplitTable
 from tokenmill.store.part import TokenArray
-from tokenmill.store.part_index import MAX_MAPPED_PARTS
+from tokenmill.store.part_index import MAX_MAPPED_PARTS, running_sums
 
 
 class Segments(NamedTuple):
     """The segments of a part: the position of each in the part's share of the stream, and in the part."""
 
-    starts: list[int]
-    offsets: list[int]
+    starts: array[int]
+    offsets: array[int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,7 @@ class PartRange:
     stop: int
 
 
-WHOLE = Segments([0], [0])
+WHOLE = Segments(array("q", [0]), array("q", [0]))
 
 
 class Stream:
@@ -48,8 +49,9 @@ class Stream:
         self._parts = parts
         self._split = split
         tokens = store.manifest["tokens"].to_numpy() if split is None else split.tokens
-        self._ends: list[int] = np.cumsum(tokens).tolist()
-        self._segments = functools.lru_cache(MAX_MAPPED_PARTS)(self._find_segments)
+        self._ends = running_sums(tokens)
+        kept_parts = MAX_RANGED_PARTS if self.is_remote else MAX_MAPPED_PARTS
+        self._segments = functools.lru_cache(kept_parts)(self._find_segments)
 
     @property
     def is_remote(self) -> bool:
@@ -60,6 +62,22 @@ class Stream:
     def tokens(self) -> int:
         """The number of tokens in the stream."""
         return self._ends[-1] if self._ends else 0
+
+    def parts(self, start: int, stop: int) -> range:
+        """The numbers of the parts that hold tokens [start, stop) of the stream, at least one."""
+        return range(bisect_right(self._ends, start), bisect_right(self._ends, stop - 1) + 1)
+
+    def open_part(self, part: int, with_documents: bool) -> None:
+        """Read what `ranges` needs of a part, and `documents` if that is to be called."""
+        if self._split is not None:
+            self._segments(part)
+        if with_documents:
+            self._parts.offsets(part)
+        self._parts.tokens(part, 0, 0)
+
+    def read_range(self, some: PartRange) -> TokenArray:
+        """The tokens of a range of a part."""
+        return self._parts.tokens(some.part, some.start, some.stop)
 
     def read(self, start: int, stop: int) -> TokenArray:
         """Tokens [start, stop) of the stream, at least one: a view if they are in one segment, else a copy."""
@@ -132,4 +150,4 @@ class Stream:
                 f"the split of part {part} of {self.store.directory} is not as its table says",
                 f"Remove {self._split.file} and run again: the table is made again.",
             )
-        return Segments((stops - (ends - begins)).tolist(), begins.tolist())
+        return Segments(*(array("q", column.tobytes()) for column in (stops - (ends - begins), begins)))

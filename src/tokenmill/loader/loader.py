@@ -60,7 +60,7 @@ class Loader:
         return f"<Loader {stores}: {sequences}, {count(len(self), 'step')}, {self.rank}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.options, self.rank, self._cursor)
+        return restored, (type(self), (self.options, self.rank, self._cursor), self.identity())
 
     def state_dict(self) -> dict[str, Any]:
         """The state: the sequences given out over all ranks, and the choices that decided which. Equal on all ranks."""
@@ -129,3 +129,18 @@ class Loader:
             if value < 0 or (limit is not None and value >= limit):
                 raise UsageError(f"there is no {name} {value:,}", *([f"They are 0 to {limit - 1:,}."] if limit else []))
         return self.reader.locate(step * options.batch_sequences + row, position)
+
+
+def restored(kind: type[Loader], arguments: tuple[Any, ...], identity: dict[str, str]) -> Loader:
+    """A loader that was pickled. Raises UsageError if its stores were replaced since."""
+    loader = kind(*arguments)
+    now = loader.identity()
+    changed = [name for name, value in identity.items() if now.get(name) != value]
+    if changed:
+        raise UsageError(
+            "the data of a pickled loader was replaced",
+            f"changed      {', '.join(changed)}",
+            f"loader       {loader!r}",
+            "Make a new loader.",
+        )
+    return loader

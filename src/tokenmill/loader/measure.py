@@ -37,8 +37,11 @@ def count_pieces(loader: Loader, rows: int = SAMPLE_ROWS) -> RowStatistics:
 
 def tokens_per_second(loader: Loader, seconds: float) -> float:
     """Read batches for some seconds and return the tokens per second. Parts may have to be read from the disk first."""
-    tokens, step, begun = 0, 0, time.perf_counter()
-    while (elapsed := time.perf_counter() - begun) < seconds or not step:
-        tokens += len(next(iter(loader[step].values()))) * loader.options.sequence_tokens
-        step += 1
-    return tokens / elapsed
+    begun, elapsed, steps = time.perf_counter(), 0.0, 0
+    last = loader.options.batch_sequences << 60  # passes without end
+    for steps, _ in enumerate(loader.batches(0, last), 1):  # noqa: B007 - counts the batches
+        elapsed = time.perf_counter() - begun
+        if elapsed >= seconds:
+            break
+    rows = loader.options.batch_sequences // loader.rank.world_size
+    return steps * rows * loader.options.sequence_tokens / elapsed

@@ -3,29 +3,24 @@
 from __future__ import annotations
 
 import itertools
-from collections import deque
 from collections.abc import Iterable, Iterator
-from concurrent.futures import Future
 from dataclasses import dataclass
 
 from tokenmill.errors import UsageError
 from tokenmill.humanize import count
-from tokenmill.loader.batches import DEFAULT_FIELDS, Batch, Field, Span, SpanContent, fill, needs_documents, read_span
+from tokenmill.loader.batches import DEFAULT_FIELDS, Batch, Field, Span, fill, needs_documents, read_span
 from tokenmill.loader.index import Stream
 from tokenmill.loader.order import Shuffle
 from tokenmill.loader.packing import Packing
 from tokenmill.loader.parts import LoaderParts
+from tokenmill.loader.prefetch import DEFAULT_CACHE_BYTES, Prefetcher
 from tokenmill.loader.source import LoaderSource
 from tokenmill.loader.split_table import Split, open_split
 from tokenmill.loader.stage import Stage
-from tokenmill.storage import io_threads
 from tokenmill.store.reader import Store
 
 # The grain, unless the sequences do not divide it: the longest sequence that most trainings come to.
 DEFAULT_GRAIN = 8192
-
-# Tokens that are fetched ahead from an object store.
-PREFETCH_TOKENS = 1 << 20
 
 # Choices of a job that decide what a token means.
 TOKEN_CHOICES = ("tokenizer", "split pattern", "--bos", "--eot")
@@ -46,6 +41,7 @@ class LoaderOptions:
     packing: Packing
     epochs: int = 1
     fields: tuple[Field, ...] = DEFAULT_FIELDS
+    cache_bytes: int = DEFAULT_CACHE_BYTES
 
 
 class SequenceReader:
@@ -65,21 +61,15 @@ class SequenceReader:
 
     def batches(self, ranges: Iterable[tuple[int, int]]) -> Iterator[Batch]:
         """A batch for each range of sequences. From an object store, the next batches are fetched meanwhile."""
-        queue: deque[tuple[list[Span], list[Future[SpanContent]], tuple[int, int]]] = deque()
-        try:
-            for first, last in ranges:
-                spans = self.spans(first, last)
-                futures = [io_threads().submit(self._read, span) for span in spans] if self.is_remote else []
-                shape = last - first, self.row_tokens(first)
-                queue.append((spans, futures, shape))
-                ahead = PREFETCH_TOKENS // (shape[0] * shape[1]) + 1 if self.is_remote else 0
-                if len(queue) > ahead:
-                    yield self._fill(*queue.popleft())
-            while queue:
-                yield self._fill(*queue.popleft())
-        finally:  # a loop that is left has requests that nothing waits for
-            for future in itertools.chain.from_iterable(futures for _, futures, _ in queue):
-                future.cancel()
+        with_documents = needs_documents(self.options.fields)
+        planned = ((self.spans(first, last), (last - first, self.row_tokens(first))) for first, last in ranges)
+        if not self.is_remote:
+            for spans, shape in planned:
+                yield fill((read_span(span, with_documents) for span in spans), spans, shape, self.options.fields)
+            return
+        with Prefetcher(planned, self.options.cache_bytes, with_documents) as prefetcher:
+            for batch in prefetcher:
+                yield fill(batch.contents(with_documents), batch.spans, batch.shape, self.options.fields)
 
     def row_tokens(self, _sequence: int) -> int:
         """The tokens of a sequence."""
@@ -107,13 +97,6 @@ class SequenceReader:
                 return stream.store.directory, stream.store_position(start + position)
             position -= stop - start
         raise IndexError(f"a sequence has {self.row_tokens(sequence):,} tokens")
-
-    def _read(self, span: Span) -> SpanContent:
-        return read_span(span, with_documents=needs_documents(self.options.fields))
-
-    def _fill(self, spans: list[Span], futures: list[Future[SpanContent]], shape: tuple[int, int]) -> Batch:
-        contents = (future.result() for future in futures) if futures else map(self._read, spans)
-        return fill(contents, spans, shape, self.options.fields)
 
 
 def open_stores(directories: tuple[str, ...]) -> list[Store]:

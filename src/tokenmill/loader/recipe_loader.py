@@ -13,7 +13,7 @@ from tokenmill.errors import UsageError
 from tokenmill.humanize import count
 from tokenmill.loader.batches import Batch
 from tokenmill.loader.changes import check_past
-from tokenmill.loader.loader import Loader
+from tokenmill.loader.loader import Loader, restored
 from tokenmill.loader.ranks import LoaderRank
 from tokenmill.loader.reader import LoaderOptions
 from tokenmill.loader.recipe import Recipe
@@ -60,7 +60,7 @@ class RecipeLoader(Loader):
         return f"<RecipeLoader {', '.join(self.plan.sources)}: {stages}, {count(len(self), 'step')}, {self.rank}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.recipe, self.options, self.rank, self._cursor)
+        return restored, (type(self), (self.recipe, self.options, self.rank, self._cursor), self.identity())
 
     def state_dict(self) -> dict[str, Any]:
         """The state: the sequences until the cursor over all ranks, and the plan. Equal on all ranks."""

@@ -21,7 +21,7 @@ from tokenmill.storage import Folder, folder_at, resolved
 from tokenmill.store import layout, tables
 from tokenmill.store.job import Job, Run
 from tokenmill.store.kept import read_kept
-from tokenmill.store.listed_parts import ListedParts, ListedStore, store_digest, with_source_offset
+from tokenmill.store.listed_parts import ListedParts, ListedStore, with_source_offset
 from tokenmill.store.part import PartContent, SkippedRow, check_fits, open_part, part_name, read_summary
 from tokenmill.store.run import require_run
 
@@ -33,12 +33,14 @@ MAX_SOURCES = 1 << 32
 class Member:
     """One store of a collection, and how many parts, documents, tokens and sources the stores before it have.
 
-    Its methods take and return the numbers of units and sources in this store.
+    Its methods take and return the numbers of units and sources in this store. `digest` is the hash of the checksums of
+    its parts.
     """
 
     folder: Folder
     run: Run
     manifest: pa.Table
+    digest: str
     first_part: int = 0
     first_document: int = 0
     first_token: int = 0
@@ -50,22 +52,17 @@ class Member:
         return self.folder.root
 
     @functools.cached_property
-    def digest(self) -> str:
-        """The digest of the store's parts."""
-        return store_digest(self.manifest)
-
-    @functools.cached_property
     def sources(self) -> pa.Table:
         """The sources of the store's run."""
         return tables.read_sources(self.folder, self.run)
 
-    def next(self, folder: Folder, run: Run, manifest: pa.Table) -> Member:
+    def next(self, folder: Folder, run: Run, listing: tables.Listing) -> Member:
         """The member after this one."""
         documents, tokens = (int(np.sum(self.manifest[name].to_numpy())) for name in ("documents", "tokens"))
         return Member(
             folder,
             run,
-            manifest,
+            *listing,
             self.first_part + len(self.manifest),
             self.first_document + documents,
             self.first_token + tokens,
@@ -255,8 +252,8 @@ def open_collection(directories: Sequence[str], *, is_repeated: bool = False) ->
         if not is_repeated and any(resolved(member.directory) == resolved(folder.root) for member in members):
             raise UsageError(f"the store {folder.root} is given twice", "Name each store once.")
         # Parts are compared by their SHA-256, which covers the XXH3. Reading a million texts takes a second.
-        manifest = tables.require_manifest(folder, run, skipped=["xxh3"])
-        members.append(members[-1].next(folder, run, manifest) if members else Member(folder, run, manifest))
+        listing = tables.require_listing(folder, run, skipped=["xxh3"])
+        members.append(members[-1].next(folder, run, listing) if members else Member(folder, run, *listing))
     collection = Collection(tuple(members))
     if collection.source_count >= MAX_SOURCES:
         raise UsageError(f"the stores have {collection.source_count:,} sources", f"maximum      {MAX_SOURCES - 1:,}")

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import functools
+from array import array
 from bisect import bisect_right
 
 import numpy as np
+import numpy.typing as npt
 
 from tokenmill.store.collection import Collection
 from tokenmill.store.part import TokenArray
@@ -18,13 +20,21 @@ MAX_MAPPED_PARTS = 1 << 15
 MAX_FETCHED_PARTS = 64
 
 
+def running_sums(counts: npt.NDArray[np.int64]) -> array[int]:
+    """The sum of the counts up to each one, to be bisected.
+
+    Bisecting an array of the standard library takes a fifth of the time of `searchsorted` for one position. A list
+    would be as fast, but a list of a million parts takes a tenth of a second to make.
+    """
+    return array("q", np.cumsum(counts, dtype=np.int64).tobytes())
+
+
 class PartIndex:
     """The parts of a collection of stores, by the documents and tokens that come before each."""
 
     def __init__(self, collection: Collection) -> None:
-        # Lists, because bisecting a list takes a tenth of the time of searchsorted for one position.
-        self._document_ends: list[int] = np.cumsum(collection.manifest["documents"].to_numpy()).tolist()
-        self._token_ends: list[int] = np.cumsum(collection.manifest["tokens"].to_numpy()).tolist()
+        self._document_ends = running_sums(collection.manifest["documents"].to_numpy())
+        self._token_ends = running_sums(collection.manifest["tokens"].to_numpy())
         is_remote = any(member.folder.is_remote for member in collection.members)
         self.open = functools.lru_cache(MAX_FETCHED_PARTS if is_remote else MAX_MAPPED_PARTS)(collection.open_part)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -71,6 +71,8 @@ MANIFEST_RUN = b"tokenmill.run"
 MANIFEST_ROWS = b"tokenmill.rows"
 """The metadata key of the checksum of the manifest's rows: its counts are used before any part is opened."""
 
+CHECKSUM_COLUMNS = ("sha256", "xxh3")
+
 COUNT_COLUMNS = ("documents", "tokens", "text_bytes", "skipped", "quarantined")
 
 _MANIFEST_COLUMNS = {5: MANIFEST_SCHEMA.names[:-2], 6: MANIFEST_SCHEMA.names, 7: MANIFEST_SCHEMA.names}
@@ -101,6 +103,10 @@ def table_bytes(table: pa.Table) -> bytes:
         codecs = {**dict.fromkeys(names, "zstd"), DETAIL: "snappy"}
         options = {"use_dictionary": names, "write_statistics": names, "row_group_size": PLAN_GROUP_UNITS}
         pq.write_table(table, sink, compression=codecs, **options)
+    elif table.schema.equals(MANIFEST_SCHEMA):
+        # Checksums never repeat. With a dictionary of them, a reader would have to compare them all to measure it.
+        names = [name for name in table.column_names if name not in CHECKSUM_COLUMNS]
+        pq.write_table(table, sink, compression="zstd", use_dictionary=names)
     else:
         pq.write_table(table, sink, compression="zstd")
     data: bytes = sink.getvalue().to_pybytes()
@@ -201,6 +207,13 @@ class ForeignManifest(CorruptStore):
     """The manifest names another run than `run.json`."""
 
 
+class Listing(NamedTuple):
+    """A manifest and the hash of the checksums of its parts. The hash takes most of the time of opening a store."""
+
+    manifest: pa.Table
+    digest: str
+
+
 def manifest_run(run: Run) -> bytes:
     """The identity of a run in its manifest: the job's digest, and the checksums of plan and sources."""
     return canonical({"job": run.job.digest(), "plan": run.plan_sha256, "sources": run.sources_sha256})
@@ -213,17 +226,17 @@ def log_run(run: Run) -> str:
 
 def publish_manifest(folder: Folder, run: Run, manifest: pa.Table) -> None:
     """Publish the manifest of this run. The store is complete afterwards."""
-    metadata = {MANIFEST_RUN: manifest_run(run), MANIFEST_ROWS: rows_checksum(manifest)}
+    metadata = {MANIFEST_RUN: manifest_run(run), MANIFEST_ROWS: rows_checksum(manifest, parts_digest(manifest))}
     publish_table(folder, MANIFEST, manifest.replace_schema_metadata(metadata))
 
 
-def rows_checksum(manifest: pa.Table) -> bytes:
-    """The checksum (XXH3, 128 bits) of the counts of a manifest, and of the parts' SHA-256, which cover the rest."""
+def rows_checksum(manifest: pa.Table, digest: str) -> bytes:
+    """The checksum (XXH3, 128 bits) of the counts of a manifest and its `parts_digest`, which covers the rest."""
     checksum = xxhash.xxh3_128()
     for column in manifest.columns:
         if pa.types.is_integer(column.type):
-            checksum.update(column.to_numpy().tobytes())
-    checksum.update(parts_digest(manifest).encode())
+            checksum.update(np.ascontiguousarray(column.to_numpy()).data)
+    checksum.update(digest.encode())
     return checksum.hexdigest().encode()
 
 
@@ -240,9 +253,14 @@ def parts_digest(manifest: pa.Table) -> str:
 
 def require_manifest(folder: Folder, run: Run, skipped: Collection[str] = ()) -> pa.Table:
     """Read the manifest, without the skipped columns. Raises IncompleteStore if it is missing or parts are suspect."""
+    return require_listing(folder, run, skipped).manifest
+
+
+def require_listing(folder: Folder, run: Run, skipped: Collection[str] = ()) -> Listing:
+    """Read the manifest as `require_manifest` does, with the hash of the parts, which is computed to check it."""
     if folder.exists(MANIFEST):
         refuse_suspect(folder, run)
-        return read_manifest(folder, run, skipped)
+        return read_listing(folder, run, skipped)
     committed = int(committed_units(folder, run.units).sum())
     raise IncompleteStore(
         f"the store {folder.root} is not complete",
@@ -263,6 +281,11 @@ def read_manifest(folder: Folder, run: Run, skipped: Collection[str] = ()) -> pa
 
     Refuses one of another run, with other units than the plan, or with impossible counts.
     """
+    return read_listing(folder, run, skipped).manifest
+
+
+def read_listing(folder: Folder, run: Run, skipped: Collection[str] = ()) -> Listing:
+    """Read the manifest as `read_manifest` does, with the hash of the parts, which is computed to check it."""
     schema = _manifest_schema(run)
     wanted = [name for name in schema.names if name not in skipped]
     manifest = read_table(folder, MANIFEST, schema=schema, wanted=wanted)
@@ -270,14 +293,15 @@ def read_manifest(folder: Folder, run: Run, skipped: Collection[str] = ()) -> pa
     stated = (manifest.schema.metadata or {}).get(MANIFEST_ROWS)
     if run.format >= 6 and stated is None:
         raise damaged(folder, MANIFEST, "it has no checksum of its rows: an earlier version of tokenmill wrote it")
-    if run.format >= 6 and stated != rows_checksum(manifest):
+    digest = parts_digest(manifest)
+    if run.format >= 6 and stated != rows_checksum(manifest, digest):
         raise damaged(folder, MANIFEST, "its rows are not as they were written")
     if not np.array_equal(manifest["unit"].to_numpy(), np.arange(run.units)):
         raise damaged(folder, MANIFEST, f"its units are not the {run.units} of the plan")
     for field in manifest.schema:
         if pa.types.is_integer(field.type) and _is_impossible(manifest[field.name]):
             raise damaged(folder, MANIFEST, f"its column {field.name} has impossible counts")
-    return manifest
+    return Listing(manifest, digest)
 
 
 def read_checksums(folder: Folder, run: Run) -> pa.Table:

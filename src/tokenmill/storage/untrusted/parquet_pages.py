@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _TRUE, _FALSE, _BYTE, _I16, _I32, _I64, _DOUBLE, _BINARY, _LIST, _SET, _MAP, _STRUCT = range(1, 13)
+_DATA_PAGE, _DATA_PAGE_V2 = 0, 3
+_PLAIN = 0
 _MAX_DEPTH = 10
 _MAGIC = b"PAR1"
 
@@ -33,10 +35,15 @@ class RowGroup:
 
 @dataclass(frozen=True, slots=True)
 class UnpackedSize:
-    """The size of a file's pages: their unpacked bytes, and the values of the column with the most values."""
+    """The size of a file's pages: their unpacked bytes, and the values of the column with the most values.
+
+    `plain_columns` are the columns, by number, whose values are all written one after the other. The values of the
+    others may take more memory than their pages, because a page may name one long value many times.
+    """
 
     unpacked_bytes: int
     max_values: int
+    plain_columns: frozenset[int]
 
 
 def read_groups(data: pa.Buffer) -> list[RowGroup]:
@@ -58,17 +65,20 @@ def count_pages(data: pa.Buffer, groups: Sequence[RowGroup]) -> UnpackedSize:
     if sum(size for group in groups for _, size, _ in group.columns) > len(view):
         raise MalformedDataError("its columns overlap")
     unpacked = max_values = 0
+    packed_columns: set[int] = set()
     for group in groups:
-        for start, size, values in group.columns:
+        for number, (start, size, values) in enumerate(group.columns):
             if not values:  # pyarrow reads no page then, and writers give no offset
                 continue
-            column_bytes, column_values = _count_column(view, start, start + size)
+            column_bytes, column_values, is_plain = _count_column(view, start, start + size)
             if column_values != values:
                 raise MalformedDataError(f"a column has {column_values} values, {values} announced")
             unpacked += column_bytes
+            packed_columns |= set() if is_plain else {number}
     for columns in zip(*(group.columns for group in groups), strict=False):
         max_values = max(max_values, sum(values for _, _, values in columns))
-    return UnpackedSize(unpacked, max_values)
+    columns_in_all = min((len(group.columns) for group in groups), default=0)
+    return UnpackedSize(unpacked, max_values, frozenset(range(columns_in_all)) - packed_columns)
 
 
 def _group(group: Fields) -> RowGroup:
@@ -82,20 +92,33 @@ def _group(group: Fields) -> RowGroup:
     return RowGroup(_get(group, 3, _I64), columns)
 
 
-def _count_column(view: memoryview, start: int, stop: int) -> tuple[int, int]:
-    """The unpacked bytes and the values of one column of a row group. Its pages must fill it."""
+def _count_column(view: memoryview, start: int, stop: int) -> tuple[int, int, bool]:
+    """The unpacked bytes and the values of one column of a row group, and whether its pages are plain.
+
+    Its pages must fill it.
+    """
     if not 0 < start <= stop <= len(view):
         raise MalformedDataError("a column is not inside the file")
     unpacked = values = 0
+    is_plain = True
     while start < stop:
         reader = _ThriftReader(view[start:stop])
         page = reader.struct()
         unpacked += _get(page, 2, _I32)
         start += reader.position + _get(page, 3, _I32)
         values += sum(_get(_get(page, field, _STRUCT), 1, _I32) for field in (5, 8) if field in page)
+        is_plain = is_plain and _is_plain(page)
     if start != stop:
         raise MalformedDataError("the pages of a column do not fill it")
-    return unpacked, values
+    return unpacked, values, is_plain
+
+
+def _is_plain(page: Fields) -> bool:
+    """Whether this is a data page, of version 1 or 2, whose values are written one after the other."""
+    kind = _get(page, 1, _I32)
+    header, encoding = {_DATA_PAGE: (5, 2), _DATA_PAGE_V2: (8, 4)}.get(kind, (0, 0))
+    is_only_header = [field for field in (5, 7, 8) if field in page] == [header]
+    return is_only_header and bool(_get(_get(page, header, _STRUCT), encoding, _I32) == _PLAIN)
 
 
 def _get(fields: Fields, field: int, kind: int) -> Any:

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from tokenmill.storage.untrusted.flatbuffers import Table
 from tokenmill.storage.untrusted.malformed import MalformedDataError
-from tokenmill.storage.untrusted.parquet_pages import count_pages, read_groups
+from tokenmill.storage.untrusted.parquet_pages import UnpackedSize, count_pages, read_groups
 
 FACTOR = 64  # memory of a table per byte of its file; the tables of tokenmill take less than 30
 SPARE = 1 << 20  # allowed on top of that, in bytes, values and rows: small files have no meaningful factor
@@ -55,7 +55,7 @@ def read_parquet(
         if schema is not None and not columns.equals(schema):
             raise MalformedDataError(f"its columns are {describe(columns)}; expected {describe(schema)}")
         columns = pa.schema([field for field in columns if wanted is None or field.name in wanted], columns.metadata)
-        tables = list(_read_groups(data, reader.schema, columns, limit))
+        tables = list(_read_groups(data, _packed_texts(reader.schema, unpacked), columns, limit))
         table = pa.concat_tables(tables) if tables else columns.empty_table()
         table.validate(full=True)
     except ARROW_ERRORS as error:
@@ -74,10 +74,14 @@ def count_rows(tail: pa.Buffer, file_bytes: int) -> int:
     return rows
 
 
-def _read_groups(data: pa.Buffer, schema: pq.ParquetSchema, columns: pa.Schema, max_bytes: int) -> Iterator[pa.Table]:
-    """The row groups, one at a time: each is in memory twice while its dictionaries are expanded."""
-    leaves = [schema.column(index) for index in range(len(schema))]
-    texts = [leaf.path for leaf in leaves if leaf.physical_type == "BYTE_ARRAY"]
+def _packed_texts(schema: pq.ParquetSchema, unpacked: UnpackedSize) -> list[str]:
+    """The columns of texts that may be larger than their pages: they are read as dictionaries first."""
+    leaves = [schema.column(index) for index in range(len(schema)) if index not in unpacked.plain_columns]
+    return [leaf.path for leaf in leaves if leaf.physical_type == "BYTE_ARRAY"]
+
+
+def _read_groups(data: pa.Buffer, texts: list[str], columns: pa.Schema, max_bytes: int) -> Iterator[pa.Table]:
+    """The row groups, one at a time: each is in memory twice while the dictionaries of `texts` are expanded."""
     reader = pq.ParquetFile(pa.BufferReader(data), read_dictionary=texts, pre_buffer=False)
     for group in range(reader.num_row_groups):
         packed = reader.read_row_group(group, columns.names, use_threads=False)  # each distinct text once
