@@ -1,6 +1,6 @@
 """How packings cut, pad and drop the documents of a store, for rows of 2,048 and 8,192 tokens.
 
-The packings of nanochat and OLMo-core are stated here again, after reading nanochat/dataloader.py and olmo_core/data/utils.py:
+The packings of nanochat (nanochat/dataloader.py) and OLMo-core (olmo_core/data/utils.py) are stated here again:
 
     concat     the stream is cut into rows
     best-fit   tokenmill's: windows of some grains, each with exactly as many rows as its tokens fill
