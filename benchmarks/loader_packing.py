@@ -1,13 +1,15 @@
 """How packings cut, pad and drop the documents of a store, for rows of 2,048 and 8,192 tokens.
 
-The packings of nanochat and OLMo-core are stated here again, from their descriptions:
+The packings of nanochat (nanochat/dataloader.py) and OLMo-core (olmo_core/data/utils.py) are stated here again:
 
     concat     the stream is cut into rows
     best-fit   tokenmill's: windows of some grains, each with exactly as many rows as its tokens fill
     nanochat   a buffer of 1,000 documents; a row takes the longest one that fits, again and again, and if none fits,
                the start of the shortest one: the rest of that one is dropped
-    OLMo-core  documents are cut to rows at most, and go, the longest first, into the row with the least space that
-               holds them; rows that are not full are padded
+    OLMo-core  with `fragment`: documents are cut to rows at most, and go, the longest first, into the row with the
+               least space that holds them; rows that are not full are padded
+
+The documents that are in nanochat's buffer at the end of the store are not counted.
 """
 
 from __future__ import annotations
