@@ -28,9 +28,10 @@ from tokenmill.executors.session import open_executor
 from tokenmill.exports import PRELOAD, shards, sorted_runs
 from tokenmill.exports import job as names
 from tokenmill.exports.documents import Shuffle
-from tokenmill.exports.exporter import Exporter, ExportResult
+from tokenmill.exports.exporter import Exporter
 from tokenmill.exports.job import ExportJob, FrozenExport, freeze, stores_in
 from tokenmill.exports.request import ExportOptions, ExportRequest, make_export_request, make_job
+from tokenmill.exports.result import ExportResult
 from tokenmill.exports.selection import SelectedStores, SourceBudget, select
 from tokenmill.exports.write_shard import ExportContext, split_folder
 from tokenmill.humanize import size

@@ -10,8 +10,8 @@ import numpy as np
 
 from tokenmill.api.parameters import StrPath
 from tokenmill.errors import UsageError
-from tokenmill.exports.exporter import ExportResult
 from tokenmill.exports.request import ExportRequest
+from tokenmill.exports.result import ExportResult
 from tokenmill.humanize import Readable, count
 from tokenmill.pipeline.context import RunContext, make_events
 from tokenmill.pipeline.preflight import export_token_bytes

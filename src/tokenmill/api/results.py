@@ -25,8 +25,8 @@ from tokenmill.api.report import ReportResult
 from tokenmill.api.status import StatusResult
 from tokenmill.api.tokenizers import TokenizerFamily, TokenizerInfo
 from tokenmill.api.verify import VerifyResult
-from tokenmill.exports.exporter import ExportedSplit, ExportResult
 from tokenmill.exports.locator import LocatedDocument, TextContext
+from tokenmill.exports.result import ExportedSplit, ExportResult
 from tokenmill.exports.trace import ShardLocation
 from tokenmill.loader.changes import RecipeChange
 from tokenmill.loader.overview import MixResult, MixSource, MixStage, MixTotal

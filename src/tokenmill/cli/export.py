@@ -12,7 +12,7 @@ from tokenmill.cli import options, output, workers
 from tokenmill.humanize import count, duration, number, size
 
 if TYPE_CHECKING:
-    from tokenmill.exports.exporter import ExportResult
+    from tokenmill.exports.result import ExportResult
 
 
 @click.command(

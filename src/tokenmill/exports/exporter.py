@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import msgspec
@@ -19,49 +19,15 @@ from tokenmill.exports.advice import split_notices, trainer_usage
 from tokenmill.exports.file_checks import damaged
 from tokenmill.exports.formats import find_format
 from tokenmill.exports.formats.protocol import CompletedSplit, ShardRecord, WrittenFile
+from tokenmill.exports.result import ExportResult, by_split, exported_split
 from tokenmill.exports.shards import Counts, ShardTask
 from tokenmill.exports.sort_documents import Ordering, chunks
 from tokenmill.exports.verify import ByteRange, IsAsWritten, unlisted
 from tokenmill.exports.write_shard import ExportContext, ReadRecords, WriteShard, shard_of, split_folder
-from tokenmill.humanize import Readable
 from tokenmill.storage import Folder, prefetch_map
 
 # Files whose existence is checked at the same time on remote storage.
 PREFETCH_CHECKS = 16
-
-
-class ExportedSplit(Readable, msgspec.Struct, frozen=True):
-    """What a split holds, and how many tokens are in no shard because of `--tail drop`."""
-
-    shards: int
-    documents: int
-    tokens: int
-    tokens_left_out: int
-
-
-class ExportResult(Readable, msgspec.Struct, frozen=True):
-    """The result of an export. Rates and deaths are of this call. `use` says how the trainer reads the files.
-
-    `stores` are the exported stores, in order. `sources` has the training tokens of each source of a recipe.
-    """
-
-    directory: str
-    format: str
-    trainer: str
-    dtype: str
-    end_token: str
-    shuffle: int | None
-    files: int
-    bytes: int
-    splits: dict[str, ExportedSplit]
-    shards_done_now: int
-    deaths: int
-    seconds: float
-    tokens_per_second: float
-    notices: list[str]
-    use: str = ""
-    stores: list[str] = []
-    sources: dict[str, int] = {}
 
 
 @dataclass
@@ -124,7 +90,7 @@ class Exporter:
             ordering.sort()  # a complete export has removed the sorted runs of its shuffle
             self._write(plan, missing)
         self.records = sorted([*intact, *self.written], key=lambda record: record.shard)
-        for notice in split_notices(self.job, _by_split(self.records), self.skipped, self._store_tokens()):
+        for notice in split_notices(self.job, by_split(self.records), self.skipped, self._store_tokens()):
             self._note(notice)
         if not self._is_complete():
             self.others = []
@@ -288,7 +254,7 @@ class Exporter:
     def _finish(self) -> None:
         """Write the files that need every shard, then the manifest, which completes the export."""
         self.folder.sync_directory(names.RECORDS)
-        for split, of_split in _by_split(self.records).items():
+        for split, of_split in by_split(self.records).items():
             file = of_split[0].files[0].name if self.job.shard_tokens is None else None
             if file is not None:
                 self._finalize(file, sum(record.files[0].bytes for record in of_split))
@@ -309,7 +275,7 @@ class Exporter:
 
     def result(self, seconds: float) -> ExportResult:
         """Return the result of the export, which took this long."""
-        splits = _by_split(self.records)
+        splits = by_split(self.records)
         files = [*(file for record in self.records for file in record.files), *self.others]
         return ExportResult(
             directory=self.folder.root,
@@ -320,7 +286,7 @@ class Exporter:
             shuffle=self.job.shuffle,
             files=len({file.name for file in files}),
             bytes=sum(file.bytes for file in files),
-            splits={split: _exported_split(splits.get(split, []), count) for split, count in self.skipped.items()},
+            splits={split: exported_split(splits.get(split, []), count) for split, count in self.skipped.items()},
             shards_done_now=len(self.written),
             deaths=self.fan_out.deaths,
             seconds=round(seconds, 3),
@@ -331,24 +297,8 @@ class Exporter:
         )
 
 
-def _by_split(records: Sequence[ShardRecord]) -> dict[str, list[ShardRecord]]:
-    splits: dict[str, list[ShardRecord]] = {}
-    for record in records:
-        splits.setdefault(record.split, []).append(record)
-    return splits
-
-
 def _byte_range(file: WrittenFile, start: int, file_bytes: int) -> ByteRange:
     return ByteRange(file.name, start, file.bytes, file.xxh3, file_bytes)
-
-
-def _exported_split(of_split: Sequence[ShardRecord], skipped_tokens: int) -> ExportedSplit:
-    return ExportedSplit(
-        shards=len({record.files[0].name for record in of_split}),
-        documents=sum(record.begun for record in of_split),
-        tokens=sum(record.tokens for record in of_split),
-        tokens_left_out=skipped_tokens,
-    )
 
 
 def _describe(task: ShardTask) -> str:

@@ -1,0 +1,62 @@
+"""The result of an export."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from tokenmill.exports.formats.protocol import ShardRecord
+from tokenmill.humanize import Readable
+
+
+class ExportedSplit(Readable, msgspec.Struct, frozen=True):
+    """What a split holds, and how many tokens are in no shard because of `--tail drop`."""
+
+    shards: int
+    documents: int
+    tokens: int
+    tokens_left_out: int
+
+
+class ExportResult(Readable, msgspec.Struct, frozen=True):
+    """The result of an export. Rates and deaths are of this call. `use` says how the trainer reads the files.
+
+    `stores` are the exported stores, in order. `sources` has the training tokens of each source of a recipe.
+    """
+
+    directory: str
+    format: str
+    trainer: str
+    dtype: str
+    end_token: str
+    shuffle: int | None
+    files: int
+    bytes: int
+    splits: dict[str, ExportedSplit]
+    shards_done_now: int
+    deaths: int
+    seconds: float
+    tokens_per_second: float
+    notices: list[str]
+    use: str = ""
+    stores: list[str] = []
+    sources: dict[str, int] = {}
+
+
+def by_split(records: Sequence[ShardRecord]) -> dict[str, list[ShardRecord]]:
+    """The records of each split, in order."""
+    splits: dict[str, list[ShardRecord]] = {}
+    for record in records:
+        splits.setdefault(record.split, []).append(record)
+    return splits
+
+
+def exported_split(of_split: Sequence[ShardRecord], skipped_tokens: int) -> ExportedSplit:
+    """The counts of a split."""
+    return ExportedSplit(
+        shards=len({record.files[0].name for record in of_split}),
+        documents=sum(record.begun for record in of_split),
+        tokens=sum(record.tokens for record in of_split),
+        tokens_left_out=skipped_tokens,
+    )
