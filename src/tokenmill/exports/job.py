@@ -178,15 +178,33 @@ def refuse_export(folder: Folder) -> None:
         )
 
 
-def stores_in(export: Folder, stores: Collection) -> str | tuple[ExportedStore, ...]:
+def left_out_changes(before: FrozenExport | None, stores: Collection) -> list[int]:
+    """Return how many changes of each store the export knows: the documents that these erased are not in it.
+
+    A new export knows all of them. Documents that were erased after an export was begun stay in it as end tokens, so
+    that no other document moves.
+    """
+    current = stores.changes
+    if before is None:
+        return current
+    digests = [before.job.store] if isinstance(before.store, str) else [store.digest for store in before.store]
+    if len(digests) != len(current):
+        return current
+    pairs = list(zip(stores.members, digests, strict=True))
+    if not all(digest in member.versions for member, digest in pairs):
+        return current
+    return [member.versions.index(digest) for member, digest in pairs]
+
+
+def stores_in(export: Folder, stores: Collection, changes: list[int]) -> str | tuple[ExportedStore, ...]:
     """Return the value of `FrozenExport.store`. A store that contains the export is named by an empty string."""
     parent = export.root.rpartition("/")[0]
     directories = ["" if directory == parent else directory for directory in stores.directories]
     if len(directories) == 1:
         return directories[0]
     return tuple(
-        ExportedStore(directory, member.digest, len(member.manifest), member.run.sources)
-        for directory, member in zip(directories, stores.members, strict=True)
+        ExportedStore(directory, member.versions[count], len(member.manifest), member.run.sources)
+        for directory, member, count in zip(directories, stores.members, changes, strict=True)
     )
 
 

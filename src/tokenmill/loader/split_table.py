@@ -61,7 +61,7 @@ def open_split(parts: LoaderParts, fraction: float, split: Split) -> SplitTable:
         held_out = _count(parts, fraction, identities)
         with suppress(StoreError, StorageError):  # a store that cannot be written is read all the same
             folder.create(layout.SPLITS)
-            table = pa.table([held_out], schema=SCHEMA.with_metadata({PARTS_DIGEST: store.digest.encode()}))
+            table = pa.table([held_out], schema=SCHEMA.with_metadata({PARTS_DIGEST: store.identity.encode()}))
             tables.publish_table(folder, name, table)
     tokens = held_out if split == "val" else store.manifest["tokens"].to_numpy() - held_out
     return SplitTable(fraction, split, identities, tokens, folder.path(name))
@@ -73,7 +73,7 @@ def _read(folder: Folder, name: str, store: Store) -> Numbers | None:
         table = tables.read_table(folder, name, schema=SCHEMA) if folder.exists(name) else None
     except StoreError:
         return None
-    if table is None or (table.schema.metadata or {}).get(PARTS_DIGEST) != store.digest.encode():
+    if table is None or (table.schema.metadata or {}).get(PARTS_DIGEST) != store.identity.encode():
         return None
     held_out: Numbers = table["held_out"].to_numpy()
     tokens = store.manifest["tokens"].to_numpy()

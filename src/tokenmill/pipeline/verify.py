@@ -19,7 +19,7 @@ from tokenmill.sources.bad_rows import READER_REASONS, TOO_LONG
 from tokenmill.sources.documents import Documents, RowArray, SourceFile
 from tokenmill.storage import folder_at
 from tokenmill.store.job import Job
-from tokenmill.store.kept import content_hash, read_kept
+from tokenmill.store.kept import content_hash, nulled, read_kept
 from tokenmill.store.part import (
     DENIED,
     INTENDED,
@@ -27,11 +27,11 @@ from tokenmill.store.part import (
     PartContent,
     PartSummary,
     SkippedRow,
-    TextHash,
     check_content,
     check_part,
     open_part,
 )
+from tokenmill.store.text_hash import TextHash
 from tokenmill.tokenizers import document_hash
 from tokenmill.tokenizers.engines.protocol import CannotEncode, text_buffers
 from tokenmill.tokenizers.framing import framed
@@ -103,6 +103,8 @@ class Verify:
             raise _different(task, file, f"row {row} is in the part, but {failure.headline}") from failure
         expected = framed(encoded, self.job.begin, self.job.end)
         for position, index in enumerate(chosen):
+            if stored.erased is not None and stored.erased[index]:
+                continue
             if not np.array_equal(stored.document(int(index)), expected.document(position)):
                 raise _different(task, file, f"row {present.rows[index]} has other tokens than the reference gives")
         return len(chosen)
@@ -151,7 +153,7 @@ def has_kept(task: UnitTask, job: Job, summary: PartSummary, content: PartConten
         return True
     options = limits.read_options(job)
     values = unit_columns(task, job.kept_columns, content.source, content.row, options).values
-    return content_hash(values) == summary.kept
+    return content_hash(values if content.erased is None else nulled(values, content.erased)) == summary.kept
 
 
 def _between(rows: RowArray, skipped: SkippedRow) -> RowArray:

@@ -72,6 +72,17 @@ class DenyList:
             denied |= _is_below(host(values[name].combine_chunks()), wanted)
         return denied
 
+    def matched(self, values: pa.Table) -> dict[str, tuple[set[str], set[str]]]:
+        """For each column, the values and the hosts in a table that the list names."""
+        matched: dict[str, tuple[set[str], set[str]]] = {name: (set(), set()) for name in self.columns}
+        for name, wanted in self.values.items():
+            texts = values[name].combine_chunks().cast(TEXT)
+            matched[name][0].update(texts.filter(pa.array(_is_in(texts, wanted))).unique().to_pylist())
+        for name, wanted in self.hosts.items():
+            hosts = host(values[name].combine_chunks())
+            matched[name][1].update(hosts.filter(pa.array(_is_below(hosts, wanted))).unique().to_pylist())
+        return matched
+
     def rows_of(self, path: str) -> npt.NDArray[np.uint64]:
         """The rows that are denied in a source by their numbers. A source is named by its path or the end of it."""
         named = [rows for source, rows in self.rows.items() if path == source or path.endswith(f"/{source}")]

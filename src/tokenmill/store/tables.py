@@ -16,6 +16,7 @@ from tokenmill.errors import CorruptStore, IncompleteStore, StoreError
 from tokenmill.sources import KINDS
 from tokenmill.storage.untrusted.malformed import MalformedDataError
 from tokenmill.storage.untrusted.tables import count_rows, read_parquet
+from tokenmill.store.erasing import refuse_unfinished
 from tokenmill.store.layout import LOCK, MANIFEST, PLAN, RUN, SOURCES, committed_units, damaged, lost, table_name
 from tokenmill.store.mismatch import refuse_suspect
 
@@ -74,6 +75,7 @@ MANIFEST_ROWS = b"tokenmill.rows"
 COUNT_COLUMNS = ("documents", "tokens", "text_bytes", "skipped", "quarantined")
 
 _MANIFEST_COLUMNS = {5: MANIFEST_SCHEMA.names[:-2], 6: MANIFEST_SCHEMA.names, 7: MANIFEST_SCHEMA.names}
+_MANIFEST_COLUMNS[8] = MANIFEST_SCHEMA.names
 
 _SCHEMAS = {
     PLAN: PLAN_SCHEMA,
@@ -240,6 +242,7 @@ def parts_digest(manifest: pa.Table) -> str:
 
 def require_manifest(folder: Folder, run: Run, skipped: Collection[str] = ()) -> pa.Table:
     """Read the manifest, without the skipped columns. Raises IncompleteStore if it is missing or parts are suspect."""
+    refuse_unfinished(folder, run)
     if folder.exists(MANIFEST):
         refuse_suspect(folder, run)
         return read_manifest(folder, run, skipped)

@@ -1,0 +1,50 @@
+"""The two checksums of a part."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+import xxhash
+
+if TYPE_CHECKING:
+    from tokenmill.store.part import PartContent, PartSummary
+
+
+def _columns(content: PartContent) -> list[memoryview]:
+    columns = (content.tokens, content.offsets, content.source, content.row)
+    return [np.ascontiguousarray(column).data for column in columns]
+
+
+def checksum(content: PartContent, summary: PartSummary) -> str:
+    """SHA-256 of the values of the columns, in order, and the summary in JSON with an empty `sha256`."""
+    digest = hashlib.sha256()
+    for column in _columns(content):
+        digest.update(column)
+    digest.update(_hashed(summary))
+    return digest.hexdigest()
+
+
+def fast_checksum(content: PartContent) -> str:
+    """XXH3 of the values of the columns, in order."""
+    digest = xxhash.xxh3_128()
+    for column in _columns(content):
+        digest.update(column)
+    return digest.hexdigest()
+
+
+def _hashed(summary: PartSummary) -> bytes:
+    """The summary as it enters the checksum. Parts of format 1 do not have the fields after `skipped`."""
+    empty = msgspec.structs.replace(summary, sha256="")
+    if summary.xxh3:
+        return msgspec.json.encode(empty)
+    fields = ("unit", "job", "documents", "tokens", "text_bytes", "sha256", "skipped")
+    return msgspec.json.encode({name: getattr(empty, name) for name in fields})
+
+
+def with_checksum(summary: PartSummary, content: PartContent) -> PartSummary:
+    """The summary with both checksums filled in."""
+    summary = msgspec.structs.replace(summary, xxh3=fast_checksum(content))
+    return msgspec.structs.replace(summary, sha256=checksum(content, summary))
