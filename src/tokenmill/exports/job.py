@@ -26,6 +26,9 @@ RUNS = f"{STATE}/runs"
 MANIFEST = f"{STATE}/manifest.parquet"
 LOCK = f"{STATE}/lock"
 
+# The shards that an erasure replaces. While it exists, the export cannot be read.
+ERASING = f"{STATE}/erasing.json"
+
 # The version of these files. Since 2, tables and records name their export and have checksums.
 FORMAT = 2
 
