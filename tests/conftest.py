@@ -109,7 +109,8 @@ def _is_fast(item: pytest.Item) -> bool:
     """Whether a test takes little time: it needs no server and is not in a file of processes."""
     needs_server = not SERVER_FIXTURES.isdisjoint(getattr(item, "fixturenames", ()))
     is_in_slow_file = item.path.relative_to(TESTS).as_posix() in SLOW_FILES
-    return not is_in_slow_file and "slow" not in item.keywords and not needs_server
+    takes_long = "slow" in item.keywords or "thorough" in item.keywords
+    return not is_in_slow_file and not takes_long and not needs_server
 
 
 @pytest.fixture(scope="session")

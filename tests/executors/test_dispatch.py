@@ -172,6 +172,7 @@ def test_quick_items_are_given_in_larger_lots() -> None:
     assert dispatch.reserve() == dispatching.MAX_RESERVE
 
 
+@pytest.mark.thorough
 @settings(max_examples=300, deadline=None)
 @given(st.data())
 def test_each_item_has_one_outcome_whatever_crews_do(data: st.DataObject) -> None:

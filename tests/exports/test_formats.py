@@ -222,6 +222,7 @@ def test_cut_files_are_damaged(tmp_path: Path, name: str) -> None:
         path.write_bytes(data)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", FORMATS)
 def test_flipped_bytes_are_damage_or_tokens(tmp_path: Path, name: str) -> None:
     """Whatever byte of a file is flipped, the reader gives sound counts or tells that the file is damaged."""

@@ -19,7 +19,7 @@ from tests.support import DATA
 from tests.support.corpora import SMALL_JSON, SMALL_TIKTOKEN, write_parquet
 from tests.support.export_model import END, flat, model, read_back
 from tokenmill.api.parameters import FormatName
-from tokenmill.errors import CorruptStore, UsageError
+from tokenmill.errors import CorruptStore, JobChanged, UsageError
 from tokenmill.executors.local import LocalExecutor
 from tokenmill.exports import PRELOAD
 from tokenmill.exports.formats import FORMATS
@@ -330,3 +330,26 @@ def test_a_store_of_format_5_among_others(sources: list[str], tmp_path: Path) ->
         export(given, to="nanogpt", val="none", out=str(out))
         assert np.array_equal(np.fromfile(out / "train.bin", np.uint16), opened.tokens(0, opened.token_count))
         tokenmill.verify(given, workers=1)
+
+
+def test_an_export_follows_the_numbers_of_the_sources(tmp_path: Path) -> None:
+    """A store that is made again with one more source, which has no document, has the same parts and other numbers."""
+    for name in "pq":
+        (tmp_path / name).mkdir()
+        lines = [json.dumps({"text": f"{name} {row}"}) + "\n" for row in range(30)]
+        (tmp_path / name / "a.jsonl").write_text("".join(lines))
+    call: dict[str, Any] = {"tokenizer": SMALL_TIKTOKEN, "eot": END, "workers": 1}
+    directories = [str(tmp_path / name) for name in "AB"]
+    for name, directory in zip("pq", directories, strict=True):
+        tokenmill.prepare(tmp_path / name, out=directory, **call)
+    out = tmp_path / "x"
+    export(directories, to="nanogpt", val="none", shuffle=7, out=out)
+    (tmp_path / "p/z.jsonl").write_text("")
+    shutil.rmtree(directories[0])
+    tokenmill.prepare(tmp_path / "p", out=directories[0], **call)
+    with pytest.raises(JobChanged):
+        export(directories, to="nanogpt", val="none", shuffle=7, out=out)
+    shutil.rmtree(out)
+    export(directories, to="nanogpt", val="none", shuffle=7, out=out)
+    found = tokenmill.locate(out / "train.bin", 150, store=directories)
+    assert [Path(document.source).name for document in found.documents] == ["a.jsonl"]

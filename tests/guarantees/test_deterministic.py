@@ -45,7 +45,7 @@ from tokenmill.storage import folder_at
 from tokenmill.store import layout, tables
 from tokenmill.store.job import Run
 from tokenmill.store.part import PartContent, PartSummary, SkippedRow, open_part, write_part
-from tokenmill.tokenizers.engines.gigatoken import GigatokenEngine
+from tokenmill.tokenizers.engines.gigatoken import PIECE_BYTES, GigatokenEngine
 from tokenmill.tokenizers.engines.protocol import Encoded
 
 END = 1199
@@ -80,6 +80,21 @@ def test_bytes_do_not_depend_on_workers_or_engine(tmp_path: Path, corpus: list[s
         outputs.append(part_bytes(tmp_path / str(number)))
     assert len(outputs[0]) > 10
     assert all(output == outputs[0] for output in outputs)
+
+
+def test_a_document_that_threads_share_has_the_same_bytes(tmp_path: Path) -> None:
+    """One file that is one document is a single unit: two workers are one with two threads."""
+    words = ["The", "quick", "br\u00fcn", "12", "jumps\n\n", "\u4e2d\u6587", "over;", "  a", "lazy", "DOG", "..."]
+    source = tmp_path / "one.txt"
+    source.write_text(" ".join(random.Random(3).choices(words, k=1 << 21)), encoding="utf-8", newline="")
+    assert source.stat().st_size > 2 * PIECE_BYTES
+    outputs = []
+    for workers in (1, 2):
+        out = tmp_path / str(workers)
+        result = prepare(str(source), out, engine="gigatoken", workers=workers)
+        assert result.documents == 1
+        outputs.append(part_bytes(out))
+    assert outputs[0] == outputs[1]
 
 
 def test_resume_does_only_what_is_missing(tmp_path: Path, corpus: list[str]) -> None:

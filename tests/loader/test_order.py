@@ -116,6 +116,7 @@ def test_epochs_seeds_and_stores_have_different_orders(shuffle: Shuffle) -> None
     assert np.array_equal(first, GrainOrder(grains, shuffle, 1, "a").at(0, grains))
 
 
+@pytest.mark.thorough
 def test_a_window_reads_few_blocks() -> None:
     """Within a window of 512 blocks, no other block is read."""
     grains = 256 * 1500 + 77

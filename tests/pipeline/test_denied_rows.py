@@ -16,7 +16,7 @@ from tests.cli.test_commands import run
 from tests.support.corpora import SMALL_TIKTOKEN, part_bytes
 from tests.support.export_model import read_back
 from tokenmill.api.parameters import FormatName
-from tokenmill.errors import JobChanged, SourceError, UsageError
+from tokenmill.errors import CorruptStore, JobChanged, SourceError, UsageError
 from tokenmill.exports.formats import FORMATS
 from tokenmill.store.deny import canonical_list, parse_list
 
@@ -187,5 +187,85 @@ def test_hosts_and_values() -> None:
     ]
     values = pa.table({"u": pa.array(urls, pa.large_string()), "n": pa.array([None] * 5 + [7], pa.int64())})
     assert listed.matches(values).tolist() == [True, True, False, False, False, True]
+    others = [
+        "b.example:8080/x",
+        "\ufeffhttps:///b.example",
+        "\u00a0http:b.example",
+        "mailto:me@b.example",
+        "b.example.org:1/",
+    ]
+    no_numbers = pa.nulls(len(others), pa.int64())
+    values = pa.table({"u": pa.array(others, pa.large_string()), "n": no_numbers})
+    assert listed.matches(values).tolist() == [True, True, True, True, False]
     numbers = pa.table({"u": pa.nulls(3, pa.large_string()), "n": pa.array([5, 4, 6], pa.int64())})
     assert listed.matches(numbers).tolist() == [True, False, False]
+
+
+@pytest.mark.parametrize("number", [5, 10**15, 1234567890123456, 2**63, 2**64 - 1, 0.1, -2.5])
+def test_numbers_are_denied_in_columns_of_any_type(number: float) -> None:
+    """A number has several spellings: the one of the list and that of the column need not be the same."""
+    listed = parse_list(canonical_list(json.dumps({"column": "n", "value": number}).encode(), "list"))
+    types = [pa.float64(), pa.float32()]
+    if isinstance(number, int):
+        types = [pa.float64(), pa.uint64(), *([pa.int64()] if number < 2**63 else [])]
+    for kind in types:
+        column = [float(number) if pa.types.is_floating(kind) else number, 7, None]
+        values = pa.table({"n": pa.array(column, pa.float64() if kind == pa.float32() else kind).cast(kind)})
+        assert listed.matches(values).tolist() == [True, False, False], kind
+
+
+def test_numbers_are_denied_whatever_the_lines_beside_them_hold(tmp_path: Path) -> None:
+    """A line with a fraction makes the whole column one of floating point numbers."""
+    source = tmp_path / "x.jsonl"
+    ids = [10**15, 5.5, 10**15 + 1]
+    source.write_text("".join(json.dumps({"text": f"row {n}", "id": n}) + "\n" for n in ids))
+    rules = deny(tmp_path / "deny", [{"column": "id", "value": 10**15}])
+    assert tokenmill.prepare(str(source), out=str(tmp_path / "out"), deny=rules, **CALL).documents == 2
+
+
+def test_a_damaged_list_is_found_and_written_again(tmp_path: Path) -> None:
+    """No part is removed because the store's copy of the list is damaged."""
+    source, out = write(tmp_path / "in/x.parquet", table("x")), tmp_path / "out"
+    call = CALL | {"deny": deny(tmp_path / "deny", RULES)}
+    tokenmill.prepare(source, out=str(out), **call)
+    expected = part_bytes(out)
+    (copy,) = (out / "deny").iterdir()
+    content = copy.read_bytes()
+    copy.write_bytes(content[:-3] + b"x" + content[-2:])
+    with pytest.raises(CorruptStore, match=r"(?s)deny.*is damaged.*it writes the list again"):
+        tokenmill.verify(str(out))
+    tokenmill.prepare(source, out=str(out), repair=True, **call)
+    assert copy.read_bytes() == content
+    assert part_bytes(out) == expected
+    tokenmill.verify(str(out), sample=1.0)
+    copy.unlink()
+    with pytest.raises(CorruptStore, match=r"(?s)deny.*is missing.*it writes the list again"):
+        tokenmill.verify(str(out))
+    tokenmill.prepare(source, out=str(out), **call)
+    tokenmill.verify(str(out))
+
+
+def test_rows_that_are_named_by_a_path_are_not_forgotten_when_the_source_moves(tmp_path: Path) -> None:
+    """The list names the row of another path then, so the call is refused."""
+    source, out = write(tmp_path / "q/x.parquet", table("x")), tmp_path / "out"
+    call = CALL | {"deny": deny(tmp_path / "deny", [{"source": "q/x.parquet", "row": 6}])}
+    tokenmill.prepare(source, out=str(out), **call)
+    (out / "manifest.parquet").unlink()
+    (out / "parts/00000000.arrow").unlink()
+    (tmp_path / "q").rename(tmp_path / "z")
+    with pytest.raises(JobChanged, match="names rows of a source by its path"):
+        tokenmill.prepare(f"{tmp_path}/z/x.parquet", out=str(out), moved=f"{tmp_path}/q={tmp_path}/z", **call)
+    (tmp_path / "z").rename(tmp_path / "q")
+    tokenmill.prepare(source, out=str(out), **call)
+    assert sum(r["documents"] for r in pq.read_table(out / "manifest.parquet").to_pylist()) == ROWS - 4 - 1
+
+
+def test_rules_that_cannot_match_are_pointed_out(tmp_path: Path) -> None:
+    """A source that is not read is named in a note, and a pattern is not a host."""
+    source = write(tmp_path / "in/x.parquet", table("x"))
+    rules = [{"source": name, "row": 0} for name in ("./x.parquet", "y.parquet", "in/x.parquet")]
+    arguments = ["--tokenizer", SMALL_TIKTOKEN, "--eot", "1199", "--deny", deny(tmp_path / "deny", rules)]
+    result = run("prepare", source, *arguments, "--out", tmp_path / "out")
+    assert "--deny names 2 sources of which nothing is read: ./x.parquet, y.parquet" in result.stderr
+    with pytest.raises(UsageError, match=r"'\*\.b\.example' is not a host"):
+        canonical_list(b'{"column": "u", "host": "*.b.example"}', "list")

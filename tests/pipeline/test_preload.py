@@ -23,6 +23,7 @@ def preloaded_tokenizers(directory: str) -> tuple[int, bool]:
     return len(inherited), any(used is each for each in inherited)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("tokenizer", [SMALL_JSON, SMALL_TIKTOKEN])
 def test_workers_inherit_the_tokenizer(tokenizer: str, tmp_path: Path) -> None:
     """A worker takes the tokenizer from the fork server, which forks it: a new interpreter would have none."""
@@ -32,6 +33,7 @@ def test_workers_inherit_the_tokenizer(tokenizer: str, tmp_path: Path) -> None:
     assert outcome.value == (1, True)  # type: ignore[union-attr]
 
 
+@pytest.mark.thorough
 def test_another_tokenizer_of_the_store_is_not_taken_from_the_fork_server(tmp_path: Path) -> None:
     """A tokenizer that is not that of the store is not used, whatever the fork server has loaded."""
     prepare(write_source(tmp_path / "a.parquet", "word"), tmp_path / "out", tokenizer=SMALL_TIKTOKEN, eot="none")

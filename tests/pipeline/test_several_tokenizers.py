@@ -143,3 +143,17 @@ def test_names_of_stores(corpus: Path, tmp_path: Path) -> None:
     with pytest.raises(tokenmill.TokenmillError, match="two tokenizers would have the same store"):
         tokenmill.prepare(corpus, tokenizer=[SMALL_JSON, copy], out=tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_a_store_with_other_units_is_made_by_its_own_run(corpus: Path, tmp_path: Path) -> None:
+    """A store that was started with larger units gets no part of the units of the other one."""
+    out = tmp_path / "out"
+    name, other = TOKENIZERS
+    limited: dict[str, Any] = {"eot": "1199", "workers": 1}
+    tokenmill.prepare(corpus, tokenizer=TOKENIZERS[other], out=out / other, unit_bytes=20_000, **limited)
+    for part in (out / other / "parts").iterdir():
+        part.unlink()
+    tokenmill.prepare(corpus, tokenizer=[*TOKENIZERS.values()], out=out, **limited)
+    units = {each: len(list((out / each / "parts").iterdir())) for each in TOKENIZERS}
+    assert units[name] != units[other] == tokenmill.status(out / other).units
+    tokenmill.verify(out / other, sample=1.0)

@@ -184,6 +184,7 @@ def test_a_file_that_breaks_off_is_an_error(kind, tmp_path):
             read_all(path, ReadOptions(separator=kind.separator))
 
 
+@pytest.mark.thorough
 def test_damaged_bytes_never_crash(kind, tmp_path):
     """A flipped bit gives the documents, other documents, or an error that names the file; never a crash."""
     path = f"{tmp_path}/file{kind.ending}"

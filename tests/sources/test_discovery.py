@@ -142,6 +142,7 @@ def test_natural_order_is_total_and_numeric():
     assert ordered.index("f01") < ordered.index("f1") < ordered.index("f2")
 
 
+@pytest.mark.thorough
 def test_many_files_are_ordered(monkeypatch):
     """200,000 files, given in any order, come out in natural order."""
     files = [storage.FileInfo(f"/data/{i % 100}/part-{i}.parquet", i, f"{i}-{i}") for i in range(200_000)]

@@ -122,6 +122,7 @@ def test_a_column_that_no_line_has_is_refused(write):
     assert texts(write(b'{"text": null}\n{"id": 1}\n')) == [None, None]
 
 
+@pytest.mark.thorough
 @settings(max_examples=100, deadline=None)
 @given(
     values=st.lists(

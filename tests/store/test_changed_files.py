@@ -662,3 +662,30 @@ def test_parts_of_a_wrong_engine_stay_out(tmp_path: Path, lost: str) -> None:
     write_part(folder_at(str(out)), summary, tokens)
     assert dying.run(*command, environment=environment).exit_code == 0
     assert part_bytes(out) == expected
+
+
+@pytest.mark.parametrize("key", ["tokens", "documents", "text_bytes", "sha256", "skipped"])
+@pytest.mark.parametrize("with_manifest", [True, False])
+def test_a_flipped_bit_at_the_head_of_a_part_is_found(
+    tmp_path: Path, source: str, key: str, with_manifest: bool
+) -> None:
+    """The metadata of a part is in its file twice; some commands read the first copy, others the second."""
+    prepare(source, tmp_path / "out")
+    expected = part_bytes(tmp_path / "out")
+    part = tmp_path / "out/parts/00000003.arrow"
+    content = part.read_bytes()
+    flip(part, next(at for at in range(content.index(f'"{key}":'.encode()) + len(key) + 3, 9999) if content[at] > 44))
+    assert part.read_bytes() != content
+    if with_manifest:
+        for call in (
+            lambda: tokenmill.verify(tmp_path / "out"),
+            lambda: tokenmill.export(tmp_path / "out", to="llmc", out=tmp_path / "x"),
+        ):
+            with pytest.raises((errors.CorruptStore, errors.RunFailed), match=r"(?s)part 3 is damaged.*--repair"):
+                call()
+        prepare(source, tmp_path / "out", repair=True)
+    else:
+        (tmp_path / "out/manifest.parquet").unlink()
+        prepare(source, tmp_path / "out")
+    assert part_bytes(tmp_path / "out") == expected
+    tokenmill.verify(tmp_path / "out", sample=1.0)

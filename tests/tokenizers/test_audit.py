@@ -74,6 +74,7 @@ def encoded(tokenizer: Tokenizer, *texts: str) -> list[list[int]]:
     return [result.document(place).tolist() for place in range(len(texts))]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", VOCABULARIES)
 @settings(deadline=None, max_examples=150)
 @given(before=ANY_TEXT, letter=st.sampled_from("azAZsdmtlL"), after=ANY_TEXT)

@@ -11,11 +11,15 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import tokenizers
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.support.corpora import SMALL_JSON
 from tests.support.documents import DOCUMENTS
 from tests.support.families import FAMILIES, GPT2_LEVEL, adversarial, shape
+from tokenmill.tokenizers import cutting
 from tokenmill.tokenizers.cutting import Cutter
+from tokenmill.tokenizers.engines import gigatoken
 from tokenmill.tokenizers.engines.gigatoken import GigatokenEngine
 from tokenmill.tokenizers.engines.huggingface import HuggingFaceEngine
 from tokenmill.tokenizers.engines.protocol import CannotEncode, text_buffers
@@ -143,3 +147,37 @@ def test_a_document_without_cuts_is_passed_on_whole() -> None:
     with pytest.raises(StopIteration):
         cutter.encode(np.frombuffer(b"abcdefghij", np.uint8), offsets, encode)
     assert seen[0] is offsets
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_threads_share_long_documents(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Documents that threads encode in pieces get the tokens of `tokenizers`."""
+    monkeypatch.setenv("RAYON_NUM_THREADS", "2")
+    monkeypatch.setattr(gigatoken, "PIECE_BYTES", 64)
+    monkeypatch.setattr(cutting, "MAX_CUT_BYTES", 48)
+    vocabulary = vocabulary_of(tmp_path / "t.json", FAMILIES[name](MODEL))
+    tokenizer = Tokenizer(vocabulary.spec, vocabulary.content, "gigatoken")
+    tokenizer.use_threads(2)
+    joined = [" ".join(TEXTS[first : first + 40]) for first in range(0, len(TEXTS), 40)]
+    assert_equal_tokens(vocabulary, joined, tokenizer)
+    assert_equal_tokens(vocabulary, TEXTS, tokenizer)
+
+
+@given(
+    texts=st.lists(st.lists(st.sampled_from(["word", " ", "a b", "\u00e9", "12", "x "])).map("".join), min_size=1),
+    piece=st.integers(1, 30),
+    cut=st.integers(2, 12),
+)
+def test_long_documents_are_cut_at_safe_positions_only(texts: list[str], piece: int, cut: int) -> None:
+    """The offsets stay, every other cut is before a space after a letter of the same document."""
+    data, offsets = text_buffers(pa.array(texts, pa.large_string()))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cutting, "MAX_CUT_BYTES", cut)
+        pieces = cutting.cut_long_documents(data, offsets, piece)
+    assert set(offsets.tolist()) <= set(pieces.tolist())
+    whole = data.tobytes()
+    for position in set(pieces.tolist()) - set(offsets.tolist()):
+        assert whole[position - 1 : position].isalpha()
+        assert whole[position : position + 1] == b" "
+    if sum(map(len, texts)) and max(map(len, texts)) < cut:
+        assert len(pieces) == len(np.unique(offsets))

@@ -37,6 +37,7 @@ def naive(texts: list[str], table: Ranges) -> list[int]:
     return [i for i, text in enumerate(texts) if points & set(map(ord, text))]
 
 
+@pytest.mark.thorough
 @given(st.lists(rarely_in_table, max_size=12), rarely_in_table, rarely_in_table, st.integers(1, 40), st.booleans())
 @example([], "", "", 1, False)
 @example(["", "\U000323b0", ""], "\u088f", "\u088f", 1, True)
@@ -86,6 +87,7 @@ def derivation() -> ModuleType:
     return module
 
 
+@pytest.mark.thorough
 def test_tables_are_complete_for_the_installed_tiktoken(derivation: ModuleType) -> None:
     """No character outside SPLIT_GAP is split differently by the installed gigatoken and tiktoken."""
     derived = set().union(*(derivation.split_gap(each, quick=True) for each in derivation.synthetic_tiktoken()))
@@ -93,6 +95,7 @@ def test_tables_are_complete_for_the_installed_tiktoken(derivation: ModuleType) 
     assert derivation.missing({"SPLIT_GAP": derived}) == {}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("scheme", "table"), [("o200k", "SPLIT_GAP"), pytest.param("deepseek", "GAP", marks=pytest.mark.slow)]
 )
@@ -102,6 +105,7 @@ def test_tables_are_complete_for_the_installed_tokenizers(derivation: ModuleType
     assert derivation.missing({table: derivation.split_gap(engines, quick=True)}) == {}
 
 
+@pytest.mark.thorough
 def test_tables_are_complete_for_combining_marks(derivation: ModuleType) -> None:
     """No mark outside NFC_GAP is ordered differently by the installed gigatoken and tokenizers."""
     assert derivation.missing({"NFC_GAP": derivation.combining_gap(derivation.NormalForms())}) == {}

@@ -206,6 +206,7 @@ def test_a_transformers_tokenizer_is_its_backend_and_its_end_token(tmp_path: Pat
         resolve({})
 
 
+@pytest.mark.thorough
 def test_objects_and_paths_go_through_the_whole_call(tmp_path: Path) -> None:
     """`prepare` is resumed with the object, and `tokenize_fn` of it can be pickled."""
     tokenizer = tokenizers.Tokenizer.from_file(str(DATA / "small.json"))

@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 import time
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import msgspec
-import numpy as np
 
 from tokenmill.api.export import ExportLimits, export_stores
 from tokenmill.api.parameters import (
@@ -22,80 +21,35 @@ from tokenmill.api.parameters import (
     path_text,
     path_texts,
 )
+from tokenmill.api.prepare_targets import PrepareResult, PrepareTarget, other_files_note, store_folders
 from tokenmill.errors import UsageError
 from tokenmill.executors import progress
 from tokenmill.executors.session import LOCAL, check_executor, open_executor
-from tokenmill.exports.exporter import ExportResult
-from tokenmill.exports.request import ExportOptions, ExportRequest, make_export_request, refuse_unused
-from tokenmill.humanize import Readable, count
+from tokenmill.exports.request import ExportOptions, make_export_request, refuse_unused
 from tokenmill.pipeline import plan, ranks, worker_modules
 from tokenmill.pipeline.announce import announce, announce_store
 from tokenmill.pipeline.companions import make_companions
 from tokenmill.pipeline.complete import CompletionOptions, RunCompletion
-from tokenmill.pipeline.context import RunContext, make_events
 from tokenmill.pipeline.like import text_options
 from tokenmill.pipeline.position import DEFAULT_SECONDS
-from tokenmill.pipeline.preflight import export_token_bytes
-from tokenmill.pipeline.request import BadDocumentPolicy, PrepareOptions, PrepareRequest, find_sources, make_request
+from tokenmill.pipeline.request import BadDocumentPolicy, PrepareOptions, find_sources, make_request
 from tokenmill.pipeline.resources import SMALLEST_WORKER_BYTES, TOKENIZER_BYTES, plan_resources
 from tokenmill.pipeline.stale_parts import hold_store, open_run
 from tokenmill.pipeline.stored_tokenizer import stored_vocabulary
-from tokenmill.sources import Ignored
-from tokenmill.sources.named_datasets import ResolvedSources, resolve_sources
+from tokenmill.sources.named_datasets import resolve_sources
 from tokenmill.storage import absolute, folder_at
-from tokenmill.store import layout
 from tokenmill.store.deny import canonical_list
 from tokenmill.tokenizers.objects import TokenizerObject
-from tokenmill.tokenizers.resolve import directory_name
 from tokenmill.tokenizers.spec import TokenizerSpec
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import pyarrow as pa
-
     from tokenmill.executors.outcomes import Pool
     from tokenmill.pipeline.ranks import RankShare
-    from tokenmill.storage import Folder
 
 # Stands for a tokenizer that is not resolved yet, to check the options of exports before any work.
 ANY_TOKENIZER = TokenizerSpec("any", "", "", "", vocabulary_size=1, special_tokens={})
-
-# What a run that was stopped while it was frozen may have left, besides hidden files.
-FROZEN = (layout.PARTS, layout.KEPT, layout.DENY, layout.TOKENIZER, layout.SOURCES, layout.PLAN)
-
-
-class PrepareResult(Readable, msgspec.Struct, frozen=True):
-    """The result of a run. Counts are of the whole store; rates, deaths and memory are of this call.
-
-    With several tokenizers it is the result of the first one, and `others` are those of the others.
-    """
-
-    directory: str
-    tokenizer: str
-    engine: str
-    begin_token: int | None
-    end_token: int | None
-    sources: int
-    units: int
-    units_done_now: int
-    documents: int
-    tokens: int
-    text_bytes: int
-    skipped_rows: int
-    skipped_reasons: dict[str, int]
-    quarantined: int
-    deaths: int
-    seconds: float
-    tokens_per_second: float
-    bytes_per_second: float
-    peak_worker_bytes: int
-    notices: list[str]
-    exports: list[ExportResult]
-    datasets: list[str]
-    expected_rows: int | None
-    ignored: Ignored
-    others: list[PrepareResult] = []
 
 
 def prepare(  # noqa: PLR0913 - the options of the command, by their names
@@ -231,7 +185,7 @@ def prepare(  # noqa: PLR0913 - the options of the command, by their names
         discovery = find_sources(options, report.pending, out)
         named.notes.extend(discovery.ignored.notes())
         stores = [
-            _Store(
+            PrepareTarget(
                 folder,
                 make_request(
                     replace(options, tokenizer=each),
@@ -240,7 +194,7 @@ def prepare(  # noqa: PLR0913 - the options of the command, by their names
                     named,
                 ),
             )
-            for folder, each in zip(_store_folders(out, tokenizers), tokenizers, strict=True)
+            for folder, each in zip(store_folders(out, tokenizers), tokenizers, strict=True)
         ]
         first = stores[0].request
         most_workers = first.source_bytes // plan.SMALLEST_UNIT_BYTES + 1
@@ -250,21 +204,19 @@ def prepare(  # noqa: PLR0913 - the options of the command, by their names
             store.exports = [make_export_request(name, export_options, store.request.job.tokenizer) for name in formats]
         for store in stores:
             held.enter_context(hold_store(store.folder, rank_share))
-            store.named.notes.extend(_other_files_note(store.folder))
+            store.named.notes.extend(other_files_note(store.folder))
         pool.start(resources.workers, resources.worker_bytes, resources.total_worker_bytes, resources.most_workers)
         limits = resources.limits(policy)
         for store in stores:
             frozen = open_run(store.folder, store.request, limits, pool, report, rank_share, moves)
-            store.named.notes.extend(frozen.notes)
-            events = make_events(store.folder, frozen.run, report, pool, resources.workers, rank_share)
-            store.context = RunContext(store.folder, frozen, limits, resources.workers, report, events, rank_share)
+            store.open(frozen, limits, resources.workers, pool, report, rank_share)
         completion = CompletionOptions(policy.max_bad, repair, retry_quarantine)
         export_limits = ExportLimits(workers, memory, force)
         results: list[PrepareResult] = []
         unit_seconds = 0.0
         for number, store in enumerate(stores):
             later = stores[number + 1 :]
-            companions = make_companions((each.context, each.request.choice.engine) for each in later)
+            companions = make_companions(store.context, ((each.context, each.request.choice.engine) for each in later))
             run = RunCompletion(store.context, store.request.choice.engine, completion, companions)
             if number == 0:
                 announce(store.context, store.request, resources, pool)
@@ -277,39 +229,8 @@ def prepare(  # noqa: PLR0913 - the options of the command, by their names
             exported = [
                 export_stores([store.folder.root], None, each, export_limits, report, pool) for each in store.exports
             ]
-            results.append(_result(store, run, manifest, seconds, unit_seconds, exported))
+            results.append(store.result(run, manifest, seconds, unit_seconds, exported))
         return msgspec.structs.replace(results[0], others=results[1:])
-
-
-@dataclass
-class _Store:
-    """The store of one tokenizer, what is to be done, and its run once it is open."""
-
-    folder: Folder
-    request: PrepareRequest
-    exports: list[ExportRequest] = field(default_factory=list)
-    context: RunContext = field(init=False)
-
-    @property
-    def named(self) -> ResolvedSources:
-        """The sources of the call, with the notes of this store."""
-        return self.request.named
-
-    def token_bytes(self, later: Sequence[_Store], shuffle: int | None) -> list[int]:
-        """The bytes per token of each export of this store, and of each store that is made beside it."""
-        beside = [export_token_bytes(store.request.job.tokenizer.dtype, None) for store in later]
-        return [*(export_token_bytes(export.dtype, shuffle) for export in self.exports), *beside]
-
-
-def _store_folders(out: str, tokenizers: Sequence[StrPath | TokenizerObject]) -> list[Folder]:
-    """The directory of each tokenizer's store: `out`, or with several tokenizers a directory in it for each."""
-    if len(tokenizers) == 1:
-        return [folder_at(out)]
-    names = [directory_name(tokenizer) for tokenizer in tokenizers]
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None:
-        raise UsageError(f"two tokenizers would have the same store: {out}/{twice}", "Prepare them one by one.")
-    return [folder_at(f"{out.rstrip('/')}/{name}") for name in names]
 
 
 def _read_deny_list(path: str) -> bytes:
@@ -339,62 +260,3 @@ def _refuse_for_rank(rank_share: RankShare, formats: list[str], out: str, **opti
             raise UsageError(
                 f"--{name.replace('_', '-')} cannot be used by {rank_share}", "Run it once without --rank."
             )
-
-
-def _other_files_note(folder: Folder) -> list[str]:
-    """The note that a new run goes into a directory with other files."""
-    if folder.is_remote or folder.exists(layout.RUN):
-        return []
-    others = [name for name in folder.names(".") if name not in FROZEN and not name.startswith(".")]
-    return [f"{folder.root} holds other files; they are left alone"] if others else []
-
-
-def _note_empty(context: RunContext, skipped: int, notes: list[str]) -> None:
-    """Note that a complete store holds nothing, which is rarely intended."""
-    rows = f"all {count(skipped, 'row')} of the sources are skipped" if skipped else "the sources have no rows"
-    note = f"the store holds no documents: {rows}"
-    notes.append(note)
-    context.events.log("notice", message=note)
-    context.report.say(f"note: {note}")
-
-
-def _result(  # noqa: PLR0913, PLR0917 - the run, and what this call did
-    store: _Store,
-    run: RunCompletion,
-    manifest: pa.Table,
-    seconds: float,
-    unit_seconds: float,
-    exports: list[ExportResult],
-) -> PrepareResult:
-    context, named = store.context, store.named
-    job, events = context.frozen.run.job, context.events
-    totals = {name: int(np.sum(manifest[name].to_numpy())) for name in ("documents", "tokens", "text_bytes", "skipped")}
-    if not totals["documents"]:
-        _note_empty(context, totals["skipped"], named.notes)
-    unit_seconds = max(unit_seconds, 1e-9)
-    return PrepareResult(
-        directory=context.folder.root,
-        tokenizer=job.tokenizer.name,
-        engine=run.engine,
-        begin_token=job.begin,
-        end_token=job.end,
-        sources=context.frozen.run.sources,
-        units=context.frozen.run.units,
-        units_done_now=events.step.units,
-        documents=totals["documents"],
-        tokens=totals["tokens"],
-        text_bytes=totals["text_bytes"],
-        skipped_rows=totals["skipped"],
-        skipped_reasons=dict(run.skipped_reasons),
-        quarantined=run.quarantined,
-        deaths=events.step.deaths,
-        seconds=round(seconds, 3),
-        tokens_per_second=round(events.step.tokens / unit_seconds),
-        bytes_per_second=round(events.step.text_bytes / unit_seconds),
-        peak_worker_bytes=events.peak_worker_bytes,
-        notices=[*named.notes, *events.notices],
-        exports=exports,
-        datasets=[dataset.title for dataset in named.datasets],
-        expected_rows=named.expected_rows(),
-        ignored=store.request.discovery.ignored,
-    )

@@ -20,7 +20,7 @@ from tokenmill.api.datasets import DatasetInfo, DatasetListing, VersionInfo
 from tokenmill.api.finish import FinishResult
 from tokenmill.api.locate import LocateResult
 from tokenmill.api.plan import PlanResult
-from tokenmill.api.prepare import PrepareResult
+from tokenmill.api.prepare_targets import PrepareResult
 from tokenmill.api.report import ReportResult
 from tokenmill.api.status import StatusResult
 from tokenmill.api.tokenizers import TokenizerFamily, TokenizerInfo

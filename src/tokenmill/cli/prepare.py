@@ -12,7 +12,7 @@ from tokenmill.cli import export, options, output, workers
 from tokenmill.humanize import count, duration, number, size
 
 if TYPE_CHECKING:
-    from tokenmill.api.prepare import PrepareResult
+    from tokenmill.api.prepare_targets import PrepareResult
 
 # A run of less text shows no speed: it would measure the start of the workers.
 MIN_MEASURED_BYTES = 100_000

@@ -14,6 +14,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import xxhash
 
 from tokenmill.errors import StorageError, StoreError
 from tokenmill.loader.order import Numbers
@@ -31,8 +32,8 @@ SCHEMA = pa.schema([("held_out", pa.int64())])
 # Parts of an object store whose columns are fetched at the same time.
 PREFETCH_PARTS = 16
 
-# The metadata key under which the table names the parts that it was made from.
-PARTS_DIGEST = b"tokenmill.store"
+# The metadata key under which the table names what it was made from (see `_stamp`).
+STAMP = b"tokenmill.split"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,29 +57,33 @@ def open_split(parts: LoaderParts, fraction: float, split: Split) -> SplitTable:
     store, folder = parts.store, parts.folder
     name = f"{layout.SPLITS}/val-{fraction!r}.parquet"
     identities = store.sources["identity"].to_numpy()
-    held_out = _read(folder, name, store)
+    held_out = _read(folder, name, store, fraction)
     if held_out is None:
         held_out = _count(parts, fraction, identities)
         with suppress(StoreError, StorageError):  # a store that cannot be written is read all the same
             folder.create(layout.SPLITS)
-            table = pa.table([held_out], schema=SCHEMA.with_metadata({PARTS_DIGEST: store.identity.encode()}))
+            schema = SCHEMA.with_metadata({STAMP: _stamp(store, fraction, held_out)})
+            table = pa.table([held_out], schema=schema)
             tables.publish_table(folder, name, table)
     tokens = held_out if split == "val" else store.manifest["tokens"].to_numpy() - held_out
     return SplitTable(fraction, split, identities, tokens, folder.path(name))
 
 
-def _read(folder: Folder, name: str, store: Store) -> Numbers | None:
-    """Read the table; None if it is not there, or not one of these parts."""
+def _stamp(store: Store, fraction: float, held_out: Numbers) -> bytes:
+    """The parts and the fraction that a table was made from, and its checksum: every batch depends on every number."""
+    return f"{store.identity} {fraction!r} {xxhash.xxh3_128_hexdigest(held_out.tobytes())}".encode()
+
+
+def _read(folder: Folder, name: str, store: Store, fraction: float) -> Numbers | None:
+    """Read the table; None if it is not there, damaged, or made from other parts."""
     try:
         table = tables.read_table(folder, name, schema=SCHEMA) if folder.exists(name) else None
     except StoreError:
         return None
-    if table is None or (table.schema.metadata or {}).get(PARTS_DIGEST) != store.identity.encode():
+    if table is None:
         return None
     held_out: Numbers = table["held_out"].to_numpy()
-    tokens = store.manifest["tokens"].to_numpy()
-    is_sound = len(held_out) == len(tokens) and bool(((held_out >= 0) & (held_out <= tokens)).all())
-    return held_out if is_sound else None
+    return held_out if (table.schema.metadata or {}).get(STAMP) == _stamp(store, fraction, held_out) else None
 
 
 def _count(parts: LoaderParts, fraction: float, identities: npt.NDArray[np.uint64]) -> Numbers:

@@ -54,9 +54,16 @@ class CompanionTarget:
     reference_version: str
 
 
-def make_companions(runs: Iterable[tuple[RunContext, str]]) -> list[Companion]:
-    """The companions with these runs and engines, without stores whose fast engine has failed an audit."""
-    return [Companion(context, engine) for context, engine in runs if read_mismatch(context.folder) is None]
+def make_companions(first: RunContext, runs: Iterable[tuple[RunContext, str]]) -> list[Companion]:
+    """The companions of the first run, with these runs and engines.
+
+    A store whose fast engine has failed an audit is not one, nor is a store that was started with other units.
+    """
+    return [
+        Companion(context, engine)
+        for context, engine in runs
+        if read_mismatch(context.folder) is None and context.frozen.plan.equals(first.frozen.plan)
+    ]
 
 
 class CompanionPart:

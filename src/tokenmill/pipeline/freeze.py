@@ -19,7 +19,13 @@ from tokenmill.errors import CorruptStore, JobChanged, SourceError
 from tokenmill.humanize import count, size
 from tokenmill.pipeline.compare_sources import compare_sources, refuse_changed
 from tokenmill.pipeline.request import PrepareRequest, versions
-from tokenmill.pipeline.run_files import create_directories, write_deny_list, write_vocabulary
+from tokenmill.pipeline.run_files import (
+    create_directories,
+    deny_notes,
+    refuse_denied_paths,
+    write_deny_list,
+    write_vocabulary,
+)
 from tokenmill.pipeline.split_sources import plan_units
 from tokenmill.pipeline.units import fast_bytes
 from tokenmill.sources import with_identities
@@ -87,7 +93,7 @@ def freeze(
     frozen = _planned(folder, request, sources, executor, pending)
     if layout.committed_units(folder, frozen.run.units).any():
         note = f"{layout.RUN} was missing: the parts that are there are compared with the sources"
-        return replace(frozen, unproved=np.ones(len(sources), np.bool_), notes=(note,))
+        return replace(frozen, unproved=np.ones(len(sources), np.bool_), notes=(*frozen.notes, note))
     if not publish(folder, frozen):
         return _reopen(folder, require_run(folder), request, executor, pending, moved)
     return replace(frozen, files={})
@@ -119,7 +125,8 @@ def _planned(
     vocabulary = {f"{layout.TOKENIZER}/{request.job.tokenizer.file}": request.vocabulary.content}
     denied = {} if isinstance(job.deny, msgspec.UnsetType) else {deny_name(job.deny): request.deny}
     named = {layout.table_name(folder, name, hashes[name]): data for name, data in contents.items()}
-    return FrozenRun(run, sources, units, files={**vocabulary, **denied, **named})
+    notes = deny_notes(request.deny, sources)
+    return FrozenRun(run, sources, units, files={**vocabulary, **denied, **named}, notes=notes)
 
 
 def _refuse_long_texts(request: PrepareRequest, sources: pa.Table) -> None:
@@ -208,6 +215,7 @@ def _reopen(  # noqa: PLR0913, PLR0917 - the existing run, the request, and what
     _refuse_other_job(folder, run, request)
     write_vocabulary(folder, run, request)
     write_deny_list(folder, run, request)
+    refuse_denied_paths(folder, run.job, frozen.sources, changes.table)
     notes = () if complete else _compare_versions(folder, run, request)
     if not complete:
         refuse_old_format(folder, run)

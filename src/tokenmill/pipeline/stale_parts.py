@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from tokenmill.errors import CorruptStore, JobChanged, StoreError
+from tokenmill.errors import TRY_AGAIN, CorruptStore, JobChanged, StoreError
 from tokenmill.executors.fan_out import FanOut, run_all
-from tokenmill.executors.outcomes import DEFAULT_POLICY
+from tokenmill.executors.messages import work_failed
+from tokenmill.executors.outcomes import DEFAULT_POLICY, Died, Failed
 from tokenmill.pipeline import plan
 from tokenmill.pipeline.compare_sources import USE_THE_ORIGINAL
 from tokenmill.pipeline.freeze import freeze, publish_again
@@ -236,6 +237,13 @@ def with_other_text(
     """Those of the units whose parts were not made from the text that their sources hold now."""
     tasks = plan.tasks(frozen.plan, frozen.sources, units)
     equal = set()
+
+    def on_failure(failure: Failed[plan.UnitTask] | Died[plan.UnitTask]) -> None:
+        # Nothing is known about the text if the store is damaged or the network fails: no part may be removed for it.
+        if isinstance(failure, Failed) and failure.exit_code in {TRY_AGAIN, CorruptStore.exit_code}:
+            raise work_failed([failure], lambda task: task.files[0].path)
+        fan_out.count(failure.item.text_bytes, failure.item.text_bytes, 0)
+
     if len(units):
         fan_out.begin("compare", int(frozen.plan["text_bytes"].to_numpy()[units].sum()))
     for done in run_all(
@@ -243,7 +251,7 @@ def with_other_text(
         CompareText(folder.root, frozen.run.job, limits),
         tasks,
         policy=DEFAULT_POLICY,
-        on_failure=lambda failure: fan_out.count(failure.item.text_bytes, failure.item.text_bytes, 0),
+        on_failure=on_failure,
     ):
         if done.value:
             equal.add(done.item.unit)

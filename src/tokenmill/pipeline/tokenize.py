@@ -19,6 +19,7 @@ from tokenmill.pipeline.position import Position
 from tokenmill.pipeline.units import WorkerLimits, existence, loaded_tokenizer, prefetch_files, unit_tokens
 from tokenmill.storage import folder_at, io_threads
 from tokenmill.store.job import Job
+from tokenmill.system import machine
 from tokenmill.tokenizers.tokenizer import Tokenizer
 
 
@@ -57,6 +58,7 @@ class Tokenize:
             return report_existing(folder, task.unit, self.engine)
         arguments = (self.directory, self.job, self.engine, self.reference_version)
         tokenizer = loaded_tokenizer(*arguments, at_once=1 + len(self.companions))
+        tokenizer.use_threads(min(self.limits.threads, machine.cores()))
         builder, others = tokenizer.retry_with_reference(lambda: self._encode(task, tokenizer))
         kept = builder.read_kept(self.limits)
         Position("write").mark()

@@ -70,7 +70,7 @@ class Encoder(Protocol):
 class WorkerLimits(msgspec.Struct, frozen=True):
     """What a worker may use, and what it does with bad rows.
 
-    `single_worker_bytes` is what a worker may hold while no other one works.
+    `single_worker_bytes` is what a worker may hold while no other one works. `threads` share a large document.
     """
 
     worker_bytes: int
@@ -78,12 +78,17 @@ class WorkerLimits(msgspec.Struct, frozen=True):
     document_seconds: float = DEFAULT_SECONDS
     on_bad: str = "fail"
     with_text: bool = False
+    threads: int = 1
 
     def read_options(self, job: Job, *, sparing: bool = False) -> ReadOptions:
         """How the sources are read. `sparing` reads small batches, where memory matters more than speed."""
         batch_bytes = min(MAX_BATCH_BYTES, max(MIN_BATCH_BYTES, self.worker_bytes // BATCHES_IN_WORKER))
         batch_bytes = SPARING_BATCH_BYTES if sparing else batch_bytes
         return ReadOptions(job.column, job.separator, batch_bytes, self.on_bad, job.document_bytes)
+
+    def for_units(self, units: int, workers: int) -> WorkerLimits:
+        """The same limits, with the threads of workers that have no unit of their own."""
+        return msgspec.structs.replace(self, threads=max(1, workers // max(1, units)))
 
 
 def fast_bytes(document_bytes: int) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
+import msgspec
 import pyarrow as pa
 
 from tokenmill.errors import TRY_AGAIN, CorruptStore, RunFailed, StoreError
@@ -17,6 +18,7 @@ from tokenmill.pipeline.freeze import FrozenRun
 from tokenmill.pipeline.verify import Verify
 from tokenmill.storage import Folder
 from tokenmill.store import quarantine, tables
+from tokenmill.store.deny import read_content
 from tokenmill.store.job import STORE_FORMAT, Run
 from tokenmill.store.run import read_vocabulary
 
@@ -61,6 +63,8 @@ def check_store(folder: Folder, frozen: FrozenRun, manifest: pa.Table, function:
     """Check everything in a store but its exports; return how many documents were compared with the reference."""
     try:
         read_vocabulary(folder, frozen.run.job.tokenizer)
+        if not isinstance(frozen.run.job.deny, msgspec.UnsetType):
+            read_content(folder, frozen.run.job.deny)
     except StoreError as error:
         checks.problems.append(str(error))
     compared, step = 0, progress.Step()

@@ -44,8 +44,12 @@ def host(urls: pa.Array) -> pa.Array:
     return pc.if_else(pc.equal(name, ""), pa.scalar(None, name.type), name)
 
 
-# The scheme and the user are optional. An IPv6 address is in brackets.
-_HOST = r"^\s*(?:[A-Za-z][A-Za-z0-9+.-]*:)?(?://)?(?:[^/?#@\s]*@)?(?P<host>\[[^\]]*\]|[^/?#:\s]*)"
+# The scheme and the user are optional. A name before a colon is a scheme if slashes follow, or if it is http or https:
+# `example.org:8080/x` has a port. An IPv6 address is in brackets.
+_HOST = (
+    r"^[\s\p{Z}\x{feff}]*(?:(?:[A-Za-z][A-Za-z0-9+.-]*:)?/{2,}|(?i:https?):/*)?"
+    r"(?:[^/?#@\s]*@)?(?P<host>\[[^\]]*\]|[^/?#:\s]*)"
+)
 
 
 def _as_int64(values: pa.Array) -> pa.Array:

@@ -212,8 +212,12 @@ class Collection:
 
     def digest_at(self, changes: Sequence[int]) -> str:
         """The digest that the stores had after so many changes of each."""
-        pairs = zip(self.members, changes, strict=True)
-        return _joint_digest([member.versions[count] for member, count in pairs])
+        digests = [member.versions[count] for member, count in zip(self.members, changes, strict=True)]
+        if len(digests) == 1:
+            return digests[0]
+        # A store's sources are numbered after those of the stores before it, also sources without a document.
+        counts = "".join(f" {member.run.sources}" for member in self.members)
+        return hashlib.sha256(("".join(digests) + counts).encode()).hexdigest()
 
     @property
     def identity(self) -> str:
@@ -284,10 +288,6 @@ class Collection:
     def _last_before(self, first: str, number: int) -> Member:
         firsts = [getattr(member, first) for member in self.members]
         return self.members[bisect.bisect_right(firsts, number) - 1]
-
-
-def _joint_digest(digests: Sequence[str]) -> str:
-    return digests[0] if len(digests) == 1 else hashlib.sha256("".join(digests).encode()).hexdigest()
 
 
 def open_collection(directories: Sequence[str]) -> Collection:

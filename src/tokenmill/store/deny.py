@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import msgspec
@@ -25,7 +24,7 @@ import pyarrow.compute as pc
 from tokenmill.errors import UsageError
 from tokenmill.sources.plain_values import TEXT, host
 from tokenmill.storage import Folder, folder_at
-from tokenmill.store.layout import DENY, damaged
+from tokenmill.store.layout import DENY, damaged, lost
 
 # A host with more labels than this is compared by its last ones only.
 MAX_LABELS = 127
@@ -51,9 +50,14 @@ class DenyRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
 
 @dataclass(frozen=True, slots=True)
 class DenyList:
-    """A list that was read: values and hosts by column, and rows by source."""
+    """A list that was read: values and hosts by column, and rows by source.
+
+    Values are compared as text. A column of floating point numbers is compared with `numbers`, because a number has
+    more than one spelling.
+    """
 
     values: dict[str, list[str]] = field(default_factory=dict)
+    numbers: dict[str, list[float]] = field(default_factory=dict)
     hosts: dict[str, list[str]] = field(default_factory=dict)
     rows: dict[str, list[int]] = field(default_factory=dict)
 
@@ -66,8 +70,10 @@ class DenyList:
         """Which rows of a table with these columns are denied."""
         denied = np.zeros(len(values), np.bool_)
         for name, wanted in self.values.items():
-            texts = values[name].combine_chunks().cast(TEXT)
-            denied |= _is_in(texts, wanted)
+            column = values[name].combine_chunks()
+            denied |= _is_in(column.cast(TEXT), pa.array(wanted, TEXT))
+            if pa.types.is_floating(column.type):
+                denied |= _is_in(column, pa.array(self.numbers.get(name, []), pa.float64()).cast(column.type))
         for name, wanted in self.hosts.items():
             denied |= _is_below(host(values[name].combine_chunks()), wanted)
         return denied
@@ -77,16 +83,20 @@ class DenyList:
         matched: dict[str, tuple[set[str], set[str]]] = {name: (set(), set()) for name in self.columns}
         for name, wanted in self.values.items():
             texts = values[name].combine_chunks().cast(TEXT)
-            matched[name][0].update(texts.filter(pa.array(_is_in(texts, wanted))).unique().to_pylist())
+            matched[name][0].update(texts.filter(pa.array(_is_in(texts, pa.array(wanted, TEXT)))).unique().to_pylist())
         for name, wanted in self.hosts.items():
             hosts = host(values[name].combine_chunks())
             matched[name][1].update(hosts.filter(pa.array(_is_below(hosts, wanted))).unique().to_pylist())
         return matched
 
+    def sources_at(self, path: str) -> list[str]:
+        """The names in the list that mean the source at a path: the path itself, or the end of it."""
+        ends = [path, *(path[at + 1 :] for at, character in enumerate(path) if character == "/")]
+        return [end for end in ends if end in self.rows]
+
     def rows_of(self, path: str) -> npt.NDArray[np.uint64]:
-        """The rows that are denied in a source by their numbers. A source is named by its path or the end of it."""
-        named = [rows for source, rows in self.rows.items() if path == source or path.endswith(f"/{source}")]
-        return np.unique(np.array([row for rows in named for row in rows], np.uint64))
+        """The rows that are denied in a source by their numbers."""
+        return np.unique(np.array([row for name in self.sources_at(path) for row in self.rows[name]], np.uint64))
 
 
 def canonical_list(data: bytes, path: str) -> bytes:
@@ -110,6 +120,8 @@ def read_deny_list(directory: str, sha256: str) -> DenyList:
 
 def read_content(folder: Folder, sha256: str) -> bytes:
     """The content of the list of a store."""
+    if not folder.exists(deny_name(sha256)):
+        raise lost(folder, deny_name(sha256))
     content = folder.read(deny_name(sha256))
     if hashlib.sha256(content).hexdigest() != sha256:
         raise damaged(folder, deny_name(sha256), "it is not the list that the job names")
@@ -127,6 +139,8 @@ def parse_list(content: bytes) -> DenyList:
             rules.hosts.setdefault(rule.column, []).append(rule.host.lower().rstrip("."))
         else:
             rules.values.setdefault(rule.column, []).append(_text(rule.value))
+            if isinstance(rule.value, int | float) and not isinstance(rule.value, bool):
+                rules.numbers.setdefault(rule.column, []).append(float(rule.value))
     return rules
 
 
@@ -137,6 +151,11 @@ def _parse(line: bytes, number: int, path: str) -> DenyRule:
         raise UsageError(f"line {number} of {path} is not a rule: {error}", *_ADVICE) from error
     if not rule.is_valid or (rule.row is not None and not 0 <= rule.row < 1 << 64):
         raise UsageError(f"line {number} of {path} names nothing, or two things", *_ADVICE)
+    if set(rule.host) & set("*/@?# "):
+        raise UsageError(
+            f"line {number} of {path}: {rule.host!r} is not a host",
+            "Write example.org: its subdomains are denied, too.",
+        )
     return rule
 
 
@@ -147,12 +166,16 @@ _ADVICE = (
 
 
 def _text(value: str | float | None) -> str:
-    """A value as kept columns spell it."""
-    return str(pa.scalar(value).cast(TEXT).as_py())
+    """A value as kept columns spell it. A whole number has one spelling, also if the list writes it as 5.0."""
+    if isinstance(value, bool | str):
+        return str(pa.scalar(value).cast(TEXT).as_py())
+    if isinstance(value, float) and not value.is_integer():
+        return str(pa.scalar(value).cast(TEXT).as_py())
+    return str(int(value or 0))
 
 
-def _is_in(texts: pa.Array, wanted: Iterable[str]) -> npt.NDArray[np.bool_]:
-    found: npt.NDArray[np.bool_] = pc.is_in(texts, pa.array(list(wanted), TEXT)).to_numpy(zero_copy_only=False)
+def _is_in(values: pa.Array, wanted: pa.Array) -> npt.NDArray[np.bool_]:
+    found: npt.NDArray[np.bool_] = pc.is_in(values, wanted).to_numpy(zero_copy_only=False)
     return found
 
 
@@ -161,7 +184,7 @@ def _is_below(hosts: pa.Array, wanted: list[str]) -> npt.NDArray[np.bool_]:
     denied = np.zeros(len(hosts), np.bool_)
     rest = hosts.cast(TEXT)
     for _ in range(MAX_LABELS):
-        denied |= _is_in(rest, wanted)
+        denied |= _is_in(rest, pa.array(wanted, TEXT))
         if not pc.any(pc.match_substring(rest, ".")).as_py():
             break
         rest = pc.replace_substring_regex(rest, r"^[^.]*\.?", "")

@@ -50,6 +50,7 @@ _ADVICE = {
     "manifest.": f"{_PREPARE} it checks the parts and writes the manifest again.",
     f"{PARTS}/": "Run the same `tokenmill prepare` with --repair: it makes the damaged parts again, and no other.",
     f"{TOKENIZER}/": f"{_PREPARE} it writes the vocabulary again.",
+    f"{DENY}/": f"{_PREPARE} with the list of before as --deny it writes the list again.",
 }
 """The advice for a damaged file, by the first characters of its name."""
 

@@ -34,6 +34,8 @@ INTENDED = frozenset({NULL, DENIED})
 ARROW_END = b"ARROW1"  # the last bytes of an Arrow IPC file
 
 HEADER_BYTES = 8 << 10
+# The footer of a part holds its metadata once more, and less than this besides.
+FOOTER_BYTES = 4 << 10
 """The bytes read for a part's schema. If the schema is longer, the whole file is read."""
 
 OFFSETS_PER_BATCH = 1 << 20
@@ -171,36 +173,52 @@ def write_columns(file: BinaryIO | pa.NativeFile, content: PartContent, metadata
 
 
 def read_summary(folder: Folder, unit: int) -> PartSummary:
-    """Read the counts and checksums of a part, from the first bytes of its file."""
+    """Read the counts and checksums of a part, from the first bytes of its file.
+
+    The file ends with a copy of them, with which they are compared. The copy of an object is not read.
+    """
     name = part_name(unit)
     try:
         try:
             schema = read_schema(pa.py_buffer(folder.read(name, HEADER_BYTES)))
         except MalformedDataError:
             schema = read_schema(folder.buffer(name))
-        return summary_of(unit, schema)
+        summary = summary_of(unit, schema)
+        written = schema.metadata[b"tokenmill.part"]
+        _check_copies(are_equal=folder.is_remote or written in _last_bytes(folder, name, len(written) + FOOTER_BYTES))
     except MalformedDataError as damage:
         raise corrupt(folder, unit, str(damage)) from damage
     except StoreError as error:
         if folder.exists(part_name(unit)):
             raise
         raise corrupt(folder, unit, "there is no such file") from error
+    return summary
+
+
+def _check_copies(*, are_equal: bool) -> None:
+    if not are_equal:
+        raise MalformedDataError("its metadata is not the same at the start and at the end of the file")
+
+
+def _last_bytes(folder: Folder, name: str, count: int) -> bytes:
+    size = folder.size(name)
+    return folder.read_at(name, max(0, size - count), min(size, count))
 
 
 def is_truncated(folder: Folder, unit: int) -> bool:
     """Whether the file of a part is truncated. Objects are never truncated, so they are not read."""
     if folder.is_remote:
         return False
-    name = part_name(unit)
-    size = folder.size(name)
-    return size < len(ARROW_END) or folder.read_at(name, size - len(ARROW_END), len(ARROW_END)) != ARROW_END
+    return _last_bytes(folder, part_name(unit), len(ARROW_END)) != ARROW_END
 
 
 def open_part(folder: Folder, unit: int) -> tuple[PartSummary, PartContent]:
     """Open a part: its columns are views of the memory map. Compares the stated counts with the columns."""
     try:
-        schema, batch = read_batch(folder.buffer(part_name(unit)), *SCHEMAS)
+        data = folder.buffer(part_name(unit))
+        schema, batch = read_batch(data, *SCHEMAS)
         summary = summary_of(unit, schema)
+        _check_copies(are_equal=read_schema(data).metadata == schema.metadata)
         content = _content(batch, erased_changes(summary))
         _check_shape(summary, content)
     except MalformedDataError as damage:

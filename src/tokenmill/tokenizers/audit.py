@@ -2,15 +2,13 @@
 
 Documents are divided into cells of CELL_BYTES. A keyed hash of the batch draws cells, so every byte is equally likely
 to be audited, whatever the size of its document. A short document is one cell. In a long document, the audited slice is
-cut before a space that follows an ASCII letter. No split pattern that the fast engine is used for has a match that
-crosses such a cut or looks beyond it, so the tokens of the slice are a part of the document's tokens. If there is no
-such space nearby, or an added token of the vocabulary may cross the cut, both engines encode the slice by itself.
+cut at a safe position (see cutting), so the tokens of the slice are a part of the document's tokens. If there is no
+such position nearby, or an added token of the vocabulary may cross the cut, both engines encode the slice by itself.
 """
 
 from __future__ import annotations
 
 import itertools
-import re
 import zlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -21,6 +19,7 @@ import pyarrow as pa
 
 from tokenmill.errors import EngineMismatch
 from tokenmill.tokenizers import document_hash
+from tokenmill.tokenizers.cutting import next_safe_cut
 from tokenmill.tokenizers.token_lengths import TokenLengths
 
 if TYPE_CHECKING:
@@ -36,11 +35,8 @@ AUDIT_FRACTION = 1 / 1000
 # Audited in addition at the start, so that the first documents of a process are audited most.
 FIRST_AUDIT_BYTES = 256 << 10
 CELL_BYTES = 4 << 10
-# How far a slice may extend beyond its cell to reach the next cut.
-MAX_CUT_BYTES = 1 << 10
 # How many bytes at the start and at the end of a batch seed the draw.
 KEY_BYTES = 4 << 10
-_CUT_PATTERN = re.compile(rb"[A-Za-z] ")
 
 
 class AuditMismatchError(EngineMismatch):
@@ -119,8 +115,8 @@ class Audit:
         is_end = last == len(text)
         if first == 0 and is_end:
             return AuditSlice(document, 0, text.tobytes(), is_cut=True, is_end=True)
-        start = _next_cut(text, first) if first else 0
-        stop = last if is_end else _next_cut(text, last)
+        start = next_safe_cut(text, first) if first else 0
+        stop = last if is_end else next_safe_cut(text, last)
         if start is not None and stop is not None and self._is_comparable(text, start):
             return AuditSlice(document, start, text[start:stop].tobytes(), is_cut=True, is_end=is_end)
         start, stop = _next_character(text, first), _next_character(text, last)
@@ -164,12 +160,6 @@ def _draw_cells(data: ByteArray, cells: int, wanted: float) -> IntArray:
     drawn = (hashes % np.uint64(cells)).astype(np.int64)
     _, indices = np.unique(drawn, return_index=True)
     return np.asarray(drawn[np.sort(indices)])
-
-
-def _next_cut(text: ByteArray, position: int) -> int | None:
-    """The first safe cut at or after a position greater than 0, if there is one within MAX_CUT_BYTES."""
-    match = _CUT_PATTERN.search(text[position - 1 : position + MAX_CUT_BYTES].tobytes())
-    return None if match is None else position + match.start()
 
 
 def _next_character(text: ByteArray, position: int) -> int:

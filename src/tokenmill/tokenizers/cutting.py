@@ -7,6 +7,10 @@ document of its own, and the slices that are added tokens get their ids afterwar
 `tokenizers` looks for added tokens twice: first for those with `normalized: false`, then, in the text between them, for
 the others. In each pass it takes the leftmost token, and the longest of those that begin there. The text of a special
 token stays text, but it hides the tokens that overlap it.
+
+A position before a space that follows an ASCII letter is safe: no split pattern that the fast engine is used for has a
+match that crosses it or looks beyond it. The tokens of a document that is cut there are those of its pieces, unless an
+added token crosses the cut.
 """
 
 from __future__ import annotations
@@ -21,12 +25,15 @@ import numpy.typing as npt
 from tokenmill.tokenizers.engines.protocol import Encoded
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
 ByteArray = npt.NDArray[np.uint8]
 IntArray = npt.NDArray[np.int64]
 # How a tokenizer splits ASCII digits, where gigatoken cannot: each digit by itself, or in pairs from the left.
 DigitCuts = Literal["single", "pairs"]
+_SAFE = re.compile(rb"[A-Za-z] ")
+# How far beyond a position the next safe cut is looked for.
+MAX_CUT_BYTES = 1 << 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +113,27 @@ class Cutter:
         indices = np.arange(len(digits))
         since_start = indices - np.maximum.accumulate(np.where(begins, indices, 0))
         return np.asarray(digits[(since_start % 2 == 0) & ~begins])
+
+
+def next_safe_cut(text: ByteArray, position: int) -> int | None:
+    """The first safe cut at or after a position greater than 0, if there is one within MAX_CUT_BYTES."""
+    match = _SAFE.search(text[position - 1 : position + MAX_CUT_BYTES].tobytes())
+    return None if match is None else position + match.start()
+
+
+def crosses_safe_cuts(added_tokens: Iterable[str]) -> bool:
+    """Whether a safe cut may be inside one of these tokens."""
+    return any(_SAFE.search(text.encode()) for text in added_tokens)
+
+
+def cut_long_documents(data: ByteArray, offsets: IntArray, piece_bytes: int) -> IntArray:
+    """The offsets, and safe cuts that divide long documents into pieces of about this size."""
+    positions = np.arange(int(offsets[0]) + piece_bytes, int(offsets[-1]), piece_bytes)
+    following = offsets[np.searchsorted(offsets, positions)]
+    # The end of a document is a cut already, and a document that begins nearby needs no other.
+    inside = positions[following - positions > MAX_CUT_BYTES]
+    cuts = [cut for cut in (next_safe_cut(data, position) for position in inside.tolist()) if cut is not None]
+    return np.union1d(offsets, np.array(cuts, np.int64))
 
 
 def _alternatives(tokens: list[dict[str, Any]]) -> re.Pattern[bytes]:

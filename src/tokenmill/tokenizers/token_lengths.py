@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-import re
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
+
+from tokenmill.tokenizers.cutting import crosses_safe_cuts
 
 if TYPE_CHECKING:
     from tokenmill.tokenizers.engines.protocol import Tokens
@@ -17,8 +18,6 @@ if TYPE_CHECKING:
 IntArray = npt.NDArray[np.int64]
 
 TOKENS_PER_CHUNK = 1 << 16
-# An added token with this text may cross a cut of the audit.
-_MAY_CROSS = re.compile("[A-Za-z] ")
 
 
 class TokenLengths:
@@ -39,7 +38,7 @@ class TokenLengths:
         lengths = {number: len(token) for token, number in vocabulary.items()}  # one character per byte
         return {
             "lengths": lengths | {token["id"]: len(token["content"].encode()) for token in plain},
-            "crosses": any(_MAY_CROSS.search(text) for text in texts),
+            "crosses": crosses_safe_cuts(texts),
             "normalizes": content.get("normalizer") is not None,
             "inexact": '"add_prefix_space": true' in json.dumps(content["pre_tokenizer"])
             or any(text in vocabulary and not text.isascii() for text in texts),

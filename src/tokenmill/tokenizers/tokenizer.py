@@ -134,6 +134,11 @@ class Tokenizer:
         self._audit.check(Batch(encoded, data, offsets, by_reference), self._fast, self.reference)
         return encoded
 
+    def use_threads(self, threads: int) -> None:
+        """Let the fast engine share large batches among this many threads."""
+        if self._fast is not None and threads > 1:
+            self._fast.use_threads(threads)
+
     def load(self) -> Tokenizer:
         """Load the engine now, so that loading does not count as the first document's time. Returns self."""
         _ = self.engine

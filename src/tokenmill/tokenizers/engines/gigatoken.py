@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import tempfile
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tokenmill.errors import TokenizerError
-from tokenmill.tokenizers.cutting import ByteArray, Cutter
+from tokenmill.tokenizers.cutting import ByteArray, Cutter, crosses_safe_cuts, cut_long_documents
 from tokenmill.tokenizers.engines.protocol import Encoded, Offsets, is_refusal, narrowed, text_buffers
 from tokenmill.tokenizers.gigatoken_support import TIKTOKEN_SCHEMES, natively_matched
 from tokenmill.tokenizers.split_patterns import flatten, recognize_splitter
@@ -24,10 +25,15 @@ if TYPE_CHECKING:
 # Up to this many documents are encoded one by one, which is faster than building a batch. It also avoids the import of
 # awkward, which takes half a second and is never needed for single rows.
 MAX_SINGLE_DOCUMENTS = 32
+# Threads share a batch in pieces of this size. Each thread has a word cache of its own.
+PIECE_BYTES = 4 << 20
 
 
 class GigatokenEngine:
-    """Encodes with `gigatoken` on the calling thread. Its word cache grows without bound; `clear_cache` empties it."""
+    """Encodes with `gigatoken`, on the calling thread unless `use_threads` is called.
+
+    Its word cache grows without bound; `clear_cache` empties it.
+    """
 
     name = "gigatoken"
 
@@ -37,12 +43,14 @@ class GigatokenEngine:
         self._cutter = Cutter([], None)
         # Documents with a character of this table go to the reference.
         self.gap = SPLIT_GAP
+        self._threads = 1
+        self._may_cut = True
         if spec.kind != "tiktoken":
             self._content = self._adapt(json.loads(content))
         self._tokenizer = self._build()
 
     def encode(self, text: pa.LargeStringArray) -> Encoded:
-        """The tokens of each document. Does not use gigatoken's thread pool."""
+        """The tokens of each document. Uses gigatoken's thread pool only after `use_threads`."""
         try:
             return self._encode(text)
         except BaseException as error:
@@ -54,11 +62,23 @@ class GigatokenEngine:
         data, offsets = text_buffers(text)
         return self._cutter.encode(data, offsets, lambda slices: self._encode_slices(data, slices))
 
+    def use_threads(self, threads: int) -> None:
+        """Share large batches among this many threads. Only for a process that has not used gigatoken's pool yet."""
+        self._threads = threads
+        os.environ["RAYON_NUM_THREADS"] = str(threads)
+
     def _encode_slices(self, data: ByteArray, offsets: Offsets) -> Encoded:
+        if self._threads > 1 and self._may_cut and offsets[-1] - offsets[0] > PIECE_BYTES:
+            pieces = cut_long_documents(data, offsets, PIECE_BYTES)
+            encoded = self._encode_batch(data, pieces, parallel=True)
+            return Encoded(encoded.tokens, encoded.offsets[np.searchsorted(pieces, offsets)])
         if len(offsets) <= MAX_SINGLE_DOCUMENTS:
             whole = data.tobytes()
             documents = [self._tokenizer.encode(whole[start:stop]) for start, stop in itertools.pairwise(offsets)]
             return Encoded.join(self._spec, [narrowed(self._spec, tokens) for tokens in documents])
+        return self._encode_batch(data, offsets)
+
+    def _encode_batch(self, data: ByteArray, offsets: Offsets, *, parallel: bool = False) -> Encoded:
         import awkward  # noqa: PLC0415 - heavy, and needed by this engine only
 
         strings = awkward.contents.ListOffsetArray(
@@ -66,7 +86,7 @@ class GigatokenEngine:
             awkward.contents.NumpyArray(data, parameters={"__array__": "char"}),
             parameters={"__array__": "string"},
         )
-        result = self._tokenizer.encode_batch(awkward.Array(strings), parallel=False).layout
+        result = self._tokenizer.encode_batch(awkward.Array(strings), parallel=parallel).layout
         return Encoded(narrowed(self._spec, np.asarray(result.content.data)), np.asarray(result.offsets.data))
 
     def clear_cache(self) -> None:
@@ -87,6 +107,7 @@ class GigatokenEngine:
         splitter = recognize_splitter(content["pre_tokenizer"])
         added = content.get("added_tokens") or []
         native = natively_matched(added)
+        self._may_cut = not crosses_safe_cuts(token["content"] for token in added)
         self._cutter = Cutter([token for token in added if token not in native], splitter.digits)
         self.gap = SPLIT_GAP + NFC_GAP + splitter.gap
         content["added_tokens"] = native

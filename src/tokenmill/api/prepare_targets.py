@@ -1,0 +1,180 @@
+"""The stores of one `prepare` call, one for each tokenizer, and the result of the call."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+
+from tokenmill.api.parameters import StrPath
+from tokenmill.errors import UsageError
+from tokenmill.exports.exporter import ExportResult
+from tokenmill.exports.request import ExportRequest
+from tokenmill.humanize import Readable, count
+from tokenmill.pipeline.context import RunContext, make_events
+from tokenmill.pipeline.preflight import export_token_bytes
+from tokenmill.pipeline.request import PrepareRequest
+from tokenmill.sources import Ignored
+from tokenmill.sources.named_datasets import ResolvedSources
+from tokenmill.storage import folder_at
+from tokenmill.store import layout
+from tokenmill.tokenizers.objects import TokenizerObject
+from tokenmill.tokenizers.resolve import directory_name
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import pyarrow as pa
+
+    from tokenmill.executors.outcomes import Pool
+    from tokenmill.executors.progress import Reporter
+    from tokenmill.pipeline.complete import RunCompletion
+    from tokenmill.pipeline.freeze import FrozenRun
+    from tokenmill.pipeline.ranks import RankShare
+    from tokenmill.pipeline.units import WorkerLimits
+    from tokenmill.storage import Folder
+
+# What a run that was stopped while it was frozen may have left, besides hidden files.
+FROZEN = (layout.PARTS, layout.KEPT, layout.DENY, layout.TOKENIZER, layout.SOURCES, layout.PLAN)
+
+
+class PrepareResult(Readable, msgspec.Struct, frozen=True):
+    """The result of a run. Counts are of the whole store; rates, deaths and memory are of this call.
+
+    With several tokenizers it is the result of the first one, and `others` are those of the others.
+    """
+
+    directory: str
+    tokenizer: str
+    engine: str
+    begin_token: int | None
+    end_token: int | None
+    sources: int
+    units: int
+    units_done_now: int
+    documents: int
+    tokens: int
+    text_bytes: int
+    skipped_rows: int
+    skipped_reasons: dict[str, int]
+    quarantined: int
+    deaths: int
+    seconds: float
+    tokens_per_second: float
+    bytes_per_second: float
+    peak_worker_bytes: int
+    notices: list[str]
+    exports: list[ExportResult]
+    datasets: list[str]
+    expected_rows: int | None
+    ignored: Ignored
+    others: list[PrepareResult] = []
+
+
+@dataclass
+class PrepareTarget:
+    """The store of one tokenizer, what is to be done, and its run once it is open."""
+
+    folder: Folder
+    request: PrepareRequest
+    exports: list[ExportRequest] = field(default_factory=list)
+    context: RunContext = field(init=False)
+
+    @property
+    def named(self) -> ResolvedSources:
+        """The sources of the call, with the notes of this store."""
+        return self.request.named
+
+    def token_bytes(self, later: Sequence[PrepareTarget], shuffle: int | None) -> list[int]:
+        """The bytes per token of each export of this store, and of each store that is made beside it."""
+        beside = [export_token_bytes(store.request.job.tokenizer.dtype, None) for store in later]
+        return [*(export_token_bytes(export.dtype, shuffle) for export in self.exports), *beside]
+
+    def open(  # noqa: PLR0913, PLR0917 - the run, and what it may use
+        self,
+        frozen: FrozenRun,
+        limits: WorkerLimits,
+        workers: int,
+        pool: Pool,
+        report: Reporter,
+        rank_share: RankShare | None,
+    ) -> None:
+        """Begin the log of the run. Workers without a unit lend their cores to the others."""
+        self.named.notes.extend(frozen.notes)
+        events = make_events(self.folder, frozen.run, report, pool, workers, rank_share)
+        limits = limits.for_units(frozen.run.units, workers)
+        self.context = RunContext(self.folder, frozen, limits, workers, report, events, rank_share)
+
+    def result(
+        self,
+        run: RunCompletion,
+        manifest: pa.Table,
+        seconds: float,
+        unit_seconds: float,
+        exports: list[ExportResult],
+    ) -> PrepareResult:
+        """The result of this store."""
+        context, named = self.context, self.named
+        job, events = context.frozen.run.job, context.events
+        totals = {
+            name: int(np.sum(manifest[name].to_numpy())) for name in ("documents", "tokens", "text_bytes", "skipped")
+        }
+        if not totals["documents"]:
+            _note_empty(context, totals["skipped"], named.notes)
+        unit_seconds = max(unit_seconds, 1e-9)
+        return PrepareResult(
+            directory=context.folder.root,
+            tokenizer=job.tokenizer.name,
+            engine=run.engine,
+            begin_token=job.begin,
+            end_token=job.end,
+            sources=context.frozen.run.sources,
+            units=context.frozen.run.units,
+            units_done_now=events.step.units,
+            documents=totals["documents"],
+            tokens=totals["tokens"],
+            text_bytes=totals["text_bytes"],
+            skipped_rows=totals["skipped"],
+            skipped_reasons=dict(run.skipped_reasons),
+            quarantined=run.quarantined,
+            deaths=events.step.deaths,
+            seconds=round(seconds, 3),
+            tokens_per_second=round(events.step.tokens / unit_seconds),
+            bytes_per_second=round(events.step.text_bytes / unit_seconds),
+            peak_worker_bytes=events.peak_worker_bytes,
+            notices=[*named.notes, *events.notices],
+            exports=exports,
+            datasets=[dataset.title for dataset in named.datasets],
+            expected_rows=named.expected_rows(),
+            ignored=self.request.discovery.ignored,
+        )
+
+
+def store_folders(out: str, tokenizers: Sequence[StrPath | TokenizerObject]) -> list[Folder]:
+    """The directory of each tokenizer's store: `out`, or with several tokenizers a directory in it for each."""
+    if len(tokenizers) == 1:
+        return [folder_at(out)]
+    names = [directory_name(tokenizer) for tokenizer in tokenizers]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise UsageError(f"two tokenizers would have the same store: {out}/{twice}", "Prepare them one by one.")
+    return [folder_at(f"{out.rstrip('/')}/{name}") for name in names]
+
+
+def other_files_note(folder: Folder) -> list[str]:
+    """The note that a new run goes into a directory with other files."""
+    if folder.is_remote or folder.exists(layout.RUN):
+        return []
+    others = [name for name in folder.names(".") if name not in FROZEN and not name.startswith(".")]
+    return [f"{folder.root} holds other files; they are left alone"] if others else []
+
+
+def _note_empty(context: RunContext, skipped: int, notes: list[str]) -> None:
+    """Note that a complete store holds nothing, which is rarely intended."""
+    rows = f"all {count(skipped, 'row')} of the sources are skipped" if skipped else "the sources have no rows"
+    note = f"the store holds no documents: {rows}"
+    notes.append(note)
+    context.events.log("notice", message=note)
+    context.report.say(f"note: {note}")
