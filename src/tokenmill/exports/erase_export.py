@@ -86,10 +86,10 @@ def erase_in_export(directory: str, number: int, erasure: StoreErasure, fan_out:
 
 def _erase(directory: str, erasure: StoreErasure, fan_out: FanOut) -> ExportErasure:
     folder = folder_at(directory)
-    frozen = read_frozen(folder)
+    frozen = read_frozen(folder, unfinished_too=True)
     if frozen is None:
         return ExportErasure(directory, problem="there is no export in it any more")
-    first_source = _first_source(folder, frozen, erasure)
+    first_source = store_position(folder, frozen, erasure.folder, erasure.versions)
     if first_source is None:
         return ExportErasure(directory, problem="it is not an export of this store")
     with folder.lock(names.LOCK):
@@ -98,29 +98,31 @@ def _erase(directory: str, erasure: StoreErasure, fan_out: FanOut) -> ExportEras
             return ExportErasure(directory, removed=True)
         erased = ErasedDocuments(erasure.folder.root, erasure.change, first_source[0], erasure.run.erased_token)
         eraser = ShardEraser(folder.root, frozen.job, erased, tuple(frozen.directories(folder)))
-        plan = _read_plan(folder, frozen)
+        plan = read_export_plan(folder, frozen)
         planned = _plan_shards(folder, frozen, plan, eraser, erasure, first_source[1], fan_out)
         _erase_shards(folder, frozen, plan, eraser, planned, fan_out)
         _publish_manifest(folder, frozen, planned)
         return ExportErasure(directory, planned)
 
 
-def _first_source(folder: Folder, frozen: FrozenExport, erasure: StoreErasure) -> tuple[int, int] | None:
-    """The numbers of the first source and the first part of the store in an export; None if it has no such store.
+def store_position(
+    export: Folder, frozen: FrozenExport, store: Folder, versions: list[str]
+) -> tuple[int, int, int] | None:
+    """The first source and the first part of a store in an export, and which of its versions that has.
 
-    An export that was made after the change has other digests, and does not hold the documents.
+    None if the export does not have one of these versions of the store.
     """
     if isinstance(frozen.store, str):
-        return (0, 0) if frozen.job.store in erasure.versions else None
+        return (0, 0, versions.index(frozen.job.store)) if frozen.job.store in versions else None
     source = part = 0
-    for store, directory in zip(frozen.store, frozen.directories(folder), strict=True):
-        if store.digest in erasure.versions and resolved(directory) == resolved(erasure.folder.root):
-            return source, part
-        source, part = source + store.sources, part + store.parts
+    for member, directory in zip(frozen.store, frozen.directories(export), strict=True):
+        if member.digest in versions and resolved(directory) == resolved(store.root):
+            return source, part, versions.index(member.digest)
+        source, part = source + member.sources, part + member.parts
     return None
 
 
-def _read_plan(folder: Folder, frozen: FrozenExport) -> pa.Table:
+def read_export_plan(folder: Folder, frozen: FrozenExport) -> pa.Table:
     """The plan of an export, without the check that needs the counts of its stores."""
     return shards.read_plan(folder, frozen.work_digest(), names.MAX_TOKENS, names.MAX_TOKENS)
 
@@ -138,7 +140,7 @@ def _plan_shards(  # noqa: PLR0913, PLR0917 - an export, what is erased in it, a
     mark = _read_mark(folder)
     if mark is not None and mark.request == erasure.change.request:
         return mark.shards
-    blocks = _blocks(frozen, eraser, erasure, first_part)
+    blocks = blocks_of(frozen, eraser, first_part)
     first, last = (plan[name].to_numpy() for name in ("first_block", "last_block"))
     near = np.flatnonzero(np.searchsorted(blocks, first) < np.searchsorted(blocks, last, side="right"))
     tokens = plan["stop"].to_numpy() - plan["start"].to_numpy()
@@ -162,12 +164,12 @@ def _read_mark(folder: Folder) -> _ErasingExport | None:
         raise CorruptStore(f"{folder.path(names.ERASING)} is damaged", f"reason       {damage}") from damage
 
 
-def _blocks(frozen: FrozenExport, eraser: ShardEraser, erasure: StoreErasure, first_part: int) -> npt.NDArray[np.int64]:
+def blocks_of(frozen: FrozenExport, eraser: ShardEraser, first_part: int) -> npt.NDArray[np.int64]:
     """The blocks of the export that hold erased documents, in order: parts, or ranges of keys of a shuffle."""
+    erased = eraser.erased
     if frozen.job.shuffle is None:
-        units = erased_documents(erasure.folder.root, erasure.change)["unit"].to_numpy()
-        return np.unique(units + first_part)
-    keys = SplitAndShuffle.of(frozen.job, np.empty(0, np.uint64)).keys(*eraser.erased.origins())
+        return np.unique(erased_documents(erased.directory, erased.change)["unit"].to_numpy() + first_part)
+    keys = SplitAndShuffle.of(frozen.job, np.empty(0, np.uint64)).keys(*erased.origins())
     return np.unique((keys >> np.uint64(65 - frozen.bins.bit_length())).astype(np.int64))
 
 
@@ -208,7 +210,7 @@ def _publish_manifest(folder: Folder, frozen: FrozenExport, planned: tuple[Shard
 def _remove(folder: Folder, frozen: FrozenExport) -> None:
     """Remove all that an incomplete export has written: its files, sorted runs, records and plan."""
     if folder.exists(names.PLAN):
-        plan = _read_plan(folder, frozen)
+        plan = read_export_plan(folder, frozen)
         format_ = find_format(frozen.job.format)
         paths = pa.array([], pa.string())
         for task in shards.tasks(plan, np.arange(len(plan))):

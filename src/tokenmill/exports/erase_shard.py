@@ -140,6 +140,23 @@ class ShardEraser:
         after = find_format(self.job.format).write(ChecksumFolder(folder), shard, content)  # type: ignore[arg-type]
         return ShardErasure(task.shard, record.files, after)
 
+    def check(self, task: ShardTask, *, left_out: bool) -> int:
+        """Return the number of erased documents in a shard. Raises CorruptStore if their tokens are there."""
+        folder = folder_at(self.out)
+        documents = records.read_origins(folder, task.shard)
+        indices = self.erased.among(documents)
+        if not len(indices):
+            return 0
+        shard = self._shard(task)
+        name, request = find_format(self.job.format).files(shard)[0], self.erased.change.request
+        if left_out:
+            raise damaged(folder, name, f"it has a document that request {request} erased before the export")
+        tokens = self._tokens(folder, shard, task)
+        erased, _ = self._replace(folder, task, tokens, documents, indices)
+        if not np.array_equal(tokens, erased):
+            raise damaged(folder, name, f"it holds tokens of a document that request {request} erased")
+        return len(indices)
+
     def erase(self, task: ShardTask, planned: ShardErasure) -> None:
         """Write the files of a shard, compare them with the plan, and publish its record. May be repeated."""
         folder = folder_at(self.out)
@@ -176,18 +193,27 @@ class ShardEraser:
         self, folder: Folder, shard: Shard, task: ShardTask, documents: DocumentTable, indices: npt.NDArray[np.int64]
     ) -> tuple[Tokens, list[tuple[int, int]]]:
         """The tokens of a shard without those of the documents, and the ranges that were replaced."""
+        return self._replace(folder, task, self._tokens(folder, shard, task), documents, indices)
+
+    def _tokens(self, folder: Folder, shard: Shard, task: ShardTask) -> Tokens:
+        """The tokens of a shard as they are in its file."""
         format_ = find_format(self.job.format)
         names = format_.files(shard)
         if shard.region is None:
-            tokens = np.array(format_.read(folder, names, self.job.dtype).tokens)
+            tokens = format_.read(folder, names, self.job.dtype).tokens
         else:
             size = np.dtype(self.job.dtype).itemsize
             data = folder.read_at(names[0], task.position * size, task.tokens * size)
-            tokens = np.array(np.frombuffer(data, np.dtype(self.job.dtype).newbyteorder("<")))
+            tokens = np.frombuffer(data, np.dtype(self.job.dtype).newbyteorder("<"))
         if len(tokens) != task.tokens:
             raise CorruptStore(f"{folder.path(names[0])} does not have the tokens of its record")
-        cut = records.read(folder, task.shard).cut
-        ranges = token_ranges(self.job, documents, indices, cut, len(tokens))
+        return tokens
+
+    def _replace(
+        self, folder: Folder, task: ShardTask, tokens: Tokens, documents: DocumentTable, indices: npt.NDArray[np.int64]
+    ) -> tuple[Tokens, list[tuple[int, int]]]:
+        tokens = np.array(tokens)
+        ranges = token_ranges(self.job, documents, indices, records.read(folder, task.shard).cut, len(tokens))
         for first, last in ranges:
             tokens[first:last] = self.erased.token
         return tokens, ranges

@@ -8,7 +8,7 @@ import re
 import msgspec
 
 from tokenmill.digest import differences, digest_of
-from tokenmill.errors import CorruptStore, JobChanged, StoreError
+from tokenmill.errors import CorruptStore, IncompleteStore, JobChanged, StoreError
 from tokenmill.exports.formats import FORMATS
 from tokenmill.exports.formats.protocol import EndTokenPosition, Tail
 from tokenmill.storage import Folder, folder_at
@@ -142,8 +142,16 @@ class FrozenExport(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(fields, checksum=hashlib.sha256(msgspec.json.encode(fields)).hexdigest())
 
 
-def read_frozen(folder: Folder) -> FrozenExport | None:
-    """Read the export of a directory, or None without an export. Raises CorruptStore if only export.json is missing."""
+def read_frozen(folder: Folder, *, unfinished_too: bool = False) -> FrozenExport | None:
+    """Read the export of a directory, or None without an export. Raises CorruptStore if only export.json is missing.
+
+    An export in which an erasure is not finished is refused, unless `unfinished_too` is set.
+    """
+    if not unfinished_too and folder.exists(ERASING):
+        raise IncompleteStore(
+            f"an erasure in the export {folder.root} is not finished",
+            "Run the same `tokenmill erase` again. Other commands on the store of the export name it.",
+        )
     if not folder.exists(EXPORT):
         begun = is_begun(folder)
         if not folder.exists(EXPORT):  # checked again: another machine may have just published it, and then its plan
