@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 import json
+import random
+import re
 import shutil
+import subprocess
+import sys
+import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +21,16 @@ import pytest
 import tokenmill
 from tests.cli.test_commands import run
 from tests.support.corpora import SMALL_TIKTOKEN
-from tokenmill.errors import IncompleteStore, JobChanged, StoreError, UsageError
+from tokenmill.errors import CorruptStore, IncompleteStore, JobChanged, StoreError, UsageError
 from tokenmill.exports.formats import FORMATS
-from tokenmill.store.erasing import ERASING
+from tokenmill.pipeline.erase import _with_parts
+from tokenmill.storage import folder_at
+from tokenmill.store import tables
+from tokenmill.store.erasing import ERASING, read_mark
+from tokenmill.store.part import open_part, publish_part
+from tokenmill.store.part_checksum import with_checksum
 from tokenmill.store.reader import Store
+from tokenmill.store.run import require_run
 
 END = 1199
 ROWS = 60
@@ -215,6 +227,100 @@ def test_the_command(tmp_path: Path) -> None:
     assert "row 999 of in/a.parquet" in shown
     assert "erased (request R7)" in run("inspect", out, "--doc", "7").stdout
     assert "erased (request R7)" in run("locate", out, str(Store(out).start_of(7))).stdout
-    assert "1 document" in run("stats", out, "--workers", "1").stdout
+    assert "1 document erased (request R7)" in run("stats", out, "--workers", "1").stdout
     answer = json.loads(run("erase", out, "--request", "R7", "--json").stdout)
     assert (answer["documents"], answer["request"]) == (1, "R7")
+
+
+def test_stats_leave_erased_documents_out(tmp_path: Path) -> None:
+    """Counts are those of a store without the documents, also by a kept column."""
+    out = make(tmp_path, keep="url")
+    result = erase_rows(out)
+    make(tmp_path, "without", deny=result.deny, keep="url")
+    found, expected = (tokenmill.stats(str(tmp_path / name), by="host:url", workers=1) for name in ("out", "without"))
+    for name in ("documents", "tokens", "text_bytes", "lengths", "columns", "duplicates"):
+        assert getattr(found, name) == getattr(expected, name)
+
+
+@pytest.mark.parametrize("where", ["store", "unmarked", "export"])
+def test_verify_finds_tokens_that_are_put_back(tmp_path: Path, where: str) -> None:
+    """Tokens of an erased document that come back with right checksums are found, in the store and in an export."""
+    out = make(tmp_path)
+    tokenmill.export(out, to="llmc", workers=1)
+    saved = Path(shutil.copytree(out, tmp_path / "saved"))
+    erase_rows(out, (17,))
+    tokenmill.verify(out, workers=1)
+    unit = int(Store(out)._index.find_document(17)[0])
+    folder = folder_at(out)
+    if where == "export":
+        shutil.rmtree(f"{out}/llmc/.tokenmill/shards")
+        shutil.copytree(saved / "llmc/.tokenmill/shards", f"{out}/llmc/.tokenmill/shards")
+        shutil.copyfile(saved / "llmc/.tokenmill/manifest.parquet", f"{out}/llmc/.tokenmill/manifest.parquet")
+        for path in (saved / "llmc").glob("*.bin"):
+            shutil.copyfile(path, f"{out}/llmc/{path.name}")
+    else:
+        old_summary, old = open_part(folder_at(str(saved)), unit)
+        new_summary, new = open_part(folder, unit)
+        summary = old_summary if where == "unmarked" else new_summary
+        summary = with_checksum(summary, replace(new, tokens=old.tokens))
+        publish_part(folder, summary, replace(new, tokens=old.tokens.copy()), replace=True)
+        run_ = require_run(folder)
+        manifest = tables.read_manifest(folder, run_)
+        size = folder.size(f"parts/{unit:08d}.arrow")
+        tables.publish_manifest(folder, run_, _with_parts(manifest, [(unit, summary.sha256, summary.xxh3, size)]))
+    with pytest.raises(CorruptStore, match="erased"):
+        tokenmill.verify(out, workers=1)
+
+
+def test_text_in_quarantine_is_erased(tmp_path: Path) -> None:
+    """A row that is no document keeps its record without its text."""
+    source = tmp_path / "in.jsonl"
+    source.write_text('{"text": "good words"}\n{"text": 5, "secret": "hidden"}\n' * 3)
+    out = str(tmp_path / "out")
+    tokenmill.prepare(str(source), out=out, max_bad=0.9, quarantine_text=True, **CALL)
+    assert "hidden" in (tmp_path / "out/quarantine.jsonl").read_text()
+    rows = [json.loads(line)["row"] for line in (tmp_path / "out/quarantine.jsonl").read_text().splitlines()]
+    result = tokenmill.erase(out, rows=[("in.jsonl", row) for row in [*rows, 0]], workers=1)
+    assert (result.documents, result.quarantined, result.not_found) == (1, 3, [])
+    for path in (tmp_path / "out").rglob("*"):
+        assert path.is_dir() or b"hidden" not in path.read_bytes()
+    tokenmill.verify(out, workers=1)
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    """The files of a store that tell of its result, with the time of the request left out."""
+    skipped = ("log.jsonl", ".lock", "lock", "drivers")
+    files = [path for path in folder.rglob("*") if path.is_file() and not set(path.parts) & set(skipped)]
+    found = {str(path.relative_to(folder)): path.read_bytes() for path in files}
+    root = str(folder).encode()
+    return {name: re.sub(rb'"time": ?"[^"]*"', b"", data.replace(root, b"")) for name, data in found.items()}
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_killed_erasure_is_finished_by_the_same_command(tmp_path: Path, seed: int) -> None:
+    """SIGKILL at random moments: readers read the old store or refuse, and the final bytes are those of one run."""
+    out = make(tmp_path, keep="url")
+    for to in ("nanogpt", "parquet", "llmc"):
+        tokenmill.export(out, to=to, workers=1)
+    digest = Store(out).digest
+    (tmp_path / "once").mkdir()
+    shutil.copytree(out, tmp_path / "once/out")
+    arguments = ["--column", "url", "--hosts", str(tmp_path / "hosts"), "--request", "r", "--workers", "1"]
+    (tmp_path / "hosts").write_text("host2.example\n")
+    started = time.monotonic()
+    run("erase", str(tmp_path / "once/out"), *arguments)
+    duration, random_ = time.monotonic() - started, random.Random(seed)
+    command = [sys.executable, "-m", "tokenmill", "erase", out, *arguments]
+    for _ in range(4):
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        time.sleep(random_.uniform(0.5, 1.0) * duration)
+        process.kill()
+        process.wait()
+        if read_mark(folder_at(out)) is None:
+            assert Store(out).digest == digest or Store(out).run.has_erased
+        elif require_run(folder_at(out)).history:
+            with pytest.raises(IncompleteStore, match="not finished"):
+                Store(out)
+    run("erase", out, *arguments)
+    assert content(tmp_path / "out") == content(tmp_path / "once/out")
+    tokenmill.verify(out, workers=1)

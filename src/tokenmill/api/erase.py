@@ -156,6 +156,7 @@ class _Erasure:
     def run_all(self, selector: Selector | None) -> EraseResult:
         """Freeze the erasure if it is new, and do what is missing of it."""
         layout.remove_temporaries(self.folder)
+        self.folder.remove_temporaries(erasure_file(self.request, "."))
         mark = read_mark(self.folder)
         if mark is not None and mark.request != self.request:
             raise UsageError(f"{mark.what} is not finished", f"Run this command first: {mark.command}")

@@ -93,6 +93,9 @@ def _erase(directory: str, erasure: StoreErasure, fan_out: FanOut) -> ExportEras
     if first_source is None:
         return ExportErasure(directory, problem="it is not an export of this store")
     with folder.lock(names.LOCK):
+        splits = {split_folder(frozen.job, split) or "." for split in ("train", "val")}
+        for name in {".", names.STATE, names.RECORDS, *splits}:
+            folder.remove_temporaries(name)
         if not folder.exists(names.MANIFEST):
             _remove(folder, frozen)
             return ExportErasure(directory, removed=True)
@@ -217,8 +220,6 @@ def _remove(folder: Folder, frozen: FrozenExport) -> None:
             for name in format_.files(make_shard(frozen.job, task, paths)):
                 folder.discard(name)
                 folder.discard(folder.region_file(name))
-        for split in ("train", "val"):
-            folder.remove_temporaries(split_folder(frozen.job, split) or ".")
     folder.remove(names.RUNS)
     folder.remove(names.RECORDS)
     folder.discard(names.PLAN)
