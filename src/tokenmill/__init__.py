@@ -21,6 +21,7 @@ from tokenmill.system.environment import using
 if TYPE_CHECKING:
     from tokenmill.api import results as results
     from tokenmill.api.bench import bench
+    from tokenmill.api.erase import erase
     from tokenmill.api.export import export
     from tokenmill.api.finish import finish
     from tokenmill.api.loader import loader
@@ -44,6 +45,7 @@ _MODULES = {
     "Loader": "tokenmill.loader.loader",
     "Store": "tokenmill.store.reader",
     "bench": "tokenmill.api.bench",
+    "erase": "tokenmill.api.erase",
     "export": "tokenmill.api.export",
     "finish": "tokenmill.api.finish",
     "loader": "tokenmill.api.loader",
@@ -65,6 +67,7 @@ __all__ = [
     "Store",
     "TokenmillError",
     "bench",
+    "erase",
     "export",
     "finish",
     "loader",

@@ -23,7 +23,7 @@ from tokenmill.storage import folder_at
 from tokenmill.store.job import Job
 from tokenmill.store.kept import read_kept
 from tokenmill.store.listed_parts import ListedParts
-from tokenmill.store.part import PartContent, PartSummary
+from tokenmill.store.part import PartContent, PartSummary, erased_changes
 
 # The value shown for rows that have none.
 NONE = "(none)"
@@ -139,7 +139,8 @@ class CountValues:
         return counts
 
     def _kept(self, directory: str, summary: PartSummary) -> UnitColumns:
-        return UnitColumns(read_kept(folder_at(directory), summary), exists=True)
+        values, changes = read_kept(folder_at(directory), summary), erased_changes(summary)
+        return UnitColumns(values if changes is None else values.filter(pa.array(changes == 0)), exists=True)
 
     def _read(self, task: UnitTask, content: PartContent) -> UnitColumns:
         options = ReadOptions(self.column.name, None, self.batch_bytes, "quarantine")

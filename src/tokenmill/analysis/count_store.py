@@ -31,7 +31,7 @@ from tokenmill.errors import CorruptStore, SourceError, StoreError, UsageError
 from tokenmill.executors.fan_out import FanOut
 from tokenmill.executors.messages import work_failed
 from tokenmill.executors.outcomes import Died, Done, Failed, Item, Value
-from tokenmill.humanize import size
+from tokenmill.humanize import count, size
 from tokenmill.pipeline.plan import tasks
 from tokenmill.store import tables
 from tokenmill.store.collection import Collection, Member
@@ -66,7 +66,11 @@ class StoreCounter:
 
     def __post_init__(self) -> None:
         self._totals = Totals(self.stores.job.tokenizer.vocabulary_size, self.stores.source_count)
-        self._documents, self._tokens = (self.stores.manifest[name].to_numpy() for name in ("documents", "tokens"))
+        manifest = self.stores.manifest_without_erased(self.stores.changes)
+        self._parts = self.stores.parts_without_erased(self.stores.changes)
+        self._documents, self._tokens = (manifest[name].to_numpy() for name in ("documents", "tokens"))
+        changes = [change for member in self.stores.members for change in member.run.history if change.documents]
+        self.notices += [f"{count(c.documents, 'document')} erased (request {c.request})" for c in changes]
         self._groups = _group_parts(self._tokens + DOCUMENT_WEIGHT * self._documents, self.resources.workers)
         self._ranges = self._choose_ranges()
         self._values: dict[str, ValueCounts] = {}
@@ -81,7 +85,7 @@ class StoreCounter:
     def _count_parts(self) -> None:
         """Count all parts, and compare the totals with the manifest."""
         scratch = self.scratch if self._ranges else None
-        function = CountParts(self.stores.job, self.stores.parts, scratch, self._ranges)
+        function = CountParts(self.stores.job, self._parts, scratch, self._ranges)
         self.fan_out.begin("count", int(self._tokens.sum()))
         for done in _results(self.fan_out, function, self._groups, lambda it: f"parts {it.start} to {it.stop - 1}"):
             self._totals.add(done.value)
@@ -106,7 +110,7 @@ class StoreCounter:
         counts = ValueCounts()
         self.fan_out.begin(f"by {column}", int(self._tokens.sum()))
         choice = ColumnChoice.parse(column)
-        for member, parts in zip(self.stores.members, self.stores.parts.by_store(), strict=True):
+        for member, parts in zip(self.stores.members, self._parts.by_store(), strict=True):
             is_kept = choice.name in member.run.job.kept_columns
             self._count_member(member, CountValues(self.stores.job, parts, choice, BATCH_BYTES, is_kept), counts)
         counts.require_column()

@@ -29,7 +29,8 @@ from tokenmill.exports import PRELOAD, shards, sorted_runs
 from tokenmill.exports import job as names
 from tokenmill.exports.documents import Shuffle
 from tokenmill.exports.exporter import Exporter
-from tokenmill.exports.job import ExportJob, FrozenExport, freeze, stores_in
+from tokenmill.exports.job import ExportJob, FrozenExport, freeze, left_out_changes, read_frozen, stores_in
+from tokenmill.exports.known_exports import record_export
 from tokenmill.exports.request import ExportOptions, ExportRequest, make_export_request, make_job
 from tokenmill.exports.result import ExportResult
 from tokenmill.exports.selection import SelectedStores, SourceBudget, select
@@ -170,17 +171,20 @@ def export_stores(  # noqa: PLR0913, PLR0917 - stores, target, request, limits, 
     """Export stores to `out`, or into the directory of the last one, with the workers of `pool`."""
     started = time.monotonic()
     stores = open_collection(directories) if selected is None else selected.stores
-    manifest, dtype = stores.manifest, stores.job.tokenizer.dtype
+    dtype = stores.job.tokenizer.dtype
     job, notices = make_job(request, stores, selected.selection if selected else None)
+    folder = folder_at(out if out is not None else stores.members[-1].folder.path(job.format))
+    left_out = left_out_changes(read_frozen(folder), stores)
+    manifest = stores.manifest_without_erased(left_out)
+    job = msgspec.structs.replace(job, store=stores.digest_at(left_out))
     tokens = int(manifest["tokens"].to_numpy().sum())
     resources = plan_resources(
         limits.workers, limits.memory, tokens // TOKENS_PER_WORKER + 1, MIN_WORKER_BYTES, pool.room
     )
     if resources.notice is not None:
         notices.append(resources.notice)
-    default = stores.members[-1].folder.path(job.format)
-    folder = folder_at(out if out is not None else default)
     if folder.root in stores.directories:
+        default = stores.members[-1].folder.path(job.format)
         raise UsageError("--out is the store itself", f"Without --out, the files go to {default}.")
     created = {".", names.STATE, names.RECORDS, *(split_folder(job, split) for split in ("train", "val"))}
     folder.create(names.STATE)
@@ -188,7 +192,8 @@ def export_stores(  # noqa: PLR0913, PLR0917 - stores, target, request, limits, 
         for name in created:
             folder.remove_temporaries(name)
         frozen = _freeze_work(job, resources, tokens, np.dtype(dtype).itemsize)
-        frozen = freeze(folder, msgspec.structs.replace(frozen, store=stores_in(folder, stores)))
+        frozen = freeze(folder, msgspec.structs.replace(frozen, store=stores_in(folder, stores, left_out)))
+        notices += record_export(folder, stores)
         for name in created:
             folder.create(name)
         if not folder.exists(names.PLAN):
@@ -196,7 +201,9 @@ def export_stores(  # noqa: PLR0913, PLR0917 - stores, target, request, limits, 
             notices += _check_space(folder, written * export_token_bytes(job.dtype, job.shuffle), limits.force)
         run_count = len(sorted_runs.spans(manifest["tokens"].to_numpy(), frozen.run_tokens))
         shuffle = Shuffle(run_count, frozen.bins, dtype)
-        context = ExportContext(stores.parts, folder.root, frozen, shuffle, _batch_bytes(resources))
+        context = ExportContext(
+            stores.parts_without_erased(left_out), folder.root, frozen, shuffle, _batch_bytes(resources)
+        )
         fan_out = FanOut(pool, report, resources.workers, np.dtype(job.dtype).itemsize)
         exporter = Exporter(context, folder, manifest, fan_out, notices)
         exporter.announce()

@@ -16,7 +16,7 @@ from tokenmill.exports.job import MANIFEST, FrozenExport, read_frozen
 from tokenmill.exports.records import read_manifest
 from tokenmill.exports.verify import byte_ranges
 from tokenmill.exports.verify_export import check_export, check_exports, compare_stores
-from tokenmill.humanize import Readable
+from tokenmill.humanize import Readable, count
 from tokenmill.pipeline import worker_modules
 from tokenmill.pipeline.freeze import load_existing
 from tokenmill.pipeline.request import BadDocumentPolicy
@@ -102,11 +102,17 @@ def _verify_stores(
     compared, exports, notices = 0, dict[str, int](), list[str]()
     for member in stores.members:
         folder, run = member.folder, member.run
-        function = Verify(folder.root, run.job, sample, resources.limits(BadDocumentPolicy()))
-        compared += check_store(folder, load_existing(folder, run), member.manifest, function, checks)
-        files, more = check_exports(folder, member.digest, checks)
+        limits = resources.limits(BadDocumentPolicy())
+        function = Verify(folder.root, run.job, sample, limits, run.history, run.erased_token)
+        checked = check_store(folder, load_existing(folder, run), member.manifest, function, checks)
+        compared += checked.compared
+        if checked.copies:
+            notices.append(
+                f"{count(checked.copies, 'document')} of {folder.root} equal erased documents: not named then"
+            )
+        files, more = check_exports(folder, run, member.digest, checks)
         is_single = len(stores.members) == 1
-        exports |= {name if is_single else folder.path(name): count for name, count in files.items()}
+        exports |= {name if is_single else folder.path(name): number for name, number in files.items()}
         notices += more
     return compared, exports, notices
 

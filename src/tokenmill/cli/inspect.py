@@ -67,6 +67,7 @@ def _show_store(store: Store, as_json: bool) -> None:
         ("sources", f"{count(run.sources, 'file')}, {size(run.source_bytes)}"),
         *([("kept", ", ".join(run.job.kept_columns))] if run.job.kept_columns else []),
         ("skipped", count(skipped_rows, "row")),
+        *(("erased", f"{count(c.documents, 'document')} (request {c.request})") for c in run.history if c.documents),
         ("made with", ", ".join(f"{name} {version}" for name, version in run.versions.items())),
     ]
     if run.job.limit_units is not None:
@@ -91,12 +92,14 @@ def _show_document(store: Store, position: int, as_json: bool) -> None:
         text = b"".join(map(token_bytes, tokens)).decode(errors="replace")
         facts = {"document": position, "store": document.store, "source": document.source, "row": document.row}
         facts |= {"columns": columns[0]} if columns else {}
+        facts |= {"erased": document.erased} if document.erased else {}
         terminal.echo_json(facts | {"tokens": tokens, "text": text})
         return
     lines = [("document", f"{position:,}")]
     lines += [("store", document.store)] if len(store.directories) > 1 else []
     lines += [("source", document.source)]
     lines += [output.position_line(document.kind, document.row), ("tokens", f"{len(tokens):,}")]
+    lines += [("state", f"erased (request {document.erased})")] if document.erased else []
     output.print_lines([*lines, *output.column_lines(columns[0] if columns else {})])
     _print_tokens(tokens[:SHOWN_TOKENS], token_bytes)
     if len(tokens) > SHOWN_TOKENS:

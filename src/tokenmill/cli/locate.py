@@ -110,6 +110,8 @@ def _one(result: LocateResult) -> Iterable[output.Line]:
     yield "source", document.source
     yield output.position_line(document.kind, document.row)
     yield from output.column_lines(document.columns)
+    if document.erased:
+        yield "state", f"erased (request {document.erased})"
     if result.exports is None:
         return
     last = document.store_token + document.document_tokens

@@ -8,7 +8,7 @@ import re
 import msgspec
 
 from tokenmill.digest import differences, digest_of
-from tokenmill.errors import CorruptStore, JobChanged, StoreError
+from tokenmill.errors import CorruptStore, IncompleteStore, JobChanged, StoreError
 from tokenmill.exports.formats import FORMATS
 from tokenmill.exports.formats.protocol import EndTokenPosition, Tail
 from tokenmill.storage import Folder, folder_at
@@ -25,6 +25,9 @@ RECORDS = f"{STATE}/shards"
 RUNS = f"{STATE}/runs"
 MANIFEST = f"{STATE}/manifest.parquet"
 LOCK = f"{STATE}/lock"
+
+# The shards that an erasure replaces. While it exists, the export cannot be read.
+ERASING = f"{STATE}/erasing.json"
 
 # The version of these files. Since 2, tables and records name their export and have checksums.
 FORMAT = 2
@@ -163,8 +166,16 @@ class FrozenExport(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(fields, checksum=hashlib.sha256(msgspec.json.encode(fields)).hexdigest())
 
 
-def read_frozen(folder: Folder) -> FrozenExport | None:
-    """Read the export of a directory, or None without an export. Raises CorruptStore if only export.json is missing."""
+def read_frozen(folder: Folder, *, unfinished_too: bool = False) -> FrozenExport | None:
+    """Read the export of a directory, or None without an export. Raises CorruptStore if only export.json is missing.
+
+    An export in which an erasure is not finished is refused, unless `unfinished_too` is set.
+    """
+    if not unfinished_too and folder.exists(ERASING):
+        raise IncompleteStore(
+            f"an erasure in the export {folder.root} is not finished",
+            "Run the same `tokenmill erase` again. Other commands on the store of the export name it.",
+        )
     if not folder.exists(EXPORT):
         begun = is_begun(folder)
         if not folder.exists(EXPORT):  # checked again: another machine may have just published it, and then its plan
@@ -202,15 +213,33 @@ def refuse_export(folder: Folder) -> None:
         )
 
 
-def stores_in(export: Folder, stores: Collection) -> str | tuple[ExportedStore, ...]:
+def left_out_changes(before: FrozenExport | None, stores: Collection) -> list[int]:
+    """Return how many changes of each store the export knows: the documents that these erased are not in it.
+
+    A new export knows all of them. Documents that were erased after an export was begun stay in it as end tokens, so
+    that no other document moves.
+    """
+    current = stores.changes
+    if before is None:
+        return current
+    digests = [before.job.store] if isinstance(before.store, str) else [store.digest for store in before.store]
+    if len(digests) != len(current):
+        return current
+    pairs = list(zip(stores.members, digests, strict=True))
+    if not all(digest in member.versions for member, digest in pairs):
+        return current
+    return [member.versions.index(digest) for member, digest in pairs]
+
+
+def stores_in(export: Folder, stores: Collection, changes: list[int]) -> str | tuple[ExportedStore, ...]:
     """Return the value of `FrozenExport.store`. A store that contains the export is named by an empty string."""
     parent = export.root.rpartition("/")[0]
     directories = ["" if directory == parent else directory for directory in stores.directories]
     if len(directories) == 1:
         return directories[0]
     return tuple(
-        ExportedStore(directory, member.digest, len(member.manifest), member.run.sources)
-        for directory, member in zip(directories, stores.members, strict=True)
+        ExportedStore(directory, member.versions[count], len(member.manifest), member.run.sources)
+        for directory, member, count in zip(directories, stores.members, changes, strict=True)
     )
 
 

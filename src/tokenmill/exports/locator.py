@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from tokenmill.errors import USAGE, JobChanged, StoreError, UsageError
 from tokenmill.exports.file_checks import damaged
 from tokenmill.exports.formats import FORMATS
-from tokenmill.exports.job import EXPORT, MANIFEST, STATE, exports_in, is_begun
+from tokenmill.exports.job import EXPORT, MANIFEST, STATE, exports_in, is_begun, left_out_changes
 from tokenmill.exports.order import SplitAndShuffle
 from tokenmill.exports.trace import ExportIndex, ShardLocation, in_store, no_tokens
 from tokenmill.humanize import Readable
@@ -54,7 +54,8 @@ class LocatedDocument(Readable, msgspec.Struct, frozen=True):
     `tokens` includes an end token that an export put before the document. `store_token` is the position of the first
     token in the store, `offset` its position in the document, which has `document_tokens` tokens. `row` is the row in
     the source, or the byte at which the document starts if the source has no rows. `store` is the store that holds the
-    document: `document` and `store_token` count in it. `columns` are the kept columns of the document.
+    document: `document` and `store_token` count in it. `columns` are the kept columns of the document. `erased` is the
+    request that erased it.
     """
 
     token: int
@@ -69,6 +70,7 @@ class LocatedDocument(Readable, msgspec.Struct, frozen=True):
     around: TextContext
     store: str = ""
     columns: dict[str, str | int | float | bool | None] = {}
+    erased: str = ""
 
 
 def find_folder(where: str, stores: Sequence[str]) -> tuple[Folder, str | None]:
@@ -125,11 +127,17 @@ def exported_stores(export: ExportIndex, given: Sequence[str]) -> Store:
     if not given and isinstance(export.frozen.store, str) and directories != [root.rpartition("/")[0]]:
         raise UsageError("the store of this export is not known", f"export       {root}", "Give it with --store DIR.")
     store = Store(directories, is_repeated=export.job.selection is not None)
-    if store.collection.digest != export.job.store:
+    if not _is_version(export, store):
         raise JobChanged(
             "this is not the store that was exported", f"store        {store.directory}", f"export       {root}"
         )
     return store
+
+
+def _is_version(export: ExportIndex, store: Store) -> bool:
+    """Whether an export was made from these stores, as they are or as they were before documents were erased."""
+    changes = left_out_changes(export.frozen, store.collection)
+    return store.collection.digest_at(changes) == export.job.store
 
 
 class Locator:
@@ -141,7 +149,7 @@ class Locator:
 
     def exports(self) -> tuple[dict[str, ExportIndex], dict[str, str]]:
         """Return the exports in the directory of the last store that can be searched, and why the others cannot."""
-        folder, digest = self._store.collection.members[-1].folder, self._store.collection.digest
+        folder = self._store.collection.members[-1].folder
         exports, skipped = {}, {}
         for name in FORMATS:
             inside = folder_at(folder.path(name))
@@ -154,7 +162,7 @@ class Locator:
             except StoreError as error:
                 skipped[name] = error.headline
                 continue
-            if export.job.store == digest:
+            if _is_version(export, self._store):
                 exports[name] = export
             else:
                 several = not isinstance(export.frozen.store, str)
@@ -237,6 +245,7 @@ class Locator:
             around=self._around(read.tokens, start, stop),
             store=member.directory,
             columns=_kept(self._store, document),
+            erased=read.erased,
         )
 
     def _around(self, document: TokenArray, start: int, stop: int) -> TextContext:

@@ -30,7 +30,7 @@ _RECORD_KEY = b"tokenmill.shard"
 _RECORD_CHECKSUM_KEY = b"tokenmill.shard.xxh3"
 
 # Metadata keys of the manifest: the files that belong to no shard, and the checksum of the table.
-_OTHERS_KEY = b"tokenmill.others"
+OTHERS_KEY = b"tokenmill.others"
 _CHECKSUM_KEY = b"tokenmill.manifest"
 
 # Counts above this are damage.
@@ -64,7 +64,7 @@ MANIFEST_SCHEMA = pa.schema(
 def manifest(records: Sequence[ShardRecord], others: Sequence[WrittenFile]) -> pa.Table:
     """Return the manifest of an export: a row for each record. Its metadata lists the files that belong to no shard."""
     table = pa.Table.from_pylist([msgspec.to_builtins(record) for record in records], MANIFEST_SCHEMA)
-    return table.replace_schema_metadata({_OTHERS_KEY: msgspec.json.encode(others)})
+    return table.replace_schema_metadata({OTHERS_KEY: msgspec.json.encode(others)})
 
 
 def publish_manifest(folder: Folder, table: pa.Table, export: str) -> None:
@@ -87,7 +87,7 @@ def read_manifest(folder: Folder, export: str) -> pa.Table:
 def read_others(manifest: pa.Table) -> list[WrittenFile]:
     """Read from the manifest the files that belong to no shard."""
     try:
-        others = decode((manifest.schema.metadata or {}).get(_OTHERS_KEY, b""), list[WrittenFile])
+        others = decode((manifest.schema.metadata or {}).get(OTHERS_KEY, b""), list[WrittenFile])
     except MalformedDataError as damage:
         raise CorruptStore("the manifest of an export is damaged", f"reason       {damage}", WRITE_AGAIN) from damage
     if any(not 0 <= file.bytes <= _MAX_COUNT for file in others):

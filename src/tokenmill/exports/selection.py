@@ -19,6 +19,7 @@ from tokenmill.exports.job import SelectedStore, Selection
 from tokenmill.exports.shards import Counts
 from tokenmill.storage import prefetch_map
 from tokenmill.store.collection import Collection, open_collection
+from tokenmill.store.erasures import without_erased
 from tokenmill.system import machine
 from tokenmill.tokenizers import document_hash
 
@@ -109,7 +110,8 @@ class _Counting:
         identities = self.stores.sources["identity"].to_numpy()
 
         def count(part: int) -> tuple[document_hash.Keys, npt.NDArray[np.int64], int]:
-            content = self.stores.open_part(part)
+            erased_by = len(self.stores.of_part(part).run.history)
+            content = without_erased(self.stores.open_part(part), erased_by)
             lengths = np.diff(content.offsets)
             keys = document_hash.selection_keys(identities, content.source, content.row, self.seed)
             if self.val is None:

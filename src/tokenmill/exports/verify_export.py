@@ -10,14 +10,16 @@ from tokenmill.exports.formats import FORMATS
 from tokenmill.exports.job import EXPORT, MANIFEST, FrozenExport, is_begun, read_frozen, restart_advice
 from tokenmill.exports.sort_documents import chunks
 from tokenmill.exports.verify import CheckByteRange, CheckRecords, byte_ranges, unlisted
+from tokenmill.exports.verify_erased import check_erased
 from tokenmill.pipeline.verify_store import Checks
 from tokenmill.storage import Folder, folder_at
 from tokenmill.store import tables
+from tokenmill.store.job import Run
 from tokenmill.store.listed_parts import store_digest
 from tokenmill.store.run import read_run
 
 
-def check_exports(folder: Folder, store: str, checks: Checks) -> tuple[dict[str, int], list[str]]:
+def check_exports(folder: Folder, run: Run, store: str, checks: Checks) -> tuple[dict[str, int], list[str]]:
     """Check each export in the directory of the store with this digest. An export that is not complete is a problem.
 
     Returns the number of files of each export, and notices that name exports that were not checked.
@@ -41,8 +43,10 @@ def check_exports(folder: Folder, store: str, checks: Checks) -> tuple[dict[str,
         if not isinstance(frozen.store, str):  # of several stores, of which this one is the last
             reason = compare_stores(export, frozen, checks)
             notices += [] if reason is None else [f"export {name}: store not compared: {reason}"]
-        elif frozen.job.store != store:
+        elif frozen.job.store not in {store, *(change.before for change in run.history)}:
             checks.problems.append(str(_other_store(folder, export)))
+        else:
+            check_erased(export, frozen, folder, run, store, checks)
         exports[name] = check_export(export, frozen, checks)
     return exports, notices
 
@@ -75,8 +79,11 @@ def _compare_store(export: Folder, directory: str, digest: str, checks: Checks) 
         return None
     except (StoreError, StorageError) as error:
         return error.headline
-    if store_digest(manifest) != digest:
+    current = store_digest(manifest)
+    if digest not in {current, *(change.before for change in run.history)}:
         checks.problems.append(str(_other_store(store, export)))
+    elif (frozen := read_frozen(export)) is not None:
+        check_erased(export, frozen, store, run, current, checks)
     return None
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
+import pyarrow as pa
 
 from tokenmill.errors import CorruptStore, StoreError
 from tokenmill.exports import records, sorted_runs
@@ -250,7 +251,11 @@ def _cut(batches: Iterator[TokenArray], skip: int, count: int) -> Iterator[Token
 
 def shard_of(context: ExportContext, task: ShardTask) -> Shard:
     """Return the shard as its format needs it."""
-    job = context.frozen.job
+    return make_shard(context.frozen.job, task, context.parts.source_columns()[0])
+
+
+def make_shard(job: ExportJob, task: ShardTask, paths: pa.Array) -> Shard:
+    """Return the shard of a job as its format needs it. `paths` are those of all sources."""
     return Shard(
         number=task.number,
         count=task.count,
@@ -261,7 +266,7 @@ def shard_of(context: ExportContext, task: ShardTask) -> Shard:
         tokenizer=job.tokenizer,
         shuffled=job.shuffle is not None,
         sequence_tokens=job.sequence_tokens,
-        paths=context.parts.source_columns()[0],
+        paths=paths,
         region=FileRegion(task.position, task.file_tokens) if job.shard_tokens is None else None,
     )
 

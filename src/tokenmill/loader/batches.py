@@ -56,17 +56,22 @@ def _choices() -> str:
 
 
 class SpanContent(NamedTuple):
-    """The tokens of a span, with the one after it unless a document ends there; and where its documents begin."""
+    """The tokens of a span, with the one after it unless a document ends there; and where its documents begin.
+
+    `erased` tells which of the tokens belong to erased documents; None if the store has none.
+    """
 
     tokens: TokenArray
     documents: tuple[Numbers, Numbers] | None
+    erased: npt.NDArray[np.bool_] | None = None
 
 
 def read_span(span: Span, with_documents: bool, tokens: TokenArray | None = None) -> SpanContent:
     """Read a span, or use its `tokens` if they were fetched. In an object store this may wait for requests."""
     if tokens is None:
         tokens = span.stream.read(span.start, span.read_stop)
-    return SpanContent(tokens, span.stream.documents(span.start, span.stop) if with_documents else None)
+    documents = span.stream.documents(span.start, span.stop) if with_documents else None
+    return SpanContent(tokens, documents, span.stream.erased(span.start, span.read_stop))
 
 
 def needs_documents(fields: Sequence[Field]) -> bool:
@@ -81,8 +86,8 @@ def fill(
     needed = {"input_ids", "labels"} if "tokens" in fields else {"input_ids", "labels"}.intersection(fields)
     batch: Batch = {name: np.empty(shape, np.int64) for name in needed}
     ids, labels = (batch[name].reshape(-1) if name in batch else None for name in ("input_ids", "labels"))
-    begins, numbers, position = [], [], 0
-    for (_, start, stop, is_end), (tokens, documents) in zip(spans, contents, strict=True):
+    begins, numbers, masked, position = [], [], list[Numbers](), 0
+    for (_, start, stop, is_end), (tokens, documents, erased) in zip(spans, contents, strict=True):
         end = position + stop - start
         if ids is not None:
             ids[position:end] = tokens[: stop - start]
@@ -91,12 +96,16 @@ def fill(
             labels[end - 1] = IGNORED
         elif labels is not None:
             labels[position:end] = tokens[1:]
+        if erased is not None:
+            masked.append(np.flatnonzero(erased[1:]) + position)
         if documents is not None:
             begins.append(documents[0] + position)
             numbers.append(documents[1])
         position = end
     if "tokens" in fields:
         batch["tokens"] = np.concatenate([batch["input_ids"], batch["labels"][:, -1:]], axis=1)
+    if labels is not None and masked:
+        labels[np.concatenate(masked)] = IGNORED
     if begins:
         batch |= _document_fields(np.concatenate(begins), np.concatenate(numbers), shape, fields)
     return {name: batch[name] for name in fields}

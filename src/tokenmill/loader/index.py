@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from tokenmill.errors import CorruptStore
 from tokenmill.loader.order import Numbers
@@ -124,6 +125,20 @@ class Stream:
             numbers.append(np.flatnonzero(has_tokens) + first + self.store.documents_before(some.part))
             before += some.stop - some.start
         return np.concatenate(positions), np.concatenate(numbers)
+
+    def erased(self, start: int, stop: int) -> npt.NDArray[np.bool_] | None:
+        """Which of the tokens [start, stop) belong to erased documents; None if the store has none."""
+        if not self.store.run.has_erased:
+            return None
+        masks = []
+        for some in self.ranges(start, stop):
+            erased = self._parts.erased(some.part)
+            if erased is None:
+                masks.append(np.zeros(some.stop - some.start, np.bool_))
+                continue
+            edges = np.clip(self._parts.offsets(some.part), some.start, some.stop)
+            masks.append(np.repeat(erased > 0, np.diff(edges)))
+        return np.concatenate(masks)
 
     def store_position(self, position: int) -> int:
         """The position in the whole store of the token at this position of the stream."""

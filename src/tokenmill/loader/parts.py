@@ -10,7 +10,7 @@ import numpy.typing as npt
 from tokenmill.loader.order import Numbers
 from tokenmill.storage import folder_at
 from tokenmill.store import layout, tables
-from tokenmill.store.part import TokenArray, part_name
+from tokenmill.store.part import TokenArray, erased_changes, part_name
 from tokenmill.store.part_ranges import RangedPart, open_ranged
 from tokenmill.store.reader import Store
 
@@ -40,6 +40,12 @@ class LoaderParts:
         """The source and the row of each document of a part."""
         opened = self._ranged(part) if self.folder.is_remote else self.store.part(part)
         return opened.source, opened.row
+
+    def erased(self, part: int) -> Numbers | None:
+        """The number of the change that erased each document of a part, or 0; None if none is erased."""
+        if self.folder.is_remote:
+            return erased_changes(self._ranged(part).summary)
+        return self.store.part(part).erased
 
     def _open_ranged(self, part: int) -> RangedPart:
         opened = open_ranged(self.folder, part)

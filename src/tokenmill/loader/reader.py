@@ -111,7 +111,7 @@ def open_stores(directories: tuple[str, ...]) -> list[Store]:
                     f"{first[name]:<16} {stores[0].directory}",
                     f"{own[name]:<16} {store.directory}",
                 )
-        twice = next((other for other in stores[:number] if other.digest == store.digest), None)
+        twice = next((other for other in stores[:number] if other.identity == store.identity), None)
         if twice is not None:
             raise UsageError("two stores have the same parts", f"stores       {twice.directory}, {store.directory}")
     return stores

@@ -71,7 +71,7 @@ def open_split(parts: LoaderParts, fraction: float, split: Split) -> SplitTable:
 
 def _stamp(store: Store, fraction: float, held_out: Numbers) -> bytes:
     """The parts and the fraction that a table was made from, and its checksum: every batch depends on every number."""
-    return f"{store.digest} {fraction!r} {xxhash.xxh3_128_hexdigest(held_out.tobytes())}".encode()
+    return f"{store.identity} {fraction!r} {xxhash.xxh3_128_hexdigest(held_out.tobytes())}".encode()
 
 
 def _read(folder: Folder, name: str, store: Store, fraction: float) -> Numbers | None:

@@ -31,6 +31,7 @@ from tokenmill.pipeline.units import fast_bytes
 from tokenmill.sources import with_identities
 from tokenmill.store import layout, tables
 from tokenmill.store.deny import deny_name
+from tokenmill.store.erasing import refuse_unfinished
 from tokenmill.store.job import STORE_FORMAT, Run
 from tokenmill.store.run import read_run, require_run, run_record
 from tokenmill.tokenizers.tokenizer import REFERENCES
@@ -199,6 +200,7 @@ def _reopen(  # noqa: PLR0913, PLR0917 - the existing run, the request, and what
     pending: Callable[[str], None],
     moved: Sequence[str],
 ) -> FrozenRun:
+    refuse_unfinished(folder, run)
     complete = folder.exists(layout.MANIFEST)
     if not request.unit_bytes_given:  # the default follows from the size of the sources, which may have changed
         request = replace(request, job=msgspec.structs.replace(request.job, unit_bytes=run.job.unit_bytes))
@@ -231,7 +233,9 @@ def _reopen(  # noqa: PLR0913, PLR0917 - the existing run, the request, and what
         if complete and not planned.plan.equals(frozen.plan):
             refuse_changed(folder, frozen.sources, changes, strictly=True)
         # A run that is planned again keeps the versions and the engine that it was started with.
-        again = msgspec.structs.replace(planned.run, versions=run.versions, engine=run.engine)
+        again = msgspec.structs.replace(
+            planned.run, versions=run.versions, engine=run.engine, format=run.format, changes=run.changes
+        )
         note = [_changed_note(changes.paths(changes.changed))] if changes.changed.any() else []
         frozen = replace(planned, run=again, notes=(*frozen.notes, *note))
     else:

@@ -26,11 +26,11 @@ from tokenmill.store.part import (
     PartContent,
     PartSummary,
     SkippedRow,
-    TextHash,
     TokenArray,
     publish_part,
-    with_checksum,
 )
+from tokenmill.store.part_checksum import with_checksum
+from tokenmill.store.text_hash import TextHash
 from tokenmill.tokenizers.engines.protocol import Encoded, text_buffers
 
 

@@ -15,11 +15,12 @@ from tokenmill.pipeline.part_builder import skipped_ranges
 from tokenmill.pipeline.plan import UnitTask
 from tokenmill.pipeline.unit_columns import unit_columns
 from tokenmill.pipeline.units import WorkerLimits, loaded_tokenizer, unit_documents
+from tokenmill.pipeline.verify_erased import check_erased_part
 from tokenmill.sources.bad_rows import READER_REASONS, TOO_LONG
 from tokenmill.sources.documents import Documents, RowArray, SourceFile
 from tokenmill.storage import folder_at
-from tokenmill.store.job import Job
-from tokenmill.store.kept import content_hash, read_kept
+from tokenmill.store.job import Job, StoreChange
+from tokenmill.store.kept import content_hash, nulled, read_kept
 from tokenmill.store.part import (
     DENIED,
     INTENDED,
@@ -27,11 +28,11 @@ from tokenmill.store.part import (
     PartContent,
     PartSummary,
     SkippedRow,
-    TextHash,
     check_content,
     check_part,
     open_part,
 )
+from tokenmill.store.text_hash import TextHash
 from tokenmill.tokenizers import document_hash
 from tokenmill.tokenizers.engines.protocol import CannotEncode, text_buffers
 from tokenmill.tokenizers.framing import framed
@@ -41,10 +42,14 @@ SAMPLE_KEY = 1
 
 
 class Verified(msgspec.Struct, frozen=True):
-    """A part whose checksum is right, and how many of its documents were encoded again."""
+    """A part whose checksum is right, and how many of its documents were encoded again.
+
+    `copies` documents have the tokens of an erased document.
+    """
 
     summary: PartSummary
     compared: int = 0
+    copies: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +60,8 @@ class Verify:
     job: Job
     fraction: float
     limits: WorkerLimits
+    changes: tuple[StoreChange, ...] = ()
+    erased_token: int = 0
 
     def __call__(self, task: UnitTask) -> Verified:
         """Raise an error that names the part or the document that is wrong."""
@@ -62,8 +69,12 @@ class Verify:
         summary = check_part(folder, task.unit, self.job)
         if self.job.kept_columns:
             read_kept(folder, summary)
+        copies = 0
+        if any(change.documents for change in self.changes):
+            content = open_part(folder, task.unit)[1]
+            copies = check_erased_part(folder, task.unit, content, self.changes, self.erased_token)
         if self.fraction <= 0:
-            return Verified(summary)
+            return Verified(summary, copies=copies)
         _, content = open_part(folder, task.unit)
         if not has_kept(task, self.job, summary, content, self.limits):
             raise _different(task, task.files[0], "the kept columns are not those of the sources")
@@ -85,7 +96,7 @@ class Verify:
                 f"{summary.documents} documents and {summary.skipped_rows} skipped rows; "
                 f"the sources have {documents_seen} and {rows_seen - documents_seen}",
             )
-        return Verified(summary, compared)
+        return Verified(summary, compared, copies)
 
     def _compare(self, task: UnitTask, file: SourceFile, present: Documents, stored: PartContent) -> int:
         """Compare a batch with the stored tokens. Returns how many documents were encoded again."""
@@ -103,6 +114,8 @@ class Verify:
             raise _different(task, file, f"row {row} is in the part, but {failure.headline}") from failure
         expected = framed(encoded, self.job.begin, self.job.end)
         for position, index in enumerate(chosen):
+            if stored.erased is not None and stored.erased[index]:
+                continue
             if not np.array_equal(stored.document(int(index)), expected.document(position)):
                 raise _different(task, file, f"row {present.rows[index]} has other tokens than the reference gives")
         return len(chosen)
@@ -151,7 +164,7 @@ def has_kept(task: UnitTask, job: Job, summary: PartSummary, content: PartConten
         return True
     options = limits.read_options(job)
     values = unit_columns(task, job.kept_columns, content.source, content.row, options).values
-    return content_hash(values) == summary.kept
+    return content_hash(values if content.erased is None else nulled(values, content.erased)) == summary.kept
 
 
 def _between(rows: RowArray, skipped: SkippedRow) -> RowArray:

@@ -59,26 +59,37 @@ class Checks:
         raise CorruptStore(f"{len(self.problems)} problems in {where}", *lines)
 
 
-def check_store(folder: Folder, frozen: FrozenRun, manifest: pa.Table, function: Verify, checks: Checks) -> int:
-    """Check everything in a store but its exports; return how many documents were compared with the reference."""
+@dataclass
+class CheckedStore:
+    """How many documents were compared with the reference, and how many have the tokens of an erased document."""
+
+    compared: int = 0
+    copies: int = 0
+
+
+def check_store(
+    folder: Folder, frozen: FrozenRun, manifest: pa.Table, function: Verify, checks: Checks
+) -> CheckedStore:
+    """Check everything in a store but its exports; return what was counted."""
     try:
         read_vocabulary(folder, frozen.run.job.tokenizer)
         if not isinstance(frozen.run.job.deny, msgspec.UnsetType):
             read_content(folder, frozen.run.job.deny)
     except StoreError as error:
         checks.problems.append(str(error))
-    compared, step = 0, progress.Step()
+    checked, step = CheckedStore(), progress.Step()
     checks.report.begin("verify", int(frozen.plan["text_bytes"].to_numpy().sum()), 0, checks.workers)
     tasks = plan.tasks(frozen.plan, frozen.sources, range(frozen.run.units))
     for done in checks.run(function, tasks, lambda task: f"part {task.unit}"):
         summary = done.value.summary
         if not tables.is_listed(manifest, summary):
             checks.problems.append(f"part {done.item.unit} is not the one the manifest describes")
-        compared += done.value.compared
+        checked.compared += done.value.compared
+        checked.copies += done.value.copies
         step = progress.Step(step.text_bytes + summary.text_bytes, step.tokens + summary.tokens, step.units + 1)
         checks.report.advance(done.item.text_bytes, step)
     checks.problems += _quarantine_problems(folder, frozen.run, manifest)
-    return compared
+    return checked
 
 
 def _quarantine_problems(folder: Folder, run: Run, manifest: pa.Table) -> list[str]:

@@ -19,6 +19,7 @@ from tokenmill.errors import UsageError
 from tokenmill.sources.plain_values import TEXT, unify
 from tokenmill.storage import Folder, folder_at, resolved
 from tokenmill.store import layout, tables
+from tokenmill.store.erasures import erased_counts
 from tokenmill.store.job import Job, Run
 from tokenmill.store.kept import read_kept
 from tokenmill.store.listed_parts import ListedParts, ListedStore, with_source_offset
@@ -50,6 +51,27 @@ class Member:
     def directory(self) -> str:
         """The directory of the store."""
         return self.folder.root
+
+    @property
+    def versions(self) -> list[str]:
+        """The digest of the parts before each change of the store, and the digest now."""
+        return [*(change.before for change in self.run.history), self.digest]
+
+    def manifest_without_erased(self, changes: int) -> pa.Table:
+        """The manifest with the documents and tokens that each part has without those erased by the first changes."""
+        if not any(change.documents for change in self.run.history[:changes]):
+            return self.manifest
+        counts = erased_counts(self.directory, self.run.history[:changes], len(self.manifest))
+        manifest = self.manifest
+        for name, count in zip(("documents", "tokens"), counts, strict=True):
+            index = manifest.schema.get_field_index(name)
+            manifest = manifest.set_column(index, name, pa.array(manifest[name].to_numpy() - count))
+        return manifest
+
+    def request_of(self, content: PartContent, index: int) -> str:
+        """The request that erased a document of a part; empty if it is not erased."""
+        change = 0 if content.erased is None else int(content.erased[index])
+        return self.run.history[change - 1].request if change else ""
 
     @functools.cached_property
     def sources(self) -> pa.Table:
@@ -168,17 +190,39 @@ class Collection:
     @functools.cached_property
     def digest(self) -> str:
         """The digest of the parts of one store, or of the digests of several."""
-        digests = [member.digest for member in self.members]
+        return self.digest_at(self.changes)
+
+    @functools.cached_property
+    def manifest(self) -> pa.Table:
+        """The manifests of all stores, one after the other. Row i describes part i; `unit` counts in its store."""
+        return self._joined([member.manifest for member in self.members])
+
+    def manifest_without_erased(self, changes: Sequence[int]) -> pa.Table:
+        """The same with the counts of each part without the documents that the first changes of its store erased."""
+        pairs = zip(self.members, changes, strict=True)
+        return self._joined([member.manifest_without_erased(count) for member, count in pairs])
+
+    @property
+    def changes(self) -> list[int]:
+        """The number of changes of each store."""
+        return [len(member.run.history) for member in self.members]
+
+    def digest_at(self, changes: Sequence[int]) -> str:
+        """The digest that the stores had after so many changes of each."""
+        digests = [member.versions[count] for member, count in zip(self.members, changes, strict=True)]
         if len(digests) == 1:
             return digests[0]
         # A store's sources are numbered after those of the stores before it, also sources without a document.
         counts = "".join(f" {member.run.sources}" for member in self.members)
         return hashlib.sha256(("".join(digests) + counts).encode()).hexdigest()
 
-    @functools.cached_property
-    def manifest(self) -> pa.Table:
-        """The manifests of all stores, one after the other. Row i describes part i; `unit` counts in its store."""
-        manifests = [member.manifest for member in self.members]
+    @property
+    def identity(self) -> str:
+        """The digest that the stores had before any change. Positions of documents and tokens follow from it."""
+        return self.digest_at([0] * len(self.members))
+
+    @staticmethod
+    def _joined(manifests: list[pa.Table]) -> pa.Table:
         names = [name for name in manifests[0].column_names if all(name in one.column_names for one in manifests)]
         return manifests[0] if len(manifests) == 1 else pa.concat_tables([one.select(names) for one in manifests])
 
@@ -191,9 +235,13 @@ class Collection:
     @functools.cached_property
     def parts(self) -> ListedParts:
         """The parts as workers open them."""
+        return self.parts_without_erased([0] * len(self.members))
+
+    def parts_without_erased(self, changes: Sequence[int]) -> ListedParts:
+        """The parts as workers open them, without the documents that the first changes of each store erased."""
         stores = [
-            ListedStore(member.directory, member.digest, len(member.manifest), run.sources, run.sources_sha256)
-            for member in self.members
+            ListedStore(member.directory, member.digest, len(member.manifest), run.sources, run.sources_sha256, count)
+            for member, count in zip(self.members, changes, strict=True)
             for run in [member.run]
         ]
         return ListedParts(tuple(stores), self.job.tokenizer.dtype)

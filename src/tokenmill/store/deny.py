@@ -78,6 +78,17 @@ class DenyList:
             denied |= _is_below(host(values[name].combine_chunks()), wanted)
         return denied
 
+    def matched(self, values: pa.Table) -> dict[str, tuple[set[str], set[str]]]:
+        """For each column, the values and the hosts in a table that the list names."""
+        matched: dict[str, tuple[set[str], set[str]]] = {name: (set(), set()) for name in self.columns}
+        for name, wanted in self.values.items():
+            texts = values[name].combine_chunks().cast(TEXT)
+            matched[name][0].update(texts.filter(pa.array(_is_in(texts, pa.array(wanted, TEXT)))).unique().to_pylist())
+        for name, wanted in self.hosts.items():
+            hosts = host(values[name].combine_chunks())
+            matched[name][1].update(hosts.filter(pa.array(_is_below(hosts, wanted))).unique().to_pylist())
+        return matched
+
     def sources_at(self, path: str) -> list[str]:
         """The names in the list that mean the source at a path: the path itself, or the end of it."""
         ends = [path, *(path[at + 1 :] for at, character in enumerate(path) if character == "/")]

@@ -11,8 +11,12 @@ STORE_FORMAT = 6
 """The format that is written. 2 added the identity of sources, 3 the quarantined rows in the manifest, 4 footers in the
 plan. 5 reduced footers to the numbers that differ. 6 added slices to parts and a document limit to the job."""
 
-LATEST_STORE_FORMAT = 7
+COLUMNS_STORE_FORMAT = 7
 """The format of a store with kept columns or denied rows, which earlier versions cannot check. Others have format 6."""
+
+LATEST_STORE_FORMAT = 8
+"""The format of a store whose parts were changed after it was complete: by an erasure or an upgrade. Earlier versions
+would read erased documents as documents."""
 
 OLDEST_STORE_FORMAT = 5
 """The oldest format that can be read, exported and verified. Only a run of STORE_FORMAT can be continued."""
@@ -40,7 +44,7 @@ class Job(msgspec.Struct, frozen=True):
     def format(self) -> int:
         """The format of a store of this job."""
         is_plain = not self.kept_columns and isinstance(self.deny, msgspec.UnsetType)
-        return STORE_FORMAT if is_plain else LATEST_STORE_FORMAT
+        return STORE_FORMAT if is_plain else COLUMNS_STORE_FORMAT
 
     @property
     def kept_columns(self) -> tuple[str, ...]:
@@ -78,8 +82,25 @@ def _token(token: int | None) -> str:
     return "none" if token is None else str(token)
 
 
+class StoreChange(msgspec.Struct, frozen=True):
+    """A change of the parts of a complete store: an erasure, or an upgrade, which has no request.
+
+    `before` is the digest of the parts before the change. `documents` and `tokens` were erased by it. `sha256` is the
+    hash of the table of these documents.
+    """
+
+    request: str
+    before: str
+    documents: int = 0
+    tokens: int = 0
+    sha256: str = ""
+
+
 class Run(msgspec.Struct, frozen=True):
-    """The frozen run: the job, totals, the checksums of plan and sources, and the engine and versions at the start."""
+    """The frozen run: the job, totals, the checksums of plan and sources, and the engine and versions at the start.
+
+    `changes` are the changes of the parts after the store was complete, in order. Without any it is not written.
+    """
 
     job: Job
     units: int
@@ -91,3 +112,19 @@ class Run(msgspec.Struct, frozen=True):
     engine: str
     versions: dict[str, str]
     format: int = STORE_FORMAT
+    changes: tuple[StoreChange, ...] | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def history(self) -> tuple[StoreChange, ...]:
+        """The changes of the parts since the store was complete first."""
+        return () if isinstance(self.changes, msgspec.UnsetType) else self.changes
+
+    @property
+    def has_erased(self) -> bool:
+        """Whether documents were erased."""
+        return any(change.documents for change in self.history)
+
+    @property
+    def erased_token(self) -> int:
+        """The token that replaces the tokens of an erased document: the end token, or the best there is for it."""
+        return next((token for token in (self.job.end, self.job.tokenizer.end_of_text) if token is not None), 0)

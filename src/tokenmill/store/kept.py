@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import xxhash
 
@@ -21,6 +23,8 @@ from tokenmill.store.layout import KEPT
 from tokenmill.tokenizers.engines.protocol import text_buffers
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tokenmill.storage import Folder
     from tokenmill.store.part import PartSummary
 
@@ -49,22 +53,36 @@ def content_hash(values: pa.Table) -> str:
     return digest.hexdigest()
 
 
-def publish_kept(folder: Folder, unit: int, values: pa.Table) -> None:
+def nulled(values: pa.Table, changes: npt.NDArray[np.int64]) -> pa.Table:
+    """Columns without the values of erased documents."""
+    is_erased = pa.array(changes > 0)
+    columns = {
+        name: pc.if_else(is_erased, pa.scalar(None, column.type), column.combine_chunks())
+        for name, column in zip(values.column_names, values.columns, strict=True)
+    }
+    return pa.table(columns, schema=values.schema)
+
+
+def publish_kept(folder: Folder, unit: int, values: pa.Table, *, durable: bool = False) -> None:
     """Publish the kept columns of a unit. The part has to follow."""
     sink = pa.BufferOutputStream()
     pq.write_table(values, sink, compression="zstd", write_statistics=False)
-    with folder.publish(kept_name(unit), durable=False) as file:
+    with folder.publish(kept_name(unit), durable=durable) as file:
         file.write(sink.getvalue())
 
 
-def read_kept(folder: Folder, summary: PartSummary) -> pa.Table:
-    """Read the kept columns of a part. Raises CorruptStore if they are not those that the part names."""
+def read_kept(folder: Folder, summary: PartSummary, replaced_hash: Callable[[pa.Table], str] | None = None) -> pa.Table:
+    """Read the kept columns of a part. Raises CorruptStore if they are not those that the part names.
+
+    `replaced_hash` is given while values of some documents are removed from the columns: the columns may have been
+    replaced already. They are accepted if that changes nothing, which is all that can be known of them then.
+    """
     name = kept_name(summary.unit)
     try:
         data = folder.buffer(name)
         names = pq.ParquetFile(pa.BufferReader(data)).schema_arrow.names
         values = read_parquet(data, optional=names, extra_bytes=MAX_DOCUMENT_BYTES * summary.documents)
-        _check(values, summary)
+        _check(values, summary, replaced_hash)
     except (MalformedDataError, pa.ArrowException, OSError) as damage:
         raise _corrupt(folder, summary.unit, str(damage)) from damage
     except StoreError as error:
@@ -74,10 +92,13 @@ def read_kept(folder: Folder, summary: PartSummary) -> pa.Table:
     return values
 
 
-def _check(values: pa.Table, summary: PartSummary) -> None:
+def _check(values: pa.Table, summary: PartSummary, replaced_hash: Callable[[pa.Table], str] | None) -> None:
     if len(values) != summary.documents:
         raise MalformedDataError(f"it has {len(values)} rows, and the part {summary.documents} documents")
-    if not all(field.type in TYPES for field in values.schema) or content_hash(values) != summary.kept:
+    is_plain = all(field.type in TYPES for field in values.schema)
+    actual = content_hash(values) if is_plain else ""
+    is_replaced = is_plain and replaced_hash is not None and replaced_hash(values) == actual
+    if not is_plain or (actual != summary.kept and not is_replaced):
         raise MalformedDataError("its values are not those that the part was committed with")
 
 

@@ -34,6 +34,8 @@ DRIVERS = "drivers"
 MISMATCH = "engine-mismatch.json"
 RECHECKED = "rechecked"
 SPLITS = "splits"
+ERASURES = "erasures"
+EXPORTS = "exports"
 
 MAX_JSON_BYTES = 64 << 20
 """No `run.json` or `engine-mismatch.json` is larger. Readers stop there."""
@@ -116,7 +118,7 @@ def withdraw_manifest(folder: Folder) -> None:
 
 def remove_temporaries(folder: Folder) -> None:
     """Remove the temporary files of killed writers. The caller holds the lock, so no other process writes."""
-    for directory in (".", TOKENIZER, PARTS, KEPT, DENY, QUARANTINE, DRIVERS, RECHECKED, SPLITS):
+    for directory in (".", TOKENIZER, PARTS, KEPT, DENY, QUARANTINE, DRIVERS, RECHECKED, SPLITS, ERASURES, EXPORTS):
         folder.remove_temporaries(directory)
 
 

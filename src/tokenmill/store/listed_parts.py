@@ -13,6 +13,7 @@ import pyarrow as pa
 from tokenmill.errors import CorruptStore
 from tokenmill.storage import folder_at
 from tokenmill.store import layout, tables
+from tokenmill.store.erasures import without_erased
 from tokenmill.store.part import PartContent, PartSummary, check_content, check_fits, open_part, part_name
 from tokenmill.store.run import require_run
 
@@ -45,13 +46,17 @@ def with_source_offset(content: PartContent, offset: int) -> PartContent:
 
 @dataclass(frozen=True, slots=True)
 class ListedStore:
-    """A complete store as its manifest lists it. `digest` is the digest of that manifest."""
+    """A complete store as its manifest lists it. `digest` is the digest of that manifest.
+
+    The documents that the first `left_out` changes of the store erased are not in the content of its parts.
+    """
 
     directory: str
     digest: str
     parts: int
     sources: int
     sources_sha256: str
+    left_out: int = 0
 
     def open(self, unit: int, dtype: str, *, content_too: bool) -> tuple[PartSummary, PartContent]:
         """Open the part of a unit. Raises CorruptStore if it is not the part that the manifest lists."""
@@ -62,7 +67,7 @@ class ListedStore:
         check_fits(folder, unit, content, dtype, self.sources)
         if content_too:
             check_content(folder, summary, content)
-        return summary, content
+        return summary, without_erased(content, self.left_out)
 
 
 @dataclass(frozen=True, slots=True)

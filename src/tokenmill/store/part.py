@@ -5,7 +5,6 @@ The schema's metadata holds the counts and checksums. The same unit gives the sa
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -13,13 +12,13 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import xxhash
 
 from tokenmill.errors import CorruptStore, StoreError
 from tokenmill.humanize import Readable
 from tokenmill.storage import AlreadyPublishedError
 from tokenmill.storage.untrusted.malformed import MalformedDataError, decode
 from tokenmill.storage.untrusted.tables import read_batch, read_schema
+from tokenmill.store.part_checksum import checksum, fast_checksum, with_checksum
 
 if TYPE_CHECKING:
     from tokenmill.storage import Folder
@@ -58,12 +57,21 @@ class SkippedRow(Readable, msgspec.Struct, frozen=True, array_like=True):
     reason: str
 
 
+class ErasedRange(msgspec.Struct, frozen=True, array_like=True):
+    """Documents [first, last] of a part that were erased, by the change of this number (see `Run.changes`), from 1."""
+
+    first: int
+    last: int
+    change: int
+
+
 class PartSummary(msgspec.Struct, frozen=True):
     """The metadata of a part, from which its row of the manifest is made.
 
     `slice` is the digest of the slice of the sources that the part was made from. `text` is the hash of the documents'
     text; with it a part is compared with its sources without an engine. `xxh3` is the hash of the columns, for fast
-    checks. `kept` is the hash of the kept columns; without any it is not written.
+    checks. `kept` is the hash of the kept columns, `erased` are the documents whose tokens were replaced by end tokens;
+    without any they are not written.
     """
 
     unit: int
@@ -77,6 +85,7 @@ class PartSummary(msgspec.Struct, frozen=True):
     text: str = ""
     xxh3: str = ""
     kept: str | msgspec.UnsetType = msgspec.UNSET
+    erased: tuple[ErasedRange, ...] | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def skipped_rows(self) -> int:
@@ -91,12 +100,16 @@ class PartSummary(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class PartContent(Readable):
-    """The columns of a part: document i is tokens[offsets[i]:offsets[i + 1]], from row[i] of source[i]."""
+    """The columns of a part: document i is tokens[offsets[i]:offsets[i + 1]], from row[i] of source[i].
+
+    `erased[i]` is the number of the change that erased document i, or 0; `erased` is None if no document is erased.
+    """
 
     tokens: TokenArray
     offsets: npt.NDArray[np.int64]
     source: npt.NDArray[np.uint32]
     row: npt.NDArray[np.uint64]
+    erased: npt.NDArray[np.int64] | None = None
 
     def document(self, position: int) -> TokenArray:
         """The tokens of one document."""
@@ -104,65 +117,14 @@ class PartContent(Readable):
 
     def slice(self, start: int, stop: int) -> PartContent:
         """Documents [start, stop), without a copy of their tokens."""
-        return PartContent(self.tokens, self.offsets[start : stop + 1], self.source[start:stop], self.row[start:stop])
-
-
-class TextHash:
-    """The hash of the text and the boundaries of documents. It does not depend on how they are batched."""
-
-    def __init__(self) -> None:
-        self._text, self._lengths = xxhash.xxh3_128(), xxhash.xxh3_128()
-
-    def update(self, data: npt.NDArray[np.uint8], offsets: npt.NDArray[np.int64]) -> None:
-        """Add documents: document i is data[offsets[i]:offsets[i + 1]]."""
-        self._text.update(data.data)
-        self._lengths.update(np.diff(offsets).data)
-
-    def hexdigest(self) -> str:
-        """The hash of all documents so far."""
-        return xxhash.xxh3_128_hexdigest(self._text.digest() + self._lengths.digest())
-
-
-def _columns(content: PartContent) -> list[memoryview]:
-    columns = (content.tokens, content.offsets, content.source, content.row)
-    return [np.ascontiguousarray(column).data for column in columns]
-
-
-def checksum(content: PartContent, summary: PartSummary) -> str:
-    """SHA-256 of the values of the columns, in order, and the summary in JSON with an empty `sha256`."""
-    digest = hashlib.sha256()
-    for column in _columns(content):
-        digest.update(column)
-    digest.update(_hashed(summary))
-    return digest.hexdigest()
-
-
-def fast_checksum(content: PartContent) -> str:
-    """XXH3 of the values of the columns, in order."""
-    digest = xxhash.xxh3_128()
-    for column in _columns(content):
-        digest.update(column)
-    return digest.hexdigest()
-
-
-def _hashed(summary: PartSummary) -> bytes:
-    """The summary as it enters the checksum. Parts of format 1 do not have the fields after `skipped`."""
-    empty = msgspec.structs.replace(summary, sha256="")
-    if summary.xxh3:
-        return msgspec.json.encode(empty)
-    fields = ("unit", "job", "documents", "tokens", "text_bytes", "sha256", "skipped")
-    return msgspec.json.encode({name: getattr(empty, name) for name in fields})
+        erased = None if self.erased is None else self.erased[start:stop]
+        columns = self.offsets[start : stop + 1], self.source[start:stop], self.row[start:stop]
+        return PartContent(self.tokens, *columns, erased)
 
 
 def part_name(unit: int) -> str:
     """The name of a unit's part inside the run directory."""
     return f"parts/{unit:08d}.arrow"
-
-
-def with_checksum(summary: PartSummary, content: PartContent) -> PartSummary:
-    """The summary with both checksums filled in."""
-    summary = msgspec.structs.replace(summary, xxh3=fast_checksum(content))
-    return msgspec.structs.replace(summary, sha256=checksum(content, summary))
 
 
 def write_part(folder: Folder, summary: PartSummary, content: PartContent) -> PartSummary:
@@ -172,10 +134,17 @@ def write_part(folder: Folder, summary: PartSummary, content: PartContent) -> Pa
     return summary
 
 
-def publish_part(folder: Folder, summary: PartSummary, content: PartContent) -> None:
-    """Publish a part, which commits its unit. Raises AlreadyPublishedError if the part exists."""
+def publish_part(folder: Folder, summary: PartSummary, content: PartContent, *, replace: bool = False) -> None:
+    """Publish a part, which commits its unit. Raises AlreadyPublishedError if the part exists, unless `replace` is set.
+
+    A replaced part is durable at once.
+    """
     metadata = {"tokenmill.format": FORMAT, "tokenmill.part": msgspec.json.encode(summary)}
     name = part_name(summary.unit)
+    if replace:
+        with folder.publish(name) as file:
+            write_columns(file, content, metadata)
+        return
     if folder.is_remote:
         if not folder.publish_if_absent(name, _in_memory(content, metadata)):
             raise AlreadyPublishedError(name)
@@ -250,7 +219,7 @@ def open_part(folder: Folder, unit: int) -> tuple[PartSummary, PartContent]:
         schema, batch = read_batch(data, *SCHEMAS)
         summary = summary_of(unit, schema)
         _check_copies(are_equal=read_schema(data).metadata == schema.metadata)
-        content = _content(batch)
+        content = _content(batch, erased_changes(summary))
         _check_shape(summary, content)
     except MalformedDataError as damage:
         raise corrupt(folder, unit, str(damage)) from damage
@@ -312,12 +281,22 @@ def _schema(token: pa.DataType) -> pa.Schema:
 SCHEMAS = [_schema(pa.uint16()), _schema(pa.uint32())]
 
 
-def _content(batch: pa.RecordBatch) -> PartContent:
+def erased_changes(summary: PartSummary) -> npt.NDArray[np.int64] | None:
+    """The number of the change that erased each document of a part, 0 for the others; None if none is erased."""
+    if isinstance(summary.erased, msgspec.UnsetType):
+        return None
+    changes = np.zeros(summary.documents, np.int64)
+    for entry in summary.erased:
+        changes[entry.first : entry.last + 1] = entry.change
+    return changes
+
+
+def _content(batch: pa.RecordBatch, erased: npt.NDArray[np.int64] | None) -> PartContent:
     tokens = batch.column("tokens")
     if tokens.values.null_count:
         raise MalformedDataError("some of its tokens are null")
     source, row = batch.column("source").to_numpy(), batch.column("row").to_numpy()
-    return PartContent(tokens.values.to_numpy(), tokens.offsets.to_numpy(), source, row)
+    return PartContent(tokens.values.to_numpy(), tokens.offsets.to_numpy(), source, row, erased)
 
 
 def _check_shape(summary: PartSummary, content: PartContent) -> None:
@@ -350,6 +329,8 @@ def summary_of(unit: int, schema: pa.Schema) -> PartSummary:
     counts = [summary.documents, summary.tokens, summary.text_bytes, summary.skipped_rows]
     for skipped in summary.skipped:
         counts += [skipped.source, skipped.first, skipped.last, skipped.rows]
+    for erased in () if isinstance(summary.erased, msgspec.UnsetType) else summary.erased:
+        counts += [erased.first, erased.last - erased.first, summary.documents - 1 - erased.last, erased.change - 1]
     if min(counts) < 0 or max(counts) > MAX_INT64:
         raise MalformedDataError("it has negative or impossible counts")
     return summary

@@ -66,8 +66,13 @@ def publish_unit_file(folder: Folder, part: PartSummary, entries: list[Quarantin
     if not entries:
         return
     folder.create(layout.QUARANTINE)
-    with folder.publish(_unit_file(part)) as file:
+    with folder.publish(unit_file(part)) as file:
         file.write(msgspec.json.Encoder().encode_lines(entries))
+
+
+def read_unit_file(folder: Folder, part: PartSummary) -> list[Quarantined]:
+    """The quarantined rows of a part."""
+    return [decode(line, Quarantined) for line in folder.lines(unit_file(part))]
 
 
 def gather(folder: Folder, committed: npt.NDArray[np.bool_]) -> int:
@@ -82,11 +87,11 @@ def gather(folder: Folder, committed: npt.NDArray[np.bool_]) -> int:
     parts = [summary for summary in summaries if summary.quarantined_rows]
     if parts:
         with folder.publish(QUARANTINE_FILE) as file:
-            for lines in prefetch_map(folder, lambda part: list(folder.lines(_unit_file(part))), parts):
+            for lines in prefetch_map(folder, lambda part: list(folder.lines(unit_file(part))), parts):
                 file.writelines(lines)
     else:
         folder.discard(QUARANTINE_FILE)
-    used, committed_units = {_unit_file(part) for part in parts}, set(listed)
+    used, committed_units = {unit_file(part) for part in parts}, set(listed)
     for match in matches:
         name = f"{layout.QUARANTINE}/{match[0]}"
         if int(match[1]) in committed_units and name not in used:
@@ -110,7 +115,7 @@ def unrecorded(folder: Folder, units: Iterable[int]) -> list[int]:
 def is_gathered(folder: Folder, units: Iterable[int]) -> bool:
     """Whether `quarantine.jsonl` holds the records of these units, in this order, and nothing else."""
     parts = prefetch_map(folder, partial(read_summary, folder), units, PREFETCH_HEADERS)
-    files = prefetch_map(folder, lambda part: list(folder.lines(_unit_file(part))), parts)
+    files = prefetch_map(folder, lambda part: list(folder.lines(unit_file(part))), parts)
     expected = itertools.chain.from_iterable(files)
     actual = folder.lines(QUARANTINE_FILE) if folder.exists(QUARANTINE_FILE) else iter(())
     return all(one == other for one, other in itertools.zip_longest(expected, actual))
@@ -119,7 +124,7 @@ def is_gathered(folder: Folder, units: Iterable[int]) -> bool:
 def _is_recorded(folder: Folder, part: PartSummary) -> bool:
     """Whether the records of a part name as many rows as it skips, each in a range that it skips for that reason."""
     try:
-        entries = [decode(line, Quarantined) for line in folder.lines(_unit_file(part))]
+        entries = [decode(line, Quarantined) for line in folder.lines(unit_file(part))]
     except (MalformedDataError, StoreError):
         return False
     remaining = Counter({skipped: skipped.rows for skipped in part.skipped if skipped.reason not in INTENDED})
@@ -155,5 +160,6 @@ def reasons(folder: Folder) -> Counter[str]:
 _FILE = re.compile(r"([0-9]{8,18})-[0-9a-f]{16}\.jsonl")
 
 
-def _unit_file(part: PartSummary) -> str:
+def unit_file(part: PartSummary) -> str:
+    """The name of the file with the quarantined rows of a part."""
     return f"{layout.QUARANTINE}/{part.unit:08d}-{part.sha256[:16]}.jsonl"

@@ -11,6 +11,7 @@ from typing import Any, SupportsIndex, overload
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from tokenmill.humanize import Readable, html_table
@@ -27,7 +28,7 @@ class Document(Readable):
     """One document of a store: its tokens, the source and row they come from, and the kind of that source.
 
     In a source of text or JSON Lines the row is the byte at which the document starts. `store` is the directory of the
-    store that holds the document.
+    store that holds the document. `erased` is the request that erased it; its tokens are end tokens then.
     """
 
     tokens: TokenArray
@@ -35,6 +36,7 @@ class Document(Readable):
     row: int
     kind: str = "parquet"
     store: str = ""
+    erased: str = ""
 
 
 class StoreSlice:
@@ -167,8 +169,9 @@ class Store:
         part, index = self._index.find_document(operator.index(position))
         content = self._index.open(part)
         path, kind = (self.sources[name][int(content.source[index])].as_py() for name in ("path", "kind"))
-        store = self.collection.of_part(part).directory
-        return Document(content.document(index), path, int(content.row[index]), kind, store)
+        member = self.collection.of_part(part)
+        erased = member.request_of(content, index)
+        return Document(content.document(index), path, int(content.row[index]), kind, member.directory, erased)
 
     def columns(self, *names: str, start: int = 0, stop: int | None = None) -> pa.Table:
         """The kept columns (`prepare --keep`) with these names, or all, of documents [start, stop): a row for each.
@@ -239,6 +242,16 @@ class Store:
     def tokens_before(self, part: int) -> int:
         """The number of tokens in the parts before part number `part`."""
         return self._index.tokens_before(part)
+
+    @property
+    def identity(self) -> str:
+        """The digest that the store had before any document was erased. The states of loaders carry it."""
+        return self.collection.identity
+
+    def erased(self, part: int) -> npt.NDArray[np.int64]:
+        """The numbers, within part number `part`, of the documents whose tokens were erased."""
+        changes = self._index.open(part).erased
+        return np.empty(0, np.int64) if changes is None else np.flatnonzero(changes)
 
     @property
     def digest(self) -> str:

@@ -16,6 +16,7 @@ from tokenmill.errors import CorruptStore, IncompleteStore, StoreError
 from tokenmill.sources import KINDS
 from tokenmill.storage.untrusted.malformed import MalformedDataError
 from tokenmill.storage.untrusted.tables import count_rows, read_parquet
+from tokenmill.store.erasing import refuse_unfinished
 from tokenmill.store.layout import LOCK, MANIFEST, PLAN, RUN, SOURCES, committed_units, damaged, lost, table_name
 from tokenmill.store.mismatch import refuse_suspect
 
@@ -76,6 +77,7 @@ CHECKSUM_COLUMNS = ("sha256", "xxh3")
 COUNT_COLUMNS = ("documents", "tokens", "text_bytes", "skipped", "quarantined")
 
 _MANIFEST_COLUMNS = {5: MANIFEST_SCHEMA.names[:-2], 6: MANIFEST_SCHEMA.names, 7: MANIFEST_SCHEMA.names}
+_MANIFEST_COLUMNS[8] = MANIFEST_SCHEMA.names
 
 _SCHEMAS = {
     PLAN: PLAN_SCHEMA,
@@ -258,6 +260,7 @@ def require_manifest(folder: Folder, run: Run, skipped: Collection[str] = ()) ->
 
 def require_listing(folder: Folder, run: Run, skipped: Collection[str] = ()) -> Listing:
     """Read the manifest as `require_manifest` does, with the hash of the parts, which is computed to check it."""
+    refuse_unfinished(folder, run)
     if folder.exists(MANIFEST):
         refuse_suspect(folder, run)
         return read_listing(folder, run, skipped)

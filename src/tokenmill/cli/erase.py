@@ -1,0 +1,75 @@
+"""The command `erase`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import click
+
+import tokenmill
+from tokenmill.cli import options, output, workers
+from tokenmill.humanize import count, duration
+
+if TYPE_CHECKING:
+    from tokenmill.api.erase import EraseResult
+
+SHOWN = 10
+
+
+@click.command(
+    cls=options.Command,
+    short_help="Erase documents from a store and its exports.",
+    epilog=options.example(
+        'tokenmill erase tokens --column url --values urls.txt --request 2026-117 --reason "opt-out"',
+        "tokenmill erase tokens --column url --hosts hosts.txt",
+        "tokenmill erase tokens --rows rows.csv",
+    ),
+)
+@click.argument("directory", metavar="DIR")
+@click.option("--column", metavar="NAME", help="Column to compare: a kept one, or else one of the sources.")
+@click.option("--values", metavar="FILE", help="File with a value of the column in each line.")
+@click.option("--hosts", metavar="FILE", help="File with a host in each line; subdomains are included.")
+@click.option("--rows", metavar="FILE", help="CSV file with the columns source and row.")
+@click.option("--request", metavar="ID", help="Name of the request. Default: from the selector.")
+@click.option("--reason", default="", metavar="TEXT", help="Reason, for the records.")
+@click.option("--export", "exports", multiple=True, metavar="DIR", help="Export unknown to the store; repeatable.")
+@click.option("--dry-run", is_flag=True, help="Find the documents, and change nothing.")
+@options.resources
+@options.executor
+@options.storage
+@options.general
+def erase(directory: str, as_json: bool, **arguments: Any) -> None:
+    """Replace the tokens of documents by end tokens, in the store DIR and in its exports. No other document moves.
+
+    Run the same command again after an interruption. Until it has finished, other commands refuse the store.
+    """
+    result = tokenmill.erase(directory, **arguments, reporter=workers.reporter())
+    output.show_groups(result, as_json, _groups, after_progress=True)
+
+
+def _groups(result: EraseResult) -> Iterable[output.Group]:
+    yield ("would erase" if result.dry_run else "erased"), _lines(result)
+
+
+def _lines(result: EraseResult) -> Iterable[output.Line]:
+    yield "store", result.directory
+    yield "request", result.request
+    yield "documents", f"{result.documents:,} ({result.tokens:,} tokens) in {count(result.parts, 'part')}"
+    if result.quarantined:
+        yield "quarantine", count(result.quarantined, "row")
+    if result.matched_before:
+        yield "before", f"{count(result.matched_before, 'document')} erased by an earlier request"
+    for text in result.not_found[:SHOWN]:
+        yield "not found", text
+    if len(result.not_found) > SHOWN:
+        yield "not found", f"and {len(result.not_found) - SHOWN:,} more; --json lists all"
+    for directory, shards in result.exports.items():
+        again = "; it was not complete and has to be made again" if directory in result.removed_exports else ""
+        yield "export", f"{directory}: {count(shards, 'shard')} replaced{again}"
+    for directory, problem in result.unreached.items():
+        yield "not reached", f"{directory}: {problem}"
+    if not result.dry_run:
+        yield "note", "copies, backups and earlier versions of objects in a bucket are not changed"
+        yield "next run", f"tokenmill prepare --deny {result.deny}"
+    yield "took", duration(result.seconds)

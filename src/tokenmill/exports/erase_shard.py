@@ -1,0 +1,275 @@
+"""Replace the tokens of erased documents in the shards of a complete export. Runs in a worker."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, BinaryIO
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from tokenmill.errors import CorruptStore
+from tokenmill.exports import records
+from tokenmill.exports.documents import DocumentTable
+from tokenmill.exports.file_checks import damaged
+from tokenmill.exports.formats import find_format
+from tokenmill.exports.formats.protocol import Content, Shard, Tokens, WrittenFile
+from tokenmill.exports.job import RECORDS, ExportJob
+from tokenmill.exports.shards import ShardTask
+from tokenmill.exports.write_shard import make_shard
+from tokenmill.storage import Folder, folder_at
+from tokenmill.storage.checksum import xxh3_of
+from tokenmill.store import tables
+from tokenmill.store.erasures import erased_documents
+from tokenmill.store.job import StoreChange
+from tokenmill.store.run import require_run
+
+COPY_BYTES = 8 << 20
+"""The bytes that are copied at once where an object has to be written again."""
+
+
+class ShardErasure(msgspec.Struct, frozen=True):
+    """The files of a shard before and after an erasure."""
+
+    shard: int
+    before: tuple[WrittenFile, ...]
+    after: tuple[WrittenFile, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ErasedDocuments:
+    """Documents that a change of a store erased. Sources are numbered as in an export of several stores."""
+
+    directory: str
+    change: StoreChange
+    first_source: int
+    token: int
+
+    def origins(self) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.uint64]]:
+        """The source and the row of each document."""
+        table = erased_documents(self.directory, self.change)
+        return table["source"].to_numpy() + np.uint32(self.first_source), table["row"].to_numpy()
+
+    def among(self, documents: DocumentTable) -> npt.NDArray[np.int64]:
+        """The indices of erased documents in a table."""
+        source, row = self.origins()
+        near = np.flatnonzero(np.isin(documents.source, source) & np.isin(documents.row, row))
+        pair = np.dtype([("source", "<u4"), ("row", "<u8")])
+        wanted, found = np.empty(len(row), pair), np.empty(len(near), pair)
+        wanted["source"], wanted["row"] = source, row
+        found["source"], found["row"] = documents.source[near], documents.row[near]
+        return near[np.isin(found, wanted)]
+
+
+def token_ranges(
+    job: ExportJob, documents: DocumentTable, indices: npt.NDArray[np.int64], cut: int, tokens: int
+) -> list[tuple[int, int]]:
+    """The tokens of a shard that belong to these documents, without an end token that precedes them.
+
+    With end tokens before the documents, the stream is one token late. Then the first token of a shard belongs to its
+    first document only if that began in an earlier shard.
+    """
+    ends = np.cumsum(documents.lengths)
+    begins = ends - documents.lengths
+    delay = int(job.end == "prepended" and job.end_token is not None)
+    ranges = []
+    for index in indices.tolist():
+        first = int(begins[index]) + (0 if index == 0 and cut else delay)
+        ranges.append((first, min(int(ends[index]) + delay, tokens)))
+    return [(first, last) for first, last in ranges if first < last]
+
+
+class _NoFile:
+    """A file that keeps nothing."""
+
+    closed = False
+
+    def write(self, data: bytes | memoryview) -> int:
+        return memoryview(data).nbytes
+
+    def flush(self) -> None:
+        """Do nothing."""
+
+
+class ChecksumFolder:
+    """A folder to which a format can write a shard only for its checksums."""
+
+    def __init__(self, folder: Folder) -> None:
+        self.root = folder.root
+        self.path = folder.path
+
+    @contextlib.contextmanager
+    def publish(self, name: str, **_: Any) -> Iterator[BinaryIO]:
+        """Yield a file that keeps nothing."""
+        del name
+        yield _NoFile()  # type: ignore[misc]
+
+    @contextlib.contextmanager
+    def write_region(self, name: str, size: int, start: int) -> Iterator[BinaryIO]:
+        """Yield a file that keeps nothing."""
+        del name, size, start
+        yield _NoFile()  # type: ignore[misc]
+
+
+@dataclass(frozen=True, slots=True)
+class ShardEraser:
+    """Reads a shard, replaces the tokens of erased documents and writes it again."""
+
+    out: str
+    job: ExportJob
+    erased: ErasedDocuments
+    stores: tuple[str, ...]
+
+    def plan(self, task: ShardTask) -> ShardErasure | None:
+        """The files of a shard before and after; None if it holds no erased document."""
+        folder = folder_at(self.out)
+        documents = records.read_origins(folder, task.shard)
+        indices = self.erased.among(documents)
+        if not len(indices):
+            return None
+        record = records.read(folder, task.shard)
+        self._check(folder, task, record.files)
+        shard = self._shard(task)
+        tokens, _ = self._erased_tokens(folder, shard, task, documents, indices)
+        content = Content(documents.lengths, documents.source, documents.row, iter([tokens]))
+        after = find_format(self.job.format).write(ChecksumFolder(folder), shard, content)  # type: ignore[arg-type]
+        return ShardErasure(task.shard, record.files, after)
+
+    def check(self, task: ShardTask, *, left_out: bool) -> int:
+        """Return the number of erased documents in a shard. Raises CorruptStore if their tokens are there."""
+        folder = folder_at(self.out)
+        documents = records.read_origins(folder, task.shard)
+        indices = self.erased.among(documents)
+        if not len(indices):
+            return 0
+        shard = self._shard(task)
+        name, request = find_format(self.job.format).files(shard)[0], self.erased.change.request
+        if left_out:
+            raise damaged(folder, name, f"it has a document that request {request} erased before the export")
+        tokens = self._tokens(folder, shard, task)
+        erased, _ = self._replace(folder, task, tokens, documents, indices)
+        if not np.array_equal(tokens, erased):
+            raise damaged(folder, name, f"it holds tokens of a document that request {request} erased")
+        return len(indices)
+
+    def erase(self, task: ShardTask, planned: ShardErasure) -> None:
+        """Write the files of a shard, compare them with the plan, and publish its record. May be repeated."""
+        folder = folder_at(self.out)
+        documents, record = records.read_origins(folder, task.shard), records.read(folder, task.shard)
+        shard = self._shard(task)
+        tokens, ranges = self._erased_tokens(folder, shard, task, documents, self.erased.among(documents))
+        if shard.region is None:
+            content = Content(documents.lengths, documents.source, documents.row, iter([tokens]))
+            written = find_format(self.job.format).write(folder, shard, content)
+            folder.sync_directory(shard.folder)
+        else:
+            name, size, start = self._region(task, record.files)
+            if ranges:
+                _overwrite(folder, name, size, start, tokens, ranges)
+            written = (WrittenFile(name, tokens.nbytes, xxh3_of(folder, name, start, tokens.nbytes)),)
+        if written != planned.after:
+            raise damaged(folder, planned.after[0].name, "it is not the file that the erasure was planned for")
+        records.publish(folder, msgspec.structs.replace(record, files=written), documents)
+        folder.sync_directory(RECORDS)
+
+    def _check(self, folder: Folder, task: ShardTask, files: tuple[WrittenFile, ...]) -> None:
+        """Compare the files with their checksums: a damaged file must not get new ones."""
+        for file in files:
+            start = self._region(task, files)[2] if self.job.shard_tokens is None else 0
+            if xxh3_of(folder, file.name, start, file.bytes) != file.xxh3:
+                raise damaged(folder, file.name, "it is not as it was written")
+
+    def _region(self, task: ShardTask, files: tuple[WrittenFile, ...]) -> tuple[str, int, int]:
+        """The file of a region, the size of the file, and the first byte of the region."""
+        size = np.dtype(self.job.dtype).itemsize
+        return files[0].name, task.file_tokens * size, task.position * size
+
+    def _erased_tokens(
+        self, folder: Folder, shard: Shard, task: ShardTask, documents: DocumentTable, indices: npt.NDArray[np.int64]
+    ) -> tuple[Tokens, list[tuple[int, int]]]:
+        """The tokens of a shard without those of the documents, and the ranges that were replaced."""
+        return self._replace(folder, task, self._tokens(folder, shard, task), documents, indices)
+
+    def _tokens(self, folder: Folder, shard: Shard, task: ShardTask) -> Tokens:
+        """The tokens of a shard as they are in its file."""
+        format_ = find_format(self.job.format)
+        names = format_.files(shard)
+        if shard.region is None:
+            tokens = format_.read(folder, names, self.job.dtype).tokens
+        else:
+            size = np.dtype(self.job.dtype).itemsize
+            data = folder.read_at(names[0], task.position * size, task.tokens * size)
+            tokens = np.frombuffer(data, np.dtype(self.job.dtype).newbyteorder("<"))
+        if len(tokens) != task.tokens:
+            raise CorruptStore(f"{folder.path(names[0])} does not have the tokens of its record")
+        return tokens
+
+    def _replace(
+        self, folder: Folder, task: ShardTask, tokens: Tokens, documents: DocumentTable, indices: npt.NDArray[np.int64]
+    ) -> tuple[Tokens, list[tuple[int, int]]]:
+        tokens = np.array(tokens)
+        ranges = token_ranges(self.job, documents, indices, records.read(folder, task.shard).cut, len(tokens))
+        for first, last in ranges:
+            tokens[first:last] = self.erased.token
+        return tokens, ranges
+
+    def _shard(self, task: ShardTask) -> Shard:
+        return make_shard(self.job, task, _paths(self.stores))
+
+
+@functools.lru_cache(maxsize=1)
+def _paths(stores: tuple[str, ...]) -> pa.Array:
+    """The paths of the sources of all stores."""
+    folders = [folder_at(directory) for directory in stores]
+    return pa.concat_arrays(
+        [tables.read_sources(folder, require_run(folder))["path"].combine_chunks() for folder in folders]
+    )
+
+
+def _overwrite(  # noqa: PLR0913, PLR0917 - a file, a region of it, and what is replaced there
+    folder: Folder, name: str, size: int, start: int, tokens: Tokens, ranges: list[tuple[int, int]]
+) -> None:
+    """Replace the tokens of some ranges in a file: in place on a disk, by a new object in an object store."""
+    first, last = min(first for first, _ in ranges), max(last for _, last in ranges)
+    data = np.ascontiguousarray(tokens[first:last], tokens.dtype.newbyteorder("<")).view(np.uint8).tobytes()
+    position = start + first * tokens.itemsize
+    if not folder.is_remote:
+        with folder.write_region(name, size, position) as file:
+            file.write(data)
+        return
+    with folder.publish(name) as file:
+        for begin in range(0, size, COPY_BYTES):
+            chunk = bytearray(folder.read_at(name, begin, min(COPY_BYTES, size - begin)))
+            low, high = max(position, begin), min(position + len(data), begin + len(chunk))
+            if low < high:
+                chunk[low - begin : high - begin] = data[low - position : high - position]
+            file.write(bytes(chunk))
+
+
+@dataclass(frozen=True, slots=True)
+class PlanShards:
+    """The function that plans the erasure in a shard."""
+
+    eraser: ShardEraser
+
+    def __call__(self, task: ShardTask) -> ShardErasure | None:
+        """The files of the shard before and after; None if nothing changes."""
+        return self.eraser.plan(task)
+
+
+@dataclass(frozen=True, slots=True)
+class EraseShards:
+    """The function that erases documents in the shards of one file, one shard after the other."""
+
+    eraser: ShardEraser
+
+    def __call__(self, items: tuple[tuple[ShardTask, ShardErasure], ...]) -> int:
+        """Return the number of shards."""
+        for task, planned in items:
+            self.eraser.erase(task, planned)
+        return len(items)

@@ -1,0 +1,227 @@
+"""Erase documents of a store: find and freeze them, then change parts, quarantine and manifest."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from hashlib import sha256
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tokenmill.executors.fan_out import FanOut
+from tokenmill.pipeline import plan
+from tokenmill.pipeline.erase_selector import Selector, not_found
+from tokenmill.pipeline.erase_units import EraseUnit, FindDocuments, FoundUnit, UnitErasure
+from tokenmill.pipeline.freeze import FrozenRun
+from tokenmill.pipeline.units import WorkerLimits
+from tokenmill.sources.missing_column import NoColumn
+from tokenmill.storage import Folder
+from tokenmill.store import layout, quarantine, tables
+from tokenmill.store.deny import DenyList
+from tokenmill.store.erasing import ErasingMark, publish_mark
+from tokenmill.store.erasures import (
+    DENY_FILE,
+    DOCUMENTS_FILE,
+    DOCUMENTS_SCHEMA,
+    FILES_FILE,
+    FILES_SCHEMA,
+    REQUEST_FILE,
+    ErasedRow,
+    ErasureRecord,
+    erased_documents,
+    erasure_file,
+)
+from tokenmill.store.job import LATEST_STORE_FORMAT, Run, StoreChange
+from tokenmill.store.part import part_name
+from tokenmill.store.run import run_record
+from tokenmill.store.tables import parts_digest
+
+
+@dataclass
+class Found:
+    """What a selector matches in a store, collected from all units in order."""
+
+    units: list[FoundUnit] = field(default_factory=list)
+    matched: dict[str, tuple[set[str], set[str]]] = field(default_factory=dict)
+    named: list[tuple[str, int]] = field(default_factory=list)
+    matched_before: int = 0
+
+    @property
+    def documents(self) -> int:
+        """The number of documents to erase."""
+        return sum(len(unit.documents) for unit in self.units)
+
+    @property
+    def tokens(self) -> int:
+        """The tokens of these documents."""
+        return sum(int(unit.tokens.sum()) for unit in self.units)
+
+    @property
+    def rows(self) -> list[ErasedRow]:
+        """The rows in quarantine to erase."""
+        return [ErasedRow(unit.unit, file, row) for unit in self.units for file, row in unit.rows]
+
+    def add(self, unit: FoundUnit) -> None:
+        """Add what one unit has."""
+        for column, (values, hosts) in unit.matched.items():
+            known = self.matched.setdefault(column, (set(), set()))
+            known[0].update(values)
+            known[1].update(hosts)
+        self.named += unit.named
+        self.matched_before += unit.matched_before
+        if len(unit.documents) or unit.rows:
+            self.units.append(unit)
+
+    def documents_table(self) -> pa.Table:
+        """A row for each document to erase."""
+        number = [np.full(len(unit.documents), unit.unit, np.int64) for unit in self.units]
+        columns = [
+            np.concatenate([np.empty(0, kind), *arrays])
+            for kind, arrays in (
+                (np.int64, number),
+                (np.int64, [unit.documents for unit in self.units]),
+                (np.uint32, [unit.source for unit in self.units]),
+                (np.uint64, [unit.row for unit in self.units]),
+                (np.int64, [unit.tokens for unit in self.units]),
+            )
+        ]
+        hashes = pa.array(itertools.chain.from_iterable(unit.xxh3 for unit in self.units), pa.string())
+        return pa.table([*map(pa.array, columns), hashes], schema=DOCUMENTS_SCHEMA)
+
+    def files_table(self) -> pa.Table:
+        """A row for each file that changes."""
+        files = [file for unit in self.units for file in unit.files]
+        return pa.Table.from_pylist([dict(zip(FILES_SCHEMA.names, file, strict=True)) for file in files], FILES_SCHEMA)
+
+
+def find(  # noqa: PLR0913, PLR0917 - a store, what is looked for, and what looks for it
+    folder: Folder, frozen: FrozenRun, rules: DenyList, manifest: pa.Table, limits: WorkerLimits, fan_out: FanOut
+) -> Found:
+    """Find the documents and rows in quarantine that a selector names. Nothing is written."""
+    run = frozen.run
+    function = FindDocuments(folder.root, run.job, rules, run.erased_token, len(run.history) + 1, limits)
+    units = np.arange(run.units) if rules.columns else _units_of(frozen, rules)
+    tokens = manifest["tokens"].to_numpy()
+    fan_out.begin("find", int(tokens[units].sum()))
+    found, results, missing, exists = Found(), dict[int, FoundUnit](), list[NoColumn](), not rules.columns
+    tasks = plan.tasks(frozen.plan, frozen.sources, units.tolist())
+    for done in fan_out.run(function, tasks, lambda task: f"unit {task.unit}"):
+        results[done.item.unit] = done.value
+        missing += [] if done.value.missing is None else [done.value.missing]
+        exists |= done.value.missing is None
+        fan_out.advance(int(tokens[done.item.unit]))
+    if missing and not exists:
+        raise missing[0]
+    for unit in sorted(results):
+        found.add(results[unit])
+    return found
+
+
+def _units_of(frozen: FrozenRun, rules: DenyList) -> np.ndarray:
+    """The units with sources that the rules name."""
+    paths = frozen.sources["path"]
+    is_named = np.zeros(len(paths) + 1, np.bool_)
+    for source in rules.rows:
+        same = pc.or_(pc.equal(paths, source), pc.ends_with(paths, f"/{source}"))
+        is_named[:-1] |= same.to_numpy()
+    first, count = (frozen.plan[name].to_numpy().astype(np.int64) for name in ("source", "sources"))
+    before = np.concatenate([np.zeros(1, np.int64), np.cumsum(is_named)])
+    return np.flatnonzero(before[first + count] > before[first])
+
+
+def freeze_erasure(  # noqa: PLR0913, PLR0917 - the request, and what was found for it
+    folder: Folder, manifest: pa.Table, selector: Selector, found: Found, request: str, reason: str, time: str
+) -> ErasureRecord:
+    """Publish the files of an erasure, and its record last."""
+    folder.create(erasure_file(request, "."))
+    documents, files = (tables.table_bytes(table) for table in (found.documents_table(), found.files_table()))
+    change = StoreChange(
+        request=request,
+        before=parts_digest(manifest),
+        documents=found.documents,
+        tokens=found.tokens,
+        sha256=sha256(documents).hexdigest(),
+    )
+    contents = {DENY_FILE: selector.content, DOCUMENTS_FILE: documents, FILES_FILE: files}
+    for name, data in contents.items():
+        with folder.publish(erasure_file(request, name)) as file:
+            file.write(data)
+    record = ErasureRecord(
+        request=request,
+        reason=reason,
+        time=time,
+        selector=selector.options,
+        selector_sha256=selector.sha256,
+        change=change if found.documents else None,
+        files_sha256=sha256(files).hexdigest(),
+        matched_before=found.matched_before,
+        quarantined=found.rows,
+        not_found=not_found(selector.rules(), found.matched, found.named),
+    )
+    layout.publish_json(folder, erasure_file(request, REQUEST_FILE), record)
+    return record
+
+
+def erase_in_store(folder: Folder, run: Run, record: ErasureRecord, fan_out: FanOut) -> Run:
+    """Change the parts, kept columns, quarantine and manifest; return the run as it is then. May be repeated."""
+    change = record.change
+    if change is not None and change not in run.history:
+        run = msgspec.structs.replace(run, format=LATEST_STORE_FORMAT, changes=(*run.history, change))
+        layout.publish_json(folder, layout.RUN, run_record(run))
+    items = list(_items(folder, record))
+    sizes = {unit: folder.size(part_name(unit)) for unit in (item.unit for item in items)}
+    fan_out.begin("erase", sum(sizes.values()) // fan_out.token_bytes)
+    number = run.history.index(change) + 1 if change is not None else 0
+    results: list[tuple[int, str, str, int]] = []
+    for done in fan_out.run(EraseUnit(folder.root, run.erased_token, number), items, lambda item: f"part {item.unit}"):
+        results.append(done.value)
+        fan_out.advance(sizes[done.item.unit] // fan_out.token_bytes)
+    manifest = tables.read_manifest(folder, run)
+    if items and int(manifest["quarantined"].to_numpy().sum()):
+        quarantine.gather(folder, np.ones(run.units, np.bool_))
+    if change is not None:
+        replaced = _with_parts(manifest, results)
+        if not replaced.equals(manifest):
+            tables.publish_manifest(folder, run, replaced)
+    return run
+
+
+def mark_store(folder: Folder, record: ErasureRecord) -> None:
+    """Mark the store, so that readers refuse it until the erasure is complete."""
+    command = f"tokenmill erase {folder.root} --request {record.request}"
+    publish_mark(folder, ErasingMark(f"the erasure {record.request}", command, record.request))
+
+
+def _items(folder: Folder, record: ErasureRecord) -> Iterator[UnitErasure]:
+    """What is to be done in each unit, in order."""
+    rows: dict[int, list[tuple[str, int]]] = {}
+    for entry in record.quarantined:
+        rows.setdefault(entry.unit, []).append((entry.file, entry.row))
+    if record.change is not None:
+        documents = erased_documents(folder.root, record.change)
+        name = erasure_file(record.request, FILES_FILE)
+        files = tables.read_table(folder, name, record.files_sha256, FILES_SCHEMA).to_pylist()
+        checksums = {file["name"]: (file["before"], file["after"]) for file in files}
+        units, starts = np.unique(documents["unit"].to_numpy(), return_index=True)
+        numbers = np.split(documents["document"].to_numpy(), starts[1:])
+        for unit, indices in zip(units.tolist(), numbers, strict=True):
+            yield UnitErasure(unit, indices, tuple(rows.pop(unit, ())), *checksums[part_name(unit)])
+    for unit, erased in sorted(rows.items()):
+        yield UnitErasure(unit, np.empty(0, np.int64), tuple(erased))
+
+
+def _with_parts(manifest: pa.Table, parts: list[tuple[int, str, str, int]]) -> pa.Table:
+    """The manifest with the checksums and sizes of the parts that were replaced."""
+    parts = sorted(parts)
+    mask = np.zeros(len(manifest), np.bool_)
+    mask[[unit for unit, *_ in parts]] = True
+    for index, name in enumerate(("sha256", "xxh3", "bytes"), 1):
+        column = manifest[name].combine_chunks()
+        values = pa.array([part[index] for part in parts], column.type)
+        position = manifest.schema.get_field_index(name)
+        manifest = manifest.set_column(position, manifest.field(position), pc.replace_with_mask(column, mask, values))
+    return manifest

@@ -1,0 +1,101 @@
+"""The selector of an erasure: values, hosts or rows, as the list that `prepare --deny` takes."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+
+import msgspec
+
+from tokenmill.errors import UsageError
+from tokenmill.store.deny import DenyList, DenyRule, canonical_list, parse_list
+
+ONE_SELECTOR = "Give --column with --values or --hosts, or give --rows."
+
+
+@dataclass(frozen=True, slots=True)
+class Selector:
+    """What is to be erased: the rules in a fixed order, and the options that named them."""
+
+    content: bytes
+    options: str
+
+    @property
+    def sha256(self) -> str:
+        """The hash of the rules."""
+        return sha256(self.content).hexdigest()
+
+    def rules(self) -> DenyList:
+        """The rules by kind."""
+        return parse_list(self.content)
+
+
+NamedFile = tuple[str, bytes]
+"""The name and the content of a file."""
+
+
+def select(
+    column: str | None, values: NamedFile | None, hosts: NamedFile | None, rows: NamedFile | None
+) -> Selector | None:
+    """The selector of these options; None without any."""
+    given = [name for name, option in (("values", values), ("hosts", hosts), ("rows", rows)) if option is not None]
+    if not given and column is None:
+        return None
+    if len(given) != 1 or (column is None) != (given == ["rows"]):
+        raise UsageError("an erasure needs one selector", ONE_SELECTOR)
+    name, content = next(option for option in (values, hosts, rows) if option is not None)
+    if given == ["rows"]:
+        rules = _rows(name, content)
+    else:
+        lines, is_host, label = _lines(name, content), hosts is not None, column or ""
+        rules = [DenyRule(label, host=line) if is_host else DenyRule(label, line) for line in lines]
+    if not rules:
+        raise UsageError(f"{name} is empty", ONE_SELECTOR)
+    encoded = b"\n".join(map(msgspec.json.encode, rules))
+    options = f"--{given[0]} {name}" if column is None else f"--column {column} --{given[0]} {name}"
+    return Selector(canonical_list(encoded, name), options)
+
+
+def _lines(name: str, content: bytes) -> list[str]:
+    try:
+        return [line.strip() for line in content.decode().splitlines() if line.strip()]
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{name} is not UTF-8 text", f"reason       {error}") from error
+
+
+def _rows(name: str, content: bytes) -> list[DenyRule]:
+    """The rows of a CSV file with the columns source and row. A first line of these two names is a header."""
+    rules = []
+    lines = csv.reader(io.StringIO("\n".join(_lines(name, content))))
+    for number, fields in enumerate(lines, 1):
+        if number == 1 and [field.strip().lower() for field in fields] == ["source", "row"]:
+            continue
+        if len(fields) != 2 or not fields[1].strip().isdecimal() or not fields[0].strip():
+            raise UsageError(f"line {number} of {name} is not source,row", "Write a line as: data/000.parquet,17")
+        rules.append(DenyRule(source=fields[0].strip().removeprefix("./"), row=int(fields[1])))
+    return rules
+
+
+def not_found(
+    rules: DenyList, matched: dict[str, tuple[set[str], set[str]]], named: Sequence[tuple[str, int]]
+) -> list[str]:
+    """The rules that matched nothing, as text."""
+    missing = []
+    for column, values in rules.values.items():
+        found = matched.get(column, (set(), set()))[0]
+        missing += [f"{column} {value}" for value in values if value not in found]
+    for column, hosts in rules.hosts.items():
+        labels = [host.split(".") for host in matched.get(column, (set(), set()))[1]]
+        found = {".".join(parts[start:]) for parts in labels for start in range(len(parts))}
+        missing += [f"host {host} in {column}" for host in hosts if host not in found]
+    rows: dict[int, list[str]] = {}
+    for path, row in named:
+        rows.setdefault(row, []).append(path)
+    for source, wanted in rules.rows.items():
+        for row in wanted:
+            is_found = any(path == source or path.endswith(f"/{source}") for path in rows.get(row, []))
+            missing += [] if is_found else [f"row {row} of {source}"]
+    return sorted(missing)

@@ -1,0 +1,313 @@
+"""Find the documents of a unit that an erasure names, and erase them in its part. Runs in a worker."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, replace
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import xxhash
+
+from tokenmill.errors import SourceError
+from tokenmill.pipeline.plan import UnitTask
+from tokenmill.pipeline.position import Position
+from tokenmill.pipeline.unit_columns import unit_columns
+from tokenmill.pipeline.units import WorkerLimits
+from tokenmill.sources.missing_column import NoColumn
+from tokenmill.storage import Folder, folder_at
+from tokenmill.store import quarantine
+from tokenmill.store.deny import DenyList
+from tokenmill.store.job import Job
+from tokenmill.store.kept import content_hash, kept_name, nulled, publish_kept, read_kept
+from tokenmill.store.mismatch import rechecked_name
+from tokenmill.store.part import (
+    ErasedRange,
+    PartContent,
+    PartSummary,
+    TokenArray,
+    check_content,
+    corrupt,
+    erased_changes,
+    open_part,
+    part_name,
+    publish_part,
+    read_summary,
+)
+from tokenmill.store.part_checksum import with_checksum
+from tokenmill.store.part_ranges import open_ranged
+
+ERASED = "erased"
+"""The detail of a row in quarantine whose text was erased."""
+
+OTHER_PART = "it is not the part that the erasure was planned for"
+
+Indices = npt.NDArray[np.int64]
+Sources = npt.NDArray[np.uint32]
+Rows = npt.NDArray[np.uint64]
+
+
+@dataclass(frozen=True, slots=True)
+class FoundUnit:
+    """What a selector matches in a unit.
+
+    `documents` are their numbers in the part. `files` are the names, old and new checksums of the files that change.
+    `rows` are the matched rows in quarantine, `named` all matched rows, each with the path of its source. `matched` has
+    the matched values and hosts of each column. `missing` is set if no source of the unit has a column.
+    """
+
+    unit: int
+    documents: Indices
+    source: Sources
+    row: Rows
+    tokens: Indices
+    xxh3: list[str]
+    files: list[tuple[str, str, str]]
+    rows: list[tuple[str, int]]
+    named: list[tuple[str, int]]
+    matched: dict[str, tuple[set[str], set[str]]]
+    matched_before: int = 0
+    missing: NoColumn | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FindDocuments:
+    """The function that finds the documents of a unit. Columns are the kept ones, or else read from the sources."""
+
+    directory: str
+    job: Job
+    selector: DenyList
+    token: int
+    change: int
+    limits: WorkerLimits
+
+    def __call__(self, task: UnitTask) -> FoundUnit:
+        """What the selector matches in the unit. The tokens of the part are read only if a document is found."""
+        folder = folder_at(self.directory)
+        Position("read").mark()
+        summary, source, row = _origins(folder, task.unit)
+        is_named = self._rows(task, source, row)
+        matched: dict[str, tuple[set[str], set[str]]] = {}
+        missing = None
+        if self.selector.columns:
+            values, missing = self._columns(folder, task, summary, (source, row))
+            is_named |= self.selector.matches(values)
+            matched = self.selector.matched(values)
+        named = _paths(task, source[is_named], row[is_named])
+        rows = self._quarantined(folder, task, summary) if summary.quarantined_rows else []
+        changes = erased_changes(summary)
+        is_new = is_named if changes is None else is_named & (changes == 0)
+        documents = np.flatnonzero(is_new)
+        tokens, hashes, files = np.empty(0, np.int64), list[str](), list[tuple[str, str, str]]()
+        if len(documents):
+            summary, content = open_part(folder, task.unit)
+            check_content(folder, summary, content)
+            tokens = np.diff(content.offsets)[documents]
+            hashes = [document_xxh3(content.document(index)) for index in documents.tolist()]
+            files = ErasedPart.of(folder, summary, content, documents, self.change, self.token).files(summary)
+        return FoundUnit(
+            unit=task.unit,
+            documents=documents,
+            source=source[documents],
+            row=row[documents],
+            tokens=tokens,
+            xxh3=hashes,
+            files=files,
+            rows=rows,
+            named=named + rows,
+            matched=matched,
+            matched_before=int(is_named.sum()) - len(documents),
+            missing=missing,
+        )
+
+    def _rows(self, task: UnitTask, source: Sources, row: Rows) -> npt.NDArray[np.bool_]:
+        """Which documents the selector names by their source and row."""
+        is_named = np.zeros(len(row), np.bool_)
+        for file in task.files if self.selector.rows else ():
+            wanted = self.selector.rows_of(file.path)
+            if len(wanted):
+                is_named |= (source == file.index) & np.isin(row, wanted)
+        return is_named
+
+    def _columns(
+        self, folder: Folder, task: UnitTask, summary: PartSummary, origins: tuple[Sources, Rows]
+    ) -> tuple[pa.Table, NoColumn | None]:
+        """The columns that the selector compares: the kept ones, and those of the sources."""
+        names = self.selector.columns
+        others = tuple(name for name in names if name not in self.job.kept_columns)
+        columns = {}
+        missing = None
+        if len(others) < len(names):
+            kept = read_kept(folder, summary)
+            columns = {name: kept[name] for name in names if name in kept.column_names}
+        if others:
+            options = self.limits.read_options(self.job)
+            found = unit_columns(task, others, *origins, options)
+            missing = None if found.exists else found.missing
+            columns |= {name: found.values[name] for name in others}
+        return pa.table({name: columns[name] for name in names}), missing
+
+    def _quarantined(self, folder: Folder, task: UnitTask, summary: PartSummary) -> list[tuple[str, int]]:
+        """The rows in quarantine that the selector names. Their columns are only in the sources."""
+        entries = quarantine.read_unit_file(folder, summary)
+        index_of = {file.path: file.index for file in task.files}
+        origins = sorted({(index_of[entry.file], entry.row) for entry in entries if entry.file in index_of})
+        source, row = (
+            np.array([origin[i] for origin in origins], kind) for i, kind in enumerate((np.uint32, np.uint64))
+        )
+        is_named = self._rows(task, source, row)
+        if self.selector.columns and len(row):
+            options = self.limits.read_options(self.job)
+            try:
+                is_named |= self.selector.matches(
+                    unit_columns(task, self.selector.columns, source, row, options).values
+                )
+            except SourceError:
+                if not set(self.selector.columns) <= set(self.job.kept_columns):
+                    raise
+        return _paths(task, source[is_named], row[is_named])
+
+
+def document_xxh3(tokens: TokenArray) -> str:
+    """XXH3 (128 bits) of the tokens of a document."""
+    return xxhash.xxh3_128_hexdigest(np.ascontiguousarray(tokens).view(np.uint8).data)
+
+
+def _origins(folder: Folder, unit: int) -> tuple[PartSummary, Sources, Rows]:
+    """The summary of a part, and the source and row of each document. From an object store no token is fetched."""
+    if folder.is_remote:
+        part = open_ranged(folder, unit)
+        return part.summary, part.source, part.row
+    summary, content = open_part(folder, unit)
+    return summary, content.source, content.row
+
+
+def _paths(task: UnitTask, source: Sources, row: Rows) -> list[tuple[str, int]]:
+    return [(task.file(number).path, int(index)) for number, index in zip(source.tolist(), row.tolist(), strict=True)]
+
+
+@dataclass(frozen=True, slots=True)
+class ErasedPart:
+    """A part without the tokens of some documents, and its kept columns without their values."""
+
+    summary: PartSummary
+    content: PartContent
+    kept: pa.Table | None
+
+    @classmethod
+    def of(  # noqa: PLR0913, PLR0917 - a part and what is erased in it
+        cls,
+        folder: Folder,
+        summary: PartSummary,
+        content: PartContent,
+        documents: Indices,
+        change: int,
+        token: int,
+    ) -> ErasedPart:
+        """Replace the tokens of these documents by `token`. Lengths and offsets stay as they are."""
+        tokens = content.tokens.copy()
+        for first, last in zip(
+            content.offsets[documents].tolist(), content.offsets[documents + 1].tolist(), strict=True
+        ):
+            tokens[first:last] = token
+        changes = np.zeros(summary.documents, np.int64) if content.erased is None else content.erased.copy()
+        changes[documents] = change
+        kept = None if isinstance(summary.kept, msgspec.UnsetType) else nulled(_kept(folder, summary, changes), changes)
+        after = msgspec.structs.replace(
+            summary,
+            erased=erased_ranges(changes),
+            kept=summary.kept if kept is None else content_hash(kept),
+        )
+        replaced = replace(content, tokens=tokens, erased=changes)
+        return cls(with_checksum(after, replaced), replaced, kept)
+
+    def files(self, before: PartSummary) -> list[tuple[str, str, str]]:
+        """The files that differ from those of the part before: name, old checksum and new checksum."""
+        files = [(part_name(before.unit), before.sha256, self.summary.sha256)]
+        if self.kept is not None:
+            files.append((kept_name(before.unit), str(before.kept), str(self.summary.kept)))
+        return files
+
+    def publish(self, folder: Folder) -> None:
+        """Replace the kept columns, then the part."""
+        if self.kept is not None:
+            publish_kept(folder, self.summary.unit, self.kept, durable=True)
+        publish_part(folder, self.summary, self.content, replace=True)
+        if folder.exists(rechecked_name(self.summary.unit)):
+            with folder.publish(rechecked_name(self.summary.unit)) as file:
+                file.write(self.summary.sha256.encode())
+
+
+def erased_ranges(changes: Indices) -> tuple[ErasedRange, ...]:
+    """Ranges of consecutive documents that one change erased."""
+    starts = np.flatnonzero(np.diff(changes, prepend=-1))
+    stops = np.append(starts[1:], len(changes))
+    ranges = zip(starts.tolist(), stops.tolist(), changes[starts].tolist(), strict=True)
+    return tuple(ErasedRange(start, stop - 1, change) for start, stop, change in ranges if change)
+
+
+def _kept(folder: Folder, summary: PartSummary, changes: Indices) -> pa.Table:
+    """The kept columns of a part. A killed worker may have replaced them already, and the part not yet."""
+    return read_kept(folder, summary, lambda values: content_hash(nulled(values, changes)))
+
+
+@dataclass(frozen=True, slots=True)
+class UnitErasure:
+    """The documents of a unit to erase, its rows in quarantine, and the checksum of the new part.
+
+    `before` and `after` are empty if no document is erased.
+    """
+
+    unit: int
+    documents: Indices
+    rows: tuple[tuple[str, int], ...]
+    before: str = ""
+    after: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class EraseUnit:
+    """The function that erases documents and rows in quarantine of a unit. Repeating it changes nothing."""
+
+    directory: str
+    token: int
+    change: int
+
+    def __call__(self, item: UnitErasure) -> tuple[int, str, str, int]:
+        """Return the unit, both checksums of the new part, and the size of its file."""
+        folder = folder_at(self.directory)
+        summary = read_summary(folder, item.unit)
+        if item.after and summary.sha256 == item.before:
+            summary, content = open_part(folder, item.unit)
+            check_content(folder, summary, content)
+            erased = ErasedPart.of(folder, summary, content, item.documents, self.change, self.token)
+            if erased.summary.sha256 != item.after:
+                raise corrupt(folder, item.unit, OTHER_PART)
+            _republish(folder, summary, erased.summary, item.rows)
+            erased.publish(folder)
+            summary = erased.summary
+        elif item.after and summary.sha256 != item.after:
+            raise corrupt(folder, item.unit, OTHER_PART)
+        else:
+            _republish(folder, summary, summary, item.rows)
+        return item.unit, summary.sha256, summary.xxh3, folder.size(part_name(item.unit))
+
+
+def _republish(folder: Folder, before: PartSummary, after: PartSummary, rows: Collection[tuple[str, int]]) -> None:
+    """Publish the rows in quarantine of a part under its new name, without the text of erased rows."""
+    if not before.quarantined_rows or (before.sha256 == after.sha256 and not rows):
+        return
+    entries = quarantine.read_unit_file(folder, before)
+    quarantine.publish_unit_file(folder, after, list(without_text(entries, rows)))
+
+
+def without_text(
+    entries: Iterable[quarantine.Quarantined], rows: Collection[tuple[str, int]]
+) -> Iterable[quarantine.Quarantined]:
+    """Entries of the quarantine, those of some rows without their text."""
+    erased = set(rows)
+    for entry in entries:
+        is_erased = (entry.file, entry.row) in erased
+        yield msgspec.structs.replace(entry, text=None, base64=None, detail=ERASED) if is_erased else entry

@@ -1,0 +1,58 @@
+"""The mark of a store whose parts are being changed by an erasure or an upgrade. Readers refuse such a store."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from tokenmill.errors import IncompleteStore
+from tokenmill.storage.untrusted.malformed import MalformedDataError, decode
+from tokenmill.store.layout import MAX_JSON_BYTES, publish_json
+
+if TYPE_CHECKING:
+    from tokenmill.storage import Folder
+    from tokenmill.store.job import Run
+
+ERASING = "erasing.json"
+
+
+class ErasingMark(msgspec.Struct, frozen=True):
+    """What is being done to the store, and the command that finishes it. `request` is empty for an upgrade."""
+
+    what: str
+    command: str
+    request: str = ""
+
+
+def publish_mark(folder: Folder, mark: ErasingMark) -> None:
+    """Mark the store, before `run.json` gets format 8 and the first part is changed."""
+    publish_json(folder, ERASING, mark)
+
+
+def read_mark(folder: Folder) -> ErasingMark | None:
+    """Read the mark; None if the store has none."""
+    if not folder.exists(ERASING):
+        return None
+    try:
+        return decode(folder.read(ERASING, MAX_JSON_BYTES), ErasingMark)
+    except MalformedDataError:
+        return ErasingMark("an erasure", f"tokenmill erase {folder.root} with the options of before")
+
+
+def remove_mark(folder: Folder) -> None:
+    """Remove the mark: the store can be read again."""
+    folder.discard(ERASING)
+    folder.sync_directory(".")
+
+
+def refuse_unfinished(folder: Folder, run: Run) -> None:
+    """Refuse a store in which an erasure or an upgrade has begun and has not ended.
+
+    Stores that were never changed have a lower format and no mark, so they cost no request.
+    """
+    mark = read_mark(folder) if run.history else None
+    if mark is not None:
+        raise IncompleteStore(
+            f"{mark.what} of {folder.root} is not finished", f"Run this command again: {mark.command}"
+        )

@@ -1,0 +1,141 @@
+"""The files of an erasure: which documents it erases, which files it changes, and what was found.
+
+In `erasures/<request>/` are `deny.jsonl` (the selector, as a list for `prepare --deny`), `documents.parquet` (a row for
+each erased document, without its text), `files.parquet` (the parts and kept columns that change, with their checksums
+before and after), and `request.json`. That is published last: from then on the erasure is frozen. `result.json` is
+published at the end. `erasures.jsonl` has the lines of all erasures, and lines are only added to it.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from tokenmill.errors import UsageError
+from tokenmill.storage import folder_at
+from tokenmill.storage.untrusted.malformed import MalformedDataError, decode
+from tokenmill.store import tables
+from tokenmill.store.job import StoreChange
+from tokenmill.store.layout import ERASURES, MAX_JSON_BYTES, damaged
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tokenmill.storage import Folder
+    from tokenmill.store.part import PartContent
+
+ERASURE_LOG = "erasures.jsonl"
+DENY_FILE = "deny.jsonl"
+DOCUMENTS_FILE = "documents.parquet"
+FILES_FILE = "files.parquet"
+REQUEST_FILE = "request.json"
+RESULT_FILE = "result.json"
+
+DOCUMENTS_SCHEMA = pa.schema(
+    [
+        ("unit", pa.int64()),
+        ("document", pa.int64()),  # the number of the document in its part
+        ("source", pa.uint32()),
+        ("row", pa.uint64()),
+        ("tokens", pa.int64()),
+        ("xxh3", pa.string()),  # XXH3 (128 bits) of its tokens before the erasure
+    ]
+)
+
+FILES_SCHEMA = pa.schema([("name", pa.string()), ("before", pa.string()), ("after", pa.string())])
+
+_REQUEST = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+
+
+class ErasedRow(msgspec.Struct, frozen=True):
+    """A row in quarantine whose text is erased."""
+
+    unit: int
+    file: str
+    row: int
+
+
+class ErasureRecord(msgspec.Struct, frozen=True):
+    """The content of request.json. `change` is what `run.json` records of it; None if no document was found.
+
+    `time` is when the erasure was frozen. `matched_before` counts documents that an earlier request erased. `not_found`
+    are the lines of the selector that name no document and no row in quarantine.
+    """
+
+    request: str
+    reason: str
+    time: str
+    selector: str
+    selector_sha256: str
+    change: StoreChange | None
+    files_sha256: str
+    matched_before: int
+    quarantined: list[ErasedRow]
+    not_found: list[str]
+
+
+def check_request(request: str) -> str:
+    """A request that can be the name of a directory. Raises UsageError for another one."""
+    if not _REQUEST.fullmatch(request):
+        raise UsageError(
+            f"{request!r} cannot be the name of a request", "Use up to 100 letters, digits, dots, dashes, underscores."
+        )
+    return request
+
+
+def erasure_file(request: str, name: str) -> str:
+    """The name of a file of an erasure in the store."""
+    return f"{ERASURES}/{request}/{name}"
+
+
+def read_record(folder: Folder, request: str) -> ErasureRecord | None:
+    """Read the frozen erasure of a request; None if there is none."""
+    name = erasure_file(request, REQUEST_FILE)
+    if not folder.exists(name):
+        return None
+    try:
+        return decode(folder.read(name, MAX_JSON_BYTES), ErasureRecord)
+    except MalformedDataError as damage:
+        raise damaged(folder, name, str(damage)) from damage
+
+
+@functools.lru_cache(maxsize=8)
+def erased_documents(directory: str, change: StoreChange) -> pa.Table:
+    """The documents that a change erased. The hash in `change` is compared."""
+    name = erasure_file(change.request, DOCUMENTS_FILE)
+    return tables.read_table(folder_at(directory), name, change.sha256, DOCUMENTS_SCHEMA)
+
+
+def erased_counts(directory: str, changes: Sequence[StoreChange], units: int) -> npt.NDArray[np.int64]:
+    """The documents and the tokens of each unit that these changes erased: two rows."""
+    counts = np.zeros((2, units), np.int64)
+    for change in changes:
+        if change.documents:
+            documents = erased_documents(directory, change)
+            unit = documents["unit"].to_numpy()
+            np.add.at(counts[0], unit, 1)
+            np.add.at(counts[1], unit, documents["tokens"].to_numpy())
+    return counts
+
+
+def without_erased(content: PartContent, changes: int) -> PartContent:
+    """A part without the documents that its first `changes` changes erased."""
+    if content.erased is None:
+        return content
+    is_kept = (content.erased == 0) | (content.erased > changes)
+    if is_kept.all():
+        return content
+    lengths = np.diff(content.offsets)
+    return type(content)(
+        content.tokens[np.repeat(is_kept, lengths)],
+        np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths[is_kept])]),
+        content.source[is_kept],
+        content.row[is_kept],
+        content.erased[is_kept],
+    )
