@@ -20,9 +20,9 @@ def test_the_public_surface_is_this() -> None:
     """Adding or removing a public name is a decision."""
     classes, functions = (
         ["Loader", "Store", "TokenmillError"],
-        ["bench", "export", "finish", "loader", "locate", "map_dataset", "open", "plan", "prepare", "report"],
+        ["bench", "erase", "export", "finish", "loader", "locate", "map_dataset", "mix", "open", "plan", "prepare"],
     )
-    expected = [*classes, *functions, "results", "stats", "status", "tokenize_fn", "using", "verify"]
+    expected = [*classes, *functions, "report", "results", "stats", "status", "tokenize_fn", "using", "verify"]
     assert sorted(tokenmill.__all__) == expected
     assert all(callable(getattr(tokenmill, name)) for name in expected if name != "results")
     with pytest.raises(AttributeError):

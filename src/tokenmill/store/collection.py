@@ -78,7 +78,7 @@ class Member:
         """The sources of the store's run."""
         return tables.read_sources(self.folder, self.run)
 
-    def next(self, folder: Folder, run: Run, listing: tables.Listing) -> Member:
+    def next(self, folder: Folder, run: Run, listing: tables.ManifestListing) -> Member:
         """The member after this one."""
         documents, tokens = (int(np.sum(self.manifest[name].to_numpy())) for name in ("documents", "tokens"))
         return Member(

@@ -209,7 +209,7 @@ class ForeignManifest(CorruptStore):
     """The manifest names another run than `run.json`."""
 
 
-class Listing(NamedTuple):
+class ManifestListing(NamedTuple):
     """A manifest and the hash of the checksums of its parts. The hash takes most of the time of opening a store."""
 
     manifest: pa.Table
@@ -258,7 +258,7 @@ def require_manifest(folder: Folder, run: Run, skipped: Collection[str] = ()) ->
     return require_listing(folder, run, skipped).manifest
 
 
-def require_listing(folder: Folder, run: Run, skipped: Collection[str] = ()) -> Listing:
+def require_listing(folder: Folder, run: Run, skipped: Collection[str] = ()) -> ManifestListing:
     """Read the manifest as `require_manifest` does, with the hash of the parts, which is computed to check it."""
     refuse_unfinished(folder, run)
     if folder.exists(MANIFEST):
@@ -287,7 +287,7 @@ def read_manifest(folder: Folder, run: Run, skipped: Collection[str] = ()) -> pa
     return read_listing(folder, run, skipped).manifest
 
 
-def read_listing(folder: Folder, run: Run, skipped: Collection[str] = ()) -> Listing:
+def read_listing(folder: Folder, run: Run, skipped: Collection[str] = ()) -> ManifestListing:
     """Read the manifest as `read_manifest` does, with the hash of the parts, which is computed to check it."""
     schema = _manifest_schema(run)
     wanted = [name for name in schema.names if name not in skipped]
@@ -304,7 +304,7 @@ def read_listing(folder: Folder, run: Run, skipped: Collection[str] = ()) -> Lis
     for field in manifest.schema:
         if pa.types.is_integer(field.type) and _is_impossible(manifest[field.name]):
             raise damaged(folder, MANIFEST, f"its column {field.name} has impossible counts")
-    return Listing(manifest, digest)
+    return ManifestListing(manifest, digest)
 
 
 def read_checksums(folder: Folder, run: Run) -> pa.Table:

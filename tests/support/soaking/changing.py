@@ -73,6 +73,8 @@ class Changing:
         out, how = self.folder / "store", self.rng.choice(CHANGES)
         victim = self.corpus.directory / self.rng.choice(sorted(self.corpus.rows))
         kept, status = victim.read_bytes(), victim.stat()
+        if how == "cut off" and not kept:  # an empty file stays as it is
+            how = "touched"
         run = self.job.start(out)
         try:
             while run.going and not (out / "run.json").exists():
