@@ -52,12 +52,10 @@ class DenyRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
 class DenyList:
     """A list that was read: values and hosts by column, and rows by source.
 
-    Values are compared as text. A column of floating point numbers is compared with `numbers`, because a number has
-    more than one spelling.
+    Values are compared as text, and every number has one spelling.
     """
 
     values: dict[str, list[str]] = field(default_factory=dict)
-    numbers: dict[str, list[float]] = field(default_factory=dict)
     hosts: dict[str, list[str]] = field(default_factory=dict)
     rows: dict[str, list[int]] = field(default_factory=dict)
 
@@ -70,10 +68,7 @@ class DenyList:
         """Which rows of a table with these columns are denied."""
         denied = np.zeros(len(values), np.bool_)
         for name, wanted in self.values.items():
-            column = values[name].combine_chunks()
-            denied |= _is_in(column.cast(TEXT), pa.array(wanted, TEXT))
-            if pa.types.is_floating(column.type):
-                denied |= _is_in(column, pa.array(self.numbers.get(name, []), pa.float64()).cast(column.type))
+            denied |= _is_in(_spelled(values[name].combine_chunks()), wanted)
         for name, wanted in self.hosts.items():
             denied |= _is_below(host(values[name].combine_chunks()), wanted)
         return denied
@@ -82,8 +77,8 @@ class DenyList:
         """For each column, the values and the hosts in a table that the list names."""
         matched: dict[str, tuple[set[str], set[str]]] = {name: (set(), set()) for name in self.columns}
         for name, wanted in self.values.items():
-            texts = values[name].combine_chunks().cast(TEXT)
-            matched[name][0].update(texts.filter(pa.array(_is_in(texts, pa.array(wanted, TEXT)))).unique().to_pylist())
+            texts = _spelled(values[name].combine_chunks())
+            matched[name][0].update(texts.filter(pa.array(_is_in(texts, wanted))).unique().to_pylist())
         for name, wanted in self.hosts.items():
             hosts = host(values[name].combine_chunks())
             matched[name][1].update(hosts.filter(pa.array(_is_below(hosts, wanted))).unique().to_pylist())
@@ -139,8 +134,6 @@ def parse_list(content: bytes) -> DenyList:
             rules.hosts.setdefault(rule.column, []).append(rule.host.lower().rstrip("."))
         else:
             rules.values.setdefault(rule.column, []).append(_text(rule.value))
-            if isinstance(rule.value, int | float) and not isinstance(rule.value, bool):
-                rules.numbers.setdefault(rule.column, []).append(float(rule.value))
     return rules
 
 
@@ -166,16 +159,27 @@ _ADVICE = (
 
 
 def _text(value: str | float | None) -> str:
-    """A value as kept columns spell it. A whole number has one spelling, also if the list writes it as 5.0."""
-    if isinstance(value, bool | str):
-        return str(pa.scalar(value).cast(TEXT).as_py())
-    if isinstance(value, float) and not value.is_integer():
-        return str(pa.scalar(value).cast(TEXT).as_py())
-    return str(int(value or 0))
+    """A value of the list, as `_spelled` spells it in a column."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)  # it may have more than 64 bits
+    return str(_spelled(pa.array([value]))[0].as_py())
 
 
-def _is_in(values: pa.Array, wanted: pa.Array) -> npt.NDArray[np.bool_]:
-    found: npt.NDArray[np.bool_] = pc.is_in(values, wanted).to_numpy(zero_copy_only=False)
+def _spelled(values: pa.Array) -> pa.Array:
+    """Values as text. A whole number has one spelling, also in a column of floating point numbers: 5, not 5.0."""
+    texts = values.cast(TEXT)
+    if not pa.types.is_floating(values.type):
+        return texts
+    values = values.cast(pa.float64())
+    is_whole = pc.equal(values, pc.trunc(values))
+    for kind, low, high in ((pa.int64(), -(2.0**63), 0.0), (pa.uint64(), 0.0, 2.0**64)):
+        fits = pc.and_(is_whole, pc.and_(pc.greater_equal(values, low), pc.less(values, high)))
+        texts = pc.if_else(fits, pc.if_else(fits, values, 0.0).cast(kind).cast(TEXT), texts)
+    return texts
+
+
+def _is_in(texts: pa.Array, wanted: list[str]) -> npt.NDArray[np.bool_]:
+    found: npt.NDArray[np.bool_] = pc.is_in(texts, pa.array(wanted, TEXT)).to_numpy(zero_copy_only=False)
     return found
 
 
@@ -184,7 +188,7 @@ def _is_below(hosts: pa.Array, wanted: list[str]) -> npt.NDArray[np.bool_]:
     denied = np.zeros(len(hosts), np.bool_)
     rest = hosts.cast(TEXT)
     for _ in range(MAX_LABELS):
-        denied |= _is_in(rest, pa.array(wanted, TEXT))
+        denied |= _is_in(rest, wanted)
         if not pc.any(pc.match_substring(rest, ".")).as_py():
             break
         rest = pc.replace_substring_regex(rest, r"^[^.]*\.?", "")
