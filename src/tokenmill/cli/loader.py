@@ -113,14 +113,19 @@ def loader(stores: tuple[str, ...], step: int, seconds: float, as_json: bool, **
 
 
 def _lines(opened: Loader, facts: dict[str, Any]) -> Iterable[output.Line]:
-    sequence = opened.options.sequence_tokens
+    grain, pieces = opened.options.grain, facts["documents"]
+    sequences, tail = count(facts["sequences"], "sequence"), count(facts["tail_tokens"], "token")
     yield "stores", ", ".join(facts["stores"])
-    yield "epoch", f"{facts['tokens']:,} tokens: {count(facts['sequences'], 'sequence')} of {sequence:,}"
-    yield "tail", f"{count(facts['tail_tokens'], 'token')} at the end fill no grain of {opened.options.grain:,}"
-    yield "steps", f"{facts['steps']:,} of {count(opened.options.batch_sequences, 'sequence')}"
-    pieces = facts["documents"]
+    if opened.stages > 1:
+        yield "recipe", f"{facts['tokens']:,} tokens: {sequences} in {count(opened.stages, 'stage')}"
+        yield "steps", f"{facts['steps']:,}; `tokenmill mix` shows those of each stage"
+    else:
+        yield "epoch", f"{facts['tokens']:,} tokens: {sequences} of {opened.options.sequence_tokens:,}"
+        yield "steps", f"{facts['steps']:,} of {count(opened.options.batch_sequences, 'sequence')}"
+    yield "tail", f"{tail} at the end fill no grain of {grain:,}"
     yield "documents", f"{pieces.pieces_per_row:.2f} in a sequence, {pieces.whole:.0%} of them whole"
-    yield "state", facts["digest"]
+    is_short = len(facts["digest"]) <= SHOWN_CHARACTERS
+    yield "state", facts["digest"] if is_short else "one number, and the plan of the recipe"
     if facts["tokens_per_second"]:
         yield "speed", f"{number(facts['tokens_per_second'])} tokens/s in one process"
 

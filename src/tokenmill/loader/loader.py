@@ -39,6 +39,11 @@ class Loader:
         self.tail_tokens = sum(source.tail_tokens for source in self.reader.sources)
         self._cursor = cursor
 
+    @property
+    def stages(self) -> int:
+        """The number of stages: 1, unless a recipe has more."""
+        return 1
+
     def __len__(self) -> int:
         """The number of batches in a pass: `epochs` epochs. A rest that fills no batch begins the next pass."""
         return max(1, self.options.epochs * self.sequences // self.options.batch_sequences)

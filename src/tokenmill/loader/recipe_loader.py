@@ -45,6 +45,11 @@ class RecipeLoader(Loader):
         self.tail_tokens = sum(source.tail_tokens for source in self.reader.merged.values())
         self._cursor = cursor
 
+    @property
+    def stages(self) -> int:
+        """The number of stages."""
+        return len(self.plan.stages)
+
     def __len__(self) -> int:
         """The number of batches in all stages, without those that are skipped."""
         return self.timeline.delivered_steps
