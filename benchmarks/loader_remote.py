@@ -38,7 +38,7 @@ def paced(store: str, rows: int, seconds: float, demand: float, cache: str, min_
     """
     begun = time.perf_counter()
     loader = tokenmill.loader(
-        store, sequence_tokens=SEQUENCE, batch_sequences=rows, shuffle="window", cache=cache, rank=0, world_size=1
+        store, sequence_tokens=SEQUENCE, batch_sequences=rows, shuffle="window", prefetch=cache, rank=0, world_size=1
     )
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     batches = loader.batches(0, rows << 40)

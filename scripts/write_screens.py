@@ -58,6 +58,7 @@ SCREENS = {
     "locate, from a token": "tokenmill locate tokens/llmc/fineweb_train_000003.bin 1000 --context 10",
     "locate, from a row": "tokenmill locate tokens --source corpus/000.parquet --row 7 --context 10",
     "loader": "tokenmill loader tokens --sequence-tokens 32 --batch-sequences 2 --seconds 0.1",
+    "mix": "tokenmill mix recipe.toml",
     "stats": "tokenmill stats tokens --by language",
     "report": "tokenmill report tokens",
     "formats": "tokenmill formats",
@@ -71,7 +72,24 @@ SCREENS = {
     "error: an unknown tokenizer": "tokenmill prepare corpus --tokenizer gtp2 --out new",
     "error: a wrong option": "tokenmill export tokens --to nanogpt --seed 1337",
     "error: other options": "tokenmill prepare corpus --tokenizer small.json --limit-units 1 --out tokens",
+    "erase": "tokenmill erase tokens --rows rows.csv --request 2026-117 --reason opt-out",
 }
+RECIPE = """grain = 64
+
+[sources]
+books = { store = "tokens", repeat = 2 }
+
+[[stages]]
+sequence_tokens = 32
+batch_sequences = 4
+tokens = "300k"
+weights = { books = 1 }
+
+[[stages]]
+sequence_tokens = 64
+batch_sequences = 2
+tokens = { books = "all" }
+"""
 COMMAND = "import sys; sys.argv[0] = 'tokenmill'; from tokenmill.cli import main; main()"
 SCRIPT = """import threading
 
@@ -180,6 +198,8 @@ def write_files(directory: Path) -> None:
         table = pa.table({"text": texts, "language": choose.choices(["en", "fr"], [3, 1], k=len(texts))})
         pq.write_table(table, directory / f"corpus/{number:03}.parquet", row_group_size=100)
     shutil.copy(ROOT / "tests/data/small.json", directory)
+    (directory / "rows.csv").write_text("source,row\ncorpus/000.parquet,7\ncorpus/001.parquet,3\n")
+    (directory / "recipe.toml").write_text(RECIPE)
     (directory / "script.py").write_text(SCRIPT)
 
 

@@ -125,7 +125,7 @@ def test_faults_of_the_server_are_survived(remote: str, local: str, proxy: Proxy
 
 def test_a_burst_of_refusals_is_survived(remote: str, local: str, proxy: Proxy) -> None:
     """Refusals come in bursts while the loop goes on; the batches stay those of the disk."""
-    there, here = tokenmill.loader(remote, **SMALL, cache=16_384), tokenmill.loader(local, **SMALL)
+    there, here = tokenmill.loader(remote, **SMALL, prefetch=16_384), tokenmill.loader(local, **SMALL)
     for step, (batch, expected) in enumerate(zip(there, here, strict=False)):
         assert np.array_equal(batch["input_ids"], expected["input_ids"])
         if step in {5, 40, 80}:
@@ -137,7 +137,7 @@ def test_the_cache_has_its_limit(remote: str, local: str) -> None:
     here = tokenmill.loader(local, **SMALL)
     reader = tokenmill.loader(remote, **SMALL).reader
     planned = ((reader.spans(first, first + 8), (8, 32)) for first in range(0, 1400, 8))
-    with Prefetcher(planned, cache_bytes=20_000, with_documents=False) as prefetcher:
+    with Prefetcher(planned, prefetch_bytes=20_000, with_documents=False) as prefetcher:
         for step, batch in enumerate(prefetcher):
             tokens = np.concatenate([content.tokens[:-1] for content in batch.contents(with_documents=False)])
             assert np.array_equal(tokens, here[step]["input_ids"].reshape(-1))
@@ -186,7 +186,7 @@ def test_a_restart_of_the_server_is_survived(local: str, tmp_path: Path, monkeyp
             monkeypatch.setenv(name, value)
         remote = f"{server.bucket('bucket-of-its-own')}/store"
         server.upload(Path(local), remote)
-        there, here = tokenmill.loader(remote, **SMALL, cache=16_384), tokenmill.loader(local, **SMALL)
+        there, here = tokenmill.loader(remote, **SMALL, prefetch=16_384), tokenmill.loader(local, **SMALL)
         restart = threading.Thread(target=server.restart)
         for number, (batch, expected) in enumerate(zip(there, here, strict=False)):
             assert np.array_equal(batch["input_ids"], expected["input_ids"])

@@ -78,7 +78,7 @@ def erase(  # noqa: PLR0913 - the options of the command, by their names
     rows: StrPath | Sequence[tuple[str, int]] | None = None,
     request: str | None = None,
     reason: str = "",
-    exports: StrPath | Sequence[StrPath] = (),
+    export: StrPath | Sequence[StrPath] = (),
     dry_run: bool = False,
     workers: int | None = None,
     memory: str | int | None = None,
@@ -99,7 +99,7 @@ def erase(  # noqa: PLR0913 - the options of the command, by their names
         rows: A CSV file with the columns source and row, or such pairs.
         request: The name of the request, for the records. Default: from the selector.
         reason: Why the documents are erased, for the records.
-        exports: Directories of exports that the store does not know of.
+        export: Directories of exports that the store does not know of.
         dry_run: Only find the documents.
         workers: The number of worker processes. Default: one per core.
         memory: The memory budget of a machine, such as `"8GB"`. Default: 70 % of the available memory.
@@ -121,7 +121,7 @@ def erase(  # noqa: PLR0913 - the options of the command, by their names
         resources = plan_resources(workers, memory, run.units, room=pool.room)
         pool.start(resources.workers, resources.worker_bytes, most_workers=resources.most_workers)
         fan_out = FanOut(pool, report, resources.workers, np.dtype(run.job.tokenizer.dtype).itemsize)
-        task = _Erasure(folder, run, name, reason, path_texts(exports), fan_out, resources)
+        task = _Erasure(folder, run, name, reason, path_texts(export), fan_out, resources)
         result = task.preview(selector) if selector is not None and dry_run else task.run_all(selector)
     return msgspec.structs.replace(result, directory=folder.root, seconds=round(time.monotonic() - started, 3))
 

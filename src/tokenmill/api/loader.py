@@ -12,7 +12,7 @@ from tokenmill.loader.batches import DEFAULT_FIELDS, Field, check_fields
 from tokenmill.loader.loader import Loader
 from tokenmill.loader.order import Shuffle
 from tokenmill.loader.packing import Packing
-from tokenmill.loader.prefetch import DEFAULT_CACHE_BYTES
+from tokenmill.loader.prefetch import DEFAULT_PREFETCH_BYTES
 from tokenmill.loader.ranks import LoaderRank, find_rank
 from tokenmill.loader.reader import DEFAULT_GRAIN, LoaderOptions
 from tokenmill.loader.recipe import Recipe, is_recipe, read_recipe
@@ -34,7 +34,7 @@ def loader(  # noqa: PLR0913 - the options of the command, by their names
     packing: Packing | None = None,
     grain: str | int | None = None,
     epochs: int | None = None,
-    cache: str | int = DEFAULT_CACHE_BYTES,
+    prefetch: str | int = DEFAULT_PREFETCH_BYTES,
     fields: Field | Sequence[Field] = DEFAULT_FIELDS,
     rank: int | None = None,
     world_size: int | None = None,
@@ -47,8 +47,8 @@ def loader(  # noqa: PLR0913 - the options of the command, by their names
 
     Args:
         stores: A complete store or several: paths, or addresses such as `s3://bucket/run`; or a recipe, a file that
-            ends in .toml or .json. A recipe has its own choices, so only `cache`, `fields`, `rank` and `world_size` go
-            with it.
+            ends in .toml or .json. A recipe has its own choices, so only `prefetch`, `fields`, `rank` and `world_size`
+            go with it.
         sequence_tokens: The tokens of a sequence. Default: 2,048.
         batch_sequences: The sequences of a batch, over all ranks. Default: 8.
         seed: The seed of the order. Default: 1337.
@@ -62,8 +62,8 @@ def loader(  # noqa: PLR0913 - the options of the command, by their names
         grain: The tokens that stay together in a shuffle, a multiple of `sequence_tokens`. Default: 8,192, or what
             comes next to it.
         epochs: The epochs of a pass, after which a `for` loop ends. Default: 1.
-        cache: The memory of this process for batches that are fetched ahead from an object store: `"1GB"`. A larger
-            cache survives a longer failure of the server, and merges more requests. Local stores need none.
+        prefetch: The memory of this process for batches that are fetched ahead from an object store: `"1GB"`. More
+            survives a longer failure of the server, and merges more requests. Local stores need none.
         fields: The arrays of a batch: `input_ids`, `labels`, `tokens`, `position_ids`, `cu_seqlens`, `document_ids`.
         rank: The number of this process, from 0. Default: from torch.distributed, from `RANK`, from Slurm, or 0.
         world_size: The number of processes that share each batch.
@@ -81,7 +81,7 @@ def loader(  # noqa: PLR0913 - the options of the command, by their names
             "grain": grain,
             "epochs": epochs,
         }
-        return open_recipe(only_recipe(paths, given), fields, find_rank(rank, world_size), parse_size(cache))
+        return open_recipe(only_recipe(paths, given), fields, find_rank(rank, world_size), parse_size(prefetch))
     sequence_tokens = 2048 if sequence_tokens is None else sequence_tokens
     batch_sequences = 8 if batch_sequences is None else batch_sequences
     seed, epochs = 1337 if seed is None else seed, 1 if epochs is None else epochs
@@ -113,18 +113,18 @@ def loader(  # noqa: PLR0913 - the options of the command, by their names
         packing=packing,
         epochs=epochs,
         fields=names,
-        cache_bytes=parse_size(cache),
+        prefetch_bytes=parse_size(prefetch),
     )
     return Loader(options, find_rank(rank, world_size))
 
 
 def open_recipe(
-    path: str, fields: Field | Sequence[Field], rank: LoaderRank, cache_bytes: int = DEFAULT_CACHE_BYTES
+    path: str, fields: Field | Sequence[Field], rank: LoaderRank, prefetch_bytes: int = DEFAULT_PREFETCH_BYTES
 ) -> RecipeLoader:
     """Open the loader of a recipe."""
     recipe = read_recipe(path)
     options = recipe_options(recipe, fraction_text(recipe.val), check_fields(fields))
-    return RecipeLoader(recipe, replace(options, cache_bytes=cache_bytes), rank)
+    return RecipeLoader(recipe, replace(options, prefetch_bytes=prefetch_bytes), rank)
 
 
 def open_recipe_reader(path: str) -> tuple[Recipe, RecipeReader]:

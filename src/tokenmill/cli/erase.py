@@ -33,7 +33,7 @@ SHOWN = 10
 @click.option("--rows", metavar="FILE", help="CSV file with the columns source and row.")
 @click.option("--request", metavar="ID", help="Name of the request. Default: from the selector.")
 @click.option("--reason", default="", metavar="TEXT", help="Reason, for the records.")
-@click.option("--export", "exports", multiple=True, metavar="DIR", help="Export unknown to the store; repeatable.")
+@click.option("--export", multiple=True, metavar="DIR", help="Export unknown to the store; repeatable.")
 @click.option("--dry-run", is_flag=True, help="Find the documents, and change nothing.")
 @options.resources
 @options.executor

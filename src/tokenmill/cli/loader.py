@@ -74,7 +74,7 @@ choices = options.group(
     help="Time of the measurement; 0 for none.",
 )
 @click.option(
-    "--cache",
+    "--prefetch",
     metavar="SIZE",
     default="256MB",
     show_default=True,

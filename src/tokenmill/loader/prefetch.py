@@ -24,7 +24,7 @@ from tokenmill.storage import io_threads
 from tokenmill.store.part import TokenArray
 
 # The cache of a process. At two million tokens a second it holds the next minute, or half a minute of uint32.
-DEFAULT_CACHE_BYTES = 256_000_000
+DEFAULT_PREFETCH_BYTES = 256_000_000
 
 # Fetched ahead before anything was read. A loop that is left early has fetched little that it did not use.
 FIRST_BYTES = 2 << 20
@@ -105,9 +105,9 @@ class Prefetcher:
     `peak_bytes` is the most that was cached or requested at a time.
     """
 
-    def __init__(self, batches: Iterable[SpanBatch], cache_bytes: int, with_documents: bool) -> None:
+    def __init__(self, batches: Iterable[SpanBatch], prefetch_bytes: int, with_documents: bool) -> None:
         self._batches = iter(batches)
-        self._cache_bytes = cache_bytes
+        self._cache_bytes = prefetch_bytes
         self._with_documents = with_documents
         self._planned: queue.SimpleQueue[PlannedBatch | BaseException | None] = queue.SimpleQueue()
         self._changed = threading.Condition()

@@ -13,7 +13,7 @@ from tokenmill.loader.index import Stream
 from tokenmill.loader.order import Shuffle
 from tokenmill.loader.packing import Packing
 from tokenmill.loader.parts import LoaderParts
-from tokenmill.loader.prefetch import DEFAULT_CACHE_BYTES, Prefetcher
+from tokenmill.loader.prefetch import DEFAULT_PREFETCH_BYTES, Prefetcher
 from tokenmill.loader.source import LoaderSource
 from tokenmill.loader.split_table import Split, open_split
 from tokenmill.loader.stage import Stage
@@ -41,7 +41,7 @@ class LoaderOptions:
     packing: Packing
     epochs: int = 1
     fields: tuple[Field, ...] = DEFAULT_FIELDS
-    cache_bytes: int = DEFAULT_CACHE_BYTES
+    prefetch_bytes: int = DEFAULT_PREFETCH_BYTES
 
 
 class SequenceReader:
@@ -67,7 +67,7 @@ class SequenceReader:
             for spans, shape in planned:
                 yield fill((read_span(span, with_documents) for span in spans), spans, shape, self.options.fields)
             return
-        with Prefetcher(planned, self.options.cache_bytes, with_documents) as prefetcher:
+        with Prefetcher(planned, self.options.prefetch_bytes, with_documents) as prefetcher:
             for batch in prefetcher:
                 yield fill(batch.contents(with_documents), batch.spans, batch.shape, self.options.fields)
 
