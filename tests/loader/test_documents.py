@@ -66,6 +66,7 @@ def test_lengths_of_cu_seqlens_rarely_change(store: str) -> None:
     assert all((size - 1).bit_count() == 1 for size in sizes)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("val", [None, 0.2])
 @pytest.mark.parametrize("stores", [1, 2])
 def test_packed_rows_have_every_token_once(store: str, other_store: str, val: float | None, stores: int) -> None:

@@ -168,6 +168,7 @@ def test_a_file_that_is_gone_is_an_error(kind, tmp_path):
         read_slice(file, 0, 1, ReadOptions(separator=kind.separator))
 
 
+@pytest.mark.thorough
 def test_a_file_that_breaks_off_is_an_error(kind, tmp_path):
     """Wherever a file with an end of its own is cut off, it is refused."""
     if kind.ending in (".jsonl", ".txt"):

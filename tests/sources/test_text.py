@@ -76,6 +76,7 @@ def test_invalid_utf8_is_named_by_the_byte_where_its_document_starts(tmp_path):
         read_all(str(path))
 
 
+@pytest.mark.thorough
 def test_a_long_run_of_separators_is_cut_in_time(tmp_path):
     """A hundred thousand line ends in a row are split as one text would be."""
     path = tmp_path / "file.txt"

@@ -148,6 +148,7 @@ def test_a_wrong_token_anywhere_in_a_long_document_is_found(
         assert caught.value.position == 1
 
 
+@pytest.mark.thorough
 def test_the_budget_is_spent_whatever_the_size_of_documents(monkeypatch: pytest.MonkeyPatch) -> None:
     """Documents of 100 bytes and of a megabyte are audited in the same share, after the first 256 kB."""
     found = resolve(f"{DATA / 'small.tiktoken'}:gpt2")
