@@ -90,6 +90,7 @@ SLOW_FILES = {
     "store/test_manifest_of_another_run.py",
     "store/test_quarantine_records.py",
     "store/test_unrecorded_parts.py",
+    "store/test_untrusted.py",
     "tokenizers/test_families.py",
     "tokenizers/test_gate_mutations.py",
     "tokenizers/test_names.py",

@@ -15,6 +15,7 @@ def files(directory: Path) -> list[tuple[str, int]]:
     return sorted((str(path), path.stat().st_size) for path in directory.rglob("*") if path.is_file())
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("parts", "cpu_seconds"),
     [(110_000, 1.5), pytest.param(1_100_000, 3.0, marks=[pytest.mark.slow, pytest.mark.timeout(300)])],

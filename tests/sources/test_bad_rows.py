@@ -64,6 +64,7 @@ def told(bad) -> list[tuple[int, str, str, bytes]]:
     return [(row.row, row.reason, row.sha256, row.raw) for row in bad]
 
 
+@pytest.mark.thorough
 @settings(max_examples=200, deadline=None)
 @given(
     lines=st.lists(st.sampled_from([*LINES, *BAD_LINES, b"", b"  "]), max_size=14),
@@ -84,6 +85,7 @@ def test_bad_lines_are_told_and_the_others_read_in_any_cut(lines, ends_with_line
     assert (stream, told(bad)) == expected(lines, LINES, BAD_LINES, b"\n")
 
 
+@pytest.mark.thorough
 @settings(max_examples=200, deadline=None)
 @given(
     pieces=st.lists(st.sampled_from([*PIECES, *BAD_PIECES, b""]), max_size=14),
@@ -101,6 +103,7 @@ def test_bad_pieces_are_told_and_the_others_read_in_any_cut(pieces, separator, u
     assert (stream, told(bad)) == expected(pieces, PIECES, BAD_PIECES, separator.encode())
 
 
+@pytest.mark.thorough
 @settings(max_examples=100, deadline=None)
 @given(
     values=st.lists(st.sampled_from([None, *PIECES, *BAD_PIECES, b""]), max_size=25),

@@ -53,6 +53,7 @@ def test_every_document_comes_out_as_it_went_in(kind, tmp_path):
     assert read_all(path, ReadOptions(separator=kind.separator)) == list(zip(rows, documents, strict=True))
 
 
+@pytest.mark.thorough
 @settings(max_examples=60, deadline=None)
 @given(
     documents=st.lists(st.none() | st.text(max_size=12), max_size=25),
@@ -89,6 +90,7 @@ def test_slices_cover_the_file(kind, tmp_path):
         assert 9_000 < slices.text_bytes.sum() < 14_000
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["jsonl", "text"])
 def test_a_byte_range_owns_the_documents_that_start_in_it(name, tmp_path):
     """Wherever a range begins and ends, a document belongs to the one that holds its first byte."""
