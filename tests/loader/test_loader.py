@@ -13,7 +13,6 @@ import pytest
 
 import tokenmill
 from tokenmill.errors import UsageError
-from tokenmill.loader.stage import Stage
 from tokenmill.store.reader import Store
 
 SMALL: dict[str, Any] = {"sequence_tokens": 32, "grain": 128, "batch_sequences": 192, "seed": 5}
@@ -259,24 +258,6 @@ def test_the_function_stays_where_the_package_is_imported() -> None:
 
     assert order_module.permute is permute
     assert tokenmill.loader.__module__ == "tokenmill.api.loader"
-
-
-def test_stages_of_other_lengths_go_on_without_a_loss(store: str, other_store: str) -> None:
-    """Sequences of twice the length begin where those of another stage ended: every token of an epoch once."""
-    stores = [store, other_store]
-    short, long = (
-        tokenmill.loader(stores, sequence_tokens=length, grain=128, batch_sequences=1).reader for length in (32, 64)
-    )
-    wanted = [source.tokens for source in short.sources]
-    taken = sum(tokens // 256 * 4 for tokens in wanted)  # about half of the epoch, in whole grains of both stores
-    while any(cursor % 128 for cursor in short.stage.cursors(taken)):
-        taken += 1
-    cursors = short.stage.cursors(taken)
-    long.stage = Stage(64, tuple((tokens - used) // 64 for tokens, used in zip(wanted, cursors, strict=True)), cursors)
-    rows = [short.rows(0, taken)["input_ids"], long.rows(0, long.stage.round_sequences)["input_ids"]]
-    found = np.sort(np.concatenate([part.reshape(-1) for part in rows]))
-    expected = np.concatenate([stream(one)[:tokens] for one, tokens in zip(stores, wanted, strict=True)])
-    assert np.array_equal(found, np.sort(expected))
 
 
 def test_a_pickled_loader_does_not_read_a_store_that_was_replaced(store: str, other_store: str, tmp_path: Path) -> None:

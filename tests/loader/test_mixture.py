@@ -95,3 +95,39 @@ def test_ranges_longer_than_a_chunk() -> None:
     assert (first, second) == (0, 1)
     assert (b - a) + (d - c) == len(rows) + len(others) == 3 * CHUNK_SEQUENCES
     assert np.array_equal(np.sort(np.concatenate([rows, others])), np.arange(3 * CHUNK_SEQUENCES))
+
+
+@given(COUNTS)
+def test_a_round_has_the_exact_counts(counts: tuple[int, ...]) -> None:
+    """Each round has each source as often as its count says, and every prefix nearly its share."""
+    mixture = Mixture(counts)
+    total = sum(counts)
+    for number in range(2):
+        found = sources(mixture, number * total, (number + 1) * total)
+        assert tuple(np.bincount(found, minlength=len(counts)).tolist()) == counts
+        for length in range(total):
+            for source, count in enumerate(counts):
+                share = Fraction(length * count, total)
+                assert abs(found[:length].count(source) - share) <= 1 + Fraction(len(counts), 2)
+
+
+def test_products_beyond_64_bits_are_exact() -> None:
+    """At fifteen trillion tokens a slot times a count does not fit into 64 bits."""
+    counts = (7_324_218_749, 3_662_109_377, 12_345, 1)
+    mixture = Mixture(counts)
+    total = sum(counts)
+    for first in (0, 1, total // 3, total - 600, total - 1, 5 * total + total // 2):
+        found = sources(mixture, first, first + 1000)
+        used = [after - before for before, after in zip(mixture.used(first), mixture.used(first + 1000), strict=True)]
+        assert np.bincount(found, minlength=4).tolist() == used
+        assert sources(mixture, first + 17, first + 1000) == found[17:]
+    assert mixture.used(total) == list(counts)
+
+
+@pytest.mark.parametrize("counts", [(5,), (5, 5), (1, 100)])
+def test_sources_are_mixed_and_not_one_after_the_other(counts: tuple[int, ...]) -> None:
+    """The rarest source is in the middle of a round, not at its end."""
+    mixture = Mixture(counts)
+    found = sources(mixture, 0, sum(counts))
+    rare = [index for index, source in enumerate(found) if source == int(np.argmin(counts))]
+    assert abs(np.mean(rare) - (sum(counts) - 1) / 2) <= 1

@@ -256,7 +256,7 @@ def _check(frozen: FrozenExport) -> None:
     if job.sequence_tokens is not None and (job.shard_tokens is None or job.shard_tokens < job.sequence_tokens):
         raise MalformedDataError("its shards are shorter than a sequence")
     if job.selection is not None and not _is_sound(job.selection, job.shuffle):
-        raise MalformedDataError("its selection is none that a recipe gives")
+        raise MalformedDataError("no recipe gives its selection")
     try:
         fraction = job.val_fraction
     except ValueError:

@@ -34,7 +34,7 @@ class Loader:
         self.options = options
         self.rank = rank
         self.reader = SequenceReader(options)
-        self.sequences = self.reader.stage.round_sequences
+        self.sequences = sum(self.reader.mixture.counts)
         self.tokens = sum(source.tokens for source in self.reader.sources)
         self.tail_tokens = sum(source.tail_tokens for source in self.reader.sources)
         self._cursor = cursor

@@ -10,13 +10,13 @@ from tokenmill.errors import UsageError
 from tokenmill.humanize import count
 from tokenmill.loader.batches import DEFAULT_FIELDS, Batch, Field, Span, fill, needs_documents, read_span
 from tokenmill.loader.index import Stream
+from tokenmill.loader.mixture import Mixture
 from tokenmill.loader.order import Shuffle
 from tokenmill.loader.packing import Packing
 from tokenmill.loader.parts import LoaderParts
 from tokenmill.loader.prefetch import DEFAULT_PREFETCH_BYTES, Prefetcher
 from tokenmill.loader.source import LoaderSource
 from tokenmill.loader.split_table import Split, open_split
-from tokenmill.loader.stage import Stage
 from tokenmill.store.reader import Store
 
 # The grain, unless the sequences do not divide it: the longest sequence that most trainings come to.
@@ -51,7 +51,7 @@ class SequenceReader:
         self.options = options
         self.sources = [open_source(options, store) for store in open_stores(options.stores)]
         counts = tuple(source.tokens // options.sequence_tokens for source in self.sources)
-        self.stage = Stage(options.sequence_tokens, counts, (0,) * len(counts))
+        self.mixture = Mixture(counts)
         self.is_remote = any(source.stream.is_remote for source in self.sources)
 
     def rows(self, first: int, last: int) -> Batch:
@@ -79,13 +79,12 @@ class SequenceReader:
         """The ranges of the streams that sequences [first, last) are made from, in order."""
         length = self.options.sequence_tokens
         is_packed = self.options.packing == "best-fit"
-        bases = [start // length for start in self.stage.starts]
         if len(self.sources) == 1 and not is_packed:
-            return self.sources[0].spans(bases[0] + first, bases[0] + last, length)
+            return self.sources[0].spans(first, last, length)
         rows: list[list[Span]] = [[]] * (last - first)
-        for number, low, high, own in self.stage.sources_of(first, last):
-            source, base = self.sources[number], bases[number]
-            for row, start in zip(own.tolist(), source.starts(base + low, base + high, length).tolist(), strict=True):
+        for number, low, high, own in self.mixture.ranges(first, last):
+            source = self.sources[number]
+            for row, start in zip(own.tolist(), source.starts(low, high, length).tolist(), strict=True):
                 span = Span(source.stream, start, start + length)
                 rows[row] = source.packed_spans(start, length) if is_packed else [span]
         return list(itertools.chain.from_iterable(rows))

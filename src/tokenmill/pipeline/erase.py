@@ -123,11 +123,7 @@ def find(  # noqa: PLR0913, PLR0917 - a store, what is looked for, and what look
 
 def _units_of(frozen: FrozenRun, rules: DenyList) -> np.ndarray:
     """The units with sources that the rules name."""
-    paths = frozen.sources["path"]
-    is_named = np.zeros(len(paths) + 1, np.bool_)
-    for source in rules.rows:
-        same = pc.or_(pc.equal(paths, source), pc.ends_with(paths, f"/{source}"))
-        is_named[:-1] |= same.to_numpy()
+    is_named = [bool(rules.sources_at(path)) for path in frozen.sources["path"].to_pylist()]
     first, count = (frozen.plan[name].to_numpy().astype(np.int64) for name in ("source", "sources"))
     before = np.concatenate([np.zeros(1, np.int64), np.cumsum(is_named)])
     return np.flatnonzero(before[first + count] > before[first])

@@ -91,11 +91,7 @@ def not_found(
         labels = [host.split(".") for host in matched.get(column, (set(), set()))[1]]
         found = {".".join(parts[start:]) for parts in labels for start in range(len(parts))}
         missing += [f"host {host} in {column}" for host in hosts if host not in found]
-    rows: dict[int, list[str]] = {}
-    for path, row in named:
-        rows.setdefault(row, []).append(path)
+    rows = {(source, row) for path, row in named for source in rules.sources_at(path)}
     for source, wanted in rules.rows.items():
-        for row in wanted:
-            is_found = any(path == source or path.endswith(f"/{source}") for path in rows.get(row, []))
-            missing += [] if is_found else [f"row {row} of {source}"]
+        missing += [f"row {row} of {source}" for row in wanted if (source, row) not in rows]
     return sorted(missing)

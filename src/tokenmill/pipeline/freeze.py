@@ -18,14 +18,9 @@ import pyarrow as pa
 from tokenmill.errors import CorruptStore, JobChanged, SourceError
 from tokenmill.humanize import count, size
 from tokenmill.pipeline.compare_sources import compare_sources, refuse_changed
+from tokenmill.pipeline.deny_checks import deny_notes, refuse_denied_paths
 from tokenmill.pipeline.request import PrepareRequest, versions
-from tokenmill.pipeline.run_files import (
-    create_directories,
-    deny_notes,
-    refuse_denied_paths,
-    write_deny_list,
-    write_vocabulary,
-)
+from tokenmill.pipeline.run_files import create_directories, write_deny_list, write_vocabulary
 from tokenmill.pipeline.split_sources import plan_units
 from tokenmill.pipeline.units import fast_bytes
 from tokenmill.sources import with_identities

@@ -6,18 +6,15 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from tokenmill.errors import CorruptStore, JobChanged
-from tokenmill.humanize import count
+from tokenmill.errors import CorruptStore
 from tokenmill.store import layout
-from tokenmill.store.deny import deny_name, parse_list, read_content
+from tokenmill.store.deny import deny_name, read_content
 from tokenmill.store.run import read_vocabulary
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from tokenmill.pipeline.request import PrepareRequest
     from tokenmill.storage import Folder
-    from tokenmill.store.job import Job, Run
+    from tokenmill.store.job import Run
 
 
 def create_directories(folder: Folder, run: Run) -> None:
@@ -49,33 +46,3 @@ def write_deny_list(folder: Folder, run: Run, request: PrepareRequest) -> None:
         folder.create(layout.DENY)
         with folder.publish(deny_name(run.job.deny)) as file:
             file.write(request.deny)
-
-
-def refuse_denied_paths(folder: Folder, job: Job, before: pa.Table, now: pa.Table) -> None:
-    """Refuse sources whose paths changed so that the deny list names other rows of them by number."""
-    if isinstance(job.deny, msgspec.UnsetType):
-        return
-    rules = parse_list(read_content(folder, job.deny))
-    if not rules.rows or len(before) != len(now):
-        return
-    for old, new in zip(before["path"].to_pylist(), now["path"].to_pylist(), strict=True):
-        if rules.rows_of(old).tolist() != rules.rows_of(new).tolist():
-            raise JobChanged(
-                "the deny list names rows of a source by its path, and the path changed",
-                f"before       {old}",
-                f"now          {new}",
-                "Move the source back, or make a new store with a list that has the new path.",
-            )
-
-
-def deny_notes(content: bytes, sources: pa.Table) -> tuple[str, ...]:
-    """What the user should know about a deny list: the sources that it names and that are not read."""
-    named = parse_list(content)
-    read: set[str] = set()
-    for path in sources["path"].to_pylist() if named.rows else ():
-        read.update(named.sources_at(path))
-    unread = sorted({*named.rows} - read)
-    if not unread:
-        return ()
-    shown = ", ".join(unread[:3]) + (" ..." if len(unread) > 3 else "")
-    return (f"--deny names {count(len(unread), 'source')} of which nothing is read: {shown}",)

@@ -1,4 +1,4 @@
-"""The mark of a store whose parts are being changed by an erasure or an upgrade. Readers refuse such a store."""
+"""The mark of a store whose parts are being changed by an erasure. Readers refuse such a store."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ERASING = "erasing.json"
 
 
 class ErasingMark(msgspec.Struct, frozen=True):
-    """What is being done to the store, and the command that finishes it. `request` is empty for an upgrade."""
+    """What is being done to the store, and the command that finishes it."""
 
     what: str
     command: str
@@ -47,7 +47,7 @@ def remove_mark(folder: Folder) -> None:
 
 
 def refuse_unfinished(folder: Folder, run: Run) -> None:
-    """Refuse a store in which an erasure or an upgrade has begun and has not ended.
+    """Refuse a store in which an erasure has begun and has not ended.
 
     Stores that were never changed have a lower format and no mark, so they cost no request.
     """

@@ -95,7 +95,7 @@ def erasure_file(request: str, name: str) -> str:
 
 
 def read_record(folder: Folder, request: str) -> ErasureRecord | None:
-    """Read the frozen erasure of a request; None if there is none."""
+    """Read the frozen erasure of a request; None if the store has no such request."""
     name = erasure_file(request, REQUEST_FILE)
     if not folder.exists(name):
         return None
