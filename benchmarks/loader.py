@@ -4,7 +4,11 @@ A store of random tokens is made (a billion by default, once: --store DIR keeps 
 Each contender is a process of its own. Those that need packages get an environment of their own, which uv makes in
 --environments and which is used again. They read batches, a second at a time, in turn:
 
-    memmap             nanoGPT's get_batch in NumPy: windows at random positions of a np.memmap, cast to int64, twice
+    memmap             nanoGPT's get_batch in NumPy, the limit: windows at random positions of a np.memmap that is
+                       opened once, cast to int64 and stacked, twice: for inputs and labels
+    get_batch          nanoGPT's get_batch as it is written: the np.memmap is opened for each batch, torch.stack of
+                       torch.from_numpy of each window
+    windows only       one copy of each window as uint16, without a cast, labels or a batch
     tokenmill          `tokenmill.loader`, the batches of consecutive steps
     tokenmill, val     the same with 1 % of the documents held out
     tokenmill, fields  the same with position_ids, document_ids and cu_seqlens

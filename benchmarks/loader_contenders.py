@@ -28,6 +28,7 @@ OWN += ("gigatoken",)
 
 # The packages of a contender that has an environment of its own.
 PACKAGES: dict[str, tuple[str, ...]] = {
+    "get_batch": ("torch", "numpy"),
     "tokenmill, torch": ("torch", "numpy", *OWN),
     "tokenmill, grain": ("grain", "numpy", *OWN),
     "grain": ("grain", "numpy", *OWN),
@@ -37,7 +38,8 @@ PACKAGES: dict[str, tuple[str, ...]] = {
     "olmo-core": ("ai2-olmo-core", "torch", "numpy"),
     "megatron-core": ("megatron-core", "torch", "numpy", "pybind11"),
 }
-FORMATS = {"memmap": "nanogpt", "grain": "nanogpt", "lance": "nanogpt", "litdata": "litdata", "mds": "mds"}
+FORMATS = dict.fromkeys(("memmap", "get_batch", "windows only"), "nanogpt")
+FORMATS |= {"grain": "nanogpt", "lance": "nanogpt", "litdata": "litdata", "mds": "mds"}
 FORMATS |= {"olmo-core": "olmo", "megatron-core": "megatron"}
 
 

@@ -18,6 +18,7 @@ from benchmarks.loader_worker import SEQUENCE
 from benchmarks.synthetic import make_store
 from tokenmill.storage import folder_at
 from tokenmill.store import layout, tables
+from tokenmill.store.manifest import publish_manifest
 from tokenmill.store.part import PartContent, PartSummary, publish_part
 from tokenmill.store.run import require_run
 
@@ -64,7 +65,7 @@ def make_wide_store(store: str, parts: int, rows: int) -> None:
     manifest = {name: np.broadcast_to(value, parts) for name, value in counts.items()}
     texts = {"sha256": hashes, "xxh3": [text[:32] for text in hashes]}
     arrays = [pa.array(texts[name] if name in texts else manifest[name]) for name in tables.MANIFEST_SCHEMA.names]
-    tables.publish_manifest(folder, run, pa.table(arrays, schema=tables.MANIFEST_SCHEMA))
+    publish_manifest(folder, run, pa.table(arrays, schema=tables.MANIFEST_SCHEMA))
     loader = tokenmill.loader(store, sequence_tokens=SEQUENCE, batch_sequences=rows, rank=0, world_size=1)
     needed = {
         some.part for span in loader.reader.spans(0, rows) for some in span.stream.ranges(span.start, span.stop + 1)

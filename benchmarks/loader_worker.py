@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import functools
 import importlib
+import importlib.machinery
 import json
 import os
 import sys
 import time
+import types
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -35,6 +37,38 @@ class Reader(NamedTuple):
 def train_file(store: str) -> Any:
     """The export for nanoGPT as a memory map."""
     return np.memmap(os.path.join(store, "nanogpt", "train.bin"), np.uint16, "r")
+
+
+def get_batch(store: str, rows: int) -> Reader:
+    """The get_batch of nanoGPT with torch: the map is opened for each batch, and windows are cast and stacked twice."""
+    import torch  # noqa: PLC0415
+
+    torch.set_num_threads(1)
+
+    def windows(data: Any, starts: Any, shift: int) -> Any:
+        cut = (data[start + shift : start + shift + SEQUENCE] for start in starts)
+        return torch.stack([torch.from_numpy(window.astype(np.int64)) for window in cut])
+
+    def batches() -> Iterator[int]:
+        while True:
+            data = train_file(store)  # opened each time, so that the memory of the map does not grow
+            starts = torch.randint(len(data) - SEQUENCE, (rows,))
+            yield min(windows(data, starts, shift).numel() for shift in (0, 1))
+
+    return Reader(batches(), lambda: torch.get_rng_state().tolist())
+
+
+def windows_only(store: str, rows: int) -> Reader:
+    """One copy of each window in the type of the file: what a memory map can give, and no trainer can use."""
+    data = train_file(store)
+    generator = np.random.default_rng(1)
+
+    def batches() -> Iterator[int]:
+        while True:
+            starts = generator.integers(0, len(data) - SEQUENCE, rows)
+            yield sum(np.array(data[start : start + SEQUENCE]).size for start in starts)
+
+    return Reader(batches(), lambda: generator.bit_generator.state)
 
 
 def memmap(store: str, rows: int) -> Reader:
@@ -136,6 +170,23 @@ def with_litdata(store: str, rows: int) -> Reader:
                 yield len(batch) * SEQUENCE
 
     return Reader(batches(), feed.state_dict, (os.path.join(folder, "index.json"),))
+
+
+def import_streaming() -> None:
+    """Import MosaicML Streaming. It imports torchvision for datasets of images, which are not read here.
+
+    The torchvision of PyPI needs a torch with CUDA. With another torch, empty modules take its place.
+    """
+    try:
+        importlib.import_module("torchvision")
+    except (ImportError, RuntimeError):
+        names = ("torchvision", "torchvision.datasets", "torchvision.transforms", "torchvision.transforms.functional")
+        for name in names:
+            module = types.ModuleType(name)
+            module.__spec__ = importlib.machinery.ModuleSpec(name, None, is_package=True)
+            module.__dict__.update(VisionDataset=object, to_tensor=None)
+            sys.modules[name] = module
+    importlib.import_module("streaming")
 
 
 def with_streaming(store: str, rows: int) -> Reader:
@@ -251,6 +302,8 @@ def with_megatron(store: str, rows: int) -> Reader:
 ALL_FIELDS = ["input_ids", "labels", "position_ids", "document_ids", "cu_seqlens"]
 CONTENDERS: dict[str, Callable[[str, int], Reader]] = {
     "memmap": memmap,
+    "get_batch": get_batch,
+    "windows only": windows_only,
     "tokenmill": ours,
     "tokenmill, val": functools.partial(ours, val=0.01),
     "tokenmill, fields": functools.partial(ours, fields=ALL_FIELDS),
@@ -268,11 +321,11 @@ CONTENDERS: dict[str, Callable[[str, int], Reader]] = {
 
 # Modules that a contender imports, so that the time of imports is not measured.
 MODULES = {
+    "get_batch": ("torch",),
     "tokenmill, torch": ("tokenmill.loader.torch",),
     "tokenmill, grain": ("grain",),
     "grain": ("grain",),
     "litdata": ("litdata",),
-    "mds": ("streaming",),
     "lance": ("lance", "pyarrow"),
     "olmo-core": ("olmo_core.data",),
     "megatron-core": ("megatron.core.datasets.gpt_dataset",),
@@ -294,6 +347,8 @@ def main() -> None:
 
         importlib.import_module("tokenmill.api.loader")
         pa.chunked_array([[0]]).to_numpy()  # imports pandas if it is installed
+    if name == "mds":
+        import_streaming()
     for module in MODULES.get(name, ()):
         importlib.import_module(module)
     begun, cpu_begun = time.perf_counter(), time.process_time()

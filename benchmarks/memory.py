@@ -53,7 +53,6 @@ from tokenmill.pipeline.resources import plan_resources
 from tokenmill.pipeline.sizes import parse_size
 from tokenmill.pipeline.tokenize import Tokenize
 from tokenmill.pipeline.units import WorkerLimits
-from tokenmill.system import machine
 from tokenmill.tokenizers.engines.gigatoken import GigatokenEngine
 from tokenmill.tokenizers.tokenizer import CACHE_BYTES
 
@@ -277,7 +276,7 @@ def run_case(case: Case, options: argparse.Namespace, originals: pa.Table, direc
     drops = _drops_apart(files, options, case.memory, store) if case.counts_drops else None
     shutil.rmtree(sources)
     shutil.rmtree(store, ignore_errors=True)
-    budget_bytes = parse_size(case.memory) if case.memory else machine.default_memory_budget()
+    budget_bytes = parse_size(case.memory) if case.memory else plan_resources(None, None, 1).memory_bytes
     return Row(case.name, text_bytes, budget_bytes, measured, len(pids), drops)
 
 

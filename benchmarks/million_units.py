@@ -66,8 +66,9 @@ from benchmarks.plan_scale import (
 )
 from benchmarks.processes import tokenmill_command
 from tokenmill.executors.local import LocalExecutor
-from tokenmill.executors.outcomes import Done, Executor, RetryPolicy
+from tokenmill.executors.outcomes import Done, Executor
 from tokenmill.executors.progress import Silent
+from tokenmill.executors.retry_policy import RetryPolicy
 from tokenmill.pipeline import driver
 from tokenmill.pipeline import plan as planning
 from tokenmill.pipeline.commit import Committed

@@ -16,6 +16,7 @@ import pyarrow as pa
 from tokenmill.storage import folder_at
 from tokenmill.store import layout, tables
 from tokenmill.store.job import Job, Run
+from tokenmill.store.manifest import manifest_columns, manifest_row, publish_manifest
 from tokenmill.store.part import PartContent, PartSummary, write_part
 from tokenmill.tokenizers.engines.tiktoken import format_ranks
 from tokenmill.tokenizers.spec import TokenizerSpec
@@ -102,9 +103,9 @@ def make_store(
         versions={},
     )
     layout.publish_json(folder, layout.RUN, run)
-    manifest = tables.manifest_columns([*map(tables.manifest_row, summaries)])
+    manifest = manifest_columns([*map(manifest_row, summaries)])
     sizes = pa.array(layout.part_sizes(folder, parts))
-    tables.publish_manifest(folder, run, manifest.append_column(tables.MANIFEST_SCHEMA.field("bytes"), sizes))
+    publish_manifest(folder, run, manifest.append_column(tables.MANIFEST_SCHEMA.field("bytes"), sizes))
     return sum(summary.documents for summary in summaries)
 
 

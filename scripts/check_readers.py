@@ -44,10 +44,16 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Environment:
-    """What is installed for a reader: its package, what that fails to ask for, and whether it needs PyTorch."""
+    """What is installed for a reader: its package, what that fails to ask for, and whether it needs PyTorch.
+
+    `alone` is a package that is installed without what it asks for: a whole trainer, of which only a reader is used.
+    `python` is the version that the package needs, if it is newer than the oldest.
+    """
 
     requirements: tuple[str, ...]
     torch: bool = False
+    alone: str = ""
+    python: str = ""
 
 
 ENVIRONMENTS = {
@@ -59,6 +65,11 @@ ENVIRONMENTS = {
     "litdata": Environment(("litdata",), torch=True),
     "mosaicml-streaming": Environment(("mosaicml-streaming",), torch=True),
     "datasets": Environment(("datasets",)),
+    "nemo-automodel": Environment(
+        ("datasets", "pillow", "pyyaml", "torchdata", "transformers"), True, "nemo-automodel"
+    ),
+    "maxtext": Environment(("grain", "numpy"), alone="maxtext", python="3.12"),
+    "pylance": Environment(("pylance", "numpy")),
 }
 
 
@@ -81,19 +92,28 @@ class Case:
 NANOGPT = (("read_nanogpt.py", "numpy"),)
 BUILD_NANOGPT = (("read_build_nanogpt.py", "numpy"),)
 LLMC = (("read_llmc.py", "numpy"),)
-MEGATRON = (("read_megatron.py", "megatron-core"),)
+LLMC_UINT16 = (*LLMC, ("read_automodel_llmc.py", "nemo-automodel"))
+MEGATRON = (
+    ("read_megatron.py", "megatron-core"),
+    ("read_automodel.py", "nemo-automodel"),
+    ("read_maxtext.py", "maxtext"),
+)
 DATATROVE = (("read_datatrove.py", "datatrove"),)
-OLMO = (("read_dolma.py", "dolma"), ("read_olmo_core.py", "ai2-olmo-core"))
+OLMO = (
+    ("read_dolma.py", "dolma"),
+    ("read_olmo_core.py", "ai2-olmo-core"),
+    ("read_maxtext_olmo.py", "maxtext"),
+)
 LITDATA = (("read_litdata.py", "litdata"),)
 MDS = (("read_mds.py", "mosaicml-streaming"),)
-PARQUET = (("read_parquet.py", "datasets"),)
+PARQUET = (("read_parquet.py", "datasets"), ("read_lance.py", "pylance"))
 
 # build-nanogpt and llm.c fail at a shard that is smaller than a batch, so a small last one is merged there.
 CASES = (
     Case("nanogpt", "uint16", SPLIT, NANOGPT),
     Case("build-nanogpt", "uint16", (*SHARDS, "--tail", "merge"), BUILD_NANOGPT, prepended=True),
     Case("build-nanogpt", "uint32", (*SHARDS, "--tail", "merge"), BUILD_NANOGPT, prepended=True),
-    Case("llmc", "uint16", (*SHARDS, "--tail", "merge"), LLMC, prepended=True),
+    Case("llmc", "uint16", (*SHARDS, "--tail", "merge"), LLMC_UINT16, prepended=True),
     Case("llmc", "uint32", (*SHARDS, "--tail", "merge"), LLMC, prepended=True),
     Case("megatron", "uint16", SPLIT, MEGATRON),
     Case("megatron", "int32", (*SPLIT, *SHARDS), MEGATRON),
@@ -215,13 +235,16 @@ class Bench:
             return self.pythons[package]
         wanted = ENVIRONMENTS[package]
         requirements = [self.torch, *wanted.requirements] if wanted.torch else [*wanted.requirements]
+        identity = "\n".join(filter(None, [*requirements, wanted.alone, wanted.python]))
         folder = self.folder / f"environment-{package}"
         python, record = str(folder / "bin" / "python"), folder / "requirements.txt"
-        if not record.exists() or record.read_text() != "\n".join(requirements):
+        if not record.exists() or record.read_text() != identity:
             shutil.rmtree(folder, ignore_errors=True)
             log.info("installing %s", " ".join(requirements))
-            install(folder, python, requirements)
-            record.write_text("\n".join(requirements))
+            install(folder, python, requirements, wanted.python or sys.executable)
+            if wanted.alone:
+                run(["uv", "pip", "install", "--quiet", "--python", python, "--no-deps", wanted.alone])
+            record.write_text(identity)
         self.pythons[package] = python
         return python
 
@@ -286,14 +309,17 @@ def show(results: list[Result]) -> None:
             print(f"\n- {result.case.format} {result.case.dtype}, {result.package}: {problem}")
 
 
-def install(folder: Path, python: str, requirements: list[str]) -> None:
-    """Make an environment with some packages, by uv if it is there and can, else by venv and pip."""
+def install(folder: Path, python: str, requirements: list[str], version: str) -> None:
+    """Make an environment with some packages, by uv if it is there and can, else by venv and pip.
+
+    `version` is a Python, or the number of one that uv finds; pip uses this one.
+    """
     tried = []
     if shutil.which("uv"):
         links = os.environ.get("PIP_FIND_LINKS", "").split()
         source = [word for link in links for word in ("--find-links", link)] or ["--torch-backend", "cpu"]
         try:
-            run(["uv", "venv", "--quiet", "--python", sys.executable, str(folder)])
+            run(["uv", "venv", "--quiet", "--python", version, str(folder)])
             run(["uv", "pip", "install", "--quiet", "--python", python, *source, *requirements])
         except Failed as error:
             tried.append(str(error))

@@ -86,8 +86,8 @@ def sections() -> Iterator[str]:
         if inspect.isclass(value) and not issubclass(value, Exception):
             yield class_section(f"## tokenmill.{name}", value)
     yield (
-        "\n## tokenmill.results\n\nThe classes of all results, for annotations: `from tokenmill.results import "
-        "PrepareResult`. Results are frozen records; `--json` prints the same fields.\n"
+        "\n## tokenmill.results\n\nThe classes of all results, for annotations: "
+        "`from tokenmill.results import PrepareResult`. Results are frozen records; `--json` prints the same fields.\n"
     )
     for record in records():
         heading = f"### {record.__name__}"

@@ -9,7 +9,7 @@ import importlib.metadata
 import json
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -142,3 +142,15 @@ class Check:
             "differences": self.differences[:5],
         }
         print(json.dumps(result), flush=True)
+
+
+def compare_prefixes(check: Check, read_prefix: Callable[[Check, str], Documents]) -> int:
+    """Compare the documents of all pairs of files that Megatron's format has; returns the number of pairs."""
+    splits, prefixes = [], 0
+    for split in ("train", "val"):
+        paths = [path.removesuffix(".idx") for path in check.files("_text_document.idx", beginning=split)]
+        if paths:
+            splits.append(chain([read_prefix(check, path) for path in paths]))
+            prefixes += len(paths)
+    check.same_documents(splits)
+    return prefixes

@@ -1,21 +1,14 @@
 """Megatron-LM: the IndexedDataset of megatron-core, mapped and as a file."""
 
 import numpy as np
-from expected import Check, Documents, chain, collect
+from expected import Check, Documents, collect, compare_prefixes
 from megatron.core.datasets.indexed_dataset import IndexedDataset
 
 
 def main() -> None:
     """Compare each sequence of each prefix; a sequence is a document."""
     check = Check()
-    splits = []
-    prefixes = 0
-    for split in ("train", "val"):
-        paths = [path.removesuffix(".idx") for path in check.files("_text_document.idx", beginning=split)]
-        if paths:
-            splits.append(chain([read_prefix(check, path) for path in paths]))
-            prefixes += len(paths)
-    check.same_documents(splits)
+    prefixes = compare_prefixes(check, read_prefix)
     check.report("megatron-core", f"each document of {prefixes} IndexedDataset, mapped and as a file")
 
 

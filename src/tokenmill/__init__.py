@@ -24,26 +24,25 @@ if TYPE_CHECKING:
     from tokenmill.api.erase import erase
     from tokenmill.api.export import export
     from tokenmill.api.finish import finish
-    from tokenmill.api.loader import loader
+    from tokenmill.api.loader import Loader, loader
     from tokenmill.api.locate import locate
     from tokenmill.api.map_dataset import map_dataset
     from tokenmill.api.mix import mix
-    from tokenmill.api.open import open  # noqa: A004 - tokenmill.open is the name
+    from tokenmill.api.open import Store, open  # noqa: A004 - tokenmill.open is the name
     from tokenmill.api.plan import plan
     from tokenmill.api.prepare import prepare
     from tokenmill.api.report import report
     from tokenmill.api.stats import stats
     from tokenmill.api.status import status
+    from tokenmill.api.upgrade import upgrade
     from tokenmill.api.verify import verify
-    from tokenmill.loader.loader import Loader
-    from tokenmill.store.reader import Store
     from tokenmill.tokenizers.tokenize_fn import tokenize_fn
 
 __version__ = "0.1.0"
 # The module of each public name, imported on first use.
 _MODULES = {
-    "Loader": "tokenmill.loader.loader",
-    "Store": "tokenmill.store.reader",
+    "Loader": "tokenmill.api.loader",
+    "Store": "tokenmill.api.open",
     "bench": "tokenmill.api.bench",
     "erase": "tokenmill.api.erase",
     "export": "tokenmill.api.export",
@@ -59,6 +58,7 @@ _MODULES = {
     "stats": "tokenmill.api.stats",
     "status": "tokenmill.api.status",
     "tokenize_fn": "tokenmill.tokenizers.tokenize_fn",
+    "upgrade": "tokenmill.api.upgrade",
     "verify": "tokenmill.api.verify",
 }
 
@@ -82,6 +82,7 @@ __all__ = [
     "stats",
     "status",
     "tokenize_fn",
+    "upgrade",
     "using",
     "verify",
 ]

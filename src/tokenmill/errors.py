@@ -19,12 +19,14 @@ An error caused by a transient system error (a full disk, a broken connection) h
 error may set another exit code than that of its class.
 
 A message is a headline that says what is wrong, then indented lines: where, what was expected, what was found, what to
-do.
+do. It names options as the command line does (`--eot none`). Commands print `headline` and `details` as they are; `str`
+gives the message in the words of Python (`eot="none"`).
 """
 
 from __future__ import annotations
 
 import errno
+import re
 from collections.abc import Iterable
 
 DONE = 0
@@ -56,6 +58,63 @@ TRANSIENT_ERRNOS = frozenset(
         errno.EREMOTEIO if hasattr(errno, "EREMOTEIO") else errno.EIO,
     }
 )
+
+# Options without a value, which are True in Python.
+SWITCHES = frozenset({"all", "allow-http", "dry-run", "force", "quarantine-text", "repair", "retry-quarantine"})
+
+# Words after an option that continue the sentence. Any other word is the value of the option.
+SENTENCE_WORDS = (
+    *(
+        "a",
+        "adds",
+        "allows",
+        "and",
+        "another",
+        "at",
+        "can",
+        "cannot",
+        "change",
+        "changes",
+        "counts",
+        "for",
+        "has",
+        "in",
+        "is",
+    ),
+    *("it", "must", "names", "needs", "of", "on", "once", "or", "that", "to", "was", "with", "would"),
+)
+
+# Quoted commands and whole command lines, which stay as they are; or an option, with its value if there is one. A line
+# that begins with a word in lower case and an option is the command line of another program.
+_OPTION = re.compile(
+    r"`[^`]*`|(?<![\w/.-])tokenmill [a-z]+ .*|^ *[a-z][a-z0-9]* --?[a-z].*"
+    r"|(?<![\w-])--(?P<name>[a-z][a-z-]*[a-z])"
+    rf"(?: (?!--|(?:{'|'.join(SENTENCE_WORDS)})\b)"
+    r"(?P<value>'[^']*'|[\d.]+ [kKMGT]?i?B\b|[^\s'(][^\s)]*(?<![,;:.])))?",
+    re.MULTILINE,
+)
+_NUMBER = re.compile(r"\d+(?:,\d{3})*(?:\.\d+)?")
+_PLACEHOLDER = re.compile(r"[A-Z_]+")
+
+
+def in_python(message: str) -> str:
+    """A message with parameters (`eot="none"`) in place of options (`--eot none`). Commands in it stay as they are."""
+    return _OPTION.sub(_parameter, message)
+
+
+def _parameter(match: re.Match[str]) -> str:
+    name, value = match["name"], match["value"]
+    if name is None:
+        return match[0]
+    parameter = name.replace("-", "_") + "="
+    if name in SWITCHES:
+        return f"{parameter}True" + match[0].removeprefix(f"--{name}")
+    if value is None:
+        return parameter
+    if _NUMBER.fullmatch(value):
+        return parameter + value.replace(",", "_")
+    is_literal = _PLACEHOLDER.fullmatch(value) or value.startswith("'")
+    return parameter + (value if is_literal else f'"{value}"')
 
 
 def is_transient(error: BaseException | None) -> bool:
@@ -132,8 +191,13 @@ class TokenmillError(Exception):
             return TRY_AGAIN
         return self._exit_code
 
-    def __str__(self) -> str:
+    @property
+    def text(self) -> str:
+        """The whole message, with options as the command line names them."""
         return "\n".join([self.headline, *(f"  {line}" for line in self.details)])
+
+    def __str__(self) -> str:
+        return "\n".join([in_python(self.headline), *(f"  {in_python(line)}" for line in self.details)])
 
 
 class UsageError(TokenmillError):

@@ -20,8 +20,8 @@ from tests.support.remote_runs import prepared
 from tests.support.servers.hub import Hub
 from tests.support.servers.seaweed import Bucket
 from tokenmill.analysis.card.public_facts import ETAG, IDENTITY
+from tokenmill.api.results import ReportResult
 from tokenmill.errors import UsageError
-from tokenmill.results import ReportResult
 
 CALL: dict[str, Any] = {"tokenizer": SMALL_TIKTOKEN, "eot": 1199, "workers": 1, "unit_bytes": 500}
 FIELDS: dict[str, Any] = {
@@ -248,10 +248,10 @@ def test_a_card_replaces_nothing_else(folder: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"license": "my own license"}, "--license is an id or an address"),
-        ({"url": "example.org"}, "--url is not an address"),
-        ({"published": "17.11.2026"}, "--published is a date"),
-        ({"name": " "}, "--name is empty"),
+        ({"license": "my own license"}, "license= is an id or an address"),
+        ({"url": "example.org"}, "url= is not an address"),
+        ({"published": "17.11.2026"}, "published= is a date"),
+        ({"name": " "}, "name= is empty"),
     ],
 )
 def test_fields_are_checked_first(folder: Path, tmp_path: Path, fields: dict[str, Any], message: str) -> None:

@@ -275,7 +275,7 @@ def test_a_column_that_there_is_not_is_named(tmp_path: Path, kind: str) -> None:
         tokenmill.stats(directory, by="dump")
     assert "'dump'" in str(error.value)
     assert "language" in str(error.value)
-    assert str(error.value).endswith(by_column.ADVICE)
+    assert error.value.text.endswith(by_column.ADVICE)
 
 
 @pytest.mark.parametrize("kind", ["parquet", "jsonl"])

@@ -25,8 +25,8 @@ from tokenmill.errors import CorruptStore, IncompleteStore, JobChanged, StoreErr
 from tokenmill.exports.formats import FORMATS
 from tokenmill.pipeline.erase import _with_parts
 from tokenmill.storage import folder_at
-from tokenmill.store import tables
 from tokenmill.store.erasing import ERASING, read_mark
+from tokenmill.store.manifest import publish_manifest, read_manifest
 from tokenmill.store.part import open_part, publish_part
 from tokenmill.store.part_checksum import with_checksum
 from tokenmill.store.reader import Store
@@ -265,9 +265,9 @@ def test_verify_finds_tokens_that_are_put_back(tmp_path: Path, where: str) -> No
         summary = with_checksum(summary, replace(new, tokens=old.tokens))
         publish_part(folder, summary, replace(new, tokens=old.tokens.copy()), replace=True)
         run_ = require_run(folder)
-        manifest = tables.read_manifest(folder, run_)
+        manifest = read_manifest(folder, run_)
         size = folder.size(f"parts/{unit:08d}.arrow")
-        tables.publish_manifest(folder, run_, _with_parts(manifest, [(unit, summary.sha256, summary.xxh3, size)]))
+        publish_manifest(folder, run_, _with_parts(manifest, [(unit, summary.sha256, summary.xxh3, size)]))
     with pytest.raises(CorruptStore, match="erased"):
         tokenmill.verify(out, workers=1)
 

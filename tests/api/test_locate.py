@@ -217,7 +217,7 @@ def test_links_copies_and_other_names_of_a_file_are_understood(
         assert tokenmill.locate(str(where), 777).documents == expected
     copy = str(tmp_path / "train_text_document.bin")
     assert tokenmill.locate(copy, 777, store=str(plain)).documents == expected
-    with pytest.raises(StoreError, match="--store DIR"):
+    with pytest.raises(StoreError, match="store=DIR"):
         tokenmill.locate(copy, 777)
 
 
@@ -305,7 +305,7 @@ def test_what_cannot_be_found_is_told(store: tokenmill.Store, crew: LocalExecuto
             {"where": shard, "token": 10**9, "store": directory},
         ),
         (UsageError, "_train_", {"where": out, "token": 3, "store": directory}),
-        (UsageError, "--store DIR", {"where": shard, "token": 3}),
+        (UsageError, "store=DIR", {"where": shard, "token": 3}),
         (StoreError, "neither a tokenmill store", {"where": str(tmp_path), "token": 3}),
         (UsageError, "Give TOKEN, or", {"where": directory}),
         (UsageError, "Give TOKEN, or", {"where": directory, "source": "a.parquet"}),
@@ -314,7 +314,7 @@ def test_what_cannot_be_found_is_told(store: tokenmill.Store, crew: LocalExecuto
         (UsageError, "a.parquet", {"where": directory, "source": "z.parquet", "row": 1}),
         (UsageError, "reason       null", {"where": directory, "source": "a.parquet", "row": 57}),
         (UsageError, "no document starts there", {"where": directory, "source": "c0.txt", "row": 1 << 80}),
-        (UsageError, "--store is only for files", {"where": directory, "token": 1, "store": directory}),
+        (UsageError, "store= is only for files", {"where": directory, "token": 1, "store": directory}),
         (UsageError, "the byte", {"where": directory, "source": "b.jsonl", "row": 1}),
     ]
     for error, words, question in questions:

@@ -82,6 +82,31 @@ def test_every_dataset_gives_the_rows_of_the_recipe(way: str, loaded: Any, cache
     assert set(found.format["columns"]) == (set(dataset.format["columns"]) - {"text"}) | {"ids", "len"}
     assert set(found.column_names) == set(expected.column_names)
     assert_same(found.with_format(None).select_columns(expected.column_names), expected)
+    assert found._indices is None
+
+
+@pytest.mark.parametrize("way", ["as it is", "split and shuffled", "a small part of it, in another order"])
+def test_the_text_is_kept_if_asked(way: str, loaded: Any, cache: str) -> None:
+    """With `keep_text`, each row has its own text beside its tokens."""
+    dataset = WAYS[way](loaded)
+    found = tokenmill.map_dataset(dataset, SMALL_JSON, num_proc=2, cache_dir=cache, keep_text=True)
+    assert found.column_names == [*dataset.column_names, "ids", "len"]
+    assert found["text"][:] == dataset["text"][:]
+    without = tokenmill.map_dataset(dataset, SMALL_JSON, num_proc=2, cache_dir=cache)
+    assert found["ids"][:] == without["ids"][:]
+    assert found._fingerprint != without._fingerprint
+
+
+def test_rows_in_another_order_are_written_once(loaded: Any, cache: str) -> None:
+    """A shuffled dataset is put in order by the first call, and again only if that file is damaged."""
+    shuffled = loaded.shuffle(seed=5)
+    expected = tokenmill.map_dataset(shuffled, SMALL_JSON, cache_dir=cache)["ids"][:]
+    (file,) = Path(cache).rglob("ordered/*.arrow")
+    written = file.stat().st_mtime_ns
+    assert tokenmill.map_dataset(shuffled, SMALL_JSON, cache_dir=cache)["ids"][:] == expected
+    assert file.stat().st_mtime_ns == written
+    file.write_bytes(file.read_bytes()[:-100] + bytes(100))
+    assert tokenmill.map_dataset(shuffled, SMALL_JSON, cache_dir=cache)["ids"][:] == expected
 
 
 def test_a_dataset_with_no_row_has_the_columns_all_the_same(loaded: Any, cache: str) -> None:

@@ -76,7 +76,8 @@ def test_the_format_names_are_all_formats() -> None:
 def test_paths_may_be_path_objects(name: str) -> None:
     """What names a file or a directory has a type that includes os.PathLike."""
     for parameter, kind in types_of(name).items():
-        if parameter in PATHS:
+        is_filter = (name, parameter) == ("prepare", "where")  # for `locate` it is a file
+        if parameter in PATHS and not is_filter:
             assert set(typing.get_args(StrPath)) <= members(kind), parameter
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import inspect
 import pickle
 import re
+import subprocess
+import sys
 from html.parser import HTMLParser
 
 import msgspec
@@ -13,8 +15,8 @@ import pytest
 
 import tokenmill
 from tokenmill import results
+from tokenmill.api.results import Document, EndRecord, ExportedSplit, ExportResult, Ignored, TokenCount, VocabularyUse
 from tokenmill.humanize import SHOWN_ITEMS, Readable
-from tokenmill.results import Document, EndRecord, ExportedSplit, ExportResult, Ignored, TokenCount, VocabularyUse
 
 MARKUP = "<script>alert('1')</script>\x1b[2J\u202e"
 
@@ -124,3 +126,10 @@ def test_json_and_pickles_are_those_of_the_fields() -> None:
     assert list(msgspec.json.decode(content)) == list(ExportResult.__struct_fields__)
     assert msgspec.json.decode(content, type=ExportResult) == record
     assert pickle.loads(pickle.dumps(record)) == record
+
+
+def test_results_can_be_imported_as_a_module() -> None:
+    """Annotations name the classes by `tokenmill.results`, as an attribute and as a module."""
+    code = "import tokenmill; from tokenmill.results import Cell; print(tokenmill.results.Cell is Cell)"
+    run = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert run.stdout == "True\n"

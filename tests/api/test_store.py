@@ -10,15 +10,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 import tokenmill
 from tests.support.corpora import SMALL_JSON, write_parquet
 from tests.support.servers.seaweed import Bucket
 from tests.support.small_stores import ROWS, UNITS, prepare, write_source
+from tests.support.source_files import source
+from tokenmill.api.results import StoreSlice
+from tokenmill.errors import SourceError
 from tokenmill.executors.local import LocalExecutor
 from tokenmill.pipeline import worker_modules
-from tokenmill.results import StoreSlice
+from tokenmill.sources.documents import ReadOptions
+from tokenmill.store.source_text import whole_file
 
 
 @pytest.fixture(scope="module")
@@ -73,6 +78,31 @@ def test_an_error_names_the_range(store: tokenmill.Store, position: int) -> None
         store.at(store.token_count)
     with pytest.raises(IndexError, match="document 3 is out of range: the slice has 3 documents"):
         _ = store[:3][3]
+
+
+def test_the_text_is_that_of_the_source(store: tokenmill.Store) -> None:
+    """`text` reads the source again, also from the end of a later unit."""
+    assert [store.text(position) for position in (0, 19, 20, 79, -1)] == [
+        texts()[position] for position in (0, 19, 20, 79, -1)
+    ]
+
+
+def test_text_of_small_files_and_several_stores(tmp_path: Path) -> None:
+    """Units of whole files and stores that are read as one give each document its own text."""
+    for number, kind in enumerate(("txt", "jsonl")):
+        for letter in "ab":
+            content = f"text {letter}{number}" if kind == "txt" else f'{{"text": "text {letter}{number}"}}\n' * 3
+            (tmp_path / f"{letter}{number}.{kind}").write_text(content)
+        prepare([str(path) for path in sorted(tmp_path.glob(f"*.{kind}"))], tmp_path / kind)
+    both = tokenmill.open([tmp_path / "txt", tmp_path / "jsonl"])
+    assert [both.text(position) for position in range(len(both))] == [
+        *("text a0", "text b0"),
+        *["text a1"] * 3,
+        *["text b1"] * 3,
+    ]
+    (tmp_path / "a0.txt").write_text("another text")
+    with pytest.raises(SourceError, match="changed"):
+        both.text(0)
 
 
 def test_a_position_is_an_integer(store: tokenmill.Store) -> None:
@@ -146,3 +176,9 @@ def test_a_store_shows_itself(store: tokenmill.Store) -> None:
     assert "<b>" not in page
     assert "&lt;b&gt;tokens" in page
     assert f"{store.token_count:,}" in page
+
+
+def test_a_file_without_slices_is_not_read(tmp_path: Path) -> None:
+    """An Arrow file without record batches has no content, and is no error."""
+    pa.ipc.new_file(str(tmp_path / "a.arrow"), pa.schema({"text": pa.string()})).close()
+    assert whole_file(source(str(tmp_path / "a.arrow")), ReadOptions()) is None

@@ -1,4 +1,4 @@
-"""`--on ray` with --keep, --deny, --like and several stores gives the bytes of local commands."""
+"""`--on ray` with --keep, --deny, --like, several stores and `erase` gives the bytes of local commands."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def on_ray(tmp_path: Path) -> Iterator[Callable[..., Ended]]:
 
 
 def test_stores_that_grow_on_ray(on_ray: Callable[..., Ended], tmp_path: Path) -> None:
-    """Two generations, and an export of both, equal those of local commands."""
+    """Two generations, an export of both, and an erasure in all of it, equal those of local commands."""
     sources = []
     for name in ("a", "b"):
         texts = [f"{name} {text}" for text in DOCUMENTS * 4]
@@ -53,6 +53,9 @@ def test_stores_that_grow_on_ray(on_ray: Callable[..., Ended], tmp_path: Path) -
         pq.write_table(pa.table({"text": texts, "url": urls}), sources[-1], row_group_size=8)
     deny = tmp_path / "deny.jsonl"
     deny.write_text(json.dumps({"column": "url", "host": "host1.example"}) + "\n")
+
+    hosts = tmp_path / "hosts.txt"
+    hosts.write_text("host2.example\n")
 
     def commands(out: Path) -> Iterator[tuple[object, ...]]:
         yield "prepare", sources[0], *SMALL_UNITS, "--keep", "url", "--deny", deny, "--out", out / "a"
@@ -72,6 +75,8 @@ def test_stores_that_grow_on_ray(on_ray: Callable[..., Ended], tmp_path: Path) -
             out / "c",
         )
 
+        yield "erase", out / "a", "--column", "url", "--hosts", hosts, "--request", "r"
+
     for command in commands(tmp_path / "local"):
         ended = tokenmill(*command, "--quiet")
         assert ended.code == 0, ended.err
@@ -80,7 +85,8 @@ def test_stores_that_grow_on_ray(on_ray: Callable[..., Ended], tmp_path: Path) -
     for name in ("a", "b"):
         there, here = (local_files(tmp_path / place / name) for place in ("ray", "local"))
         found = differences(there, here)  # the records of exports elsewhere have their paths
-        assert [file for file in found if not file.startswith("exports/")] == []
+        assert [file for file in found if not file.startswith(("exports/", "erasures"))] == []
+    assert json.loads((tmp_path / "ray/a/erasures/r/result.json").read_text())["documents"] > 0
     for name in ("megatron", "c"):
         there, here = (local_files(tmp_path / place / name) for place in ("ray", "local"))
         shards = [file for file in here if not file.startswith(".tokenmill/")]

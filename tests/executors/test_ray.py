@@ -37,10 +37,11 @@ from tests.executors.test_contract import (  # noqa: F401 - the contract, run he
 from tests.support.executor_functions import announce_and_wait, double, fail, pid
 from tests.support.killing import wait_until
 from tokenmill.errors import RunFailed, UsageError
-from tokenmill.executors.outcomes import Cause, Died, Done, RetryPolicy
+from tokenmill.executors.outcomes import Cause, Died, Done
 from tokenmill.executors.ray import node_actor as crews
 from tokenmill.executors.ray.executor import RayExecutor
 from tokenmill.executors.ray.node_actor import NodeActor, NodeConfig
+from tokenmill.executors.retry_policy import RetryPolicy
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.filterwarnings("default")]
 
@@ -152,7 +153,7 @@ def test_an_address_that_is_none_is_refused() -> None:
     """Before Ray is asked."""
     code = "from tokenmill.executors.ray.executor import RayExecutor; RayExecutor('ray://nowhere')"
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
-    assert "--on ray://nowhere is not the address of a cluster" in ended.stderr
+    assert 'on="ray://nowhere" is not the address of a cluster' in ended.stderr
 
 
 def test_a_crew_works_without_a_cluster() -> None:
@@ -204,5 +205,5 @@ def test_usage_of_places() -> None:
     """A place that is none is refused with those that there are."""
     from tokenmill.executors.session import check_executor
 
-    with pytest.raises(UsageError, match="--on is local, ray or"):
+    with pytest.raises(UsageError, match="on= is local, ray or"):
         check_executor("dask")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import glob
+import importlib
 import json
 from pathlib import Path
 
@@ -10,6 +12,7 @@ import pytest
 import tokenmill
 from tests.support.small_stores import prepare, write_source
 from tokenmill.errors import IncompleteStore, UsageError
+from tokenmill.exports import blends
 
 RECIPE = """
 grain = 32
@@ -82,7 +85,7 @@ def test_olmo_core_loads_the_mixture(folder: Path) -> None:
 
 
 def test_nanotron_and_mds(folder: Path) -> None:
-    """The YAML that the trainers document."""
+    """The YAML that the trainers read."""
     a, b = (json.dumps(str(folder / name / "datatrove")) for name in "ab")
     assert blend(folder, "nanotron") == (
         f"dataset:\n  dataset_folder:\n    - {a}\n    - {b}\n  dataset_weights:\n    - 0.75\n    - 0.25\n"
@@ -93,13 +96,94 @@ def test_nanotron_and_mds(folder: Path) -> None:
     )
 
 
+def test_streaming_reads_the_blend(folder: Path) -> None:
+    """MosaicML streaming takes the streams as llm-foundry gives them, and mixes them in the proportions."""
+    yaml = pytest.importorskip("yaml", reason="PyYAML is not installed")
+    try:
+        streaming = importlib.import_module("streaming")
+    except (ImportError, RuntimeError):  # the latter from a torchvision that does not fit to torch
+        pytest.skip("mosaicml-streaming is not installed")
+    streams = [streaming.Stream(**one) for one in yaml.safe_load(blend(folder, "mds"))["streams"].values()]
+    dataset = streaming.StreamingDataset(streams=streams, epoch_size=40, batch_size=1)
+    assert [one.choose for one in streams] == [30, 10]
+    assert len(dataset[0]["tokens"]) == 32
+
+
+def test_nanotron_takes_the_keys(folder: Path) -> None:
+    """The package makes its arguments of the keys."""
+    yaml = pytest.importorskip("yaml", reason="PyYAML is not installed")
+    dacite = pytest.importorskip("dacite", reason="nanotron is not installed")
+    config = pytest.importorskip("nanotron.config.config", reason="nanotron is not installed")
+    content = yaml.safe_load(blend(folder, "nanotron"))["dataset"]
+    made = dacite.from_dict(config.NanosetDatasetsArgs, content, dacite.Config(strict=True))
+    assert made.dataset_weights == [0.75, 0.25]
+
+
+@pytest.fixture
+def converted(folder: Path) -> Path:
+    """The stores with files in the formats that tokenmill does not write."""
+    for name in "ab":
+        (folder / name / "arrayrecord").mkdir(exist_ok=True)
+        (folder / name / "arrayrecord" / "train.array_record-00000").touch()
+        (folder / name / "webdataset" / ".nv-meta").mkdir(parents=True, exist_ok=True)
+        (folder / name / "webdataset" / ".nv-meta" / ".info.json").write_text("{}")
+    return folder
+
+
+def test_maxtext(converted: Path) -> None:
+    """Names with a pattern of files and a weight, as `grain_train_mixture_config_path` documents it."""
+    sources = json.loads(blend(converted, "maxtext"))
+    assert {name: one.pop("weight") for name, one in sources.items()} == {"a": 0.75, "b": 0.25}
+    for name, one in sources.items():
+        (path,) = one.values()
+        assert list(one) == ["path"]
+        assert glob.glob(path) == [str(converted / name / "arrayrecord" / "train.array_record-00000")]
+
+
+def test_energon(converted: Path) -> None:
+    """The metadataset as it is documented; Energon loads it, if it is installed."""
+    text = blend(converted, "energon")
+    a, b = (json.dumps(str(converted / name / "webdataset")) for name in "ab")
+    assert text == (
+        "__module__: megatron.energon\n__class__: MetadatasetV2\nsplits:\n  train:\n    blend:\n"
+        f"      - path: {a}\n        weight: 0.75\n      - path: {b}\n        weight: 0.25\n"
+    )
+
+
+def test_energon_loads_the_metadataset(converted: Path) -> None:
+    """The package finds both datasets of the blend with their weights."""
+    energon = pytest.importorskip("megatron.energon", reason="megatron-energon is not installed")
+    paths = pytest.importorskip("megatron.energon.epathlib", reason="megatron-energon is not installed")
+    config = pytest.importorskip("megatron.energon.dataset_config", reason="megatron-energon is not installed")
+    path = converted / "metadataset.yaml"
+    path.write_text(blend(converted, "energon"))
+    loaded = config.load_config(
+        paths.EPath(str(path)), default_type=energon.MetadatasetV2, default_kwargs={"path": paths.EPath(str(path))}
+    )
+    assert isinstance(loaded, energon.MetadatasetV2)
+    assert [one.weight for one in loaded.splits["train"].blend] == [0.75, 0.25]
+    found = [str(one.path) for one in loaded.traverse(split_part="train")]
+    assert found == [str(converted / name / "webdataset") for name in "ab"]
+
+
+def test_small_shares_are_decimal_numbers() -> None:
+    """YAML reads 1e-05 as a text, and a weight of 1 would be an integer."""
+    for share, weight in ((1e-5, "0.00001"), (1.0, "1.0"), (1 / 3, "0.333333333333")):
+        one = blends._Exported(blends.BlendSource("a", ("a",), 1, 1), [], "a", False, share)
+        assert one.weight == weight
+
+
 def test_what_is_missing_is_named(folder: Path, tmp_path: Path) -> None:
-    """A source without an export, and trainers that cannot be served."""
+    """A source without an export, and trainers that do not exist."""
     prepare(write_source(tmp_path / "a.parquet", "aaaa"), tmp_path / "a")
     prepare(write_source(tmp_path / "b.parquet", "bbbb"), tmp_path / "b")
     (tmp_path / "recipe.toml").write_text(RECIPE)
-    with pytest.raises(IncompleteStore, match="the source a is not exported to megatron"):
-        blend(tmp_path, "megatron")
-    for trainer, said in (("maxtext", "ArrayRecord"), ("energon", "WebDatasets"), ("other", "Choose from")):
-        with pytest.raises(UsageError, match=said):
-            blend(folder, trainer)
+    for trainer, message in (
+        ("megatron", "the source a is not exported to megatron"),
+        ("maxtext", "the source a has no ArrayRecord files"),
+        ("energon", "the source a has no WebDatasets"),
+    ):
+        with pytest.raises(IncompleteStore, match=message):
+            blend(tmp_path, trainer)
+    with pytest.raises(UsageError, match="Choose from"):
+        blend(folder, "other")

@@ -222,7 +222,7 @@ def test_an_export_goes_on_where_it_was_left(store: tokenmill.Store, tmp_path: P
 def test_other_options_are_refused_in_the_same_directory(store: tokenmill.Store, tmp_path: Path) -> None:
     """A directory that holds an export with other options is refused with what changed."""
     export(store.directory, to="nanogpt", out=str(tmp_path), shuffle=1)
-    with pytest.raises(JobChanged, match="another --shuffle") as caught:
+    with pytest.raises(JobChanged, match="another shuffle=") as caught:
         export(store.directory, to="nanogpt", out=str(tmp_path), shuffle=2)
     assert "was 1, is now 2" in str(caught.value)
 
@@ -257,8 +257,8 @@ def test_a_store_without_end_token_exports_as_it_is(tmp_path: Path) -> None:
         ({"to": "nanogpt", "val": "2"}, "between 0 and 1"),
         ({"to": "nanogpt", "val": "100%"}, "between 0 and 1"),
         ({"to": "nanogpt", "val": "1e999999999999999999"}, "between 0 and 1"),
-        ({"to": "llmc", "shard_tokens": "10MB"}, "--shard-tokens counts tokens: write 10M"),
-        ({"to": "mds", "sequence_tokens": "2KiB"}, "--sequence-tokens counts tokens: write 2K"),
+        ({"to": "llmc", "shard_tokens": "10MB"}, "shard_tokens= counts tokens: write 10M"),
+        ({"to": "mds", "sequence_tokens": "2KiB"}, "sequence_tokens= counts tokens: write 2K"),
         ({"to": "nanogpt", "val": "first-shard"}, "there is no first shard"),
         ({"to": "megatron", "val": "first-shard"}, "there is no first shard"),
         ({"to": "llmc", "shard_tokens": "2B"}, "too large for llmc"),
@@ -267,7 +267,7 @@ def test_a_store_without_end_token_exports_as_it_is(tmp_path: Path) -> None:
         ({"to": "mds", "tail": "merge"}, "sequences of one length"),
         ({"to": "mds", "shard_tokens": 100}, "less than one sequence"),
         ({"to": "llmc", "sequence_tokens": 8}, "no sequences of a fixed length"),
-        ({"to": "llmc", "tail": "cut"}, "--tail cannot be"),
+        ({"to": "llmc", "tail": "cut"}, "tail= cannot be"),
         ({"to": "llmc", "shard_tokens": 0}, "at least 1"),
         ({"to": "llmc", "shard_tokens": "100M"}, "would hold all tokens"),
         ({"to": "llmc", "shard_tokens": "1B", "tail": "merge"}, "too large for llmc"),

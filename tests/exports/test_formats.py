@@ -318,7 +318,7 @@ def test_a_format_that_is_called_otherwise_is_guessed(said: str, advice: str) ->
     assert find_format("Megatron") is FORMATS["megatron"]
     with pytest.raises(UsageError) as raised:
         find_format(said)
-    assert advice in str(raised.value)
+    assert advice in raised.value.text
 
 
 def test_numpy_reads_build_nanogpt(tmp_path: Path) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import random
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +15,7 @@ import numpy as np
 import pytest
 
 import tokenmill
+from benchmarks.synthetic import Shape, make_store
 from tests.cli.test_commands import run
 from tests.support.corpora import SMALL_TIKTOKEN, write_parquet
 from tests.support.export_model import END, read_back
@@ -20,6 +23,9 @@ from tokenmill.api.parameters import FormatName
 from tokenmill.errors import JobChanged, UsageError
 from tokenmill.executors.local import LocalExecutor
 from tokenmill.exports import PRELOAD
+from tokenmill.exports.job import EXPORT, read_frozen
+from tokenmill.storage import folder_at
+from tokenmill.store import layout
 
 POOL: list[LocalExecutor] = []
 STAGE = {"sequence_tokens": 32, "batch_sequences": 2, "tokens": {"a": "1.5x", "b": "2.25x", "c": "0.3x"}}
@@ -143,7 +149,7 @@ def test_a_changed_recipe_is_another_export(folder: Path, tmp_path: Path) -> Non
 
 def test_what_is_refused(folder: Path, tmp_path: Path) -> None:
     """A recipe needs a directory for its files, and has its own split."""
-    with pytest.raises(UsageError, match="needs --out"):
+    with pytest.raises(UsageError, match="needs out="):
         tokenmill.export(write(folder), to="nanogpt")
     with pytest.raises(UsageError, match="val is given with a recipe"):
         tokenmill.export(write(folder), to="nanogpt", out=tmp_path, val=0.1)
@@ -153,3 +159,62 @@ def test_the_command(folder: Path, tmp_path: Path) -> None:
     """The command shows the tokens of each source."""
     shown = run("export", write(folder), "--to", "nanogpt", "--out", tmp_path / "out").stdout
     assert shown.count("source       ") == 3
+
+
+MEASURE = """
+import json, resource, sys, tokenmill
+tokenmill.mix(sys.argv[1])  # imports, and opens the stores
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+tokenmill.export(sys.argv[1], to="nanogpt", out=sys.argv[2], workers=1, memory="700MB")
+kinds = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+own, children = (resource.getrusage(kind).ru_maxrss << 10 for kind in kinds)
+print(json.dumps([own - (before << 10), children]))
+"""
+
+
+def test_memory_does_not_grow_with_the_store(tmp_path: Path) -> None:
+    """An export of half a million documents grows by less than all of them take; a worker keeps its limit."""
+    make_store(str(tmp_path / "a"), 2_000_000, shape=Shape(200_000, 4), processes=False)
+    stage = STAGE | {"tokens": {"a": "1.5x"}}
+    path = write(tmp_path, sources={"a": {"store": "a", "repeat": 2}}, stages=[stage])
+    ended = subprocess.run(
+        [sys.executable, "-c", MEASURE, path, tmp_path / "out"], capture_output=True, text=True, check=True
+    )
+    grown, worker = json.loads(ended.stdout.splitlines()[-1])
+    assert grown < 20e6  # the hashes, lengths, sources and rows of all documents are 14 MB, and their sort needs more
+    assert worker < 350e6
+
+
+# The export.json of the last version without exports by recipe.
+FORMER_EXPORT = """{
+  "job": {
+    "format": "nanogpt",
+    "store": "c6747c1f9d0aa43251b46888e009744c5b50e0aab21fc4809b6f4991f908bfbb",
+    "tokenizer": "small",
+    "dtype": "uint16",
+    "end": "appended",
+    "end_token": 1201,
+    "name": "",
+    "val": "0.1",
+    "val_tokens": null,
+    "shuffle": 3,
+    "shard_tokens": null,
+    "tail": "keep",
+    "sequence_tokens": null
+  },
+  "bins": 4,
+  "run_tokens": 1328,
+  "store": "",
+  "format": 2,
+  "checksum": "e8a11989f7219fcc9a0252c2ac0ecb5a2dbb94b4d026e459e1070179cdbe78a9"
+}"""
+
+
+def test_exports_of_former_versions_are_read(tmp_path: Path) -> None:
+    """An export.json without a selection is valid, its checksum holds, and it is written again as it was."""
+    (tmp_path / ".tokenmill").mkdir()
+    (tmp_path / EXPORT).write_text(FORMER_EXPORT)
+    frozen = read_frozen(folder_at(str(tmp_path)))
+    assert frozen is not None
+    assert frozen.job.selection is None
+    assert json.loads(layout.json_bytes(frozen)) == json.loads(FORMER_EXPORT)

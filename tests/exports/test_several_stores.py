@@ -244,8 +244,8 @@ def test_an_export_without_out_goes_into_the_last_store(sources: list[str], tmp_
 @pytest.mark.parametrize(
     ("options", "named"),
     [
-        ({"eot": "none"}, "--eot"),
-        ({"eot": END, "bos": END}, "--bos"),
+        ({"eot": "none"}, "eot="),
+        ({"eot": END, "bos": END}, "bos="),
         ({"tokenizer": SMALL_JSON, "eot": 1}, "tokenizer"),
     ],
 )
@@ -258,7 +258,7 @@ def test_stores_with_other_tokens_are_refused(
     tokenmill.prepare(sources[1], out=other, workers=1, **given)
     with pytest.raises(UsageError, match=f"the stores have another {named}") as error:
         tokenmill.open([stores[0], other])
-    assert all(directory in str(error.value) for directory in (stores[0], other, "--like"))
+    assert all(directory in str(error.value) for directory in (stores[0], other, "like"))
     with pytest.raises(UsageError, match=named):
         export([stores[0], other], to="nanogpt", out=str(tmp_path / "out"))
 
@@ -273,7 +273,7 @@ def test_what_is_refused_besides(stores: list[str], sources: list[str], tmp_path
     with pytest.raises(UsageError, match="no tokenizer is given"):
         tokenmill.prepare(sources, out=out)
     for option in ({"tokenizer": "gpt2"}, {"eot": 3}, {"bos": 3}):
-        with pytest.raises(UsageError, match="cannot be used with --like"):
+        with pytest.raises(UsageError, match="cannot be used with like="):
             tokenmill.prepare(sources, like=stores[0], out=out, **option)
     assert not Path(out).exists()
 
@@ -292,6 +292,23 @@ def test_like_takes_the_whole_job(tmp_path: Path) -> None:
     assert tokenmill.prepare(str(tmp_path / "b.jsonl"), like=first, column="content", out=second).units_done_now == 0
     assert len(tokenmill.open([first, second])) == 3
     assert tokenmill.plan(str(tmp_path / "a.jsonl"), like=first).begin_token == 5
+
+
+def test_a_column_stands_in_place_of_a_template(tmp_path: Path) -> None:
+    """A column that is given beside the template of another store is read; beside a given template it is refused."""
+    (tmp_path / "a.jsonl").write_text('{"title": "one", "body": "two, which is longer"}\n')
+    call: dict[str, Any] = {"sources": str(tmp_path / "a.jsonl"), "workers": 1}
+    own: dict[str, Any] = {"tokenizer": SMALL_TIKTOKEN, "eot": "none"}
+    first = str(tmp_path / "first")
+    tokenmill.prepare(**call, **own, template="{title}", out=first)
+    tokenmill.prepare(**call, **own, column="body", out=tmp_path / "body")
+    others: dict[str, dict[str, Any]] = {"title": {}, "like": {"column": "body"}, "both": {"template": "{body}"}}
+    for name, options in others.items():
+        tokenmill.prepare(**call, like=first, **options, out=tmp_path / name)
+        expected = first if name == "title" else tmp_path / "body"
+        assert tokenmill.open(tmp_path / name)[0].tolist() == tokenmill.open(expected)[0].tolist()
+    with pytest.raises(UsageError, match="column= cannot be used with template="):
+        tokenmill.prepare(**call, **own, column="body", template="{title}", out=tmp_path / "refused")
 
 
 def test_commands_take_several_stores(stores: list[str], tmp_path: Path) -> None:

@@ -26,9 +26,11 @@ from tests.support.arguments import PrepareArguments
 from tests.support.corpora import SMALL_JSON, SMALL_TIKTOKEN, part_bytes, write_parquet
 from tests.support.documents import DOCUMENTS
 from tokenmill import errors
+from tokenmill.api.results import PrepareResult
 from tokenmill.executors.local import LocalExecutor
-from tokenmill.executors.outcomes import DEFAULT_POLICY, Done, RetryPolicy, Worker
+from tokenmill.executors.outcomes import Done, Worker
 from tokenmill.executors.progress import Silent
+from tokenmill.executors.retry_policy import DEFAULT_POLICY, RetryPolicy
 from tokenmill.pipeline import plan as planning
 from tokenmill.pipeline.complete import CompletionOptions, RunCompletion
 from tokenmill.pipeline.context import RunContext
@@ -38,7 +40,6 @@ from tokenmill.pipeline.plan import default_unit_bytes
 from tokenmill.pipeline.request import PrepareOptions, make_request
 from tokenmill.pipeline.resources import Resources
 from tokenmill.pipeline.split_sources import plan_units
-from tokenmill.results import PrepareResult
 from tokenmill.sources import discover, files_between, with_identities
 from tokenmill.sources.documents import ReadOptions, Slice
 from tokenmill.storage import folder_at
@@ -128,18 +129,18 @@ def test_a_complete_run_is_left_alone(tmp_path: Path, corpus: list[str]) -> None
     ("words", "named"),
     [
         ({"tokenizer": SMALL_JSON, "engine": "auto"}, "another tokenizer"),
-        ({"eot": 5}, "--eot"),
-        ({"bos": 5}, "--bos"),
-        ({"column": "id"}, "--column"),
-        ({"unit_bytes": 777}, "--unit-bytes"),
-        ({"limit_units": 1}, "--limit-units"),
+        ({"eot": 5}, "eot="),
+        ({"bos": 5}, "bos="),
+        ({"column": "id"}, "column="),
+        ({"unit_bytes": 777}, "unit_bytes="),
+        ({"limit_units": 1}, "limit_units="),
     ],
 )
 def test_a_changed_job_is_refused(tmp_path: Path, corpus: list[str], words: PrepareArguments, named: str) -> None:
     """A directory is never shared by two jobs; the message names what changed."""
     prepare(corpus, tmp_path / "out")
     before = part_bytes(tmp_path / "out")
-    with pytest.raises(errors.JobChanged, match=rf"(?s){named}.*another --out, or remove the directory"):
+    with pytest.raises(errors.JobChanged, match=rf"(?s){named}.*another out=, or remove the directory"):
         prepare(corpus, tmp_path / "out", **words)
     assert part_bytes(tmp_path / "out") == before
 

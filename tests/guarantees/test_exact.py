@@ -162,7 +162,7 @@ def test_store_holds_the_tokens_of_a_tokenizer_json(tmp_path: Path, parquet: str
 
 def test_an_end_token_is_never_guessed(tmp_path: Path, parquet: str) -> None:
     """A vocabulary without an end token asks for one."""
-    with pytest.raises(UsageError, match="--eot"):
+    with pytest.raises(UsageError, match="eot="):
         tokenmill.prepare(parquet, tokenizer=SMALL_TIKTOKEN, out=str(tmp_path / "out"))
 
 

@@ -150,7 +150,15 @@ def test_a_state_of_other_stores_is_refused(store: str, other_store: str) -> Non
 
 
 @pytest.mark.parametrize(
-    "state", [None, {}, {"sequences": 5}, {"sequences": -1, "digest": ""}, {"sequences": "5", "digest": "x"}]
+    "state",
+    [
+        None,
+        {},
+        {"sequences": 5},
+        {"sequences": -1, "digest": ""},
+        {"sequences": "5", "digest": "x"},
+        {"sequences": 1 << 90, "digest": ""},
+    ],
 )
 def test_what_is_no_state_is_refused(store: str, state: Any) -> None:
     """A state has a number and a text."""

@@ -327,13 +327,6 @@ def test_choices_are_in_the_recipe(choice: str, value: Any, base: dict[str, Any]
         opened(base, tmp_path, **{choice: value})
 
 
-def test_where_is_refused(base: dict[str, Any], tmp_path: Path) -> None:
-    """A filter is not silently ignored."""
-    base["sources"]["code"]["where"] = "language = 'de'"
-    with pytest.raises(UsageError, match="`where` is not supported yet"):
-        opened(base, tmp_path)
-
-
 def test_torch_workers_deliver_the_recipe(base: dict[str, Any], tmp_path: Path) -> None:
     """Workers take batches in turn through stages of different batch sizes and skips; the state counts deliveries."""
     adapters = pytest.importorskip("tokenmill.loader.torch", reason="torch is not installed")

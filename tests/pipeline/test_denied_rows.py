@@ -100,7 +100,7 @@ def test_the_list_is_part_of_the_job(tmp_path: Path) -> None:
     again = deny(tmp_path / "2", [*RULES[::-1], RULES[0]])
     assert tokenmill.prepare(source, out=str(out), deny=again, **CALL).units_done_now == 0
     for other in (None, deny(tmp_path / "3", RULES[1:])):
-        with pytest.raises(JobChanged, match="another --deny"):
+        with pytest.raises(JobChanged, match="another deny="):
             tokenmill.prepare(source, out=str(out), deny=other, **CALL)
     whole = part_bytes(out)
     shutil.rmtree(out / "deny")

@@ -73,9 +73,9 @@ def test_other_options_are_refused_by_name(out: Path, name: str) -> None:
     """With another option the table is not made again, and the message names the option."""
     run = (out / layout.RUN).read_bytes()
     (out / name).unlink()
-    with pytest.raises(errors.JobChanged, match="--eot"):
+    with pytest.raises(errors.JobChanged, match="eot="):
         prepare(source(out), out, eot=5)
-    with pytest.raises(errors.JobChanged, match="--unit-bytes"):
+    with pytest.raises(errors.JobChanged, match="unit_bytes="):
         prepare(source(out), out, unit_bytes=10**6)
     assert not (out / name).exists()
     assert (out / layout.RUN).read_bytes() == run

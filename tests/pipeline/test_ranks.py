@@ -155,7 +155,7 @@ def test_whoever_drives_a_cluster_is_no_rank(monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.parametrize("said", [(0, None), (None, 3), (3, 3), (5, 2)])
 def test_half_a_share_is_refused(said: tuple[int | None, int | None]) -> None:
     """A rank without a count, a count without a rank, and a rank beyond the last one are explained."""
-    with pytest.raises(UsageError, match=r"--(rank|of)"):
+    with pytest.raises(UsageError, match=r"(rank|of)="):
         choose_rank_share(*said)
 
 

@@ -22,7 +22,18 @@ def test_the_public_surface_is_this() -> None:
         ["Loader", "Store", "TokenmillError"],
         ["bench", "erase", "export", "finish", "loader", "locate", "map_dataset", "mix", "open", "plan", "prepare"],
     )
-    expected = [*classes, *functions, "report", "results", "stats", "status", "tokenize_fn", "using", "verify"]
+    expected = [
+        *classes,
+        *functions,
+        "report",
+        "results",
+        "stats",
+        "status",
+        "tokenize_fn",
+        "upgrade",
+        "using",
+        "verify",
+    ]
     assert sorted(tokenmill.__all__) == expected
     assert all(callable(getattr(tokenmill, name)) for name in expected if name != "results")
     with pytest.raises(AttributeError):

@@ -30,7 +30,7 @@ import numpy as np
 import numpy.typing as npt
 
 import tokenmill
-from tokenmill.results import (
+from tokenmill.api.results import (
     BenchResult,
     Document,
     ExportResult,

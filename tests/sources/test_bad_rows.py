@@ -176,7 +176,7 @@ def test_a_document_that_is_too_long_stops_a_run_that_may_have_none(tmp_path, na
         file.write(b'{"text": "fine"}\n{"text": "' + b"x" * 200 + b'"}\n')
     with pytest.raises(BadDocument, match="a document is too long") as caught:
         read_all(path, ReadOptions(separator="\n", batch_bytes=10, document_bytes=100))
-    message = str(caught.value)
+    message = caught.value.text
     assert path in message
     assert place in message
     assert "212 bytes" in message

@@ -24,7 +24,8 @@ from tests.support.source_files import KINDS, Kind, read_all, read_all_and_bad, 
 from tokenmill import sources
 from tokenmill.errors import RunFailed, SourceError
 from tokenmill.executors.local import LocalExecutor
-from tokenmill.executors.outcomes import Cause, Died, Done, RetryPolicy
+from tokenmill.executors.outcomes import Cause, Died, Done
+from tokenmill.executors.retry_policy import RetryPolicy
 from tokenmill.pipeline.messages import BadRowCounts
 from tokenmill.pipeline.plan import SplitFiles
 from tokenmill.pipeline.split_sources import plan_units
@@ -161,7 +162,7 @@ def test_the_share_of_bad_rows_is_that_of_the_rows_read(tmp_path: Path, max_bad:
         tokenmill.prepare(
             str(tmp_path), tokenizer=SMALL_JSON, column="meta", max_bad=max_bad, workers=1, out=str(tmp_path / "out")
         )
-    message = str(caught.value)
+    message = caught.value.text
     counts = re.search(r"^([\d,]+) of the ([\d,]+) rows read so far", message)
     assert counts is not None
     assert counts[1] == counts[2]
@@ -186,7 +187,7 @@ def test_a_column_that_json_lines_lack_is_refused_before_any_work(tmp_path: Path
     out = {"out": str(tmp_path / "out")} if command == "prepare" else {}
     with pytest.raises(SourceError, match="has the column 'text'") as caught:
         getattr(tokenmill, command)(str(tmp_path / "*.jsonl"), tokenizer=SMALL_JSON, **out)
-    message = str(caught.value)
+    message = caught.value.text
     assert message.count("columns      id, content\n") == 1
     assert "0.jsonl" in message
     assert "--column NAME" in message
@@ -203,7 +204,7 @@ def test_sources_with_different_columns_need_stores_of_their_own(tmp_path: Path,
     with pytest.raises(SourceError, match=f"(?s)file +{tmp_path}/{lacking}\n.*has it +{tmp_path}/{having} ") as caught:
         tokenmill.prepare(str(tmp_path), tokenizer=SMALL_JSON, column=column, out=str(tmp_path / "out"))
     assert "stores of their own" in str(caught.value)
-    assert "--column NAME" not in str(caught.value)
+    assert "column=NAME" not in str(caught.value)
 
 
 def test_a_bad_row_does_not_stop_a_dry_run(tmp_path: Path) -> None:

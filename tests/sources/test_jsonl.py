@@ -117,7 +117,7 @@ def test_a_column_that_no_line_has_is_refused(write):
     path = write(b'{"id": 1, "body": "x"}\n{"id": 2, "url": "y"}\n')
     with pytest.raises(SourceError, match=r"columns +id, body, url\n") as caught:
         read_all(path)
-    assert "--column NAME" in str(caught.value)
+    assert "column=NAME" in str(caught.value)
     assert texts(path, ReadOptions(column="body")) == ["x", None]
     assert texts(write(b'{"text": null}\n{"id": 1}\n')) == [None, None]
 

@@ -120,7 +120,7 @@ def test_reading_stays_within_reach(tmp_path: Path) -> None:
             return pa.py_buffer(data[start:stop])
 
         info = FileInfo("s3://nowhere/corpus.parquet", file.size, "version")
-        footer = parquet_footer.footer_from_plan(file, file_slice, "text")
+        footer = parquet_footer.footer_from_plan(file, file_slice, ("text",))
         stream = pa.PythonFile(RangeFile(info, fetch, spans), mode="r")
         reader = pq.ParquetFile(stream, metadata=footer.metadata, pre_buffer=False, buffer_size=parquet.BUFFER_BYTES)
         assert reader.read(columns=["text"]).num_rows == footer.rows.sum()

@@ -11,6 +11,7 @@ import pytest
 import tokenmill
 from tests.api.test_erase import END, SECRETS, write
 from tests.support.corpora import SMALL_TIKTOKEN
+from tests.support.remote_runs import end, start
 from tests.support.servers.seaweed import Bucket
 from tokenmill.errors import IncompleteStore
 from tokenmill.storage import folder_at
@@ -45,3 +46,57 @@ def test_an_erasure_in_a_bucket_gives_the_files_of_a_disk(s3: Bucket, tmp_path: 
     with pytest.raises(IncompleteStore, match="not finished"):
         tokenmill.open(bucket.root)
     remove_mark(bucket)
+
+
+def test_two_erasures_at_once_in_a_bucket(s3: Bucket, tmp_path: Path) -> None:
+    """A bucket has no lock: one of two requests waits for the mark of the other, and finishes when it is repeated."""
+    write(tmp_path / "in/a.parquet")
+    store = f"{s3.url}/out"
+    tokenmill.prepare(str(tmp_path / "in/a.parquet"), out=store, **CALL)
+    tokenmill.export(store, to="nanogpt", workers=1)
+    documents = [tokens.copy() for tokens in tokenmill.open(store)]
+    commands = []
+    for row in (17, 18):  # documents of one part
+        (tmp_path / f"{row}.csv").write_text(f"a.parquet,{row}\n")
+        commands.append(("erase", store, "--rows", tmp_path / f"{row}.csv", "--request", f"r{row}", "--workers", "1"))
+    ended = [end(process) for process in [start(*command) for command in commands]]
+    assert any(result.code == 0 for result in ended), ended
+    assert all("is not finished" in result.err for result in ended if result.code), ended
+    for command in commands:
+        result = end(start(*command))
+        assert result.code == 0, result.err
+    for row, tokens in enumerate(tokenmill.open(store)):
+        assert np.array_equal(tokens, documents[row]) == (row not in {17, 18})
+    assert [change.request for change in tokenmill.open(store).run.history] in (["r17", "r18"], ["r18", "r17"])
+    tokenmill.verify(store, workers=1)
+
+
+def test_the_same_erasure_twice_at_once_in_a_bucket(s3: Bucket, tmp_path: Path) -> None:
+    """Two machines run one command: both end, and the store has one change."""
+    write(tmp_path / "in/a.parquet")
+    store = f"{s3.url}/out"
+    tokenmill.prepare(str(tmp_path / "in/a.parquet"), out=store, **CALL)
+    (tmp_path / "rows.csv").write_text("a.parquet,17\n")
+    command = ("erase", store, "--rows", tmp_path / "rows.csv", "--request", "r", "--workers", "1")
+    ended = [end(process) for process in [start(*command) for _ in range(2)]]
+    assert [result.code for result in ended] == [0, 0], ended
+    assert len(tokenmill.open(store).run.history) == 1
+    tokenmill.verify(store, workers=1)
+
+
+def test_leftover_pieces_in_a_bucket_are_removed(s3: Bucket, tmp_path: Path) -> None:
+    """Regions that a killed or slow exporter left beside the object, and those of an export that is not complete."""
+    write(tmp_path / "in/a.parquet")
+    store = f"{s3.url}/out"
+    tokenmill.prepare(str(tmp_path / "in/a.parquet"), out=store, **CALL)
+    tokenmill.export(store, to="nanogpt", workers=1)
+    folder = folder_at(store)
+    for row, is_complete in ((17, True), (18, False)):
+        secret = tokenmill.open(store)[row][:-1].astype("<u2").tobytes()
+        with folder.publish("nanogpt/.train.bin.pieces/00000000000000000000") as file:
+            file.write(folder.read("nanogpt/train.bin"))
+        if not is_complete:
+            folder.discard("nanogpt/.tokenmill/manifest.parquet")
+        tokenmill.erase(store, rows=[("a.parquet", row)], workers=1)
+        assert folder.names("nanogpt/.train.bin.pieces") == []
+        assert all(secret not in data for data in s3.server.objects(store).values())

@@ -41,7 +41,7 @@ def test_keys_are_not_sent_without_encryption(elsewhere: None) -> None:
     with pytest.raises(UsageError, match="is not encrypted") as raised:
         folder_at("s3://bucket/run")
     for word in (ELSEWHERE, "--allow-http", "TOKENMILL_ALLOW_HTTP=1", "allow_http=True"):
-        assert word in str(raised.value)
+        assert word in raised.value.text
 
 
 def test_an_endpoint_of_a_profile_is_looked_at_too(

@@ -20,10 +20,10 @@ from tests.support.arguments import PrepareArguments
 from tests.support.corpora import SMALL_JSON, SMALL_TIKTOKEN, part_bytes, write_parquet
 from tokenmill import errors
 from tokenmill.api.parameters import FormatName
+from tokenmill.api.results import PrepareResult
 from tokenmill.executors.local import LocalExecutor
 from tokenmill.executors.outcomes import Executor
 from tokenmill.pipeline.compare_sources import compare_sources
-from tokenmill.results import PrepareResult
 from tokenmill.storage import folder_at
 from tokenmill.store import layout, tables
 from tokenmill.store.mismatch import MismatchRecord, publish_mismatch, read_mismatch
@@ -487,9 +487,9 @@ def test_what_is_too_long_follows_from_the_job(tmp_path: Path) -> None:
         result = prepare(str(source), tmp_path / memory, memory=memory, max_document_bytes=1000, max_bad=0.5)
         assert (result.documents, result.quarantined) == (2, 1)
     assert part_bytes(tmp_path / "1GB") == part_bytes(tmp_path / "4GB")
-    with pytest.raises(errors.UsageError, match=r"(?s)--memory .* less than one worker needs.*--max-document-bytes"):
+    with pytest.raises(errors.UsageError, match=r"(?s)memory=.* less than one worker needs.*max_document_bytes="):
         prepare(str(source), tmp_path / "small", memory="400MB")
-    with pytest.raises(errors.JobChanged, match="--max-document-bytes"):
+    with pytest.raises(errors.JobChanged, match="max_document_bytes="):
         prepare(str(source), tmp_path / "1GB", max_document_bytes=2000)
 
 
@@ -497,7 +497,7 @@ def test_a_text_that_is_one_long_document_is_refused_at_planning(tmp_path: Path)
     """A .txt file that is longer than a document may be is refused with both ways out."""
     path = tmp_path / "a.txt"
     path.write_text("x" * 5000)
-    with pytest.raises(errors.SourceError, match=r"(?s)one document of.*--separator.*--max-document-bytes"):
+    with pytest.raises(errors.SourceError, match=r"(?s)one document of.*separator=.*max_document_bytes="):
         prepare(str(path), tmp_path / "out", max_document_bytes=1000)
 
 
@@ -681,7 +681,7 @@ def test_a_flipped_bit_at_the_head_of_a_part_is_found(
             lambda: tokenmill.verify(tmp_path / "out"),
             lambda: tokenmill.export(tmp_path / "out", to="llmc", out=tmp_path / "x"),
         ):
-            with pytest.raises((errors.CorruptStore, errors.RunFailed), match=r"(?s)part 3 is damaged.*--repair"):
+            with pytest.raises((errors.CorruptStore, errors.RunFailed), match=r"(?s)part 3 is damaged.*repair=True"):
                 call()
         prepare(source, tmp_path / "out", repair=True)
     else:

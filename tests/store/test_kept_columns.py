@@ -135,7 +135,7 @@ def test_a_column_that_the_sources_lack_is_refused_before_any_work(tmp_path: Pat
         source = write(tmp_path / kind, kind)
         with pytest.raises(SourceError, match="'dump'") as error:
             prepare(source, tmp_path / "out", keep="id,dump")
-        assert "Leave it out of --keep" in str(error.value)
+        assert "Leave it out of keep=" in str(error.value)
         assert "score" in str(error.value)
     (tmp_path / "a.txt").write_text("text")
     with pytest.raises(UsageError, match="text files have no columns"):
@@ -144,7 +144,7 @@ def test_a_column_that_the_sources_lack_is_refused_before_any_work(tmp_path: Pat
     with pytest.raises(SourceError, match="nested"):
         prepare(str(tmp_path / "n.parquet"), tmp_path / "out", keep="nested")
     for names in ("id,id", "id,,url"):
-        with pytest.raises(UsageError, match="--keep"):
+        with pytest.raises(UsageError, match="keep="):
             prepare(str(tmp_path / "n.parquet"), tmp_path / "out", keep=names)
     assert not (tmp_path / "out").exists()
 
@@ -154,7 +154,7 @@ def test_the_choice_is_part_of_the_job(tmp_path: Path) -> None:
     source = write(tmp_path / "in", "parquet")
     prepare(source, tmp_path / "out", keep="id,url")
     for other in (None, "id", "url,id"):
-        with pytest.raises(JobChanged, match="another --keep"):
+        with pytest.raises(JobChanged, match="another keep="):
             prepare(source, tmp_path / "out", keep=other)
     arguments: dict[str, Any] = {"workers": 1, "unit_bytes": 700}
     tokenmill.prepare(source, like=str(tmp_path / "out"), out=str(tmp_path / "like"), **arguments)
@@ -252,6 +252,9 @@ def test_what_kept_columns_are_for(tmp_path: Path) -> None:
         ("//cdn.example.org?x", "cdn.example.org"),
         ("example.org./path", "example.org"),
         ("http://[::1]:80/", "[::1]"),
+        ("http://a@b@example.org/x", "example.org"),
+        ("http://example.org:80@other.org/", "other.org"),
+        ("https:\\\\example.org\\x", "example.org"),
         ("https://xn--bcher-kva.example#top", "xn--bcher-kva.example"),
         ("", None),
         ("/only/a/path", None),

@@ -18,6 +18,7 @@ from tests.support.small_stores import UNITS, prepare, write_source
 from tokenmill import errors
 from tokenmill.storage import folder_at
 from tokenmill.store import layout, tables
+from tokenmill.store.manifest import MANIFEST_RUN, read_manifest
 from tokenmill.store.run import require_run
 
 pytestmark = pytest.mark.timeout(240)
@@ -94,7 +95,7 @@ def test_a_manifest_names_the_run_after_a_source_was_touched(out: Path) -> None:
     os.utime(source, ns=(1, 1))
     assert prepare(str(source), out).units_done_now == 0
     run = require_run(folder_at(str(out)))
-    stated = json.loads(pq.read_schema(out / layout.MANIFEST).metadata[tables.MANIFEST_RUN])
+    stated = json.loads(pq.read_schema(out / layout.MANIFEST).metadata[MANIFEST_RUN])
     assert stated == {"job": run.job.digest(), "plan": run.plan_sha256, "sources": run.sources_sha256}
     assert "complete" in (out / "log.jsonl").read_text()
     tokenmill.verify(str(out))
@@ -137,13 +138,13 @@ def test_a_flipped_bit_in_the_manifest_is_found(out: Path) -> None:
     """No bit of the manifest can change a count unnoticed: a reader refuses it, or reads the same rows."""
     folder = folder_at(str(out))
     run, content = require_run(folder), manifest_bytes(out)
-    right = tables.read_manifest(folder, run, skipped=["xxh3"])  # parts are compared by their SHA-256
+    right = read_manifest(folder, run, skipped=["xxh3"])  # parts are compared by their SHA-256
     for position in range(0, len(content), 3):
         flipped = bytearray(content)
         flipped[position] ^= 1 << position % 8
         (out / layout.MANIFEST).write_bytes(flipped)
         try:
-            found = tables.read_manifest(folder, run, skipped=["xxh3"])
+            found = read_manifest(folder, run, skipped=["xxh3"])
         except errors.CorruptStore:
             continue
         assert found.equals(right), position

@@ -15,7 +15,7 @@ from tests.support.corpora import part_bytes
 from tests.support.small_stores import prepare
 from tokenmill import errors
 from tokenmill.storage import folder_at
-from tokenmill.store import tables
+from tokenmill.store.manifest import log_run
 from tokenmill.store.run import require_run
 
 pytestmark = pytest.mark.timeout(240)
@@ -105,11 +105,11 @@ def test_repair_compares_the_text(stores: tuple[str, Path, Path]) -> None:
     source, out, other = stores
     expected = part_bytes(out)
     shutil.copytree(other / "parts", out / "parts", dirs_exist_ok=True)
-    theirs, ours = (tables.log_run(require_run(folder_at(str(store)))) for store in (other, out))
+    theirs, ours = (log_run(require_run(folder_at(str(store)))) for store in (other, out))
     (out / "log.jsonl").write_text((other / "log.jsonl").read_text().replace(theirs, ours))
     (out / "manifest.parquet").unlink()
     prepare(source, out, unit_bytes=UNIT_BYTES)  # a forged log: the parts are taken as recorded
-    with pytest.raises(errors.TokenmillError, match="--repair"):
+    with pytest.raises(errors.TokenmillError, match="repair=True"):
         tokenmill.verify(str(out), all=True)
     prepare(source, out, unit_bytes=UNIT_BYTES, repair=True)
     assert part_bytes(out) == expected

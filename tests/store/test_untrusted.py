@@ -35,6 +35,7 @@ from tokenmill.storage import Folder, folder_at, stat  # noqa: E402
 from tokenmill.storage.untrusted.malformed import MalformedDataError  # noqa: E402
 from tokenmill.storage.untrusted.tables import read_batch, read_parquet  # noqa: E402
 from tokenmill.store import tables  # noqa: E402
+from tokenmill.store.manifest import manifest_columns, manifest_row, publish_manifest  # noqa: E402
 from tokenmill.store.part import MAX_INT64, PartContent, PartSummary, SkippedRow, open_part, part_name, write_part  # noqa: E402
 from tokenmill.store.run import require_run  # noqa: E402
 
@@ -475,9 +476,9 @@ def rewrite_part(directory: Path, change: Callable[[PartContent], PartContent]) 
 def list_part(folder: Folder, written: PartSummary) -> None:
     """The manifest with another row for part 0."""
     before = tables.read_table(folder, "manifest.parquet")
-    row = tables.manifest_columns([tables.manifest_row(written)])
+    row = manifest_columns([manifest_row(written)])
     row = row.append_column("bytes", pa.array([folder.size(part_name(0))], pa.int64())).cast(tables.MANIFEST_SCHEMA)
-    tables.publish_manifest(folder, require_run(folder), pa.concat_tables([row, before.slice(1)]))
+    publish_manifest(folder, require_run(folder), pa.concat_tables([row, before.slice(1)]))
 
 
 def test_verify_finds_tokens_that_no_vocabulary_has(store: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import TypedDict
 
@@ -15,6 +16,7 @@ class PrepareArguments(TypedDict, total=False):
 
     tokenizer: str
     version: str | None
+    keep: str | Sequence[str] | None
     column: str | None
     separator: str | None
     engine: EngineName
@@ -28,6 +30,7 @@ class PrepareArguments(TypedDict, total=False):
     max_bad: str | float
     document_timeout: str | float
     quarantine_text: bool
+    metrics: str | os.PathLike[str] | None
     max_document_bytes: str | int | None
     moved: str | Sequence[str]
     repair: bool

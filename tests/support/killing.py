@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tokenmill.store import tables
+from tokenmill.store.manifest import MANIFEST_RUN
 
 WAIT_SECONDS = 60.0
 """The longest that anything here waits for a condition."""
@@ -203,8 +204,8 @@ def result_files(out: Path) -> dict[str, bytes]:
 def without_sources(manifest: bytes) -> bytes:
     """A manifest without the checksum of the sources, which is another one after a source was moved or touched."""
     table = pq.read_table(pa.BufferReader(manifest))
-    run = {**json.loads(table.schema.metadata[tables.MANIFEST_RUN]), "sources": ""}
-    return tables.table_bytes(table.replace_schema_metadata({tables.MANIFEST_RUN: json.dumps(run)}))
+    run = {**json.loads(table.schema.metadata[MANIFEST_RUN]), "sources": ""}
+    return tables.table_bytes(table.replace_schema_metadata({MANIFEST_RUN: json.dumps(run)}))
 
 
 def temporaries(out: Path) -> list[str]:

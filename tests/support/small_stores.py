@@ -8,7 +8,7 @@ from typing import Unpack
 import tokenmill
 from tests.support.arguments import PrepareArguments
 from tests.support.corpora import SMALL_JSON, write_parquet
-from tokenmill.results import PrepareResult
+from tokenmill.api.results import PrepareResult
 
 ROWS, ROW_GROUP = 80, 20
 UNITS = ROWS // ROW_GROUP

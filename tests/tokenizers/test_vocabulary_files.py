@@ -19,8 +19,8 @@ import tokenmill
 from tests.support import DATA
 from tests.support.corpora import SMALL_TIKTOKEN, write_parquet
 from tests.support.documents import DOCUMENTS
-from tokenmill.digest import canonical
 from tokenmill.errors import TokenizerError, UsageError
+from tokenmill.storage.digest import canonical
 from tokenmill.tokenizers.engines.tiktoken import TiktokenEngine, parse_ranks
 from tokenmill.tokenizers.resolve import SCHEMES, Vocabulary, resolve
 from tokenmill.tokenizers.tiktoken_model import PATTERNS

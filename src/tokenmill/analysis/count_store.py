@@ -34,7 +34,8 @@ from tokenmill.executors.outcomes import Died, Done, Failed, Item, Value
 from tokenmill.humanize import count, size
 from tokenmill.pipeline.plan import tasks
 from tokenmill.store import tables
-from tokenmill.store.collection import Collection, Member
+from tokenmill.store.collection import Collection
+from tokenmill.store.member import Member
 from tokenmill.store.run import read_vocabulary
 from tokenmill.tokenizers.token_bytes import token_bytes_lookup
 

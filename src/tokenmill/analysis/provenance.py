@@ -12,7 +12,8 @@ from tokenmill.analysis.count_parts import OTHER_REASONS
 from tokenmill.analysis.statistics import BadRowReason, Provenance, SkippedRows
 from tokenmill.errors import StoreError
 from tokenmill.store import layout, quarantine
-from tokenmill.store.collection import Collection, Member
+from tokenmill.store.collection import Collection
+from tokenmill.store.member import Member
 
 MAX_LISTED_ROWS = 20
 

@@ -9,11 +9,11 @@ import msgspec
 import numpy as np
 
 from tokenmill.errors import TokenizerError
+from tokenmill.executors.local import this_machine
 from tokenmill.humanize import Readable
 from tokenmill.pipeline.bench.core_speed import core_bytes_per_second
 from tokenmill.pipeline.sample import store_bytes
 from tokenmill.sources import catalog
-from tokenmill.system import machine
 from tokenmill.tokenizers.resolve import SCHEMES, resolve
 from tokenmill.tokenizers.tokenizer import choose_engine
 
@@ -73,7 +73,7 @@ def datasets(name: str | None = None, *, tokenizer: str = "gpt2") -> DatasetList
         engine = choose_engine(vocabulary, "auto").engine
         speed = core_bytes_per_second(vocabulary, engine)
         notices += [] if speed else ["no time estimate: this Python has too little text to measure the speed on"]
-    cores = machine.cores()
+    cores = this_machine().processors
     rate = speed * cores if speed else None
     listed = [
         DatasetInfo(

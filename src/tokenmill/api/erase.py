@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 import numpy as np
@@ -20,20 +21,21 @@ from tokenmill.executors.fan_out import FanOut
 from tokenmill.executors.outcomes import Pool
 from tokenmill.executors.session import check_executor, open_executor
 from tokenmill.exports import PRELOAD
-from tokenmill.exports.erase_export import ExportErasure, StoreErasure, erase_in_export
+from tokenmill.exports.erase_export import ExportErasure, StoreErasure, done_exports, erase_in_export, largest_shard
 from tokenmill.exports.erase_log import append_log
 from tokenmill.exports.job import refuse_export
-from tokenmill.exports.known_exports import known_exports
+from tokenmill.exports.known_exports import add_export, known_exports
 from tokenmill.humanize import Readable
 from tokenmill.pipeline.erase import Found, erase_in_store, find, freeze_erasure, mark_store
-from tokenmill.pipeline.erase_selector import ONE_SELECTOR, NamedFile, Selector, not_found, select
+from tokenmill.pipeline.erase_selector import ONE_SELECTOR, Selector, not_found, select
 from tokenmill.pipeline.freeze import load_existing
-from tokenmill.pipeline.resources import Resources, plan_resources
+from tokenmill.pipeline.resources import SMALLEST_WORKER_BYTES, Resources, plan_resources
 from tokenmill.storage import Folder, absolute, folder_at
-from tokenmill.store import layout, tables
-from tokenmill.store.erasing import read_mark, remove_mark
+from tokenmill.store import layout
+from tokenmill.store.erasing import read_mark, refuse_other, remove_mark
 from tokenmill.store.erasures import (
     DENY_FILE,
+    REQUEST_FILE,
     RESULT_FILE,
     ErasureRecord,
     check_request,
@@ -42,15 +44,22 @@ from tokenmill.store.erasures import (
     read_record,
 )
 from tokenmill.store.job import STORE_FORMAT, Run
+from tokenmill.store.manifest import parts_digest, read_manifest, require_manifest
 from tokenmill.store.run import require_run
+
+Value = TypeVar("Value")
+
+COPIES = 4
+"""How often a worker holds the tokens of a part or shard: read, replaced, and encoded by the format."""
 
 
 class EraseResult(Readable, msgspec.Struct, frozen=True):
     """What was erased. `deny` is the list for the next `prepare --deny`.
 
     `exports` has the number of replaced shards by directory, `removed_exports` incomplete exports that begin again, and
-    `unreached` the exports that could not be reached, with the reason. `matched_before` counts documents that an
-    earlier request erased.
+    `unreached` the exports that could not be reached, with the reason: the next `erase` tries them again, whatever it
+    erases. `retried` are those that it reached. `matched_before` counts documents that an earlier request erased,
+    `not_compared` rows in quarantine whose columns are not known, because the sources are gone.
     """
 
     directory: str
@@ -64,6 +73,8 @@ class EraseResult(Readable, msgspec.Struct, frozen=True):
     exports: dict[str, int] = {}
     removed_exports: list[str] = []
     unreached: dict[str, str] = {}
+    retried: dict[str, str] = {}
+    not_compared: int = 0
     deny: str = ""
     dry_run: bool = False
     seconds: float = 0.0
@@ -108,8 +119,7 @@ def erase(  # noqa: PLR0913 - the options of the command, by their names
         executor: Running workers to use instead of new ones.
     """
     check_executor(on)
-    pairs = rows if rows is None or isinstance(rows, str | os.PathLike) else [f"{path},{row}" for path, row in rows]
-    selector = select(column, _named_file(values), _named_file(hosts), _named_file(pairs))
+    selector = select(column, _named(values), _named(hosts), _named(rows))
     if selector is None and (request is None or dry_run):
         raise UsageError("no document is named", ONE_SELECTOR)
     name = check_request(request or (selector.sha256[:16] if selector is not None else ""))
@@ -117,16 +127,18 @@ def erase(  # noqa: PLR0913 - the options of the command, by their names
     refuse_export(folder)
     started = time.monotonic()
     with open_executor(on, PRELOAD, executor, reporter) as (pool, report), folder.lock(layout.LOCK):
-        run = require_run(folder)
-        resources = plan_resources(workers, memory, run.units, room=pool.room)
-        pool.start(resources.workers, resources.worker_bytes, most_workers=resources.most_workers)
+        run, exports = require_run(folder), [absolute(path) for path in path_texts(export)]
+        item_bytes = _largest_item(folder, run, [] if dry_run else [*known_exports(folder), *exports])
+        needed = SMALLEST_WORKER_BYTES + COPIES * item_bytes
+        resources = plan_resources(workers, memory, run.units, needed, pool.room)
+        pool.start(resources.workers, resources.worker_bytes, resources.total_worker_bytes, resources.most_workers)
         fan_out = FanOut(pool, report, resources.workers, np.dtype(run.job.tokenizer.dtype).itemsize)
-        task = _Erasure(folder, run, name, reason, path_texts(export), fan_out, resources)
+        task = _Erasure(folder, run, name, reason, exports, fan_out, resources)
         result = task.preview(selector) if selector is not None and dry_run else task.run_all(selector)
     return msgspec.structs.replace(result, directory=folder.root, seconds=round(time.monotonic() - started, 3))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Erasure:
     """One call of `erase`, with the lock of the store."""
 
@@ -150,32 +162,108 @@ class _Erasure:
             quarantined=len(found.rows),
             matched_before=found.matched_before,
             not_found=not_found(selector.rules(), found.matched, found.named),
+            not_compared=found.not_compared,
             dry_run=True,
         )
 
     def run_all(self, selector: Selector | None) -> EraseResult:
         """Freeze the erasure if it is new, and do what is missing of it."""
-        layout.remove_temporaries(self.folder)
-        self.folder.remove_temporaries(erasure_file(self.request, "."))
-        mark = read_mark(self.folder)
-        if mark is not None and mark.request != self.request:
-            raise UsageError(f"{mark.what} is not finished", f"Run this command first: {mark.command}")
-        record = read_record(self.folder, self.request) or self._freeze(selector)
-        if selector is not None and record.selector_sha256 != selector.sha256:
-            raise JobChanged(
-                f"the request {self.request} has another selector",
-                f"selector     was {record.selector}, is now {selector.options}",
-                "Use another --request.",
-            )
-        name = erasure_file(self.request, RESULT_FILE)
-        if self.folder.exists(name):
-            data = self.folder.read(name, layout.MAX_JSON_BYTES)
-            result = msgspec.json.decode(data, type=EraseResult)
-        else:
-            result = self._erase(record)
-            layout.publish_json(self.folder, name, result)
-        remove_mark(self.folder)
+        folder = self.folder
+        layout.remove_temporaries(folder)
+        folder.remove_temporaries(erasure_file(self.request, "."))
+        refuse_other(read_mark(folder), self.request)
+        for export in self.exports:  # the command in the mark does not name them
+            add_export(folder, export)
+        earlier = [change.request for change in self.run.history if change.documents]
+        result = self._read_result(self.request)
+        if result is None:
+            record = self._begin(selector)
+            run = erase_in_store(folder, self.run, record, self.fan_out)
+            known = [*done_exports(folder, self.request), *known_exports(folder)]
+            result = self._finish(record, run, dict.fromkeys(known) if record.change is not None else [])
+        elif selector is not None:
+            _refuse_other_selector(self._record(), selector)
+        remove_mark(folder)
+        retried = {export: name for name in earlier for export in self._retry(name)}
+        result = self._read_result(self.request) or result
+        return msgspec.structs.replace(result, retried=retried)
+
+    def _begin(self, selector: Selector | None) -> ErasureRecord:
+        """The frozen erasure. The store is marked for it, unless no document was found."""
+        folder = self.folder
+        while True:
+            record = read_record(folder, self.request)
+            if record is not None and selector is not None:
+                _refuse_other_selector(record, selector)
+            if record is not None and self._is_outdated(record):
+                remove_mark(folder)
+                content = folder.read(erasure_file(self.request, DENY_FILE))
+                selector, self.reason = Selector(content, record.selector), record.reason
+                folder.discard(erasure_file(self.request, REQUEST_FILE))
+                record = None
+            record = record or self._freeze(selector)
+            if record.change is None:
+                return record
+            mark_store(folder, record)
+            self.run = require_run(folder)
+            if not self._is_outdated(record):
+                return record
+
+    def _is_outdated(self, record: ErasureRecord) -> bool:
+        """Whether another erasure has changed the store after this one was frozen, and before it began."""
+        change = record.change
+        if change is None or change in self.run.history:
+            return False
+        return change.before != parts_digest(read_manifest(self.folder, self.run))
+
+    def _finish(self, record: ErasureRecord, run: Run, exports: Iterable[str]) -> EraseResult:
+        """Erase in exports, as far as that is not done, and publish log and result."""
+        folder, change, reached = self.folder, record.change, list[ExportErasure]()
+        if change is not None:
+            erasure = StoreErasure(folder, run, change, parts_digest(read_manifest(folder, run)))
+            reached = [erase_in_export(export, erasure, self.fan_out) for export in exports]
+        append_log(folder, run, record, reached)
+        result = EraseResult(
+            directory=folder.root,
+            request=record.request,
+            documents=change.documents if change else 0,
+            tokens=change.tokens if change else 0,
+            parts=len(np.unique(erased_documents(folder.root, change)["unit"].to_numpy())) if change else 0,
+            quarantined=len(record.quarantined),
+            matched_before=record.matched_before,
+            not_found=record.not_found,
+            exports={export.directory: len(export.shards) for export in reached if not export.problem},
+            removed_exports=[export.directory for export in reached if export.removed],
+            unreached={export.directory: export.problem for export in reached if export.problem},
+            not_compared=record.not_compared,
+            deny=folder.path(erasure_file(record.request, DENY_FILE)),
+        )
+        layout.publish_json(folder, erasure_file(record.request, RESULT_FILE), result)
         return result
+
+    def _retry(self, request: str) -> list[str]:
+        """Erase in exports that an earlier call could not reach or did not know. Returns those that it reached now."""
+        result, record = self._read_result(request), read_record(self.folder, request)
+        if result is None or record is None:
+            return []
+        named = dict.fromkeys([*result.unreached, *self.exports])
+        missing = [export for export in named if export not in result.exports]
+        if not missing:
+            return []
+        again = self._finish(record, require_run(self.folder), [*result.exports, *missing])
+        return [export for export in missing if export in again.exports]
+
+    def _read_result(self, request: str) -> EraseResult | None:
+        name = erasure_file(request, RESULT_FILE)
+        if not self.folder.exists(name):
+            return None
+        return msgspec.json.decode(self.folder.read(name, layout.MAX_JSON_BYTES), type=EraseResult)
+
+    def _record(self) -> ErasureRecord:
+        record = read_record(self.folder, self.request)
+        if record is None:
+            raise layout.lost(self.folder, erasure_file(self.request, REQUEST_FILE))
+        return record
 
     def _find(self, selector: Selector, manifest: pa.Table) -> Found:
         frozen = load_existing(self.folder, self.run)
@@ -193,43 +281,32 @@ class _Erasure:
         if self.run.format < STORE_FORMAT:
             raise UsageError(
                 f"{self.folder.root} is a store of format {self.run.format}, in which nothing can be erased",
-                "Prepare the sources again with another --out, and with --deny.",
+                f"Run this command first: tokenmill upgrade {self.folder.root}",
             )
-        return tables.require_manifest(self.folder, self.run)
+        return require_manifest(self.folder, self.run)
 
-    def _erase(self, record: ErasureRecord) -> EraseResult:
-        folder, change = self.folder, record.change
-        if change is not None:
-            mark_store(folder, record)
-        run = erase_in_store(folder, self.run, record, self.fan_out)
-        reached: list[ExportErasure] = []
-        if change is not None:
-            known = dict.fromkeys([*known_exports(folder), *map(absolute, self.exports)])
-            erasure = StoreErasure(folder, run, change)
-            reached = [erase_in_export(export, number, erasure, self.fan_out) for number, export in enumerate(known)]
-        append_log(folder, run, record, reached)
-        return EraseResult(
-            directory=folder.root,
-            request=record.request,
-            documents=change.documents if change else 0,
-            tokens=change.tokens if change else 0,
-            parts=len(np.unique(erased_documents(folder.root, change)["unit"].to_numpy())) if change else 0,
-            quarantined=len(record.quarantined),
-            matched_before=record.matched_before,
-            not_found=record.not_found,
-            exports={export.directory: len(export.shards) for export in reached if not export.problem},
-            removed_exports=[export.directory for export in reached if export.removed],
-            unreached={export.directory: export.problem for export in reached if export.problem},
-            deny=folder.path(erasure_file(record.request, DENY_FILE)),
+
+def _refuse_other_selector(record: ErasureRecord, selector: Selector) -> None:
+    if record.selector_sha256 != selector.sha256:
+        raise JobChanged(
+            f"the request {record.request} has another selector",
+            f"selector     was {record.selector}, is now {selector.options}",
+            "Use another --request.",
         )
 
 
-def _named_file(option: StrPath | Sequence[str] | None) -> NamedFile | None:
+def _largest_item(folder: Folder, run: Run, exports: Iterable[str]) -> int:
+    """The bytes of the largest part or shard. A worker holds one of them at a time."""
+    largest_part = int(layout.part_sizes(folder, run.units).max(initial=0))
+    return max([largest_part, *map(largest_shard, exports)])
+
+
+def _named(option: StrPath | Sequence[Value] | None) -> tuple[str, bytes | Sequence[Value]] | None:
     """The name and content of a file, or of values that are given themselves."""
     if option is None:
         return None
     if not isinstance(option, str | os.PathLike):
-        return "given", "\n".join(option).encode()
+        return "given", list(option)
     try:
         return os.fspath(option), Path(option).read_bytes()
     except OSError as error:

@@ -141,12 +141,13 @@ def _select(
         )
     cursors = reader.timeline.cursors[-1]
     budgets = [
-        SourceBudget(name, tuple(recipe.source(name).store), cursors[name].used)
-        for name in reader.merged
+        SourceBudget(name, tuple(recipe.source(name).store), cursors[name].used, source.where)
+        for name, source in reader.merged.items()
         if cursors[name].used
     ]
     fraction = reader.options.val
-    selected = select(budgets, None if fraction is None else float(fraction), recipe.seed)
+    before = read_frozen(folder_at(out))
+    selected = select(budgets, None if fraction is None else float(fraction), recipe.seed, before)
     return selected, recipe.seed if shuffle is None else shuffle, fraction or "none"
 
 
@@ -172,11 +173,10 @@ def export_stores(  # noqa: PLR0913, PLR0917 - stores, target, request, limits, 
     started = time.monotonic()
     stores = open_collection(directories) if selected is None else selected.stores
     dtype = stores.job.tokenizer.dtype
-    job, notices = make_job(request, stores, selected.selection if selected else None)
-    folder = folder_at(out if out is not None else stores.members[-1].folder.path(job.format))
+    folder = folder_at(out if out is not None else stores.members[-1].folder.path(request.spec.name))
     left_out = left_out_changes(read_frozen(folder), stores)
+    job, notices = make_job(request, stores, left_out, selected.selection if selected else None)
     manifest = stores.manifest_without_erased(left_out)
-    job = msgspec.structs.replace(job, store=stores.digest_at(left_out))
     tokens = int(manifest["tokens"].to_numpy().sum())
     resources = plan_resources(
         limits.workers, limits.memory, tokens // TOKENS_PER_WORKER + 1, MIN_WORKER_BYTES, pool.room
@@ -201,9 +201,9 @@ def export_stores(  # noqa: PLR0913, PLR0917 - stores, target, request, limits, 
             notices += _check_space(folder, written * export_token_bytes(job.dtype, job.shuffle), limits.force)
         run_count = len(sorted_runs.spans(manifest["tokens"].to_numpy(), frozen.run_tokens))
         shuffle = Shuffle(run_count, frozen.bins, dtype)
-        context = ExportContext(
-            stores.parts_without_erased(left_out), folder.root, frozen, shuffle, _batch_bytes(resources)
-        )
+        conditions = [] if job.selection is None else [store.where for store in job.selection.stores]
+        parts = stores.parts_without_erased(left_out, conditions)
+        context = ExportContext(parts, folder.root, frozen, shuffle, _batch_bytes(resources))
         fan_out = FanOut(pool, report, resources.workers, np.dtype(job.dtype).itemsize)
         exporter = Exporter(context, folder, manifest, fan_out, notices)
         exporter.announce()

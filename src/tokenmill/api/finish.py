@@ -17,7 +17,8 @@ from tokenmill.pipeline.finish import refuse_missing_parts, write_manifest
 from tokenmill.pipeline.freeze import refuse_old_format
 from tokenmill.pipeline.request import BadDocumentPolicy
 from tokenmill.storage import folder_at
-from tokenmill.store import layout, tables
+from tokenmill.store import layout
+from tokenmill.store.manifest import require_manifest
 from tokenmill.store.mismatch import refuse_suspect
 from tokenmill.store.run import require_run
 from tokenmill.store.run_state import manifest_totals
@@ -72,7 +73,7 @@ def finish(  # noqa: PLR0913 - the options of the command, by their names
         with open_executor(on, PRELOAD, executor, reporter) as session:
             is_written = write_manifest(folder, run, max_bad_fraction, workers, session)
         layout.remove_stale_temporaries(folder)
-    totals = manifest_totals(tables.require_manifest(folder, run))
+    totals = manifest_totals(require_manifest(folder, run))
     return FinishResult(
         directory=folder.root,
         units=run.units,

@@ -21,6 +21,8 @@ from tokenmill.loader.recipe_reader import RecipeReader, recipe_options
 from tokenmill.loader.split_table import Split
 from tokenmill.pipeline.sizes import parse_fraction, parse_size
 
+__all__ = ["Loader", "loader"]
+
 
 def loader(  # noqa: PLR0913 - the options of the command, by their names
     stores: Stores,

@@ -27,11 +27,13 @@ def map_dataset(  # noqa: PLR0913 - the options of the command, by their names
     bos: str | int | None = None,
     memory: str | int | None = None,
     cache_dir: StrPath | None = None,
+    keep_text: bool = False,
     reporter: progress.Reporter | None = None,
     executor: LocalExecutor | None = None,
 ) -> Any:
     """A `Dataset` (or `DatasetDict`) with `ids` and `len` in place of the text, as the usual `map` recipe gives it.
 
+    The rows are stored in the order of the dataset, also of a shuffled or selected one: reading needs no indices.
     Call it again after any interruption: only what is missing is done.
 
     Args:
@@ -45,6 +47,7 @@ def map_dataset(  # noqa: PLR0913 - the options of the command, by their names
         bos: The begin token: an id, its spelling, or `"none"`. Default: none.
         memory: The memory budget of a machine, such as `"8GB"`. Default: 70 % of the available memory.
         cache_dir: The directory of the tokens. Default: a directory in the cache of `datasets`.
+        keep_text: Keep the column with the text beside the tokens.
         reporter: Receives progress and notices. Default: a bar in a terminal or notebook, otherwise nothing is shown.
         executor: Running workers to use instead of new ones.
     """
@@ -56,5 +59,5 @@ def map_dataset(  # noqa: PLR0913 - the options of the command, by their names
         reporter if reporter is not None else progress_bar.for_python() as report,
     ):
         cache = path_text(cache_dir) or hf_datasets.default_cache()
-        mapper = DatasetMapper(options, resolve(tokenizer), num_proc, memory, cache, pool, report)
+        mapper = DatasetMapper(options, resolve(tokenizer), num_proc, memory, cache, pool, report, keep_text)
         return hf_datasets.each_split(dataset, mapper.map)

@@ -7,6 +7,7 @@ import os
 import msgspec
 
 from tokenmill.api.loader import open_recipe_reader
+from tokenmill.api.pages import write_page
 from tokenmill.api.parameters import StrPath, path_text
 from tokenmill.errors import UsageError
 from tokenmill.exports.blends import BlendSource, write_blend
@@ -14,9 +15,6 @@ from tokenmill.loader.changes import check_past, find_changes
 from tokenmill.loader.mix_page import render_mix
 from tokenmill.loader.overview import MixResult, overview
 from tokenmill.loader.recipe_reader import RecipeReader
-from tokenmill.storage import folder_at
-
-PAGE_SUFFIX = ".html"
 
 
 def mix(
@@ -36,8 +34,8 @@ def mix(
         other: Another recipe. The result is that of the other one, with what differs and from which step on.
         step: Whether the other recipe can continue a run of the first one at this step.
         html: The file of a page with a picture of the stages.
-        print: Write the mixture of all stages as the file of a trainer, in `blend`: `megatron`, `olmo`, `nanotron`
-            or `mds`. Each source has to be exported for it.
+        print: Write the mixture of all stages as the file of a trainer, in `blend`: `megatron`, `olmo`, `nanotron`,
+            `mds`, `maxtext` or `energon`. Each source needs files for it.
     """
     path = os.fspath(recipe)
     first = open_recipe_reader(path)
@@ -48,11 +46,13 @@ def mix(
     else:
         result = _compare(path, first[1], os.fspath(other), step)
     if print is not None:
-        sources = [BlendSource(one.source, tuple(one.stores), one.tokens, one.repeat) for one in result.sources]
+        sources = [
+            BlendSource(one.source, tuple(one.stores), one.tokens, one.repeat, one.where) for one in result.sources
+        ]
         result = msgspec.structs.replace(result, blend=write_blend(print, sources))
     page = path_text(html)
     if page is not None:
-        _write_page(result, page)
+        write_page(page, render_mix(result))
     return result
 
 
@@ -76,15 +76,5 @@ def _compare(path: str, before: RecipeReader, other: str, step: int | None) -> M
         if step:
             check_past(before.plan, now.plan, line.sequence_of(step))
     except UsageError as error:
-        reason = str(error)
+        reason = error.text
     return msgspec.structs.replace(result, step=step, takes_over=reason is None, reason=reason)
-
-
-def _write_page(result: MixResult, path: str) -> None:
-    if not path.lower().endswith(PAGE_SUFFIX):
-        raise UsageError(f"--html {path} is not the name of a page", f"Give a name that ends in {PAGE_SUFFIX}.")
-    parent, name = os.path.split(path)
-    folder = folder_at(parent or ".")
-    folder.create()
-    with folder.publish(name) as file:
-        file.write(render_mix(result).encode())

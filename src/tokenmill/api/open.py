@@ -5,6 +5,8 @@ from __future__ import annotations
 from tokenmill.api.parameters import Stores, store_paths
 from tokenmill.store.reader import Store
 
+__all__ = ["Store", "open"]
+
 
 def open(directory: Stores) -> Store:  # noqa: A001 - the name users know: tokenmill.open
     """Open a complete store, or several as one. Parts are opened when their documents are asked for.

@@ -9,7 +9,7 @@ import numpy as np
 
 from tokenmill.api.parameters import EngineName, StrPath, path_text, path_texts
 from tokenmill.executors import progress, progress_bar
-from tokenmill.executors.local import LocalExecutor
+from tokenmill.executors.local import LocalExecutor, this_machine
 from tokenmill.humanize import Readable
 from tokenmill.pipeline import worker_modules
 from tokenmill.pipeline.freeze import plan_step
@@ -20,7 +20,6 @@ from tokenmill.pipeline.sample import measure_sample, store_bytes
 from tokenmill.pipeline.split_sources import plan_units
 from tokenmill.sources import Ignored
 from tokenmill.sources.named_datasets import resolve_sources
-from tokenmill.system import machine
 from tokenmill.tokenizers.objects import TokenizerObject
 
 if TYPE_CHECKING:
@@ -112,7 +111,7 @@ def plan(  # noqa: PLR0913 - the options of the command, by their names
         named.notes.extend(discovery.ignored.notes())
         request = make_request(given, discovery, text.vocabulary, named)
         named = request.named
-        pool.start(min(machine.cores(), MAX_WORKERS))
+        pool.start(min(this_machine().processors, MAX_WORKERS))
         units = plan_units(
             discovery.table,
             request.options,

@@ -21,7 +21,13 @@ from tokenmill.api.parameters import (
     path_text,
     path_texts,
 )
-from tokenmill.api.prepare_targets import PrepareResult, PrepareTarget, other_files_note, store_folders
+from tokenmill.api.prepare_targets import (
+    PrepareResult,
+    PrepareTarget,
+    one_document_notes,
+    other_files_note,
+    store_folders,
+)
 from tokenmill.errors import UsageError
 from tokenmill.executors import progress
 from tokenmill.executors.session import LOCAL, check_executor, open_executor
@@ -31,8 +37,9 @@ from tokenmill.pipeline.announce import announce, announce_store
 from tokenmill.pipeline.companions import make_companions
 from tokenmill.pipeline.complete import CompletionOptions, RunCompletion
 from tokenmill.pipeline.like import text_options
+from tokenmill.pipeline.metrics import check_metrics
 from tokenmill.pipeline.position import DEFAULT_SECONDS
-from tokenmill.pipeline.request import BadDocumentPolicy, PrepareOptions, find_sources, make_request
+from tokenmill.pipeline.request import BadDocumentPolicy, ColumnOptions, PrepareOptions, find_sources, make_request
 from tokenmill.pipeline.resources import SMALLEST_WORKER_BYTES, TOKENIZER_BYTES, plan_resources
 from tokenmill.pipeline.stale_parts import hold_store, open_run
 from tokenmill.pipeline.stored_tokenizer import stored_vocabulary
@@ -61,6 +68,8 @@ def prepare(  # noqa: PLR0913 - the options of the command, by their names
     version: str | None = None,
     column: str | None = None,
     separator: str | None = None,
+    join: str | None = None,
+    template: str | None = None,
     engine: EngineName = "auto",
     eot: str | int | None = None,
     bos: str | int | None = None,
@@ -68,6 +77,7 @@ def prepare(  # noqa: PLR0913 - the options of the command, by their names
     memory: str | int | None = None,
     keep: str | Sequence[str] | None = None,
     deny: StrPath | None = None,
+    where: str | None = None,
     unit_bytes: str | int | None = None,
     limit_units: int | None = None,
     on_bad: BadDocumentAction = "quarantine",
@@ -89,6 +99,7 @@ def prepare(  # noqa: PLR0913 - the options of the command, by their names
     of: int | None = None,
     executor: Pool | None = None,
     force: bool = False,
+    metrics: StrPath | None = None,
 ) -> PrepareResult:
     """Tokenize text into a store, and export the store if formats are given.
 
@@ -105,8 +116,12 @@ def prepare(  # noqa: PLR0913 - the options of the command, by their names
         like: A store. Its tokenizer, begin and end token are taken, and the other options that decide tokens unless
             they are given. The two stores can be read and exported together.
         version: The version of a named dataset. `tokenmill datasets` lists them.
-        column: The column with the text. Default: `text`, or the column of the named dataset.
+        column: The column with the text, or a path of fields such as `"data.text"`.
+            Default: `text`, or the column of the named dataset.
         separator: The separator of documents in .txt files. Default: each file is one document.
+        join: What stands between the strings of a column that holds lists. Default: a newline. A list in JSON Lines is
+            a bad document unless `join` is given, or the column is a path.
+        template: Columns in braces and the text around them, such as `"{title}: {text}"`, in place of `column`.
         engine: The library that encodes. All engines produce the same tokens.
         eot: The end token: an id, its spelling, or `"none"`. Default: the end token of the tokenizer.
         bos: The begin token: an id, its spelling, or `"none"`. Default: none.
@@ -115,6 +130,8 @@ def prepare(  # noqa: PLR0913 - the options of the command, by their names
         keep: Columns of the sources to keep in the store, such as `["id", "url"]` or `"id,url"`: text, numbers and
             booleans. Default: none.
         deny: A file of JSON Lines with rows to leave out: by the value of a column, by host, or by source and row.
+        where: A filter on columns, such as `"language = 'en' and language_score > 0.8"`. Rows that do not satisfy it
+            are skipped. Default: none.
         unit_bytes: The size of a unit of work, in bytes of text. Default: by corpus size, 1 to 64 MiB.
         limit_units: Only do the first units of the plan, to try something out.
         on_bad: What happens on a bad document: `"quarantine"` records it in `quarantine.jsonl`, `"fail"` ends the run.
@@ -139,9 +156,12 @@ def prepare(  # noqa: PLR0913 - the options of the command, by their names
         of: The number of processes that share the work.
         executor: Running workers to use instead of new ones.
         force: Start even if the disk seems too small.
+        metrics: A file for metrics in the text format of Prometheus, replaced every few seconds; or `"otlp"`, which
+            sends them to an OpenTelemetry collector (the extra `otel`). Default: no metrics.
     """
     out = os.fspath(out)
     check_executor(on)
+    metrics = check_metrics(path_text(metrics))
     export_options = ExportOptions(val, shuffle, shard_tokens, tail)
     formats = _checked_formats(to, export_options)
     rank_share = ranks.choose_rank_share(rank, of, look=on == LOCAL)
@@ -160,6 +180,9 @@ def prepare(  # noqa: PLR0913 - the options of the command, by their names
         max_document_bytes=max_document_bytes,
         keep=column_names(keep),
         deny=None if deny is None else _read_deny_list(os.fspath(deny)),
+        where=where,
+        join=join,
+        template=template,
     )
     named = resolve_sources(path_texts(sources), version, text.column, limited=limit_units is not None)
     tokenizers = [text.tokenizer, *given[1:]]
@@ -174,8 +197,7 @@ def prepare(  # noqa: PLR0913 - the options of the command, by their names
         unit_bytes,
         limit_units,
         text.max_document_bytes,
-        text.keep,
-        text.deny,
+        ColumnOptions(text.keep, text.deny, text.where, text.join, text.template),
     )
     started = time.monotonic()
     with (
@@ -184,6 +206,7 @@ def prepare(  # noqa: PLR0913 - the options of the command, by their names
     ):
         discovery = find_sources(options, report.pending, out)
         named.notes.extend(discovery.ignored.notes())
+        named.notes.extend(one_document_notes(discovery, text.separator))
         stores = [
             PrepareTarget(
                 folder,
@@ -210,7 +233,7 @@ def prepare(  # noqa: PLR0913 - the options of the command, by their names
         for store in stores:
             frozen = open_run(store.folder, store.request, limits, pool, report, rank_share, moves)
             store.open(frozen, limits, resources.workers, pool, report, rank_share)
-        completion = CompletionOptions(policy.max_bad, repair, retry_quarantine)
+        completion = CompletionOptions(policy.max_bad, repair, retry_quarantine, metrics)
         export_limits = ExportLimits(workers, memory, force)
         results: list[PrepareResult] = []
         unit_seconds = 0.0

@@ -7,16 +7,17 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
+import pyarrow.compute as pc
 
 from tokenmill.api.parameters import StrPath
 from tokenmill.errors import UsageError
 from tokenmill.exports.request import ExportRequest
 from tokenmill.exports.result import ExportResult
-from tokenmill.humanize import Readable, count
+from tokenmill.humanize import Readable, count, size
 from tokenmill.pipeline.context import RunContext, make_events
 from tokenmill.pipeline.preflight import export_token_bytes
 from tokenmill.pipeline.request import PrepareRequest
-from tokenmill.sources import Ignored
+from tokenmill.sources import Discovery, Ignored
 from tokenmill.sources.named_datasets import ResolvedSources
 from tokenmill.storage import folder_at
 from tokenmill.store import layout
@@ -35,6 +36,9 @@ if TYPE_CHECKING:
     from tokenmill.pipeline.ranks import RankShare
     from tokenmill.pipeline.units import WorkerLimits
     from tokenmill.storage import Folder
+
+# A text file that is larger is rarely meant to be one document.
+LARGE_TEXT_BYTES = 1_000_000
 
 # What a run that was stopped while it was frozen may have left, besides hidden files.
 FROZEN = (layout.PARTS, layout.KEPT, layout.DENY, layout.TOKENIZER, layout.SOURCES, layout.PLAN)
@@ -71,6 +75,7 @@ class PrepareResult(Readable, msgspec.Struct, frozen=True):
     expected_rows: int | None
     ignored: Ignored
     others: list[PrepareResult] = []
+    unread_row_groups: int = 0
 
 
 @dataclass
@@ -149,6 +154,7 @@ class PrepareTarget:
             datasets=[dataset.title for dataset in named.datasets],
             expected_rows=named.expected_rows(),
             ignored=self.request.discovery.ignored,
+            unread_row_groups=events.unread_groups,
         )
 
 
@@ -169,6 +175,22 @@ def other_files_note(folder: Folder) -> list[str]:
         return []
     others = [name for name in folder.names(".") if name not in FROZEN and not name.startswith(".")]
     return [f"{folder.root} holds other files; they are left alone"] if others else []
+
+
+def one_document_notes(discovery: Discovery, separator: str | None) -> list[str]:
+    """The note that a large text file becomes one document, which is rarely intended."""
+    if separator is not None:
+        return []
+    is_large = pc.and_(
+        pc.equal(discovery.table["kind"].cast("string"), "text"),
+        pc.greater(discovery.table["size"], LARGE_TEXT_BYTES),
+    )
+    large = discovery.table.filter(is_large)
+    if not len(large):
+        return []
+    others = f" and {count(len(large) - 1, 'other large file')}" if len(large) > 1 else ""
+    path, file_bytes = large["path"][0].as_py(), large["size"][0].as_py()
+    return [f"{path} ({size(file_bytes)}){others}: one document each. --separator '\\n\\n' divides them into documents"]
 
 
 def _note_empty(context: RunContext, skipped: int, notes: list[str]) -> None:

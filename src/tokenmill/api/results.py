@@ -25,6 +25,7 @@ from tokenmill.api.prepare_targets import PrepareResult
 from tokenmill.api.report import ReportResult
 from tokenmill.api.status import StatusResult
 from tokenmill.api.tokenizers import TokenizerFamily, TokenizerInfo
+from tokenmill.api.upgrade import UpgradeResult
 from tokenmill.api.verify import VerifyResult
 from tokenmill.exports.locator import LocatedDocument, TextContext
 from tokenmill.exports.result import ExportedSplit, ExportResult
@@ -86,6 +87,7 @@ __all__ = [
     "TokenShare",
     "TokenizerFamily",
     "TokenizerInfo",
+    "UpgradeResult",
     "VerifyResult",
     "VersionInfo",
     "VocabularyUse",

@@ -29,6 +29,7 @@ from tokenmill.cli import (
     stats,
     status,
     tokenizers,
+    upgrade,
     verify,
 )
 from tokenmill.errors import is_interrupt
@@ -62,6 +63,7 @@ for command in (
     verify.verify,
     finish.finish,
     erase.erase,
+    upgrade.upgrade,
     inspect.inspect,
     locate.locate,
     loader.loader,

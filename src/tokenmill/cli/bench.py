@@ -15,8 +15,7 @@ from tokenmill.humanize import count, duration, number, size
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from tokenmill.pipeline.bench.forecast import Cell, Forecast
-    from tokenmill.pipeline.bench.result import BenchResult
+    from tokenmill.api.results import BenchResult, Cell, Forecast
 
 DEFAULT_MARK = "*"
 STOPPED = "interrupted: all files of the measurement are removed"

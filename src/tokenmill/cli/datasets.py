@@ -14,7 +14,7 @@ from tokenmill.humanize import count, duration, number, size
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from tokenmill.api.datasets import DatasetListing, VersionInfo
+    from tokenmill.api.results import DatasetListing, VersionInfo
 
 UNKNOWN = "-"
 MIN_COLUMNS = 40

@@ -12,7 +12,7 @@ from tokenmill.cli import options, output, workers
 from tokenmill.humanize import count, duration
 
 if TYPE_CHECKING:
-    from tokenmill.api.erase import EraseResult
+    from tokenmill.api.results import EraseResult
 
 SHOWN = 10
 
@@ -69,6 +69,11 @@ def _lines(result: EraseResult) -> Iterable[output.Line]:
         yield "export", f"{directory}: {count(shards, 'shard')} replaced{again}"
     for directory, problem in result.unreached.items():
         yield "not reached", f"{directory}: {problem}"
+    for directory, request in result.retried.items():
+        yield "reached", f"{directory}: it was not reached by request {request}"
+    if result.not_compared:
+        rows = count(result.not_compared, "row")
+        yield "not compared", f"{rows} in quarantine, whose sources are gone; --rows can name them"
     if not result.dry_run:
         yield "note", "copies, backups and earlier versions of objects in a bucket are not changed"
         yield "next run", f"tokenmill prepare --deny {result.deny}"

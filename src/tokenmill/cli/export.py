@@ -12,7 +12,7 @@ from tokenmill.cli import options, output, workers
 from tokenmill.humanize import count, duration, number, size
 
 if TYPE_CHECKING:
-    from tokenmill.exports.result import ExportResult
+    from tokenmill.api.results import ExportResult
 
 
 @click.command(
@@ -43,9 +43,9 @@ def export(directory: tuple[str, ...], as_json: bool, **arguments: Any) -> None:
 
     After an interruption, run the same command again: it writes only the missing shards.
     """
-    from tokenmill.exports import PRELOAD  # noqa: PLC0415 - after click has checked the options
+    from tokenmill.api.preload import FOR_EXPORTS  # noqa: PLC0415 - after click has checked the options
 
-    with workers.start_workers(PRELOAD, arguments["on"]) as executor:
+    with workers.start_workers(FOR_EXPORTS, arguments["on"]) as executor:
         result = tokenmill.export(directory, **arguments, reporter=workers.reporter(), executor=executor)
     output.show_groups(result, as_json, lambda result: [(heading(result), lines(result))], after_progress=True)
 

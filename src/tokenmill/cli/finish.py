@@ -12,7 +12,7 @@ from tokenmill.cli import options, output, workers
 from tokenmill.humanize import count, duration
 
 if TYPE_CHECKING:
-    from tokenmill.api.finish import FinishResult
+    from tokenmill.api.results import FinishResult
 
 
 @click.command(

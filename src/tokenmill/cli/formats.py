@@ -12,7 +12,7 @@ from tokenmill.executors import terminal
 from tokenmill.humanize import number
 
 if TYPE_CHECKING:
-    from tokenmill.exports.formats.protocol import FormatSpec
+    from tokenmill.api.formats import FormatSpec
 
 # The keys of `--json`, in order. They are a contract.
 JSON_KEYS = (
@@ -30,9 +30,9 @@ JSON_KEYS = (
 @options.general
 def formats(as_json: bool) -> None:
     """List the export formats with the trainer of each."""
-    from tokenmill.exports.formats import FORMATS  # noqa: PLC0415 - heavy
+    from tokenmill.api import formats as api  # noqa: PLC0415 - heavy
 
-    specs = [format_.SPEC for format_ in FORMATS.values()]
+    specs = api.formats()
     if as_json:
         terminal.echo_json([_flat(spec) for spec in specs])
         return

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import click
 
@@ -13,9 +12,6 @@ from tokenmill.cli import options, output
 from tokenmill.errors import UsageError
 from tokenmill.executors import progress_bar, terminal
 from tokenmill.humanize import count, escape_control_characters, size
-
-if TYPE_CHECKING:
-    from tokenmill.store.reader import Store
 
 TOKEN_STYLES = ("black on #ffd6a5", "black on #caffbf", "black on #9bf6ff", "black on #bdb2ff", "black on #ffadad")
 SHOWN_TOKENS = 2000
@@ -47,7 +43,7 @@ def inspect(directory: tuple[str, ...], doc: int | None, skipped: bool, as_json:
             _show_store(tokenmill.open(one), as_json)
 
 
-def _show_store(store: Store, as_json: bool) -> None:
+def _show_store(store: tokenmill.Store, as_json: bool) -> None:
     run = store.run
     skipped_rows = int(store.manifest["skipped"].to_numpy().sum())
     if as_json:
@@ -75,16 +71,14 @@ def _show_store(store: Store, as_json: bool) -> None:
     output.print_lines(lines)
 
 
-def _show_document(store: Store, position: int, as_json: bool) -> None:
-    from tokenmill.tokenizers.token_bytes import token_bytes_lookup  # noqa: PLC0415 - heavy
-
+def _show_document(store: tokenmill.Store, position: int, as_json: bool) -> None:
     try:
         document = store.document(position)
     except IndexError:
         raise UsageError(
             f"there is no document {position}", f"The store has {count(len(store), 'document')}, numbered from 0."
         ) from None
-    token_bytes = token_bytes_lookup(store.job.tokenizer, store.vocabulary())
+    token_bytes = store.token_bytes
     tokens = document.tokens.tolist()
     first = position % len(store)
     columns = store.columns(start=first, stop=first + 1).to_pylist() if store.collection.kept_columns else []
@@ -98,7 +92,7 @@ def _show_document(store: Store, position: int, as_json: bool) -> None:
     lines = [("document", f"{position:,}")]
     lines += [("store", document.store)] if len(store.directories) > 1 else []
     lines += [("source", document.source)]
-    lines += [output.position_line(document.kind, document.row), ("tokens", f"{len(tokens):,}")]
+    lines += [output.position_line(document.position), ("tokens", f"{len(tokens):,}")]
     lines += [("state", f"erased (request {document.erased})")] if document.erased else []
     output.print_lines([*lines, *output.column_lines(columns[0] if columns else {})])
     _print_tokens(tokens[:SHOWN_TOKENS], token_bytes)
@@ -126,12 +120,15 @@ def _readable(data: bytes) -> str:
         return "".join(f"\\x{byte:02x}" for byte in data)
 
 
-def _show_skipped(store: Store, as_json: bool) -> None:
+def _show_skipped(store: tokenmill.Store, as_json: bool) -> None:
+    from tokenmill.store.part import SPARSE  # noqa: PLC0415 - heavy
+
     paths = store.sources["path"]
     index = -1
     for index, entry in enumerate(store.skipped()):
         path = paths[entry.source].as_py()
         rows = f"row {entry.first:,}" if entry.rows == 1 else f"rows {entry.first:,} to {entry.last:,}"
+        rows = f"{entry.rows:,} of the {rows}" if entry.reason in SPARSE else rows
         if as_json:
             facts = {"source": path, "first": entry.first, "last": entry.last, "rows": entry.rows}
             terminal.echo_json(facts | {"reason": entry.reason})

@@ -13,7 +13,7 @@ from tokenmill.executors import terminal
 from tokenmill.humanize import count, number
 
 if TYPE_CHECKING:
-    from tokenmill.loader.loader import Loader
+    from tokenmill.api.loader_preview import LoaderPreview
 
 # Characters of a sequence that are shown.
 SHOWN_CHARACTERS = 300
@@ -88,53 +88,32 @@ def loader(stores: tuple[str, ...], step: int, seconds: float, as_json: bool, **
     DIR is a complete store. Several stores are mixed by their sizes. RECIPE is a file that names stores and stages.
     `tokenmill.loader` in Python gives the same batches to a training.
     """
-    from tokenmill.loader.measure import count_pieces, tokens_per_second  # noqa: PLC0415 - heavy
+    from tokenmill.api.loader_preview import preview  # noqa: PLC0415 - heavy
 
     opened = tokenmill.loader(list(stores), **arguments, rank=0, world_size=1)
-    facts = {
-        "stores": list(opened.options.stores),
-        "sequences": opened.sequences,
-        "tokens": opened.tokens,
-        "tail_tokens": opened.tail_tokens,
-        "steps": len(opened),
-        "digest": opened.state_dict()["digest"],
-        "documents": count_pieces(opened),
-        "tokens_per_second": tokens_per_second(opened, seconds) if seconds else None,
-        "step": step,
-        "rows": _texts(opened, step),
-    }
+    facts = preview(opened, step, seconds)
     if as_json:
         terminal.echo_json(facts)
         return
     output.print_lines(_lines(opened, facts))
-    for row, text in enumerate(facts["rows"]):
+    for row, text in enumerate(facts.rows):
         shown = text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]} ..."
         terminal.echo(f"\nstep {step:,}, row {row:,}\n{terminal.printable(shown)}")
 
 
-def _lines(opened: Loader, facts: dict[str, Any]) -> Iterable[output.Line]:
-    grain, pieces = opened.options.grain, facts["documents"]
-    sequences, tail = count(facts["sequences"], "sequence"), count(facts["tail_tokens"], "token")
-    yield "stores", ", ".join(facts["stores"])
+def _lines(opened: tokenmill.Loader, facts: LoaderPreview) -> Iterable[output.Line]:
+    grain, pieces = opened.options.grain, facts.documents
+    sequences, tail = count(facts.sequences, "sequence"), count(facts.tail_tokens, "token")
+    yield "stores", ", ".join(facts.stores)
     if opened.stages > 1:
-        yield "recipe", f"{facts['tokens']:,} tokens: {sequences} in {count(opened.stages, 'stage')}"
-        yield "steps", f"{facts['steps']:,}; `tokenmill mix` shows those of each stage"
+        yield "recipe", f"{facts.tokens:,} tokens: {sequences} in {count(opened.stages, 'stage')}"
+        yield "steps", f"{facts.steps:,}; `tokenmill mix` shows those of each stage"
     else:
-        yield "epoch", f"{facts['tokens']:,} tokens: {sequences} of {opened.options.sequence_tokens:,}"
-        yield "steps", f"{facts['steps']:,} of {count(opened.options.batch_sequences, 'sequence')}"
+        yield "epoch", f"{facts.tokens:,} tokens: {sequences} of {opened.options.sequence_tokens:,}"
+        yield "steps", f"{facts.steps:,} of {count(opened.options.batch_sequences, 'sequence')}"
     yield "tail", f"{tail} at the end fill no grain of {grain:,}"
     yield "documents", f"{pieces.pieces_per_row:.2f} in a sequence, {pieces.whole:.0%} of them whole"
-    is_short = len(facts["digest"]) <= SHOWN_CHARACTERS
-    yield "state", facts["digest"] if is_short else "one number, and the plan of the recipe"
-    if facts["tokens_per_second"]:
-        yield "speed", f"{number(facts['tokens_per_second'])} tokens/s in one process"
-
-
-def _texts(opened: Loader, step: int) -> list[str]:
-    """The text of each row of a batch."""
-    from tokenmill.tokenizers.token_bytes import token_bytes_lookup  # noqa: PLC0415 - heavy
-
-    store = tokenmill.open(opened.options.stores[0])
-    token_bytes = token_bytes_lookup(store.job.tokenizer, store.vocabulary())
-    rows = opened[step]["input_ids"].tolist()
-    return [b"".join(map(token_bytes, tokens)).decode(errors="replace") for tokens in rows]
+    is_short = len(facts.digest) <= SHOWN_CHARACTERS
+    yield "state", facts.digest if is_short else "one number, and the plan of the recipe"
+    if facts.tokens_per_second:
+        yield "speed", f"{number(facts.tokens_per_second)} tokens/s in one process"

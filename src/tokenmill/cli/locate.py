@@ -14,7 +14,7 @@ from tokenmill.cli import loader, options, output
 from tokenmill.executors import progress_bar, terminal
 
 if TYPE_CHECKING:
-    from tokenmill.api.locate import LocateResult
+    from tokenmill.api.results import LocateResult
 
 SHOWN_DOCUMENTS = 20
 
@@ -108,7 +108,7 @@ def _one(result: LocateResult) -> Iterable[output.Line]:
         position = f"{document.document:,}, token {document.offset:,} of its {document.document_tokens:,}"
     yield "document", position
     yield "source", document.source
-    yield output.position_line(document.kind, document.row)
+    yield output.position_line(document.position)
     yield from output.column_lines(document.columns)
     if document.erased:
         yield "state", f"erased (request {document.erased})"
@@ -128,7 +128,7 @@ def _one(result: LocateResult) -> Iterable[output.Line]:
 def _several(result: LocateResult) -> Iterable[output.Line]:
     yield "tokens of", result.place
     for document in result.documents[:SHOWN_DOCUMENTS]:
-        origin = f"{' '.join(output.position_line(document.kind, document.row))} of {document.source}"
+        origin = f"{' '.join(output.position_line(document.position))} of {document.source}"
         last = f"to {document.token + document.tokens:,}"
         store = "" if document.store == result.store else f" of {document.store}"
         yield f"{document.token:,}", f"{last}: document {document.document:,}{store}, {origin}"

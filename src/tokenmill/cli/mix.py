@@ -13,7 +13,7 @@ from tokenmill.executors import terminal
 from tokenmill.humanize import count, escape_control_characters
 
 if TYPE_CHECKING:
-    from tokenmill.loader.overview import MixResult, MixStage
+    from tokenmill.api.results import MixResult, MixStage
 
 
 @click.command(
@@ -36,7 +36,8 @@ if TYPE_CHECKING:
     "--print",
     "trainer",
     metavar="TRAINER",
-    help="Print the trainer's own blend file over exports of the sources: megatron, olmo, nanotron, mds.",
+    help="Print the trainer's own blend file over exports of the sources: megatron, olmo, nanotron, mds, "
+    "maxtext, energon.",
 )
 @options.storage
 @options.general
@@ -74,6 +75,8 @@ def _lines(result: MixResult) -> Iterable[output.Line]:
         for one in result.sources:
             rest = f", {count(one.tail_tokens, 'token')} at the end fill no grain" if one.tail_tokens else ""
             yield one.source, f"{count(one.epoch_tokens, 'token')} in an epoch, read {one.epochs:.3f} times{rest}"
+            if one.where is not None:
+                yield "", f"documents where {escape_control_characters(one.where)}"
             if one.pending_tokens:
                 yield "", f"{count(one.pending_tokens, 'token')} wait for a stage with shorter sequences"
         return

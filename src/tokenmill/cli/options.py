@@ -17,10 +17,12 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 # With more options than these, help puts them under headings.
 MAX_FLAT = 12
 HEADINGS = {
-    "Text and tokenizer": "--tokenizer --like --version --column --separator --engine --eot --bos --keep --deny",
+    "Text and tokenizer": "--tokenizer --like --version --engine --eot --bos",
+    "Columns": "--column --template --join --separator --keep",
+    "Selection": "--where --deny",
     "Output": "--out",
     "Exports": "--to --val --shuffle --shard-tokens --tail --eot-position --dtype --sequence-tokens --name",
-    "Machine": "--workers --memory --unit-bytes --limit-units --force",
+    "Machine": "--workers --memory --unit-bytes --limit-units --force --metrics",
     "Clusters": "--on --rank --of",
     "Bad documents": "--on-bad --max-bad --document-timeout --max-document-bytes --quarantine-text",
     "Resuming": "--retry-quarantine --repair --moved",

@@ -73,11 +73,10 @@ def print_lines(lines: Iterable[Line], indent: str = "") -> None:
             terminal.echo(wrap(line, columns))
 
 
-def position_line(kind: str, row: int) -> Line:
-    """Where a document is in a source of this kind: its row, or the byte at which it starts."""
-    from tokenmill.pipeline.messages import MEASURES  # noqa: PLC0415 - heavy
-
-    return "row" if kind in MEASURES else "byte", f"{row:,}"
+def position_line(position: tuple[str, int]) -> Line:
+    """Where a document is in its source: its row, or the byte at which it starts."""
+    name, number = position
+    return name, f"{number:,}"
 
 
 def column_lines(columns: Mapping[str, object]) -> Iterable[Line]:

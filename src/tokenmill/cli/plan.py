@@ -12,7 +12,7 @@ from tokenmill.cli import options, output, workers
 from tokenmill.humanize import count, duration, number, size
 
 if TYPE_CHECKING:
-    from tokenmill.api.plan import PlanResult
+    from tokenmill.api.results import PlanResult
 
 
 @click.command(

@@ -12,7 +12,7 @@ from tokenmill.cli import export, options, output, workers
 from tokenmill.humanize import count, duration, number, size
 
 if TYPE_CHECKING:
-    from tokenmill.api.prepare_targets import PrepareResult
+    from tokenmill.api.results import PrepareResult
 
 # A run of less text shows no speed: it would measure the start of the workers.
 MIN_MEASURED_BYTES = 100_000
@@ -34,10 +34,20 @@ MIN_MEASURED_BYTES = 100_000
 @click.option(
     "--out", "-o", required=True, metavar="DIR", help="Directory of the store. An unfinished run in it is resumed."
 )
+@click.option(
+    "--join", metavar="TEXT", callback=options.unescape_separator, help="Between strings of a list. [default: \\n]"
+)
+@click.option(
+    "--template",
+    metavar="TEXT",
+    callback=options.unescape_separator,
+    help="Several columns as one text: '{title}\\n\\n{text}'.",
+)
 @click.option("--keep", metavar="NAMES", help="Columns of the sources to keep in the store, such as id,url.")
 @click.option(
     "--deny", metavar="FILE", help="Leave out the rows that this file of JSON Lines names: value, host or row."
 )
+@click.option("--where", metavar="EXPR", help="Filter on columns: \"language = 'en' and language_score > 0.8\".")
 @options.resources
 @options.force
 @options.executor
@@ -52,6 +62,11 @@ MIN_MEASURED_BYTES = 100_000
     help="Also export to DIR/FORMAT; repeatable. `tokenmill export` has more options.",
 )
 @options.exports
+@click.option(
+    "--metrics",
+    metavar="FILE",
+    help="Metrics for Prometheus, replaced every few seconds; or otlp, for an OpenTelemetry collector.",
+)
 @options.storage
 @options.cache
 @options.general
@@ -59,12 +74,12 @@ def prepare(sources: tuple[str, ...], tokenizer: tuple[str, ...], as_json: bool,
     """Tokenize sources into a store. With --to, also export the store.
 
     A SOURCE is a file, a directory or a glob, local or at s3://, gs://, az:// or hf://datasets/. The files are Parquet,
-    Arrow (as datasets saves it), JSON Lines (also .gz, .zst) or text. A SOURCE can also be the name of a dataset, with
-    --version. DIR is a local path, or at s3://, gs:// or az://.
+    Arrow (as datasets saves it), JSON Lines, CSV or text (also .gz, .zst). A SOURCE can also be the name of a dataset,
+    with --version. DIR is a local path, or at s3://, gs:// or az://.
 
     After an interruption, run the same command again: it does only what is missing.
     """
-    from tokenmill.pipeline import worker_modules  # noqa: PLC0415 - after click has checked the options
+    from tokenmill.api.preload import worker_modules  # noqa: PLC0415 - after click has checked the options
 
     with workers.start_workers(worker_modules(arguments["engine"], tokenizer), arguments["on"]) as executor:
         result = tokenmill.prepare(
@@ -100,7 +115,7 @@ def _lines(result: PrepareResult) -> Iterable[output.Line]:
 
 
 def _skipped(result: PrepareResult) -> Iterable[output.Line]:
-    from tokenmill.store.part import DENIED, NULL  # noqa: PLC0415 - heavy
+    from tokenmill.store.part import DENIED, FILTERED, NULL  # noqa: PLC0415 - heavy
     from tokenmill.store.quarantine import QUARANTINE_FILE  # noqa: PLC0415
 
     reasons = dict(sorted(result.skipped_reasons.items()))
@@ -109,6 +124,9 @@ def _skipped(result: PrepareResult) -> Iterable[output.Line]:
         yield "skipped", f"{count(nulls, 'row')} without text; {command} lists them"
     if denied := reasons.pop(DENIED, 0):
         yield "denied", f"{count(denied, 'row')} left out (--deny)"
+    if filtered := reasons.pop(FILTERED, 0):
+        unread = f"; the text of {count(result.unread_row_groups, 'row group')} was not read"
+        yield "filtered", f"{count(filtered, 'row')} (--where){unread if result.unread_row_groups else ''}"
     if result.quarantined:
         counts = ", ".join(f"{rows:,} {reason}" for reason, rows in reasons.items())
         file = f"{result.directory}/{QUARANTINE_FILE}"

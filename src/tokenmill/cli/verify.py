@@ -12,7 +12,7 @@ from tokenmill.cli import options, output, workers
 from tokenmill.humanize import count, duration
 
 if TYPE_CHECKING:
-    from tokenmill.api.verify import VerifyResult
+    from tokenmill.api.results import VerifyResult
 
 
 @click.command(

@@ -8,8 +8,9 @@ from itertools import takewhile
 from typing import Any
 
 from tokenmill.executors.messages import describe_death, fewer_workers, work_failed
-from tokenmill.executors.outcomes import Cause, Died, Done, Executor, Failed, Item, RetryPolicy, Value
+from tokenmill.executors.outcomes import Cause, Died, Done, Executor, Failed, Item, Value
 from tokenmill.executors.progress import Reporter, Step
+from tokenmill.executors.retry_policy import RetryPolicy
 
 # Failures after which no further item is handed out.
 MAX_FAILURES = 10

@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
+from tokenmill.executors.attempts import Attempt, Queue
 from tokenmill.executors.forkserver import ForkServer
 from tokenmill.executors.forkserver_main import Preload
 from tokenmill.executors.outcomes import (
-    DEFAULT_POLICY,
     Capacity,
     Cause,
     Died,
@@ -27,11 +27,10 @@ from tokenmill.executors.outcomes import (
     Failed,
     Item,
     Outcome,
-    RetryPolicy,
     Value,
     Worker,
 )
-from tokenmill.executors.retries import Attempt, Queue
+from tokenmill.executors.retry_policy import DEFAULT_POLICY, RetryPolicy
 from tokenmill.executors.worker_process import WorkerProcess
 from tokenmill.system import machine
 

@@ -7,6 +7,7 @@ import sys
 import time
 from typing import Any, Self
 
+from tokenmill.errors import in_python
 from tokenmill.executors.progress import Silent, Step
 from tokenmill.humanize import count, duration, escape_control_characters, escape_html, number
 
@@ -26,7 +27,7 @@ def is_notebook() -> bool:
 
 
 class NotebookProgress(Silent):
-    """Shows the messages of a run, and below them its current step."""
+    """Shows the messages of a run, with parameters for options, and below them its current step."""
 
     def __init__(self) -> None:
         self._display: Any = None  # the handle of the output, once something is shown
@@ -43,7 +44,9 @@ class NotebookProgress(Silent):
     def begin(self, title: str, total_bytes: int, done_bytes: int, workers: int) -> None:
         """Show the bar of a step. The last state of the step before becomes a line."""
         self._end_step()
-        self._bar = _Bar(escape_control_characters(title), max(total_bytes, 1), done_bytes, count(workers, "worker"))
+        if not total_bytes:  # a step with nothing to do leaves no line
+            return
+        self._bar = _Bar(escape_control_characters(title), total_bytes, done_bytes, count(workers, "worker"))
         self._update(now=True)
 
     def advance(self, planned_bytes: int, step: Step) -> None:
@@ -56,7 +59,7 @@ class NotebookProgress(Silent):
         """Add a line above the bar, or below the bar of a step that is done."""
         if self._bar is not None and self._bar.fraction >= 1:
             self._end_step()
-        self._lines.append(escape_control_characters(message))
+        self._lines.append(escape_control_characters(in_python(message)))
         self._update(now=True)
 
     def __enter__(self) -> Self:

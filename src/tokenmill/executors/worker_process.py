@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
+from tokenmill.executors.attempts import Attempt
 from tokenmill.executors.forkserver import END_SECONDS, ForkServer
 from tokenmill.executors.outcomes import Cause, ExitReport
-from tokenmill.executors.retries import Attempt
 from tokenmill.system import environment, machine, status_page
 
 # Bytes of a worker's output that a death report shows.

@@ -6,11 +6,13 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from tokenmill.errors import IncompleteStore, JobChanged, UsageError
 from tokenmill.exports import records
 from tokenmill.exports.job import MANIFEST, read_frozen
 from tokenmill.exports.write_shard import split_folder
-from tokenmill.storage import Folder, folder_at
+from tokenmill.storage import folder_at
 from tokenmill.store.collection import open_collection
 
 
@@ -22,27 +24,43 @@ class BlendSource:
     stores: tuple[str, ...]
     tokens: int
     repeat: float
+    where: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class _Exported:
-    """The export of a source: its training files, the directory that holds them, and the share of the source."""
+    """The files of a source that a trainer reads, the directory that holds them, and the share of the source.
+
+    `is_remote` is whether the directory is in an object store.
+    """
 
     source: BlendSource
     files: list[str]
     folder: str
+    is_remote: bool
     share: float
+
+    @property
+    def weight(self) -> str:
+        """The share as a decimal number. YAML would read 1e-05 as a text, and 1 as an integer."""
+        return np.format_float_positional(self.share, 12, fractional=False, trim="0")
 
 
 def write_blend(trainer: str, sources: Sequence[BlendSource]) -> str:
-    """The file of a trainer. Each source has to be exported to the format of the trainer, in its (last) store."""
-    if trainer in REFUSED:
-        raise UsageError(f"there is no blend file for {trainer}", REFUSED[trainer])
+    """The file of a trainer. Each source needs files in the format of the trainer, in its (last) store."""
     if trainer not in WRITERS:
         raise UsageError(f"there is no trainer {trainer!r}", f"Choose from: {', '.join(WRITERS)}.")
+    filtered = next((source for source in sources if source.where is not None), None)
+    if filtered is not None:
+        raise UsageError(
+            f"the source {filtered.name} has a condition, and its export has all documents of the store",
+            f"where        {filtered.where}",
+            "Export the recipe itself: `tokenmill export RECIPE --to FORMAT --out DIRECTORY`.",
+        )
     format_name, writer = WRITERS[trainer]
+    find = _converted if format_name in CONVERTED else _exported
     total = sum(source.tokens for source in sources)
-    return writer([_exported(source, format_name, total) for source in sources if source.tokens])
+    return writer([find(source, format_name, total) for source in sources if source.tokens])
 
 
 def _exported(source: BlendSource, format_name: str, total: int) -> _Exported:
@@ -62,11 +80,27 @@ def _exported(source: BlendSource, format_name: str, total: int) -> _Exported:
     files = list(dict.fromkeys(folder.path(files[0]["name"]) for split, files in rows if split == "train"))
     if not files:
         raise UsageError(f"the export of {source.name} has no training file", f"export       {folder.root}")
-    return _Exported(source, files, _train_folder(folder, split_folder(frozen.job, "train")), source.tokens / total)
+    train = split_folder(frozen.job, "train")
+    root = folder.path(train) if train else folder.root
+    return _Exported(source, files, root, folder.is_remote, source.tokens / total)
 
 
-def _train_folder(folder: Folder, name: str) -> str:
-    return folder.path(name) if name else folder.root
+def _converted(source: BlendSource, format_name: str, total: int) -> _Exported:
+    """Find files that tokenmill does not write. Raises if the directory in the store does not have them."""
+    directory, mark = CONVERTED[format_name]
+    folder = folder_at(folder_at(source.stores[-1]).path(directory))
+    if folder.is_remote:
+        raise UsageError(
+            f"{format_name} in an object store cannot be in a blend file", f"directory    {folder.root}", REMOTE_ADVICE
+        )
+    files = [folder.path(name) for name in folder.names(".") if mark in name]
+    if not files:
+        raise IncompleteStore(
+            f"the source {source.name} has no {format_name}",
+            f"expected     {folder.path(f'*{mark}*')}",
+            f"tokenmill does not write {format_name}. Convert the tokens of the source, or train with the loader.",
+        )
+    return _Exported(source, files, folder.root, False, source.tokens / total)
 
 
 def _megatron(exports: Sequence[_Exported]) -> str:
@@ -100,17 +134,33 @@ def _olmo(exports: Sequence[_Exported]) -> str:
 def _nanotron(exports: Sequence[_Exported]) -> str:
     """The `dataset` of a data stage in nanotron's YAML."""
     folders = "".join(f"  - {json.dumps(one.folder)}\n" for one in exports)
-    weights = "".join(f"  - {one.share:.12g}\n" for one in exports)
+    weights = "".join(f"  - {one.weight}\n" for one in exports)
     return f"dataset:\n  dataset_folder:\n{_indent(folders)}  dataset_weights:\n{_indent(weights)}"
 
 
 def _mds(exports: Sequence[_Exported]) -> str:
     """The `streams` of a dataset in llm-foundry's YAML: the arguments of streaming's `Stream`."""
     streams = (
-        f"  {json.dumps(one.source.name)}:\n    local: {json.dumps(one.folder)}\n    proportion: {one.share:.12g}\n"
+        f"  {json.dumps(one.source.name)}:\n"
+        f"    {'remote' if one.is_remote else 'local'}: {json.dumps(one.folder)}\n"
+        f"    proportion: {one.weight}\n"
         for one in exports
     )
     return "streams:\n" + "".join(streams)
+
+
+def _maxtext(exports: Sequence[_Exported]) -> str:
+    """The file of MaxText's `grain_train_mixture_config_path`."""
+    mark = CONVERTED["ArrayRecord files"][1]
+    sources = {one.source.name: {"path": f"{one.folder}/*{mark}*", "weight": one.share} for one in exports}
+    return json.dumps(sources, indent=2) + "\n"
+
+
+def _energon(exports: Sequence[_Exported]) -> str:
+    """A metadataset of Energon, with the blend as its training split."""
+    blend = "".join(f"      - path: {json.dumps(one.folder)}\n        weight: {one.weight}\n" for one in exports)
+    head = "__module__: megatron.energon\n__class__: MetadatasetV2\n"
+    return f"{head}splits:\n  train:\n    blend:\n{blend}"
 
 
 def _indent(text: str) -> str:
@@ -123,10 +173,15 @@ WRITERS: dict[str, tuple[str, Callable[[Sequence[_Exported]], str]]] = {
     "olmo": ("olmo", _olmo),
     "nanotron": ("datatrove", _nanotron),
     "mds": ("mds", _mds),
+    "maxtext": ("ArrayRecord files", _maxtext),
+    "energon": ("WebDatasets of Energon", _energon),
 }
 
-# Why a trainer has no blend file.
-REFUSED = {
-    "maxtext": "MaxText mixes ArrayRecord files only, and tokenmill does not write them. Use tokenmill.loader.grain.",
-    "energon": "Energon mixes WebDatasets of samples, and tokenmill does not write them. Use the loader.",
+# Files that tokenmill does not write: their directory in a store, and what the name of one contains. `energon prepare`
+# writes the directory .nv-meta.
+CONVERTED = {
+    "ArrayRecord files": ("arrayrecord", ".array_record"),
+    "WebDatasets of Energon": ("webdataset", ".nv-meta"),
 }
+
+REMOTE_ADVICE = "MaxText reads local paths, gs:// and hf://, Energon local paths and msc://. Mount the store."

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -14,7 +16,14 @@ from tokenmill.errors import CorruptStore, IncompleteStore, SourceError, Storage
 from tokenmill.executors.fan_out import FanOut
 from tokenmill.exports import job as names
 from tokenmill.exports import records, shards
-from tokenmill.exports.erase_shard import ErasedDocuments, EraseShards, PlanShards, ShardEraser, ShardErasure
+from tokenmill.exports.erase_shard import (
+    ErasedDocuments,
+    EraseShards,
+    PlanShards,
+    ShardEraser,
+    ShardErasure,
+    source_paths,
+)
 from tokenmill.exports.formats import find_format
 from tokenmill.exports.job import FrozenExport, read_frozen
 from tokenmill.exports.order import SplitAndShuffle
@@ -25,6 +34,9 @@ from tokenmill.store import layout
 from tokenmill.store.erasures import erased_documents, erasure_file
 from tokenmill.store.job import Run, StoreChange
 from tokenmill.store.layout import MAX_JSON_BYTES
+
+EXPORT_PREFIX = "export-"
+"""The names of the files that keep what an erasure did in an export begin with this."""
 
 
 class ExportErasure(msgspec.Struct, frozen=True):
@@ -48,40 +60,83 @@ class _ErasingExport(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class StoreErasure:
-    """A change of a store that erased documents: the store after it, and the number of the change from 1."""
+    """A change of a store that erased documents, and the store now, with the digest of its parts."""
 
     folder: Folder
     run: Run
     change: StoreChange
+    digest: str
+
+    @property
+    def number(self) -> int:
+        """The number of the change, from 1."""
+        return self.run.history.index(self.change) + 1
 
     @property
     def versions(self) -> list[str]:
-        """The digests of the store's parts before this change."""
-        history = self.run.history
-        return [change.before for change in history[: history.index(self.change) + 1]]
+        """The digests of the store's parts before each change, and now."""
+        return [*(change.before for change in self.run.history), self.digest]
+
+    def file(self, directory: str) -> str:
+        """The file of the erasure that keeps what was done in an export, named by the directory of the export."""
+        digest = hashlib.sha256(directory.removeprefix(f"{self.folder.root}/").encode()).hexdigest()
+        return erasure_file(self.change.request, f"{EXPORT_PREFIX}{digest[:16]}.json")
 
 
-def erase_in_export(directory: str, number: int, erasure: StoreErasure, fan_out: FanOut) -> ExportErasure:
+class StorePositions(NamedTuple):
+    """Where a store is in an export: the first source and the first part of each of its copies, and its version.
+
+    An export by recipe has several copies of a store that is read more than once. The version is the number of changes
+    of the store before the export.
+    """
+
+    sources: tuple[int, ...]
+    parts: tuple[int, ...]
+    version: int
+
+
+def erase_in_export(directory: str, erasure: StoreErasure, fan_out: FanOut) -> ExportErasure:
     """Erase documents in an export, or say why that is not possible. May be repeated.
 
-    The result is kept with the files of the erasure, so an export is done once. `number` names that file.
+    The result is kept with the files of the erasure, so an export is done once. One that was not reached is tried
+    again.
     """
-    name = erasure_file(erasure.change.request, f"export-{number:04d}.json")
-    if erasure.folder.exists(name):
-        try:
-            return decode(erasure.folder.read(name, MAX_JSON_BYTES), ExportErasure)
-        except MalformedDataError as damage:
-            raise layout.damaged(erasure.folder, name, str(damage)) from damage
+    name = erasure.file(directory)
     try:
-        result = _erase(directory, erasure, fan_out)
+        done = read_done(erasure.folder, name)
+        result = _erase(directory, erasure, fan_out) if done is None or done.removed else done
+        if done is not None and not result.shards:  # a kill may have left export.json of a removed export
+            result = done
+        if result.problem:
+            return result
+        if result != done:
+            layout.publish_json(erasure.folder, name, result)
+        export = folder_at(directory)
+        mark = _read_mark(export)
+        if mark is not None and mark.request == erasure.change.request:
+            export.discard(names.ERASING)
     except (CorruptStore, IncompleteStore):
         raise
     except (StoreError, StorageError, SourceError) as error:
         return ExportErasure(directory, problem=error.headline)
-    layout.publish_json(erasure.folder, name, result)
-    if not result.problem:
-        folder_at(directory).discard(names.ERASING)
     return result
+
+
+def done_exports(folder: Folder, request: str) -> list[str]:
+    """The exports in which an erasure is done, also those that it removed."""
+    files = sorted(name for name in folder.names(erasure_file(request, ".")) if name.startswith(EXPORT_PREFIX))
+    done = [read_done(folder, erasure_file(request, name)) for name in files]
+    return [export.directory for export in done if export is not None]
+
+
+def read_done(folder: Folder, name: str) -> ExportErasure | None:
+    """Read what an erasure did in an export; None if it has not been done."""
+    if not folder.exists(name):
+        return None
+    try:
+        return decode(folder.read(name, MAX_JSON_BYTES), ExportErasure)
+    except MalformedDataError as damage:
+        raise layout.damaged(folder, name, str(damage)) from damage
 
 
 def _erase(directory: str, erasure: StoreErasure, fan_out: FanOut) -> ExportErasure:
@@ -89,40 +144,55 @@ def _erase(directory: str, erasure: StoreErasure, fan_out: FanOut) -> ExportEras
     frozen = read_frozen(folder, unfinished_too=True)
     if frozen is None:
         return ExportErasure(directory, problem="there is no export in it any more")
-    first_source = store_position(folder, frozen, erasure.folder, erasure.versions)
-    if first_source is None:
+    positions = store_positions(folder, frozen, erasure.folder, erasure.versions)
+    if positions is None:
         return ExportErasure(directory, problem="it is not an export of this store")
+    if positions.version >= erasure.number:  # made after the erasure, without the documents
+        return ExportErasure(directory)
+    stores = exported_stores(folder, frozen, erasure.folder)
+    source_paths(stores)  # raises if the sources of a store cannot be read
     with folder.lock(names.LOCK):
         splits = {split_folder(frozen.job, split) or "." for split in ("train", "val")}
         for name in {".", names.STATE, names.RECORDS, *splits}:
             folder.remove_temporaries(name)
+        folder.remove(names.RUNS)
         if not folder.exists(names.MANIFEST):
             _remove(folder, frozen)
-            return ExportErasure(directory, removed=True)
-        erased = ErasedDocuments(erasure.folder.root, erasure.change, first_source[0], erasure.run.erased_token)
-        eraser = ShardEraser(folder.root, frozen.job, erased, tuple(frozen.directories(folder)))
+            removed = ExportErasure(directory, removed=True)
+            layout.publish_json(erasure.folder, erasure.file(directory), removed)
+            folder.discard(names.EXPORT)  # without this file nothing shows that there was an export
+            return removed
+        erased = ErasedDocuments(erasure.folder.root, erasure.change, positions.sources, erasure.run.erased_token)
+        eraser = ShardEraser(folder.root, frozen.job, erased, stores)
         plan = read_export_plan(folder, frozen)
-        planned = _plan_shards(folder, frozen, plan, eraser, erasure, first_source[1], fan_out)
+        for name in _files(frozen, plan) if frozen.job.shard_tokens is None else ():
+            folder.discard_regions(name)
+        planned = _plan_shards(folder, frozen, plan, eraser, erasure, positions.parts, fan_out)
         _erase_shards(folder, frozen, plan, eraser, planned, fan_out)
         _publish_manifest(folder, frozen, planned)
         return ExportErasure(directory, planned)
 
 
-def store_position(
-    export: Folder, frozen: FrozenExport, store: Folder, versions: list[str]
-) -> tuple[int, int, int] | None:
-    """The first source and the first part of a store in an export, and which of its versions that has.
-
-    None if the export does not have one of these versions of the store.
-    """
+def store_positions(export: Folder, frozen: FrozenExport, store: Folder, versions: list[str]) -> StorePositions | None:
+    """Find a store in an export; None if the export does not have one of these versions of the store."""
     if isinstance(frozen.store, str):
-        return (0, 0, versions.index(frozen.job.store)) if frozen.job.store in versions else None
+        known = frozen.job.store in versions
+        return StorePositions((0,), (0,), versions.index(frozen.job.store)) if known else None
     source = part = 0
+    found = []
     for member, directory in zip(frozen.store, frozen.directories(export), strict=True):
         if member.digest in versions and resolved(directory) == resolved(store.root):
-            return source, part, versions.index(member.digest)
+            found.append((source, part, versions.index(member.digest)))
         source, part = source + member.sources, part + member.parts
-    return None
+    if not found:
+        return None
+    sources, parts, numbers = zip(*found, strict=True)
+    return StorePositions(sources, parts, min(numbers))
+
+
+def exported_stores(export: Folder, frozen: FrozenExport, store: Folder) -> tuple[str, ...]:
+    """The directories of the stores of an export, of which `store` is one. It may have moved since the export."""
+    return (store.root,) if isinstance(frozen.store, str) else tuple(frozen.directories(export))
 
 
 def read_export_plan(folder: Folder, frozen: FrozenExport) -> pa.Table:
@@ -136,16 +206,14 @@ def _plan_shards(  # noqa: PLR0913, PLR0917 - an export, what is erased in it, a
     plan: pa.Table,
     eraser: ShardEraser,
     erasure: StoreErasure,
-    first_part: int,
+    first_parts: tuple[int, ...],
     fan_out: FanOut,
 ) -> tuple[ShardErasure, ...]:
     """The shards that change. The plan is kept in the export, and readers refuse it from then on."""
     mark = _read_mark(folder)
     if mark is not None and mark.request == erasure.change.request:
         return mark.shards
-    blocks = blocks_of(frozen, eraser, first_part)
-    first, last = (plan[name].to_numpy() for name in ("first_block", "last_block"))
-    near = np.flatnonzero(np.searchsorted(blocks, first) < np.searchsorted(blocks, last, side="right"))
+    near = shards_near(frozen, plan, eraser, first_parts)
     tokens = plan["stop"].to_numpy() - plan["start"].to_numpy()
     fan_out.begin(f"find in {frozen.job.format}", int(tokens[near].sum()))
     planned = []
@@ -167,11 +235,24 @@ def _read_mark(folder: Folder) -> _ErasingExport | None:
         raise CorruptStore(f"{folder.path(names.ERASING)} is damaged", f"reason       {damage}") from damage
 
 
-def blocks_of(frozen: FrozenExport, eraser: ShardEraser, first_part: int) -> npt.NDArray[np.int64]:
+def shards_near(
+    frozen: FrozenExport, plan: pa.Table, eraser: ShardEraser, first_parts: tuple[int, ...]
+) -> npt.NDArray[np.int64]:
+    """The shards with a block that holds erased documents."""
+    blocks = _blocks_of(frozen, eraser, first_parts)
+    first, last = (plan[name].to_numpy() for name in ("first_block", "last_block"))
+    near: npt.NDArray[np.int64] = np.flatnonzero(
+        np.searchsorted(blocks, first) < np.searchsorted(blocks, last, side="right")
+    )
+    return near
+
+
+def _blocks_of(frozen: FrozenExport, eraser: ShardEraser, first_parts: tuple[int, ...]) -> npt.NDArray[np.int64]:
     """The blocks of the export that hold erased documents, in order: parts, or ranges of keys of a shuffle."""
     erased = eraser.erased
     if frozen.job.shuffle is None:
-        return np.unique(erased_documents(erased.directory, erased.change)["unit"].to_numpy() + first_part)
+        units = erased_documents(erased.directory, erased.change)["unit"].to_numpy()
+        return np.unique(np.add.outer(np.array(first_parts), units))
     keys = SplitAndShuffle.of(frozen.job, np.empty(0, np.uint64)).keys(*erased.origins())
     return np.unique((keys >> np.uint64(65 - frozen.bins.bit_length())).astype(np.int64))
 
@@ -210,17 +291,32 @@ def _publish_manifest(folder: Folder, frozen: FrozenExport, planned: tuple[Shard
     records.publish_manifest(folder, table.replace_schema_metadata({records.OTHERS_KEY: metadata}), digest)
 
 
-def _remove(folder: Folder, frozen: FrozenExport) -> None:
-    """Remove all that an incomplete export has written: its files, sorted runs, records and plan."""
-    if folder.exists(names.PLAN):
+def _files(frozen: FrozenExport, plan: pa.Table) -> list[str]:
+    """The names of all files of an export."""
+    format_, paths = find_format(frozen.job.format), pa.array([], pa.string())
+    tasks = shards.tasks(plan, np.arange(len(plan)))
+    return list(dict.fromkeys(name for task in tasks for name in format_.files(make_shard(frozen.job, task, paths))))
+
+
+def largest_shard(directory: str) -> int:
+    """The bytes of the tokens in the largest shard of an export; 0 if it cannot be read."""
+    try:
+        folder = folder_at(directory)
+        frozen = read_frozen(folder, unfinished_too=True)
+        if frozen is None or not folder.exists(names.PLAN):
+            return 0
         plan = read_export_plan(folder, frozen)
-        format_ = find_format(frozen.job.format)
-        paths = pa.array([], pa.string())
-        for task in shards.tasks(plan, np.arange(len(plan))):
-            for name in format_.files(make_shard(frozen.job, task, paths)):
-                folder.discard(name)
-                folder.discard(folder.region_file(name))
-    folder.remove(names.RUNS)
+    except (StoreError, StorageError, SourceError):
+        return 0
+    tokens = plan["stop"].to_numpy() - plan["start"].to_numpy()
+    return int(tokens.max(initial=0)) * np.dtype(frozen.job.dtype).itemsize
+
+
+def _remove(folder: Folder, frozen: FrozenExport) -> None:
+    """Remove what an incomplete export has written: its files, records and plan, but not its export.json."""
+    if folder.exists(names.PLAN):
+        for name in _files(frozen, read_export_plan(folder, frozen)):
+            folder.discard(name)
+            folder.discard_regions(name)
     folder.remove(names.RECORDS)
     folder.discard(names.PLAN)
-    folder.discard(names.EXPORT)

@@ -43,17 +43,21 @@ class ShardErasure(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class ErasedDocuments:
-    """Documents that a change of a store erased. Sources are numbered as in an export of several stores."""
+    """Documents that a change of a store erased. Sources are numbered as in an export of several stores.
+
+    `first_sources` has the number of the store's first source, for each copy of the store in the export.
+    """
 
     directory: str
     change: StoreChange
-    first_source: int
+    first_sources: tuple[int, ...]
     token: int
 
     def origins(self) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.uint64]]:
-        """The source and the row of each document."""
+        """The source and the row of each document, in each copy."""
         table = erased_documents(self.directory, self.change)
-        return table["source"].to_numpy() + np.uint32(self.first_source), table["row"].to_numpy()
+        source = np.add.outer(np.array(self.first_sources, np.uint32), table["source"].to_numpy())
+        return source.ravel(), np.tile(table["row"].to_numpy(), len(self.first_sources))
 
     def among(self, documents: DocumentTable) -> npt.NDArray[np.int64]:
         """The indices of erased documents in a table."""
@@ -219,11 +223,11 @@ class ShardEraser:
         return tokens, ranges
 
     def _shard(self, task: ShardTask) -> Shard:
-        return make_shard(self.job, task, _paths(self.stores))
+        return make_shard(self.job, task, source_paths(self.stores))
 
 
 @functools.lru_cache(maxsize=1)
-def _paths(stores: tuple[str, ...]) -> pa.Array:
+def source_paths(stores: tuple[str, ...]) -> pa.Array:
     """The paths of the sources of all stores."""
     folders = [folder_at(directory) for directory in stores]
     return pa.concat_arrays(

@@ -7,11 +7,11 @@ import re
 
 import msgspec
 
-from tokenmill.digest import differences, digest_of
 from tokenmill.errors import CorruptStore, IncompleteStore, JobChanged, StoreError
 from tokenmill.exports.formats import FORMATS
 from tokenmill.exports.formats.protocol import EndTokenPosition, Tail
 from tokenmill.storage import Folder, folder_at
+from tokenmill.storage.digest import differences, digest_of
 from tokenmill.storage.untrusted.malformed import MalformedDataError, decode
 from tokenmill.store import layout
 from tokenmill.store.collection import Collection
@@ -45,16 +45,17 @@ MAX_BINS = 1 << 22
 FIRST_SHARD = "first-shard"
 
 
-class SelectedStore(msgspec.Struct, frozen=True):
+class SelectedStore(msgspec.Struct, frozen=True, omit_defaults=True):
     """One copy of a store in an export by recipe: the name of its source, and how many sources the store has.
 
-    `limit` is the hash below which documents are taken; None if all are.
+    `limit` is the hash below which documents are taken; None if all are. `where` is a condition on kept columns.
     """
 
     source: str
     copy: int
     sources: int
     limit: int | None
+    where: str | None = None
 
 
 class Selection(msgspec.Struct, frozen=True):

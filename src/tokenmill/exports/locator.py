@@ -16,12 +16,11 @@ from tokenmill.exports.job import EXPORT, MANIFEST, STATE, exports_in, is_begun,
 from tokenmill.exports.order import SplitAndShuffle
 from tokenmill.exports.trace import ExportIndex, ShardLocation, in_store, no_tokens
 from tokenmill.humanize import Readable
-from tokenmill.pipeline.messages import MEASURES
 from tokenmill.storage import Folder, absolute, folder_at, resolved, scheme
 from tokenmill.storage.local.near_names import did_you_mean
 from tokenmill.store import layout
 from tokenmill.store.part import TokenArray
-from tokenmill.store.reader import Store
+from tokenmill.store.reader import Store, position_name
 from tokenmill.tokenizers.token_bytes import token_bytes_lookup
 
 # Sources that an error message lists.
@@ -71,6 +70,11 @@ class LocatedDocument(Readable, msgspec.Struct, frozen=True):
     store: str = ""
     columns: dict[str, str | int | float | bool | None] = {}
     erased: str = ""
+
+    @property
+    def position(self) -> tuple[str, int]:
+        """The name and the number of its place in the source: a row, or the byte at which the document starts."""
+        return position_name(self.kind), self.row
 
 
 def find_folder(where: str, stores: Sequence[str]) -> tuple[Folder, str | None]:
@@ -226,7 +230,7 @@ class Locator:
     def _no_document(self, source: int, row: int) -> UsageError:
         path, kind = (self._store.sources[name][source].as_py() for name in ("path", "kind"))
         lines = [f"source       {path}", f"reason       {self._store.why_not(source, row)}"]
-        lines += [BY_BYTE] if kind not in MEASURES else []
+        lines += [BY_BYTE] if position_name(kind) == "byte" else []
         return UsageError(f"row {row:,} is not a document of the store", *lines)
 
     def _located(self, document: int, asked: tuple[int, int], start: int, stop: int) -> LocatedDocument:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any, get_args
 
@@ -96,12 +97,15 @@ def make_export_request(to: str, options: ExportOptions, tokenizer: TokenizerSpe
 
 
 def make_job(
-    request: ExportRequest, stores: Collection, selection: Selection | None = None
+    request: ExportRequest, stores: Collection, left_out: Sequence[int], selection: Selection | None = None
 ) -> tuple[ExportJob, list[str]]:
-    """Return the job for some stores, or for the documents of a selection, and notices for the user."""
+    """Return the job for some stores, or for the documents of a selection, and notices for the user.
+
+    Documents that the first `left_out` changes of each store erased are not in the export.
+    """
     options, spec = request.options, request.spec
-    documents = int(np.sum(stores.manifest["documents"].to_numpy()))
-    tokens, first_store_tokens = _token_counts(request, stores)
+    documents = int(np.sum(stores.manifest_without_erased(left_out)["documents"].to_numpy()))
+    tokens, first_store_tokens = _token_counts(request, stores, left_out)
     shard_tokens, first_tokens, notices = _shard_sizes(request, first_store_tokens)
     if spec.limits.most_documents is not None and shard_tokens is None and documents > spec.limits.most_documents:
         raise UsageError(
@@ -111,7 +115,7 @@ def make_job(
         )
     job = ExportJob(
         format=spec.name,
-        store=stores.digest,
+        store=stores.digest_at(left_out),
         tokenizer=stores.job.tokenizer.name,
         dtype=request.dtype,
         end=request.end,
@@ -131,12 +135,13 @@ def make_job(
     return job, notices
 
 
-def _token_counts(request: ExportRequest, stores: Collection) -> tuple[int, int]:
+def _token_counts(request: ExportRequest, stores: Collection, left_out: Sequence[int]) -> tuple[int, int]:
     """Return the tokens of all stores, and those among which the first shard is: the tokens of the first store.
 
     If documents of several stores can be in one shard, both are the tokens of all stores.
     """
-    counts = [int(np.sum(member.manifest["tokens"].to_numpy())) for member in stores.members]
+    pairs = zip(stores.members, left_out, strict=True)
+    counts = [int(np.sum(member.manifest_without_erased(changes)["tokens"].to_numpy())) for member, changes in pairs]
     is_whole = request.options.shuffle is not None or request.shard_tokens is None
     return sum(counts), sum(counts) if is_whole else next(filter(None, counts), 0)
 

@@ -21,12 +21,12 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
-from tokenmill.digest import digest_of
 from tokenmill.errors import CorruptStore, StorageError, StoreError
 from tokenmill.exports.job import RUNS
 from tokenmill.exports.shards import Counts
 from tokenmill.storage import Folder
 from tokenmill.storage.checksum import xxh3_of
+from tokenmill.storage.digest import digest_of
 from tokenmill.store.layout import numbered_files
 from tokenmill.store.part import PartContent, TokenArray
 

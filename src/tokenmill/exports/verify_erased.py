@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from tokenmill.errors import CorruptStore
 from tokenmill.exports import shards
-from tokenmill.exports.erase_export import blocks_of, read_export_plan, store_position
+from tokenmill.exports.erase_export import exported_stores, read_export_plan, shards_near, store_positions
 from tokenmill.exports.erase_shard import ErasedDocuments, ShardEraser
 from tokenmill.exports.job import FrozenExport
 from tokenmill.exports.shards import ShardTask
@@ -34,23 +32,20 @@ def check_erased(export: Folder, frozen: FrozenExport, store: Folder, run: Run, 
     if not run.has_erased:
         return
     versions = [*(change.before for change in run.history), digest]
-    position = store_position(export, frozen, store, versions)
-    if position is None:
+    positions = store_positions(export, frozen, store, versions)
+    if positions is None:
         return
-    first_source, first_part, version = position
     try:
         plan = read_export_plan(export, frozen)
     except CorruptStore as error:
-        checks.problems.append(str(error))
+        checks.problems.append(error.text)
         return
-    first, last = (plan[name].to_numpy() for name in ("first_block", "last_block"))
     for number, change in enumerate(run.history, 1):
         if not change.documents:
             continue
-        erased = ErasedDocuments(store.root, change, first_source, run.erased_token)
-        eraser = ShardEraser(export.root, frozen.job, erased, tuple(frozen.directories(export)))
-        blocks = blocks_of(frozen, eraser, first_part)
-        near = np.flatnonzero(np.searchsorted(blocks, first) < np.searchsorted(blocks, last, side="right"))
-        function = CheckErased(eraser, left_out=number <= version)
+        erased = ErasedDocuments(store.root, change, positions.sources, run.erased_token)
+        eraser = ShardEraser(export.root, frozen.job, erased, exported_stores(export, frozen, store))
+        near = shards_near(frozen, plan, eraser, positions.parts)
+        function = CheckErased(eraser, left_out=number <= positions.version)
         for _ in checks.run(function, shards.tasks(plan, near), lambda task: f"shard {task.shard}"):
             pass

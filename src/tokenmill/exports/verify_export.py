@@ -13,9 +13,8 @@ from tokenmill.exports.verify import CheckByteRange, CheckRecords, byte_ranges, 
 from tokenmill.exports.verify_erased import check_erased
 from tokenmill.pipeline.verify_store import Checks
 from tokenmill.storage import Folder, folder_at
-from tokenmill.store import tables
 from tokenmill.store.job import Run
-from tokenmill.store.listed_parts import store_digest
+from tokenmill.store.manifest import parts_digest, require_manifest
 from tokenmill.store.run import read_run
 
 
@@ -32,7 +31,7 @@ def check_exports(folder: Folder, run: Run, store: str, checks: Checks) -> tuple
         try:
             frozen = read_frozen(export)
         except CorruptStore as error:
-            checks.problems.append(str(error))
+            checks.problems.append(error.text)
             continue
         except StoreError as error:
             notices.append(f"export {name} not checked: {error.headline}")
@@ -73,13 +72,13 @@ def _compare_store(export: Folder, directory: str, digest: str, checks: Checks) 
         run = read_run(store)
         if run is None:
             return f"{directory} has no store"
-        manifest = tables.require_manifest(store, run)
+        manifest = require_manifest(store, run)
     except CorruptStore as error:
-        checks.problems.append(str(error))
+        checks.problems.append(error.text)
         return None
     except (StoreError, StorageError) as error:
         return error.headline
-    current = store_digest(manifest)
+    current = parts_digest(manifest)
     if digest not in {current, *(change.before for change in run.history)}:
         checks.problems.append(str(_other_store(store, export)))
     elif (frozen := read_frozen(export)) is not None:
@@ -104,7 +103,7 @@ def check_export(export: Folder, frozen: FrozenExport, checks: Checks) -> int:
         manifest = records.read_manifest(export, frozen.job.digest())
         ranges = byte_ranges(manifest)
     except CorruptStore as error:
-        checks.problems.append(str(error))
+        checks.problems.append(error.text)
         return 0
     rows = [tuple(chunk) for chunk in chunks(manifest.to_pylist())]
     for _ in checks.run(CheckRecords(export.root, frozen.job.digest()), rows, lambda _: "the records of shards"):

@@ -43,7 +43,7 @@ WHOLE = Segments(array("q", [0]), array("q", [0]))
 
 
 class Stream:
-    """The tokens of a store, or of one split of it. `split` is None for all documents."""
+    """The tokens of a store, or of some of its documents. `split` is None for all documents."""
 
     def __init__(self, parts: LoaderParts, split: SplitTable | None) -> None:
         self.store = store = parts.store
@@ -53,6 +53,16 @@ class Stream:
         self._ends = running_sums(tokens)
         kept_parts = MAX_RANGED_PARTS if self.is_remote else MAX_MAPPED_PARTS
         self._segments = functools.lru_cache(kept_parts)(self._find_segments)
+
+    @property
+    def identity(self) -> str:
+        """What the stream follows from: the parts of the store, and a condition on kept columns."""
+        return self.store.identity if self._split is None else self._split.choice.identity(self.store)
+
+    @property
+    def where(self) -> str | None:
+        """The condition on kept columns, or None."""
+        return None if self._split is None else self._split.choice.where
 
     @property
     def is_remote(self) -> bool:
@@ -155,7 +165,7 @@ class Stream:
         """The segments of a part. Raises CorruptStore if they have another number of tokens than the table says."""
         if self._split is None:
             return WHOLE
-        chosen = self._split.chooses(*self._parts.origins(part)).view(np.int8)
+        chosen = self._split.chooses(self._parts, part).view(np.int8)
         offsets = self._parts.offsets(part)
         edges = np.diff(chosen, prepend=np.int8(0), append=np.int8(0))
         begins, ends = offsets[np.flatnonzero(edges == 1)], offsets[np.flatnonzero(edges == -1)]

@@ -16,7 +16,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from tokenmill.digest import canonical
+from tokenmill.storage.digest import canonical
 from tokenmill.tokenizers.document_hash import mix
 
 Shuffle = Literal["full", "window", "none"]

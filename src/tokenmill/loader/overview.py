@@ -43,7 +43,7 @@ class MixTotal(Readable, msgspec.Struct, frozen=True):
     """A source in the whole recipe.
 
     An epoch has `epoch_tokens`; `tail_tokens` at the ends of the stores fill no grain. `pending_tokens` are rests of
-    grains that wait for a stage with shorter sequences.
+    grains that wait for a stage with shorter sequences. `where` is the condition on the documents of the source.
     """
 
     source: str
@@ -55,6 +55,7 @@ class MixTotal(Readable, msgspec.Struct, frozen=True):
     epochs: float
     left_tokens: int
     pending_tokens: int
+    where: str | None = None
 
 
 class MixResult(Readable, msgspec.Struct, frozen=True):
@@ -115,6 +116,7 @@ def overview(path: str, recipe: Recipe, reader: RecipeReader) -> MixResult:
             epochs=last[name].used / source.tokens,
             left_tokens=int(repeats[name] * source.tokens) - last[name].used,
             pending_tokens=last[name].pending_tokens,
+            where=source.where,
         )
         for name, source in reader.merged.items()
     ]

@@ -9,7 +9,8 @@ import numpy.typing as npt
 
 from tokenmill.loader.order import Numbers
 from tokenmill.storage import folder_at
-from tokenmill.store import layout, tables
+from tokenmill.store import layout
+from tokenmill.store.manifest import is_listed
 from tokenmill.store.part import TokenArray, erased_changes, part_name
 from tokenmill.store.part_ranges import RangedPart, open_ranged
 from tokenmill.store.reader import Store
@@ -47,8 +48,14 @@ class LoaderParts:
             return erased_changes(self._ranged(part).summary)
         return self.store.part(part).erased
 
+    def matching(self, part: int, where: str) -> npt.NDArray[np.bool_]:
+        """Whether the kept columns of each document of a part satisfy a condition. Those of erased ones do not."""
+        matches = self.store.collection.members[0].matching(part, where)
+        erased = self.erased(part)
+        return matches if erased is None else np.logical_and(matches, erased == 0)
+
     def _open_ranged(self, part: int) -> RangedPart:
         opened = open_ranged(self.folder, part)
-        if opened.dtype != self.store.dtype or not tables.is_listed(self.store.manifest, opened.summary):
+        if opened.dtype != self.store.dtype or not is_listed(self.store.manifest, opened.summary):
             raise layout.damaged(self.folder, part_name(part), "it is not the part that the manifest describes")
         return opened

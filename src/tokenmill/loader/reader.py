@@ -16,7 +16,8 @@ from tokenmill.loader.packing import Packing
 from tokenmill.loader.parts import LoaderParts
 from tokenmill.loader.prefetch import DEFAULT_PREFETCH_BYTES, Prefetcher
 from tokenmill.loader.source import LoaderSource
-from tokenmill.loader.split_table import Split, open_split
+from tokenmill.loader.split_table import Choice, Split, open_split
+from tokenmill.store.kept import check_where
 from tokenmill.store.reader import Store
 
 # The grain, unless the sequences do not divide it: the longest sequence that most trainings come to.
@@ -116,14 +117,18 @@ def open_stores(directories: tuple[str, ...]) -> list[Store]:
     return stores
 
 
-def open_source(options: LoaderOptions, store: Store) -> LoaderSource:
-    """Open a store as a source. Refuses a store that is smaller than one grain."""
+def open_source(options: LoaderOptions, store: Store, where: str | None = None) -> LoaderSource:
+    """Open a store, or its documents that satisfy `where`, as a source. Refuses one that is smaller than one grain."""
     parts = LoaderParts(store)
-    table = None if options.val is None else open_split(parts, float(options.val), options.split)
-    stream = Stream(parts, table)
+    if where is not None:
+        where = check_where(where, store.job.kept_columns, store.directory)
+    choice = Choice(None if options.val is None else float(options.val), options.split, where)
+    is_whole = options.val is None and where is None
+    stream = Stream(parts, None if is_whole else open_split(parts, choice))
     source = LoaderSource(stream, options.grain, options.shuffle, options.seed)
     if not source.order.grains:
-        split = f" of split {options.split}" if table is not None else ""
+        split = f" of split {options.split}" if options.val is not None else ""
+        split += f" where {where}" if where is not None else ""
         raise UsageError(
             f"the store is smaller than one grain of {options.grain:,} tokens",
             f"store        {store.directory}, {count(stream.tokens, 'token')}{split}",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import math
 import os
 import re
 import tomllib
@@ -46,7 +47,10 @@ class RecipeSource(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Meta(description="A store or several: paths relative to the recipe, or addresses such as s3://bucket/run."),
     ]
     repeat: Annotated[float, Meta(gt=0, description="How often the recipe may read the source; more is refused.")] = 1
-    where: Annotated[str | None, Meta(description="A condition on kept columns. Not supported yet.")] = None
+    where: Annotated[
+        str | None,
+        Meta(description="A condition on kept columns, such as language = 'de'. Only its documents are read."),
+    ] = None
 
 
 class RecipeStage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -132,15 +136,32 @@ def parse_recipe(content: Any, path: str) -> Recipe:
         reason, _, place = str(error).partition(" - at ")
         where = f"place        {place.strip('`').removeprefix('$.') or 'the top'}"
         raise UsageError(f"the recipe {path} is not valid", where, f"reason       {reason}") from error
+    _check_sources(recipe, path)
+    _check_stages(recipe, path)
+    return msgspec.structs.replace(recipe, sources=_with_paths(recipe, os.path.dirname(path)))
+
+
+def _check_sources(recipe: Recipe, path: str) -> None:
+    """Raise UsageError for a source without a valid name, a store or a finite `repeat`."""
     for name in recipe.sources:
+        source = recipe.source(name)
         if not NAME.fullmatch(name):
             raise _invalid(path, f"sources.{name}", "the name of a source has letters, digits, '.', '_' and '-'")
+        if not source.store:
+            raise _invalid(path, f"sources.{name}.store", "there is no store")
+        if not math.isfinite(source.repeat):
+            raise _invalid(path, f"sources.{name}.repeat", "it is not a finite number")
+
+
+def _check_stages(recipe: Recipe, path: str) -> None:
+    """Raise UsageError for a stage with a source that the recipe does not have, or a weight that is not finite."""
     for number, stage in enumerate(recipe.stages, 1):
+        if not all(map(math.isfinite, (stage.weights or {}).values())):
+            raise _invalid(path, f"stage {number}, weights", "a weight is not a finite number")
         for key, named in (("weights", stage.weights), ("tokens", stage.tokens)):
             for name in named if isinstance(named, Mapping) else ():
                 if name not in recipe.sources:
                     raise _invalid(path, f"stage {number}, {key}", _unknown("source", name, list(recipe.sources)))
-    return msgspec.structs.replace(recipe, sources=_with_paths(recipe, os.path.dirname(path)))
 
 
 def _with_paths(recipe: Recipe, directory: str) -> dict[str, str | list[str] | RecipeSource]:

@@ -8,7 +8,6 @@ from typing import Any, SupportsIndex
 
 import msgspec
 
-from tokenmill.digest import canonical, digest_of
 from tokenmill.errors import UsageError
 from tokenmill.humanize import count
 from tokenmill.loader.batches import Batch
@@ -20,6 +19,7 @@ from tokenmill.loader.recipe import Recipe
 from tokenmill.loader.recipe_reader import RecipeReader
 from tokenmill.loader.stages import RecipePlan
 from tokenmill.loader.state import sequences_of
+from tokenmill.storage.digest import canonical, digest_of
 
 
 class RecipeLoader(Loader):

@@ -19,7 +19,7 @@ from tokenmill.loader.state import ORDER_VERSION
 def recipe_options(recipe: Recipe, val: str | None, fields: tuple[Field, ...]) -> LoaderOptions:
     """The options of a recipe. The length of sequences and the size of batches are those of the first stage."""
     first = recipe.stages[0]
-    stores = (store for name in recipe.sources for store in recipe.source(name).store)
+    stores = dict.fromkeys(store for name in recipe.sources for store in recipe.source(name).store)
     return LoaderOptions(
         stores=tuple(stores),
         sequence_tokens=first.sequence_tokens,
@@ -36,24 +36,23 @@ def recipe_options(recipe: Recipe, val: str | None, fields: tuple[Field, ...]) -
 
 def open_sources(recipe: Recipe, options: LoaderOptions) -> dict[str, MergedSource]:
     """Open the sources of a recipe, in the order of their names. All stores need the same tokenizer."""
-    for name in recipe.sources:
-        if recipe.source(name).where is not None:
-            raise UsageError(
-                f"source {name}: `where` is not supported yet",
-                "Prepare a store of the documents that you want, with `tokenmill prepare --deny` or a filtered source.",
-            )
     names: dict[str, str] = {}
     for name in recipe.sources:
         for store in recipe.source(name).store:
-            if store in names:
-                raise UsageError(f"the store {store} is in two sources", f"sources      {names[store]}, {name}")
-            names[store] = name
+            other = names.setdefault(store, name)
+            if other != name and None in {recipe.source(other).where, recipe.source(name).where}:
+                raise UsageError(
+                    f"the store {store} is in two sources",
+                    f"sources      {other}, {name}",
+                    "A store can be in several sources if each has a `where`.",
+                )
     opened = dict(zip(names, open_stores(tuple(names)), strict=True))
     return {
         name: MergedSource(
-            [open_source(options, opened[store]) for store in recipe.source(name).store], recipe.shuffle, recipe.seed
+            [open_source(options, opened[store], source.where) for store in source.store], recipe.shuffle, recipe.seed
         )
         for name in sorted(recipe.sources)
+        for source in [recipe.source(name)]
     }
 
 

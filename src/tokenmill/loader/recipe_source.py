@@ -28,8 +28,14 @@ class MergedSource:
 
     @property
     def digest(self) -> str:
-        """What identifies the content of the stores, and their order."""
-        return self.order.store[:DIGEST_CHARACTERS]
+        """What identifies the content of the stores, their order, and the condition on their documents."""
+        digest = self.order.store[:DIGEST_CHARACTERS]
+        return digest if self.where is None else f"{digest} where {self.where}"
+
+    @property
+    def where(self) -> str | None:
+        """The condition on kept columns, or None for all documents."""
+        return self.members[0].stream.where
 
     @property
     def tokens(self) -> int:

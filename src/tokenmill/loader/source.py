@@ -25,7 +25,7 @@ class LoaderSource:
     def __init__(self, stream: Stream, grain_tokens: int, shuffle: Shuffle, seed: int) -> None:
         self.stream = stream
         self.grain_tokens = grain_tokens
-        self.order = GrainOrder(max(stream.tokens - 1, 0) // grain_tokens, shuffle, seed, stream.store.identity)
+        self.order = GrainOrder(max(stream.tokens - 1, 0) // grain_tokens, shuffle, seed, stream.identity)
         self._packed = functools.lru_cache(KEPT_WINDOWS)(self._pack)
 
     @property

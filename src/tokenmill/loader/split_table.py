@@ -1,12 +1,13 @@
-"""How many tokens of each part are held out for validation: a small table, made once and kept in the store.
+"""How many tokens of each part a split or a condition chooses: a small table, made once and kept in the store.
 
-The documents are those that exports with the same fraction hold out. The table is derived from the parts; if it is
+The documents that are held out are those that exports with the same fraction hold out. A condition is on kept columns.
+Erased documents satisfy no condition, because their values are gone. The table is derived from the parts; if it is
 missing, damaged or made from other parts, it is made again.
 """
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
+import hashlib
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal
@@ -19,15 +20,16 @@ import xxhash
 from tokenmill.errors import StorageError, StoreError
 from tokenmill.loader.order import Numbers
 from tokenmill.loader.parts import LoaderParts
-from tokenmill.storage import Folder, prefetch_map
+from tokenmill.storage import Folder, thread_map
 from tokenmill.store import layout, tables
 from tokenmill.store.reader import Store
-from tokenmill.system import machine
 from tokenmill.tokenizers import document_hash
 
 Split = Literal["train", "val"]
 
+# Of a condition, `held_out` and `tokens` are those of the documents that satisfy it.
 SCHEMA = pa.schema([("held_out", pa.int64())])
+WHERE_SCHEMA = SCHEMA.append(pa.field("tokens", pa.int64()))
 
 # Parts of an object store whose columns are fetched at the same time.
 PREFETCH_PARTS = 16
@@ -37,66 +39,103 @@ STAMP = b"tokenmill.split"
 
 
 @dataclass(frozen=True, slots=True)
-class SplitTable:
-    """One split of a store: which documents it has, and `tokens`, how many tokens of each part."""
+class Choice:
+    """Which documents of a store are read: one split of a fraction, those that satisfy `where`, or both."""
 
-    fraction: float
+    fraction: float | None
     split: Split
+    where: str | None = None
+
+    @property
+    def name(self) -> str:
+        """The name of the table."""
+        val = f"val-{'none' if self.fraction is None else repr(self.fraction)}"
+        if self.where is None:
+            return f"{layout.SPLITS}/{val}.parquet"
+        return f"{layout.SPLITS}/where-{hashlib.sha256(self.where.encode()).hexdigest()[:16]}-{val}.parquet"
+
+    def identity(self, store: Store) -> str:
+        """What the documents follow from. An erasure removes values that a condition reads, and no split."""
+        if self.where is None:
+            return store.identity
+        return hashlib.sha256(f"{store.digest} {self.where}".encode()).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class SplitTable:
+    """The documents of a choice, and `tokens`, how many tokens they have in each part."""
+
+    choice: Choice
     identities: npt.NDArray[np.uint64]
     tokens: Numbers
     file: str
 
-    def chooses(self, source: npt.NDArray[np.uint32], row: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
-        """Whether each document of a part is in the split."""
-        held_out = document_hash.held_out(self.identities, source, row, self.fraction)
-        return held_out if self.split == "val" else ~held_out
+    def chooses(self, parts: LoaderParts, part: int) -> npt.NDArray[np.bool_]:
+        """Whether each document of a part is chosen."""
+        held_out, matches = _masks(parts, part, self.choice, self.identities)
+        return matches & (held_out if self.choice.split == "val" else ~held_out)
 
 
-def open_split(parts: LoaderParts, fraction: float, split: Split) -> SplitTable:
-    """Open one split of a store. The table is read, or made and, if the store can be written, kept."""
+def open_split(parts: LoaderParts, choice: Choice) -> SplitTable:
+    """Open a choice of documents. The table is read, or made and, if the store can be written, kept."""
     store, folder = parts.store, parts.folder
-    name = f"{layout.SPLITS}/val-{fraction!r}.parquet"
     identities = store.sources["identity"].to_numpy()
-    held_out = _read(folder, name, store, fraction)
-    if held_out is None:
-        held_out = _count(parts, fraction, identities)
+    counts = _read(folder, store, choice)
+    if counts is None:
+        counts = _count(parts, choice, identities)
         with suppress(StoreError, StorageError):  # a store that cannot be written is read all the same
             folder.create(layout.SPLITS)
-            schema = SCHEMA.with_metadata({STAMP: _stamp(store, fraction, held_out)})
-            table = pa.table([held_out], schema=schema)
-            tables.publish_table(folder, name, table)
-    tokens = held_out if split == "val" else store.manifest["tokens"].to_numpy() - held_out
-    return SplitTable(fraction, split, identities, tokens, folder.path(name))
+            schema = SCHEMA if choice.where is None else WHERE_SCHEMA
+            columns = list(counts[: len(schema)])
+            metadata = {STAMP: _stamp(store, choice, columns)}
+            tables.publish_table(folder, choice.name, pa.table(columns, schema=schema.with_metadata(metadata)))
+    held_out, tokens = counts
+    return SplitTable(
+        choice, identities, held_out if choice.split == "val" else tokens - held_out, folder.path(choice.name)
+    )
 
 
-def _stamp(store: Store, fraction: float, held_out: Numbers) -> bytes:
-    """The parts and the fraction that a table was made from, and its checksum: every batch depends on every number."""
-    return f"{store.identity} {fraction!r} {xxhash.xxh3_128_hexdigest(held_out.tobytes())}".encode()
+def _masks(
+    parts: LoaderParts, part: int, choice: Choice, identities: npt.NDArray[np.uint64]
+) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+    """Whether each document of a part is held out, and whether it satisfies the condition."""
+    source, row = parts.origins(part)
+    matches = np.ones(len(row), np.bool_) if choice.where is None else parts.matching(part, choice.where)
+    if choice.fraction is None:
+        return np.zeros(len(row), np.bool_), matches
+    return document_hash.held_out(identities, source, row, choice.fraction), matches
 
 
-def _read(folder: Folder, name: str, store: Store, fraction: float) -> Numbers | None:
+def _stamp(store: Store, choice: Choice, columns: list[Numbers]) -> bytes:
+    """The parts and the choice that a table was made from, and its checksum: every batch depends on every number."""
+    checksum = xxhash.xxh3_128_hexdigest(b"".join(column.tobytes() for column in columns))
+    return f"{choice.identity(store)} {choice.fraction!r} {checksum}".encode()
+
+
+def _read(folder: Folder, store: Store, choice: Choice) -> tuple[Numbers, Numbers] | None:
     """Read the table; None if it is not there, damaged, or made from other parts."""
+    schema = SCHEMA if choice.where is None else WHERE_SCHEMA
     try:
-        table = tables.read_table(folder, name, schema=SCHEMA) if folder.exists(name) else None
+        table = tables.read_table(folder, choice.name, schema=schema) if folder.exists(choice.name) else None
     except StoreError:
         return None
     if table is None:
         return None
-    held_out: Numbers = table["held_out"].to_numpy()
-    return held_out if (table.schema.metadata or {}).get(STAMP) == _stamp(store, fraction, held_out) else None
+    columns: list[Numbers] = [column.to_numpy() for column in table.columns]
+    if (table.schema.metadata or {}).get(STAMP) != _stamp(store, choice, columns):
+        return None
+    return columns[0], columns[1] if choice.where is not None else store.manifest["tokens"].to_numpy()
 
 
-def _count(parts: LoaderParts, fraction: float, identities: npt.NDArray[np.uint64]) -> Numbers:
-    """Count the held-out tokens of each part. NumPy hashes without the interpreter lock, so threads share the work."""
+def _count(parts: LoaderParts, choice: Choice, identities: npt.NDArray[np.uint64]) -> tuple[Numbers, Numbers]:
+    """Count the held-out tokens and all tokens of the choice in each part."""
     numbers = range(len(parts.store.manifest))
 
-    def held_out(part: int) -> int:
-        source, row = parts.origins(part)
-        chosen = document_hash.held_out(identities, source, row, fraction)
-        return int(np.diff(parts.offsets(part))[chosen].sum())
+    def count(part: int) -> tuple[int, int]:
+        held_out, matches = _masks(parts, part, choice, identities)
+        lengths = np.diff(parts.offsets(part))
+        return int(lengths[held_out & matches].sum()), int(lengths[matches].sum())
 
-    if parts.folder.is_remote:
-        counts = prefetch_map(parts.folder, held_out, numbers, PREFETCH_PARTS)
-        return np.fromiter(counts, np.int64, len(numbers))
-    with ThreadPoolExecutor(machine.cores()) as threads:
-        return np.fromiter(threads.map(held_out, numbers), np.int64, len(numbers))
+    counts = list(thread_map(parts.folder, count, numbers, PREFETCH_PARTS))
+    held_out, tokens = np.array(counts, np.int64).reshape(-1, 2).T
+    return np.ascontiguousarray(held_out), np.ascontiguousarray(tokens)

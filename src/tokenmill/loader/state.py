@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from tokenmill.digest import differences
 from tokenmill.errors import UsageError
+from tokenmill.storage.digest import differences
 
 # The version of the order. It changes if the same choices give other sequences.
 ORDER_VERSION = "1"
+
+# More than any training has: sequences and their positions are counted in 64 bits.
+MAX_SEQUENCES = 1 << 48
 
 
 def encode_identity(identity: dict[str, str]) -> str:
@@ -22,9 +25,15 @@ def decode_identity(text: str) -> dict[str, str]:
 
 
 def sequences_of(state: Any) -> tuple[int, str]:
-    """The sequences and the digest of a state. Raises UsageError if it is no state."""
-    sequences, digest = (state.get(name) if isinstance(state, dict) else None for name in ("sequences", "digest"))
-    if not isinstance(sequences, int) or isinstance(sequences, bool) or sequences < 0 or not isinstance(digest, str):
+    """The sequences and the digest of a state. Raises UsageError if it is not a state."""
+    known: dict[str, Any] = state if isinstance(state, dict) else {}
+    sequences, digest = known.get("sequences"), known.get("digest")
+    if (
+        not isinstance(sequences, int)
+        or isinstance(sequences, bool)
+        or not 0 <= sequences < MAX_SEQUENCES
+        or not isinstance(digest, str)
+    ):
         raise UsageError(
             "this is not the state of a loader", "A state has `sequences`, a number, and `digest`, a text."
         )
@@ -32,7 +41,7 @@ def sequences_of(state: Any) -> tuple[int, str]:
 
 
 def check_state(state: Any, identity: dict[str, str]) -> int:
-    """The sequences of a state. Raises UsageError if it is no state, or its sequences were chosen in another way."""
+    """The sequences of a state. Raises UsageError if it is not a state, or its sequences were chosen in another way."""
     sequences, digest = sequences_of(state)
     before = decode_identity(digest)
     if not sequences or before == identity:

@@ -24,7 +24,7 @@ class Committed(msgspec.Struct, frozen=True):
 
     `by_other_driver` is set if another driver has published the part. `mismatch` is set if the fast engine has failed
     an audit in this worker. `companions` are the parts of other stores, in the order of `Tokenize.companions`; None
-    stands for a part that was not made.
+    stands for a part that was not made. `unread_groups` counts the Parquet row groups that a filter skipped.
     """
 
     summary: PartSummary
@@ -33,6 +33,7 @@ class Committed(msgspec.Struct, frozen=True):
     by_other_driver: bool = False
     mismatch: bool = False
     companions: tuple[Committed | None, ...] = ()
+    unread_groups: int = 0
 
 
 def report_existing(folder: Folder, unit: int, engine: str) -> Committed:
@@ -82,7 +83,8 @@ class Commit:
                 part.publish(self.folder)
             except AlreadyPublishedError:
                 return report_existing(self.folder, unit, self.engine)
-        return Committed(part.summary, self.engine, self.notices, mismatch=self.mismatch)
+        unread = self.builder.unread_groups
+        return Committed(part.summary, self.engine, self.notices, mismatch=self.mismatch, unread_groups=unread)
 
     def _replace(self, part: BuiltPart) -> None:
         """Publish this part in place of any other part of its unit."""

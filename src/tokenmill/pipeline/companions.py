@@ -57,12 +57,15 @@ class CompanionTarget:
 def make_companions(first: RunContext, runs: Iterable[tuple[RunContext, str]]) -> list[Companion]:
     """The companions of the first run, with these runs and engines.
 
-    A store whose fast engine has failed an audit is not one, nor is a store that was started with other units.
+    A store whose fast engine has failed an audit is not one, nor is a store that was started with other units, or one
+    from which documents were erased: its parts are not made again.
     """
     return [
         Companion(context, engine)
         for context, engine in runs
-        if read_mismatch(context.folder) is None and context.frozen.plan.equals(first.frozen.plan)
+        if not context.frozen.run.has_erased
+        and read_mismatch(context.folder) is None
+        and context.frozen.plan.equals(first.frozen.plan)
     ]
 
 

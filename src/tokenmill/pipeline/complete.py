@@ -13,11 +13,13 @@ from tokenmill.pipeline.heartbeat import Heartbeat
 from tokenmill.pipeline.inventory import PartInventory
 from tokenmill.pipeline.isolation import Isolation
 from tokenmill.pipeline.manifest import ManifestBuilder
+from tokenmill.pipeline.metrics import open_metrics
 from tokenmill.pipeline.preflight import check_room
 from tokenmill.pipeline.run_end import record_end
 from tokenmill.pipeline.run_once import FINISHING, run_once
 from tokenmill.pipeline.schedule import CommittedUnits, Schedule
-from tokenmill.store import layout, quarantine, tables
+from tokenmill.store import layout, quarantine
+from tokenmill.store.manifest import require_manifest
 
 if TYPE_CHECKING:
     from collections import Counter
@@ -33,11 +35,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class CompletionOptions:
-    """How many rows may be bad, as a fraction, and which parts are made again."""
+    """How many rows may be bad, as a fraction, which parts are made again, and where metrics go."""
 
     max_bad: float
     repair: bool = False
     retry_quarantine: bool = False
+    metrics: str | None = None
 
 
 class RunCompletion:
@@ -64,6 +67,7 @@ class RunCompletion:
             repair=options.repair,
             retry_quarantine=options.retry_quarantine,
         )
+        self._metrics = options.metrics
         self._bad_rows = BadRowBudget(context, self._manifest, isolation, self._committed, options.max_bad)
         self._driver = Driver(
             context,
@@ -114,7 +118,8 @@ class RunCompletion:
                 for these exports. None skips the check.
         """
         context = self._context
-        heartbeat = Heartbeat(context.folder, context.events, pool, context.rank_share, self._committed.progress)
+        sink = open_metrics(self._metrics, context.frozen.run, context.folder.root)
+        heartbeat = Heartbeat(context.folder, context.events, pool, context.rank_share, self._committed.progress, sink)
         with heartbeat, record_end(context.events, heartbeat):
             try:
                 self._inventory.take_stock(pool)
@@ -137,7 +142,7 @@ class RunCompletion:
         context = self._context
         with self._manifest_turn() as is_ours:
             if not is_ours:
-                manifest = tables.require_manifest(context.folder, context.frozen.run)
+                manifest = require_manifest(context.folder, context.frozen.run)
                 self._manifest.adopt(manifest)
             elif not self._inventory.collect(executor):
                 return None

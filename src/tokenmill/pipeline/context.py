@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 
 from tokenmill.humanize import count
 from tokenmill.pipeline.events import RunEvents, RunLog
-from tokenmill.store.tables import log_run
+from tokenmill.store.manifest import log_run
 
 if TYPE_CHECKING:
     from tokenmill.executors.outcomes import Pool

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -11,6 +12,7 @@ import pyarrow as pa
 from tokenmill.sources import read_columns
 from tokenmill.sources.documents import Documents, ReadOptions, RowArray, Slice, SourceFile
 from tokenmill.store.deny import DenyList, read_deny_list
+from tokenmill.store.part import DENIED
 
 if TYPE_CHECKING:
     from tokenmill.store.job import Job
@@ -41,5 +43,5 @@ def without_denied(documents: Documents, denied: RowArray | None) -> Documents:
     is_denied = np.isin(documents.rows, denied)
     if not is_denied.any():
         return documents
-    text = documents.text.filter(pa.array(~is_denied))
-    return Documents(text, documents.rows[~is_denied], documents.bad, documents.rows[is_denied])
+    text, skipped = documents.text.filter(pa.array(~is_denied)), {DENIED: documents.rows[is_denied]}
+    return replace(documents, text=text, rows=documents.rows[~is_denied], skipped=documents.skipped | skipped)

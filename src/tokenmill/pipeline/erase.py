@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -34,11 +33,12 @@ from tokenmill.store.erasures import (
     ErasureRecord,
     erased_documents,
     erasure_file,
+    read_record,
 )
 from tokenmill.store.job import LATEST_STORE_FORMAT, Run, StoreChange
+from tokenmill.store.manifest import parts_digest, publish_manifest, read_manifest
 from tokenmill.store.part import part_name
 from tokenmill.store.run import run_record
-from tokenmill.store.tables import parts_digest
 
 
 @dataclass
@@ -49,6 +49,7 @@ class Found:
     matched: dict[str, tuple[set[str], set[str]]] = field(default_factory=dict)
     named: list[tuple[str, int]] = field(default_factory=list)
     matched_before: int = 0
+    not_compared: int = 0
 
     @property
     def documents(self) -> int:
@@ -58,7 +59,7 @@ class Found:
     @property
     def tokens(self) -> int:
         """The tokens of these documents."""
-        return sum(int(unit.tokens.sum()) for unit in self.units)
+        return sum(int(unit.documents["tokens"].to_numpy().sum()) for unit in self.units)
 
     @property
     def rows(self) -> list[ErasedRow]:
@@ -73,24 +74,15 @@ class Found:
             known[1].update(hosts)
         self.named += unit.named
         self.matched_before += unit.matched_before
+        self.not_compared += unit.not_compared
         if len(unit.documents) or unit.rows:
             self.units.append(unit)
 
     def documents_table(self) -> pa.Table:
         """A row for each document to erase."""
-        number = [np.full(len(unit.documents), unit.unit, np.int64) for unit in self.units]
-        columns = [
-            np.concatenate([np.empty(0, kind), *arrays])
-            for kind, arrays in (
-                (np.int64, number),
-                (np.int64, [unit.documents for unit in self.units]),
-                (np.uint32, [unit.source for unit in self.units]),
-                (np.uint64, [unit.row for unit in self.units]),
-                (np.int64, [unit.tokens for unit in self.units]),
-            )
-        ]
-        hashes = pa.array(itertools.chain.from_iterable(unit.xxh3 for unit in self.units), pa.string())
-        return pa.table([*map(pa.array, columns), hashes], schema=DOCUMENTS_SCHEMA)
+        return pa.concat_tables(
+            [DOCUMENTS_SCHEMA.empty_table(), *(unit.documents for unit in self.units)]
+        ).combine_chunks()
 
     def files_table(self) -> pa.Table:
         """A row for each file that changes."""
@@ -157,9 +149,12 @@ def freeze_erasure(  # noqa: PLR0913, PLR0917 - the request, and what was found 
         matched_before=found.matched_before,
         quarantined=found.rows,
         not_found=not_found(selector.rules(), found.matched, found.named),
+        not_compared=found.not_compared,
     )
-    layout.publish_json(folder, erasure_file(request, REQUEST_FILE), record)
-    return record
+    # In an object store another process may have frozen the same request meanwhile.
+    if folder.publish_new(erasure_file(request, REQUEST_FILE), layout.json_bytes(record)):
+        return record
+    return read_record(folder, request) or record
 
 
 def erase_in_store(folder: Folder, run: Run, record: ErasureRecord, fan_out: FanOut) -> Run:
@@ -176,13 +171,13 @@ def erase_in_store(folder: Folder, run: Run, record: ErasureRecord, fan_out: Fan
     for done in fan_out.run(EraseUnit(folder.root, run.erased_token, number), items, lambda item: f"part {item.unit}"):
         results.append(done.value)
         fan_out.advance(sizes[done.item.unit] // fan_out.token_bytes)
-    manifest = tables.read_manifest(folder, run)
+    manifest = read_manifest(folder, run)
     if items and int(manifest["quarantined"].to_numpy().sum()):
         quarantine.gather(folder, np.ones(run.units, np.bool_))
     if change is not None:
         replaced = _with_parts(manifest, results)
         if not replaced.equals(manifest):
-            tables.publish_manifest(folder, run, replaced)
+            publish_manifest(folder, run, replaced)
     return run
 
 

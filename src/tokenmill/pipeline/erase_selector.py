@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import io
+import operator
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import sha256
@@ -11,7 +13,7 @@ from hashlib import sha256
 import msgspec
 
 from tokenmill.errors import UsageError
-from tokenmill.store.deny import DenyList, DenyRule, canonical_list, parse_list
+from tokenmill.store.deny import DenyList, DenyRule, canonical_list, host_spellings, parse_list
 
 ONE_SELECTOR = "Give --column with --values or --hosts, or give --rows."
 
@@ -33,28 +35,32 @@ class Selector:
         return parse_list(self.content)
 
 
-NamedFile = tuple[str, bytes]
-"""The name and the content of a file."""
+Named = tuple[str, bytes | Sequence[str]]
+"""The name of a file with its content, or of values that are given themselves."""
+
+NamedRows = tuple[str, bytes | Sequence[tuple[str, int]]]
+"""The same for rows of sources."""
 
 
-def select(
-    column: str | None, values: NamedFile | None, hosts: NamedFile | None, rows: NamedFile | None
-) -> Selector | None:
+def select(column: str | None, values: Named | None, hosts: Named | None, rows: NamedRows | None) -> Selector | None:
     """The selector of these options; None without any."""
     given = [name for name, option in (("values", values), ("hosts", hosts), ("rows", rows)) if option is not None]
     if not given and column is None:
         return None
     if len(given) != 1 or (column is None) != (given == ["rows"]):
         raise UsageError("an erasure needs one selector", ONE_SELECTOR)
-    name, content = next(option for option in (values, hosts, rows) if option is not None)
-    if given == ["rows"]:
-        rules = _rows(name, content)
+    if rows is not None:
+        name, pairs = rows
+        pairs = _rows(name, pairs) if isinstance(pairs, bytes) else pairs
+        rules = [DenyRule(source=os.fspath(source).removeprefix("./"), row=row) for source, row in pairs]
     else:
-        lines, is_host, label = _lines(name, content), hosts is not None, column or ""
-        rules = [DenyRule(label, host=line) if is_host else DenyRule(label, line) for line in lines]
+        name, texts = values or hosts or ("", ())
+        texts = _lines(name, texts) if isinstance(texts, bytes) else texts
+        label, is_host = column or "", hosts is not None
+        rules = [DenyRule(label, host=text) if is_host else DenyRule(label, text) for text in texts]
     if not rules:
         raise UsageError(f"{name} is empty", ONE_SELECTOR)
-    encoded = b"\n".join(map(msgspec.json.encode, rules))
+    encoded = b"\n".join(msgspec.json.encode(rule, enc_hook=operator.index) for rule in rules)  # NumPy's integers
     options = f"--{given[0]} {name}" if column is None else f"--column {column} --{given[0]} {name}"
     return Selector(canonical_list(encoded, name), options)
 
@@ -66,17 +72,17 @@ def _lines(name: str, content: bytes) -> list[str]:
         raise UsageError(f"{name} is not UTF-8 text", f"reason       {error}") from error
 
 
-def _rows(name: str, content: bytes) -> list[DenyRule]:
+def _rows(name: str, content: bytes) -> list[tuple[str, int]]:
     """The rows of a CSV file with the columns source and row. A first line of these two names is a header."""
-    rules = []
+    rows = []
     lines = csv.reader(io.StringIO("\n".join(_lines(name, content))))
     for number, fields in enumerate(lines, 1):
         if number == 1 and [field.strip().lower() for field in fields] == ["source", "row"]:
             continue
         if len(fields) != 2 or not fields[1].strip().isdecimal() or not fields[0].strip():
             raise UsageError(f"line {number} of {name} is not source,row", "Write a line as: data/000.parquet,17")
-        rules.append(DenyRule(source=fields[0].strip().removeprefix("./"), row=int(fields[1])))
-    return rules
+        rows.append((fields[0].strip(), int(fields[1])))
+    return rows
 
 
 def not_found(
@@ -90,7 +96,7 @@ def not_found(
     for column, hosts in rules.hosts.items():
         labels = [host.split(".") for host in matched.get(column, (set(), set()))[1]]
         found = {".".join(parts[start:]) for parts in labels for start in range(len(parts))}
-        missing += [f"host {host} in {column}" for host in hosts if host not in found]
+        missing += [f"host {host} in {column}" for host in hosts if found.isdisjoint(host_spellings(host))]
     rows = {(source, row) for path, row in named for source in rules.sources_at(path)}
     for source, wanted in rules.rows.items():
         missing += [f"row {row} of {source}" for row in wanted if (source, row) not in rows]

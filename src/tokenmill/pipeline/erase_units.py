@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Collection
+from dataclasses import dataclass, field, replace
 
 import msgspec
 import numpy as np
@@ -12,6 +12,7 @@ import pyarrow as pa
 import xxhash
 
 from tokenmill.errors import SourceError
+from tokenmill.pipeline.erase_quarantine import text_columns, without_text
 from tokenmill.pipeline.plan import UnitTask
 from tokenmill.pipeline.position import Position
 from tokenmill.pipeline.unit_columns import unit_columns
@@ -20,6 +21,7 @@ from tokenmill.sources.missing_column import NoColumn
 from tokenmill.storage import Folder, folder_at
 from tokenmill.store import quarantine
 from tokenmill.store.deny import DenyList
+from tokenmill.store.erasures import DOCUMENTS_SCHEMA
 from tokenmill.store.job import Job
 from tokenmill.store.kept import content_hash, kept_name, nulled, publish_kept, read_kept
 from tokenmill.store.mismatch import rechecked_name
@@ -39,9 +41,6 @@ from tokenmill.store.part import (
 from tokenmill.store.part_checksum import with_checksum
 from tokenmill.store.part_ranges import open_ranged
 
-ERASED = "erased"
-"""The detail of a row in quarantine whose text was erased."""
-
 OTHER_PART = "it is not the part that the erasure was planned for"
 
 Indices = npt.NDArray[np.int64]
@@ -53,23 +52,33 @@ Rows = npt.NDArray[np.uint64]
 class FoundUnit:
     """What a selector matches in a unit.
 
-    `documents` are their numbers in the part. `files` are the names, old and new checksums of the files that change.
-    `rows` are the matched rows in quarantine, `named` all matched rows, each with the path of its source. `matched` has
-    the matched values and hosts of each column. `missing` is set if no source of the unit has a column.
+    `documents` has a row for each document to erase. `files` are the names, old and new checksums of the files that
+    change. `rows` are the matched rows in quarantine, `named` all matched rows, each with the path of its source.
+    `matched` has the matched values and hosts of each column. `missing` is set if no source of the unit has a column.
+    `not_compared` rows in quarantine have text, but their columns are not known.
     """
 
     unit: int
-    documents: Indices
-    source: Sources
-    row: Rows
-    tokens: Indices
-    xxh3: list[str]
+    documents: pa.Table
     files: list[tuple[str, str, str]]
     rows: list[tuple[str, int]]
     named: list[tuple[str, int]]
     matched: dict[str, tuple[set[str], set[str]]]
     matched_before: int = 0
     missing: NoColumn | None = None
+    not_compared: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _BadRows:
+    """The rows in quarantine that a selector names, the values and hosts that matched, and rows it cannot compare."""
+
+    rows: list[tuple[str, int]]
+    matched: dict[str, tuple[set[str], set[str]]] = field(default_factory=dict)
+    not_compared: int = 0
+
+
+_NO_BAD_ROWS = _BadRows([])
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +105,10 @@ class FindDocuments:
             is_named |= self.selector.matches(values)
             matched = self.selector.matched(values)
         named = _paths(task, source[is_named], row[is_named])
-        rows = self._quarantined(folder, task, summary) if summary.quarantined_rows else []
+        bad = self._quarantined(folder, task, summary) if summary.quarantined_rows else _NO_BAD_ROWS
+        for name, (more_values, more_hosts) in bad.matched.items():
+            matched[name][0].update(more_values)
+            matched[name][1].update(more_hosts)
         changes = erased_changes(summary)
         is_new = is_named if changes is None else is_named & (changes == 0)
         documents = np.flatnonzero(is_new)
@@ -109,17 +121,17 @@ class FindDocuments:
             files = ErasedPart.of(folder, summary, content, documents, self.change, self.token).files(summary)
         return FoundUnit(
             unit=task.unit,
-            documents=documents,
-            source=source[documents],
-            row=row[documents],
-            tokens=tokens,
-            xxh3=hashes,
+            documents=pa.table(
+                [np.full(len(documents), task.unit), documents, source[documents], row[documents], tokens, hashes],
+                schema=DOCUMENTS_SCHEMA,
+            ),
             files=files,
-            rows=rows,
-            named=named + rows,
+            rows=bad.rows,
+            named=named + bad.rows,
             matched=matched,
             matched_before=int(is_named.sum()) - len(documents),
             missing=missing,
+            not_compared=bad.not_compared,
         )
 
     def _rows(self, task: UnitTask, source: Sources, row: Rows) -> npt.NDArray[np.bool_]:
@@ -149,25 +161,29 @@ class FindDocuments:
             columns |= {name: found.values[name] for name in others}
         return pa.table({name: columns[name] for name in names}), missing
 
-    def _quarantined(self, folder: Folder, task: UnitTask, summary: PartSummary) -> list[tuple[str, int]]:
-        """The rows in quarantine that the selector names. Their columns are only in the sources."""
-        entries = quarantine.read_unit_file(folder, summary)
+    def _quarantined(self, folder: Folder, task: UnitTask, summary: PartSummary) -> _BadRows:
+        """The rows in quarantine that the selector names. Their columns are in the sources, or in their text."""
+        entries = {(entry.file, entry.row): entry for entry in quarantine.read_unit_file(folder, summary)}
         index_of = {file.path: file.index for file in task.files}
-        origins = sorted({(index_of[entry.file], entry.row) for entry in entries if entry.file in index_of})
+        origins = sorted((index_of[path], row, path) for path, row in entries if path in index_of)
         source, row = (
             np.array([origin[i] for origin in origins], kind) for i, kind in enumerate((np.uint32, np.uint64))
         )
         is_named = self._rows(task, source, row)
-        if self.selector.columns and len(row):
-            options = self.limits.read_options(self.job)
-            try:
-                is_named |= self.selector.matches(
-                    unit_columns(task, self.selector.columns, source, row, options).values
-                )
-            except SourceError:
-                if not set(self.selector.columns) <= set(self.job.kept_columns):
-                    raise
-        return _paths(task, source[is_named], row[is_named])
+        names = self.selector.columns
+        if not names or not origins:
+            return _BadRows(_paths(task, source[is_named], row[is_named]))
+        not_compared = 0
+        try:
+            values = unit_columns(task, names, source, row, self.limits.read_options(self.job)).values
+        except SourceError:
+            if not set(names) <= set(self.job.kept_columns):
+                raise
+            texts = [entries[path, number] for _, number, path in origins]
+            values, is_known = text_columns(texts, names)
+            not_compared = sum(not known and bool(e.text or e.base64) for known, e in zip(is_known, texts, strict=True))
+        is_named |= self.selector.matches(values)
+        return _BadRows(_paths(task, source[is_named], row[is_named]), self.selector.matched(values), not_compared)
 
 
 def document_xxh3(tokens: TokenArray) -> str:
@@ -301,13 +317,3 @@ def _republish(folder: Folder, before: PartSummary, after: PartSummary, rows: Co
         return
     entries = quarantine.read_unit_file(folder, before)
     quarantine.publish_unit_file(folder, after, list(without_text(entries, rows)))
-
-
-def without_text(
-    entries: Iterable[quarantine.Quarantined], rows: Collection[tuple[str, int]]
-) -> Iterable[quarantine.Quarantined]:
-    """Entries of the quarantine, those of some rows without their text."""
-    erased = set(rows)
-    for entry in entries:
-        is_erased = (entry.file, entry.row) in erased
-        yield msgspec.structs.replace(entry, text=None, base64=None, detail=ERASED) if is_erased else entry

@@ -12,6 +12,7 @@ from tokenmill.executors.outcomes import Cause
 from tokenmill.executors.progress import Reporter, Step
 from tokenmill.pipeline.messages import describe_position, describe_unit_death, row_name, span
 from tokenmill.store import event_log
+from tokenmill.store.part import FILTERED
 
 if TYPE_CHECKING:
     from tokenmill.executors.outcomes import Died, Done, Failed, Worker
@@ -72,6 +73,7 @@ class RunEvents:
     peak_worker_bytes: int = 0
     retries: int = 0
     failures: int = 0
+    unread_groups: int = 0
     _shown: int = 0
     _lost_node: str = ""
 
@@ -108,8 +110,10 @@ class RunEvents:
             pid=worker.pid,
             peak_bytes=worker.peak_bytes,
             **_node(worker),
+            **_filtered(committed),
         )
         self.peak_worker_bytes = max(self.peak_worker_bytes, worker.peak_bytes)
+        self.unread_groups += committed.unread_groups
         before = self.step
         self.step = Step(
             text_bytes=before.text_bytes + summary.text_bytes,
@@ -185,6 +189,12 @@ class RunEvents:
             self.notices.append(notice)
             self.log("notice", message=notice)
             self.report.say(f"note: {notice}")
+
+
+def _filtered(committed: Committed) -> dict[str, int]:
+    """The log fields for rows and row groups that a filter has skipped."""
+    rows = sum(skipped.rows for skipped in committed.summary.skipped if skipped.reason == FILTERED)
+    return {"filtered_rows": rows, "unread_row_groups": committed.unread_groups} if rows else {}
 
 
 def _node(worker: Worker) -> dict[str, str]:

@@ -15,8 +15,9 @@ from tokenmill.pipeline.messages import BadRowCounts, too_many_bad
 from tokenmill.pipeline.resources import plan_resources
 from tokenmill.pipeline.run_once import FINISHING, run_once
 from tokenmill.storage import Folder
-from tokenmill.store import event_log, layout, quarantine, tables
+from tokenmill.store import event_log, layout, quarantine
 from tokenmill.store.job import Run
+from tokenmill.store.manifest import log_run
 from tokenmill.store.part import part_name
 
 # With fewer parts for each worker, another worker is not worth its start.
@@ -59,7 +60,7 @@ def _write(folder: Folder, run: Run, fan_out: FanOut, max_bad: float) -> None:
     invalid = {part.unit: part.reason for part in builder.add_from_parts(fan_out, np.arange(run.units))}
     sizes = layout.part_sizes(folder, run.units)
     unusable = invalid | dict.fromkeys(builder.truncated(sizes), "its file is gone or cut off")
-    recorded = event_log.recorded_parts(folder, run.units, tables.log_run(run))
+    recorded = event_log.recorded_parts(folder, run.units, log_run(run))
     unrecorded = builder.unrecorded(np.arange(run.units), recorded).tolist()
     unusable = dict.fromkeys(unrecorded, "no log of this run records it, so it has to be compared") | unusable
     if not unusable:

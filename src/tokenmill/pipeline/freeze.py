@@ -28,6 +28,7 @@ from tokenmill.store import layout, tables
 from tokenmill.store.deny import deny_name
 from tokenmill.store.erasing import refuse_unfinished
 from tokenmill.store.job import STORE_FORMAT, Run
+from tokenmill.store.manifest import has_foreign_manifest
 from tokenmill.store.run import read_run, require_run, run_record
 from tokenmill.tokenizers.tokenizer import REFERENCES
 
@@ -197,8 +198,7 @@ def _reopen(  # noqa: PLR0913, PLR0917 - the existing run, the request, and what
 ) -> FrozenRun:
     refuse_unfinished(folder, run)
     complete = folder.exists(layout.MANIFEST)
-    if not request.unit_bytes_given:  # the default follows from the size of the sources, which may have changed
-        request = replace(request, job=msgspec.structs.replace(request.job, unit_bytes=run.job.unit_bytes))
+    request = _with_defaults(request, run)
     try:
         tables.check_tables(folder, run)
         frozen = load_existing(folder, run)
@@ -214,7 +214,7 @@ def _reopen(  # noqa: PLR0913, PLR0917 - the existing run, the request, and what
     notes = () if complete else _compare_versions(folder, run, request)
     if not complete:
         refuse_old_format(folder, run)
-    is_foreign = tables.has_foreign_manifest(folder, run)
+    is_foreign = has_foreign_manifest(folder, run)
     if is_foreign:  # the parts may be those of the other run, too
         notes = (*notes, "the manifest belongs to another run: the parts are compared with the sources")
     frozen = replace(frozen, notes=(*frozen.notes, *notes))
@@ -245,6 +245,14 @@ def _reopen(  # noqa: PLR0913, PLR0917 - the existing run, the request, and what
     contents = {layout.SOURCES: tables.table_bytes(frozen.sources), layout.PLAN: tables.table_bytes(frozen.plan)}
     files = {layout.hashed_name(name, _hash(frozen, name)): data for name, data in contents.items()}
     return replace(frozen, files=files, unproved=unproved)
+
+
+def _with_defaults(request: PrepareRequest, run: Run) -> PrepareRequest:
+    """The request with the run's size of units, unless one is given. Stores of format 5 limit no document."""
+    unit_bytes = request.job.unit_bytes if request.unit_bytes_given else run.job.unit_bytes
+    document_bytes = None if run.job.document_bytes is None else request.job.document_bytes
+    job = msgspec.structs.replace(request.job, unit_bytes=unit_bytes, document_bytes=document_bytes)
+    return replace(request, job=job)
 
 
 def _made_again(  # noqa: PLR0913, PLR0917 - what is there, what is asked for, and what plans it anew
@@ -303,7 +311,7 @@ def refuse_old_format(folder: Folder, run: Run) -> None:
             "this run was started by an older version of tokenmill",
             f"run          {folder.root}   (format {run.format}, tokenmill {run.versions.get('tokenmill', 'unknown')})",
             f"now          format {STORE_FORMAT}",
-            "Finish it with that version, or use another --out. A complete store of that format can be read.",
+            "Finish it with that version, or use another --out. A complete store of that format can be upgraded.",
         )
 
 
@@ -322,8 +330,7 @@ def _compare_versions(folder: Folder, run: Run, request: PrepareRequest) -> tupl
 
 
 def _refuse_other_job(folder: Folder, run: Run, request: PrepareRequest) -> None:
-    now = request.job if run.job.document_bytes else msgspec.structs.replace(request.job, document_bytes=None)
-    changes = run.job.differences(now)
+    changes = run.job.differences(request.job)
     if not changes:
         return
     if changes[0][0] == "tokenizer":

@@ -1,4 +1,7 @@
-"""Publishes a heartbeat to the store every few seconds: this driver runs, and how far it is (see store/heartbeats)."""
+"""Publishes a heartbeat to the store every few seconds: this driver runs, and how far it is (see store/heartbeats).
+
+Metrics are made from the same records.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +24,7 @@ if TYPE_CHECKING:
 
     from tokenmill.executors.outcomes import Pool
     from tokenmill.pipeline.events import RunEvents
+    from tokenmill.pipeline.metrics import MetricsSink
     from tokenmill.pipeline.ranks import RankShare
     from tokenmill.storage import Folder
 
@@ -31,14 +35,16 @@ RECENT_SECONDS = 60.0
 class Heartbeat:
     """Publishes from a thread of its own while its block lasts. The last heartbeat says that the driver has ended."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913, PLR0917 - the run, and what reads its state
         self,
         folder: Folder,
         events: RunEvents,
         pool: Pool,
         rank_share: RankShare | None,
         progress: Callable[[], tuple[int, int]],
+        metrics: MetricsSink | None = None,
     ) -> None:
+        self._metrics = metrics
         self._folder = folder
         self._progress = progress
         self._events = events
@@ -82,8 +88,12 @@ class Heartbeat:
         self._publish(ended=True)
 
     def _publish(self, *, ended: bool) -> None:
+        beat = self._record(ended=ended)
         with suppress(TokenmillError):  # publishing a part meets the same error, and reports it
-            heartbeats.publish(self._folder, self._record(ended=ended))
+            heartbeats.publish(self._folder, beat)
+        with suppress(Exception):  # a run does not end because of its metrics
+            if self._metrics is not None:
+                self._metrics.update(beat)
 
     def _record(self, *, ended: bool) -> heartbeats.HeartbeatRecord:
         events, step = self._events, self._events.step

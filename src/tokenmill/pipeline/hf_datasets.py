@@ -6,15 +6,18 @@ Only this module knows that library. Functions import it when they need it.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from tokenmill.errors import UsageError
+from tokenmill.pipeline.map_rows import are_intact, commit_rows
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -23,6 +26,13 @@ if TYPE_CHECKING:
 
 # How many rows are written at a time.
 SPILL_ROWS = 1000
+
+# The directory of rows that were put in another order, in the directory of a dataset's tokens.
+ORDERED = "ordered"
+
+# How many rows are put in order at a time, and about how many bytes.
+GATHER_ROWS = 100_000
+GATHER_BYTES = 256 << 20
 
 # Changes of a table after which its text still is that of its file, under the same column name.
 KEEPS_ROWS = ("slice", "drop", "select", "remove_column", "replace_schema_metadata", "cast", "combine_chunks")
@@ -151,37 +161,80 @@ def _table_slices(ranges: Sequence[RowRange], file_rows: Mapping[str, int]) -> I
     yield start, length
 
 
-def with_tokens(dataset: Dataset, column: str, tokens: Any, origin: str, *, in_order: bool) -> Dataset:
-    """The dataset with the columns of `tokens` in place of its text.
+def with_tokens(  # noqa: PLR0913 - the dataset, its tokens, and how they are put together
+    dataset: Dataset, column: str, tokens: Any, folder: Folder, *, in_order: bool, keep_text: bool
+) -> Dataset:
+    """The dataset with the columns of `tokens` in place of its text, or beside it if `keep_text`.
 
-    `origin` identifies the tokens. They are in the order of the rows of the dataset if `in_order`, else in the order of
-    its table.
+    `folder` identifies the tokens. They are in the order of the rows of the dataset if `in_order`, else in the order of
+    its table. The rows of a selected or shuffled dataset are written to `folder` in their order, so that the result
+    has no indices.
     """
     from datasets import Dataset, Features  # noqa: PLC0415 - heavy
 
-    others = [name for name in dataset.column_names if name not in (column, *tokens.column_names)]
+    left_out = (*(() if keep_text else (column,)), *tokens.column_names)
+    others = [name for name in dataset.column_names if name not in left_out]
     info = dataset.info.copy()
     kept = {name: dataset.features[name] for name in others}
     info.features = Features(kept | Features.from_arrow_schema(tokens.schema))
+    name = hashlib.sha256(f"{fingerprint(dataset)} {folder.root} {' '.join(others)}".encode()).hexdigest()[:16]
+    table = _beside(dataset, others, tokens, folder, name, in_order)
     # Older versions of the library look for the features here first.
-    table = _beside(dataset, others, tokens, in_order).replace_schema_metadata(info.features.arrow_schema.metadata)
-    indices = None if in_order or not len(dataset) else dataset._indices  # noqa: SLF001 - it has no public name
-    name = hashlib.sha256(f"{fingerprint(dataset)} {origin}".encode()).hexdigest()[:16]
-    return _shown_as(dataset, Dataset(table, info, dataset.split, indices, name), others)
+    table = table.replace_schema_metadata(info.features.arrow_schema.metadata)
+    return _shown_as(dataset, Dataset(table, info, dataset.split, None, name), others)
 
 
-def _beside(dataset: Dataset, others: list[str], tokens: Any, in_order: bool) -> Any:
-    """The other columns and the tokens in one table."""
+def _beside(  # noqa: PLR0913, PLR0917 - both tables, their order, and the file for it
+    dataset: Dataset, others: list[str], tokens: Any, folder: Folder, name: str, in_order: bool
+) -> Any:
+    """The other columns and the tokens in one table, in the order of the rows of the dataset."""
     from datasets.table import InMemoryTable, concat_tables  # noqa: PLC0415 - heavy
 
     if not len(dataset):
         schema = pa.schema([*(dataset.data.schema.field(name) for name in others), *tokens.schema])
         return InMemoryTable(schema.empty_table())
-    if not others:
-        return tokens
-    if in_order and dataset._indices is not None:  # noqa: SLF001
-        dataset = dataset.select_columns(others).flatten_indices()
-    return concat_tables([dataset.data.select(others), tokens], axis=1)
+    indices = dataset._indices  # noqa: SLF001 - it has no public name
+    kept = dataset.data.select(others)
+    if indices is None or (in_order and not others):
+        return concat_tables([kept, tokens], axis=1) if others else tokens
+    rows = indices.column(0).to_numpy()
+    if in_order:
+        return concat_tables([_ordered(kept, rows, folder, f"{name}-others"), tokens], axis=1)
+    return _ordered(concat_tables([kept, tokens], axis=1) if others else tokens, rows, folder, name)
+
+
+def _ordered(table: Any, rows: Any, folder: Folder, name: str) -> Any:
+    """Some rows of a table, in this order, from an Arrow stream that is written if `folder` does not have it yet."""
+    content = table.table
+    identity = hashlib.sha256(np.ascontiguousarray(rows).tobytes() + str(content.schema).encode()).hexdigest()
+    file_name = f"{ORDERED}/{name}-{identity[:16]}.arrow"
+    if not are_intact(folder, file_name, identity):
+        folder.create(ORDERED)
+        with folder.publish(file_name) as file, pa.ipc.new_stream(file, content.schema) as writer:
+            for batch in gather(content, rows):
+                writer.write_table(batch)
+        commit_rows(folder, file_name, identity)
+    return table_of([folder.path(file_name)], content.schema)
+
+
+def gather(table: pa.Table, rows: npt.NDArray[np.integer[Any]]) -> Iterator[pa.Table]:
+    """Yield some rows of a table in this order, in batches. Each batch takes its rows from a record batch at once."""
+    batches = table.to_batches()
+    first = np.cumsum([0, *(batch.num_rows for batch in batches)])
+    batch_rows = max(1, min(GATHER_ROWS, GATHER_BYTES * table.num_rows // max(table.nbytes, 1)))
+    for start in range(0, len(rows), batch_rows):
+        chosen = rows[start : start + batch_rows]
+        order = np.argsort(chosen, kind="stable")
+        ascending = chosen[order].astype(np.int64)
+        holders = np.searchsorted(first, ascending, side="right") - 1
+        edges = np.flatnonzero(np.diff(holders, prepend=-1, append=-1))
+        taken = [
+            batches[holders[low]].take(pa.array(ascending[low:high] - first[holders[low]]))
+            for low, high in itertools.pairwise(edges.tolist())
+        ]
+        position = np.empty(len(order), np.int64)
+        position[order] = np.arange(len(order))
+        yield pa.Table.from_batches(taken).combine_chunks().take(pa.array(position))
 
 
 def _shown_as(dataset: Dataset, mapped: Dataset, others: list[str]) -> Dataset:

@@ -12,8 +12,9 @@ from tokenmill.executors.fan_out import FanOut
 from tokenmill.humanize import count
 from tokenmill.pipeline.part_summaries import ANY_SLICE, InvalidPart
 from tokenmill.pipeline.stale_parts import check_parts, remove_parts, with_other_text
-from tokenmill.store import event_log, layout, quarantine, tables
+from tokenmill.store import event_log, layout, quarantine
 from tokenmill.store.job import STORE_FORMAT
+from tokenmill.store.manifest import log_run, require_manifest
 from tokenmill.store.mismatch import read_mismatch, rechecked_checksums
 
 if TYPE_CHECKING:
@@ -116,7 +117,7 @@ class PartInventory:
         if not folder.exists(layout.MANIFEST):
             return False
         try:
-            manifest = tables.require_manifest(folder, run)
+            manifest = require_manifest(folder, run)
         except CorruptStore as error:
             found = (*error.details, error.headline)[0]
             self._refuse_old_format(found)
@@ -148,7 +149,7 @@ class PartInventory:
             raise StoreError(
                 f"{self.context.folder.root} is a store of format {run_format}, and cannot be changed",
                 *details,
-                "Prepare it again with another --out.",
+                f"Run this command first: tokenmill upgrade {self.context.folder.root}",
             )
 
     def _unlisted(self, executor: Executor, manifest: pa.Table, units: npt.NDArray[np.int64]) -> list[int]:
@@ -183,7 +184,7 @@ class PartInventory:
             return units
         self.context.events.flush()
         run = self.context.frozen.run
-        recorded = event_log.recorded_parts(self.context.folder, run.units, tables.log_run(run))
+        recorded = event_log.recorded_parts(self.context.folder, run.units, log_run(run))
         return self.manifest.unrecorded(units, recorded)
 
     def _fan_out(self, executor: Executor) -> FanOut:

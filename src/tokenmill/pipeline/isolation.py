@@ -21,7 +21,7 @@ from tokenmill.tokenizers.engines.protocol import CannotEncode
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from tokenmill.executors.outcomes import RetryPolicy
+    from tokenmill.executors.retry_policy import RetryPolicy
     from tokenmill.pipeline.plan import UnitTask
 
     Trouble = Died[Any] | Failed[Any]

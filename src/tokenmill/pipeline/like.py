@@ -35,6 +35,9 @@ class TextOptions:
     max_document_bytes: str | int | None = None
     keep: tuple[str, ...] = ()
     deny: bytes = b""
+    where: str = ""
+    join: str | None = None
+    template: str | None = None
     vocabulary: Vocabulary | None = None
 
 
@@ -49,16 +52,25 @@ def text_options(  # noqa: PLR0913 - the options, by their names
     max_document_bytes: str | int | None = None,
     keep: tuple[str, ...] | None = None,
     deny: bytes | None = None,
+    where: str | None = None,
+    join: str | None = None,
+    template: str | None = None,
 ) -> TextOptions:
     """The options of a call; with `like`, those of that store in place of the ones that are not given.
 
-    Tokenizer, begin and end token cannot be given with `like`: stores that differ in them cannot be read together.
+    A given column stands in place of that store's template, too. Tokenizer, begin and end token cannot be given with
+    `like`: stores that differ in them cannot be read together.
     """
+    if column is not None and template is not None:
+        raise UsageError("--column cannot be used with --template", "The template names the columns.")
     tokenizer = os.fspath(tokenizer) if isinstance(tokenizer, os.PathLike) else tokenizer
     if like is None:
         if tokenizer is None:
             raise UsageError("no tokenizer is given", "Give --tokenizer T, or --like DIR to take that of a store.")
-        return TextOptions(tokenizer, column, separator, eot, bos, max_document_bytes, keep or (), deny or b"")
+        skipped = deny or b"", where or ""
+        return TextOptions(
+            tokenizer, column, separator, eot, bos, max_document_bytes, keep or (), *skipped, join, template
+        )
     for option, value in (("--tokenizer", tokenizer), ("--eot", eot), ("--bos", bos)):
         if value is not None:
             raise UsageError(f"{option} cannot be used with --like", f"The new store takes it from {like}.")
@@ -73,6 +85,9 @@ def text_options(  # noqa: PLR0913 - the options, by their names
         max_document_bytes=max_document_bytes if max_document_bytes is not None else job.document_bytes,
         keep=keep if keep is not None else job.kept_columns,
         deny=deny if deny is not None else _deny_list(folder, job),
+        where=where if where is not None else job.filter_text,
+        join=join if join is not None or isinstance(job.join, msgspec.UnsetType) else job.join,
+        template=template if template is not None or column is not None else job.template or None,
         vocabulary=Vocabulary(job.tokenizer, read_vocabulary(folder, job.tokenizer)),
     )
 

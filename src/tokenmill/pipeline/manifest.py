@@ -19,6 +19,7 @@ from tokenmill.pipeline.stale_parts import check_parts
 from tokenmill.storage import prefetch_map
 from tokenmill.store import event_log, layout, quarantine, tables
 from tokenmill.store.job import Run
+from tokenmill.store.manifest import manifest_columns, manifest_row, publish_manifest
 from tokenmill.store.part import INTENDED, NULL, PartSummary, part_name, read_summary
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ class ManifestBuilder:
         if reasons:
             self._reasons[unit] = reasons
         self._count(summary.documents, summary.skipped_rows, summary.quarantined_rows)
-        self._rows.append(tables.manifest_row(summary))
+        self._rows.append(manifest_row(summary))
         if len(self._rows) >= ROWS_PER_TABLE:
             self._pack()
 
@@ -127,8 +128,8 @@ class ManifestBuilder:
         self._collected[:] = True
 
     def _intended(self, manifest: pa.Table, rows: int) -> Counter[str]:
-        """The skipped rows that are not in quarantine, by reason. Only a list of denied rows adds a second reason."""
-        if isinstance(self._run.job.deny, msgspec.UnsetType):
+        """The skipped rows that are not in quarantine, by reason. Options that exclude rows add more."""
+        if isinstance(self._run.job.deny, msgspec.UnsetType) and not self._run.job.filter_text:
             return Counter({NULL: rows} if rows else {})
         units = np.flatnonzero(manifest["skipped"].to_numpy() > manifest["quarantined"].to_numpy()).tolist()
         reasons: Counter[str] = Counter()
@@ -147,7 +148,7 @@ class ManifestBuilder:
         self._folder.sync_directory(layout.PARTS)
         if self._run.job.kept_columns:
             self._folder.sync_directory(layout.KEPT)
-        tables.publish_manifest(self._folder, self._run, manifest)
+        publish_manifest(self._folder, self._run, manifest)
         event_log.append(self._folder, [event_log.line("complete", units=self._run.units)])
         return manifest
 
@@ -166,5 +167,5 @@ class ManifestBuilder:
         self.quarantined += quarantined
 
     def _pack(self) -> None:
-        self._tables.append(tables.manifest_columns(self._rows))
+        self._tables.append(manifest_columns(self._rows))
         self._rows = []

@@ -14,7 +14,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tokenmill.digest import digest_of
 from tokenmill.errors import BadDocument, CorruptStore, StoreError, UsageError
 from tokenmill.executors import progress
 from tokenmill.executors.fan_out import FanOut
@@ -29,9 +28,11 @@ from tokenmill.pipeline.resources import plan_resources
 from tokenmill.sources import discover, files_between, split_file
 from tokenmill.sources.documents import ReadOptions
 from tokenmill.storage import Folder, folder_at
+from tokenmill.storage.digest import digest_of
 from tokenmill.storage.text_types import is_text
-from tokenmill.store import layout, tables
+from tokenmill.store import layout
 from tokenmill.store.job import STORE_FORMAT, Run
+from tokenmill.store.manifest import manifest_run
 from tokenmill.store.mismatch import MismatchRecord, publish_mismatch, read_mismatch
 from tokenmill.store.run import read_run, read_vocabulary
 from tokenmill.tokenizers import vocabulary_cache
@@ -74,6 +75,7 @@ class DatasetMapper:
     cache: str
     pool: LocalExecutor
     report: progress.Reporter
+    keep_text: bool = False
 
     def map(self, dataset: Dataset) -> Dataset:
         """The dataset with its tokens. They come from the cache if it has them."""
@@ -98,8 +100,9 @@ class DatasetMapper:
             raise CorruptStore(f"the tokens in {location.folder.root} cannot be read", "Delete the directory.")
         if location.file_rows is not None:
             tokens = hf_datasets.take_ranges(tokens, location.ranges, location.file_rows)
-        origin = location.folder.root
-        mapped = hf_datasets.with_tokens(dataset, column, tokens, origin, in_order=location.file_rows is None)
+        mapped = hf_datasets.with_tokens(
+            dataset, column, tokens, location.folder, in_order=location.file_rows is None, keep_text=self.keep_text
+        )
         self._refuse_nulls(mapped)
         return mapped
 
@@ -127,7 +130,7 @@ class DatasetMapper:
         run = _sound_run(folder)
         if run is None or not _written(folder, run).all():
             return None
-        if not all(are_intact(folder, unit, _identity(run)) for unit in range(run.units)):
+        if not all(are_intact(folder, rows_name(unit), _identity(run), unit) for unit in range(run.units)):
             return None
         rows = len(dataset) if location.file_rows is None else sum(location.file_rows.values())
         paths = [folder.path(rows_name(unit)) for unit in range(run.units)]
@@ -245,7 +248,7 @@ def _written(folder: Folder, run: Run) -> npt.NDArray[np.bool_]:
 
 
 def _identity(run: Run) -> str:
-    return digest_of(tables.manifest_run(run).decode())
+    return digest_of(manifest_run(run).decode())
 
 
 def _file_identity(path: str) -> tuple[int, ...]:

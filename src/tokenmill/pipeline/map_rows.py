@@ -43,21 +43,28 @@ class RowsRecord(msgspec.Struct, frozen=True):
     xxh3: str
 
 
-def record_name(unit: int) -> str:
-    """The name of the record of a unit's rows. It is published after the rows, so it commits them."""
-    return f"{ROWS}/{unit:08d}.{RECORD}"
+def commit_rows(folder: Folder, rows: str, run: str, unit: int = 0) -> None:
+    """Publish the record of a row file, which commits it."""
+    status = os.stat(folder.path(rows))
+    record = RowsRecord(run, unit, status.st_size, status.st_mtime_ns, xxh3_of(folder, rows))
+    with folder.publish(_record_name(rows), durable=False) as file:
+        file.write(msgspec.json.encode(record))
 
 
-def are_intact(folder: Folder, unit: int, run: str) -> bool:
-    """Whether the rows of a unit are those that this run wrote. They are read only if their file was touched."""
+def are_intact(folder: Folder, rows: str, run: str, unit: int = 0) -> bool:
+    """Whether a row file is the one that this run wrote. It is read only if it was touched."""
     try:
-        record = decode(folder.read(record_name(unit)), RowsRecord)
-        status = os.stat(folder.path(rows_name(unit)))
+        record = decode(folder.read(_record_name(rows)), RowsRecord)
+        status = os.stat(folder.path(rows))
         if (record.run, record.unit, record.bytes) != (run, unit, status.st_size):
             return False
-        return record.mtime_ns == status.st_mtime_ns or record.xxh3 == xxh3_of(folder, rows_name(unit))
+        return record.mtime_ns == status.st_mtime_ns or record.xxh3 == xxh3_of(folder, rows)
     except (MalformedDataError, StoreError, OSError):
         return False
+
+
+def _record_name(rows: str) -> str:
+    return rows.removesuffix("arrow") + RECORD
 
 
 class Mapped(msgspec.Struct, frozen=True):
@@ -95,8 +102,5 @@ class MapRows:
                 writer.write_batch(pa.record_batch(token_columns(encoded, is_null), schema=schema))
                 tokens += len(encoded.tokens)
                 text_bytes += documents.text_bytes()
-        status = os.stat(folder.path(name))
-        record = RowsRecord(self.run, task.unit, status.st_size, status.st_mtime_ns, xxh3_of(folder, name))
-        with folder.publish(record_name(task.unit), durable=False) as file:
-            file.write(msgspec.json.encode(record))
+        commit_rows(folder, name, self.run, task.unit)
         return tokens, text_bytes

@@ -17,7 +17,8 @@ from tokenmill.executors.messages import (
 from tokenmill.executors.outcomes import Died, Failed, Worker
 from tokenmill.humanize import count
 from tokenmill.pipeline.position import STAGES, position_in
-from tokenmill.sources.bad_rows import NOT_TEXT
+from tokenmill.sources import ROW_KINDS
+from tokenmill.sources.bad_rows import NOT_AN_OBJECT, NOT_TEXT, NOT_UTF8, TOO_LONG
 from tokenmill.sources.missing_column import NoColumn
 from tokenmill.store import quarantine
 
@@ -60,13 +61,13 @@ def describe_position(task: UnitTask, trouble: Died[Any] | Failed[Any]) -> str:
         return f" while {stage} on after {row_name(file, position.last)}{of}"
     if position.first == position.last:
         return f" while {stage} {row_name(file, position.first)}{of}"
-    several = "rows" if file.kind in MEASURES else "the documents at bytes"
+    several = "rows" if file.kind in ROW_KINDS else "the documents at bytes"
     return f" while {stage} {several} {position.first:,} to {position.last:,}{of}"
 
 
 def row_name(file: SourceFile, row: int) -> str:
     """A row by its number, or by the byte at which the document starts."""
-    return f"row {row:,}" if file.kind in MEASURES else f"the document at byte {row:,}"
+    return f"row {row:,}" if file.kind in ROW_KINDS else f"the document at byte {row:,}"
 
 
 def span(task: UnitTask) -> str:
@@ -95,6 +96,14 @@ def run_failed(failures: Sequence[Failed[UnitTask] | Died[UnitTask]], left: int,
     )
 
 
+# What to do if most documents are bad for a reason.
+MOSTLY_BAD = {
+    NOT_UTF8: "Most documents are not UTF-8. Convert the files, and use a new --out: iconv -f WINDOWS-1252 -t UTF-8",
+    NOT_AN_OBJECT: "Most lines are not JSON objects: convert the files: jq -c . FILE > NEW.jsonl",
+    TOO_LONG: "Most documents are too long. Use a larger --max-document-bytes and a new --out, or split them.",
+}
+
+
 @dataclass(frozen=True, slots=True)
 class BadRowCounts:
     """How many of `rows` are bad, for each reason. `so_far`: the run was aborted, and `rows` are those read by then."""
@@ -121,10 +130,16 @@ class BadRowCounts:
         return f"{count(self.bad, 'document')} of {self.rows:,} cannot be tokenized: {self.fraction:.2%}"
 
     def question(self) -> list[str]:
-        """The likely reason, if most rows have no text in the column."""
-        if 2 * self.reasons[NOT_TEXT] <= self.rows:
+        """The likely reason, if most rows are bad: a higher limit would make a store of almost nothing."""
+        if 2 * self.reasons[NOT_TEXT] > self.rows:
+            return [
+                f"Check --column {self.column}: most values are not text. For another column, also choose a new --out.",
+                "If they are lists of strings, add --join '\\n', which stands between the strings.",
+            ]
+        if 2 * self.bad <= self.rows:
             return []
-        return [f"Check --column {self.column}: most values are not text. For another column, also choose a new --out."]
+        (reason, _), *_ = self.reasons.most_common(1)
+        return [MOSTLY_BAD.get(reason, "Most documents are bad: look at some of them before you go on.")]
 
     def sufficient_limit(self) -> str:
         """A limit that is larger than the fraction, in percent."""

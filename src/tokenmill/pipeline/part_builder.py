@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,8 +21,8 @@ from tokenmill.store import quarantine
 from tokenmill.store.job import Job
 from tokenmill.store.kept import content_hash, publish_kept
 from tokenmill.store.part import (
-    DENIED,
     NULL,
+    SPARSE,
     PartContent,
     PartSummary,
     SkippedRow,
@@ -45,11 +45,16 @@ class PartBuilder:
     lengths: list[npt.NDArray[np.int64]] = field(default_factory=list)
     sources: list[npt.NDArray[np.uint32]] = field(default_factory=list)
     rows: list[npt.NDArray[np.uint64]] = field(default_factory=list)
-    text_bytes: int = 0
+    unread_groups: int = 0
     _text: TextHash = field(default_factory=TextHash)
     _folded: int = 0
     _skipped: list[tuple[int, npt.NDArray[np.uint64], str]] = field(default_factory=list)
     _bad: list[quarantine.Quarantined] = field(default_factory=list)
+
+    @property
+    def text_bytes(self) -> int:
+        """The size of the text so far."""
+        return self._text.text_bytes
 
     def add(self, file: SourceFile, present: Documents, encoded: Encoded) -> None:
         """Add the tokens of some documents, none of which is null."""
@@ -58,7 +63,6 @@ class PartBuilder:
         self.sources.append(np.full(len(present.rows), file.index, np.uint32))
         self.rows.append(present.rows)
         data, offsets = text_buffers(present.text)
-        self.text_bytes += len(data)
         self._text.update(data, offsets)
 
     def fold(self) -> None:
@@ -69,11 +73,11 @@ class PartBuilder:
         self._folded = len(self.tokens)
 
     def skip(self, file: SourceFile, documents: Documents) -> None:
-        """Record the null rows, the denied rows and the bad rows of a batch."""
+        """Record the null rows, the rows that were removed on purpose and the bad rows of a batch."""
         if documents.text.null_count:
             self._skipped.append((file.index, documents.rows[documents.null_mask()], NULL))
-        if len(documents.denied):
-            self._skipped.append((file.index, documents.denied, DENIED))
+        self._skipped += [(file.index, rows, reason) for reason, rows in documents.skipped.items()]
+        self.unread_groups += documents.unread_groups
         for bad in documents.bad:
             self.skip_bad(file, bad)
 
@@ -107,7 +111,9 @@ class PartBuilder:
             text_bytes=self.text_bytes,
             skipped=skipped_ranges(self._skipped),
             slice=self.task.slice,
-            text=self._text.hexdigest(),
+            # An upgraded store of format 5 has no such limit and no hash of its text. A part that is made again equals
+            # the upgraded one.
+            text="" if self.job.document_bytes is None else self._text.hexdigest(),
             kept=msgspec.UNSET if kept is None else content_hash(kept),
         )
         _check_rows(self.task, summary)
@@ -149,7 +155,23 @@ def _joined(arrays: Sequence[npt.NDArray[Any]], dtype: npt.DTypeLike) -> npt.NDA
 
 
 def skipped_ranges(entries: Sequence[tuple[int, npt.NDArray[np.uint64], str]]) -> tuple[SkippedRow, ...]:
-    """Skipped rows in order. Consecutive rows with the same reason become one range."""
+    """Skipped rows in order. Consecutive rows with the same reason become one range.
+
+    A filter may skip every second row, so its rows in a source are one range, with other rows in between.
+    """
+    sparse = [entry for entry in entries if entry[2] in SPARSE]
+    exact = _exact_ranges([entry for entry in entries if entry[2] not in SPARSE])
+    return tuple(sorted((*exact, *_sparse_ranges(sparse)), key=lambda skipped: (skipped.source, skipped.first)))
+
+
+def _sparse_ranges(entries: Sequence[tuple[int, npt.NDArray[np.uint64], str]]) -> Iterator[SkippedRow]:
+    for source, reason in dict.fromkeys((source, reason) for source, _, reason in entries):
+        rows = np.concatenate([rows for index, rows, why in entries if (index, why) == (source, reason)])
+        if len(rows):
+            yield SkippedRow(source, int(rows.min()), int(rows.max()), len(rows), reason)
+
+
+def _exact_ranges(entries: Sequence[tuple[int, npt.NDArray[np.uint64], str]]) -> tuple[SkippedRow, ...]:
     if not entries:
         return ()
     reasons = list(dict.fromkeys(reason for _, _, reason in entries))

@@ -28,8 +28,10 @@ SMALLEST_UNIT_BYTES = 1 << 20
 DEFAULT_UNIT_BYTES = 4 << 20
 LARGEST_UNIT_BYTES = 64 << 20
 
-# Advice for a source that lacks a column of --keep or --deny.
-REQUIRED_ADVICE = "Leave it out of --keep or --deny, or prepare such sources as a store of their own (--like)."
+# Advice for a source that lacks a column of --keep, --deny or --where.
+REQUIRED_ADVICE = (
+    "Leave it out of --keep, --deny and --where, or prepare such sources as a store of their own (--like)."
+)
 
 # How many whole files a unit has at most.
 MAX_SOURCES_IN_UNIT = 4096

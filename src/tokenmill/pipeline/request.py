@@ -18,6 +18,8 @@ from tokenmill.pipeline.sizes import parse_size
 from tokenmill.sources import Discovery, discover
 from tokenmill.sources.documents import ReadOptions
 from tokenmill.sources.named_datasets import ResolvedSources
+from tokenmill.sources.text_columns import parse_template
+from tokenmill.sources.where import parse_where
 from tokenmill.storage import scheme
 from tokenmill.store.deny import parse_list
 from tokenmill.store.job import Job
@@ -75,6 +77,26 @@ class BadDocumentPolicy:
 
 
 @dataclass(frozen=True, slots=True)
+class ColumnOptions:
+    """The options about rows and columns of the sources (see `Job`)."""
+
+    keep: tuple[str, ...] = ()
+    deny: bytes = b""
+    where: str = ""
+    join: str | None = None
+    template: str | None = None
+
+    def __post_init__(self) -> None:
+        """Raise UsageError for an option that is invalid for every source."""
+        if self.template is not None:
+            parse_template(self.template)
+        if self.where:
+            parse_where(self.where)
+        if len(set(self.keep)) < len(self.keep) or not all(self.keep):
+            raise UsageError(f"--keep {','.join(self.keep)} has an empty name, or one twice")
+
+
+@dataclass(frozen=True, slots=True)
 class PrepareOptions:
     """The options that decide the job, checked when they are packed. None stands for an option that was not given."""
 
@@ -88,8 +110,7 @@ class PrepareOptions:
     unit_bytes: str | int | None = None
     limit_units: int | None = None
     max_document_bytes: str | int | None = None
-    keep: tuple[str, ...] = ()
-    deny: bytes = b""
+    columns: ColumnOptions = ColumnOptions()
 
     def __post_init__(self) -> None:
         """Raise UsageError for an option that is invalid for every source and tokenizer."""
@@ -101,8 +122,6 @@ class PrepareOptions:
             raise UsageError("--unit-bytes must be at least 1")
         if self.max_document_bytes is not None and parse_size(self.max_document_bytes) == 0:
             raise UsageError("--max-document-bytes must be at least 1")
-        if len(set(self.keep)) < len(self.keep) or not all(self.keep):
-            raise UsageError(f"--keep {','.join(self.keep)} has an empty name, or one twice")
 
 
 def _number(text: str) -> float:
@@ -127,8 +146,9 @@ class PrepareRequest:
     @property
     def options(self) -> ReadOptions:
         """How planning reads the sources."""
-        required = dict.fromkeys((*self.job.kept_columns, *parse_list(self.deny).columns))
-        return ReadOptions(self.job.column, self.job.separator, required=tuple(required))
+        filtered = parse_where(self.job.filter_text).columns if self.job.filter_text else ()
+        required = dict.fromkeys((*self.job.kept_columns, *parse_list(self.deny).columns, *filtered))
+        return self.job.read_options(required=tuple(required))
 
     @property
     def source_bytes(self) -> int:
@@ -162,6 +182,7 @@ def make_request(
     vocabulary = vocabulary or resolve(options.tokenizer)
     spec = vocabulary.spec
     unit_bytes = parse_size(options.unit_bytes) if options.unit_bytes is not None else None
+    columns = options.columns
     job = Job(
         tokenizer=spec,
         column=options.column,
@@ -171,14 +192,17 @@ def make_request(
         unit_bytes=unit_bytes or plan.default_unit_bytes(total_bytes(discovery)),
         limit_units=options.limit_units,
         document_bytes=parse_size(options.max_document_bytes or DEFAULT_DOCUMENT_BYTES),
-        keep=options.keep or msgspec.UNSET,
-        deny=hashlib.sha256(options.deny).hexdigest() if options.deny else msgspec.UNSET,
+        keep=columns.keep or msgspec.UNSET,
+        deny=hashlib.sha256(columns.deny).hexdigest() if columns.deny else msgspec.UNSET,
+        where=str(parse_where(columns.where)) if columns.where else msgspec.UNSET,
+        join=msgspec.UNSET if columns.join is None else columns.join,
+        template=columns.template or msgspec.UNSET,
     )
     choice = choose_engine(vocabulary, options.engine)
     named = named or ResolvedSources([])
     note = begin_note(vocabulary, options.bos)
     named = replace(named, notes=[*named.notes, *([note] if note else [])])
-    return PrepareRequest(job, vocabulary, discovery, choice, named, unit_bytes is not None, options.deny)
+    return PrepareRequest(job, vocabulary, discovery, choice, named, unit_bytes is not None, columns.deny)
 
 
 def versions() -> dict[str, str]:

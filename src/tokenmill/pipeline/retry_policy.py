@@ -6,7 +6,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from tokenmill.errors import BadDocument, LimitReached, MemoryShortage, StorageError, StoreError, TokenizerError
-from tokenmill.executors.outcomes import Cause, Died, Failed, RetryPolicy
+from tokenmill.executors.outcomes import Cause, Died, Failed
+from tokenmill.executors.retry_policy import RetryPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -16,7 +16,8 @@ import numpy as np
 
 from tokenmill.executors.fan_out import ignore, run_all
 from tokenmill.executors.messages import work_failed
-from tokenmill.executors.outcomes import Died, Failed, RetryPolicy
+from tokenmill.executors.outcomes import Died, Failed
+from tokenmill.executors.retry_policy import RetryPolicy
 from tokenmill.pipeline.messages import span
 from tokenmill.pipeline.plan import UnitTask, spread, tasks
 from tokenmill.pipeline.position import DEFAULT_SECONDS, Position

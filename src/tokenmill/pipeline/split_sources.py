@@ -17,10 +17,13 @@ import pyarrow.compute as pc
 
 from tokenmill.errors import SourceError, TokenmillError
 from tokenmill.executors.fan_out import run_all
-from tokenmill.executors.outcomes import Died, Failed, RetryPolicy
+from tokenmill.executors.outcomes import Died, Failed
+from tokenmill.executors.retry_policy import RetryPolicy
 from tokenmill.pipeline import plan
 from tokenmill.sources import NATIVE_KINDS, file_at, files_between, split_file
+from tokenmill.sources.foreign import refuse_foreign
 from tokenmill.sources.missing_column import NoColumn, check_first_lines, with_other_source
+from tokenmill.sources.text_columns import template_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -62,12 +65,13 @@ def plan_units(  # noqa: PLR0913 - what is split, how, by which executor, and tw
     `check` gets the slices of all sources, even if `limit_units` keeps only some units. `on_progress` gets the number
     of sources that are split so far.
     """
+    _refuse_foreign(sources)
     slices: dict[int, Slices] = {}
     for file in _files(sources, native=False):
         slices[file.index] = split_file(file, options, unit_bytes)
         plan.check_required(file, options.required)
     _require_keys(sources, options.required)
-    having, missing = _find_column(sources, options.column)
+    having, missing = _find_text(sources, template_of(options).names)
     splitter = _Splitter(plan.SplitFiles(options, unit_bytes), executor, slices, on_progress)
     try:
         splitter.run(itertools.islice(_batches(sources), None if missing is None else 1))
@@ -148,25 +152,53 @@ def _batches(sources: pa.Table) -> Iterator[Files]:
         yield batch
 
 
-def _find_column(sources: pa.Table, column: str) -> tuple[SourceFile | None, NoColumn | None]:
-    """The first JSON Lines file that has the column, and the error of the first that has not."""
+def _find_text(sources: pa.Table, names: tuple[str, ...]) -> tuple[SourceFile | None, NoColumn | None]:
+    """The first JSON Lines file that has one of the columns, and the error of the first that has none of them.
+
+    If each file has one, the error of a column that no file has.
+    """
+    having, missing = _find_column(sources, names)
+    if missing is not None or len(names) == 1:
+        return having, missing
+    for found, lacking in (_find_column(sources, (name,)) for name in names):
+        if found is None and lacking is not None:
+            return None, lacking
+    return having, None
+
+
+def _find_column(
+    sources: pa.Table, columns: tuple[str, ...], *, through_lists: bool = True
+) -> tuple[SourceFile | None, NoColumn | None]:
+    """The first JSON Lines file that has one of the columns, and the error of the first that has none of them."""
     indices = np.flatnonzero(pc.equal(sources["kind"].cast(pa.string()), "jsonl").to_numpy())
     if not len(indices):
         return None, None
     chosen = indices[plan.spread(len(indices), MAX_FILES_LOOKED_AT)]
     files = [file_at(sources, index) for index in chosen.tolist()]
     with ThreadPoolExecutor(8) as pool:  # mostly waiting
-        results = list(pool.map(check_first_lines, files, itertools.repeat(column)))
+        results = list(pool.map(lambda file: check_first_lines(file, *columns, through_lists=through_lists), files))
     having = next((file for file, (has_it, _) in zip(files, results, strict=True) if has_it), None)
     return having, next((error for _, error in results if error is not None), None)
+
+
+def _refuse_foreign(sources: pa.Table) -> None:
+    """Raise SourceError if a file that is looked at is not what its name says."""
+    is_native = pc.is_in(sources["kind"].cast(pa.string()), pa.array(NATIVE_KINDS))
+    indices = np.flatnonzero(~is_native.to_numpy())
+    if not len(indices):
+        return
+    chosen = indices[plan.spread(len(indices), MAX_FILES_LOOKED_AT)]
+    with ThreadPoolExecutor(8) as pool:  # mostly waiting
+        list(pool.map(refuse_foreign, [file_at(sources, index) for index in chosen.tolist()]))
 
 
 def _require_keys(sources: pa.Table, names: tuple[str, ...]) -> None:
     """Raise SourceError if no JSON Lines file that was looked at has a key that is required."""
     for name in names:
-        having, missing = _find_column(sources, name)
+        having, missing = _find_column(sources, (name,), through_lists=False)
         if having is None and missing is not None:
-            raise SourceError(missing.headline, *missing.details[:-1], plan.REQUIRED_ADVICE)
+            advice = ["The path of such a column cannot go through lists."] if "." in name else []
+            raise SourceError(missing.headline, *missing.details[:-1], *advice, plan.REQUIRED_ADVICE)
 
 
 def _failure(failure: Failed[Files]) -> SourceError:

@@ -16,15 +16,17 @@ import numpy as np
 from tokenmill.errors import TRY_AGAIN, CorruptStore, JobChanged, StoreError
 from tokenmill.executors.fan_out import FanOut, run_all
 from tokenmill.executors.messages import work_failed
-from tokenmill.executors.outcomes import DEFAULT_POLICY, Died, Failed
+from tokenmill.executors.outcomes import Died, Failed
+from tokenmill.executors.retry_policy import DEFAULT_POLICY
 from tokenmill.pipeline import plan
 from tokenmill.pipeline.compare_sources import USE_THE_ORIGINAL
 from tokenmill.pipeline.freeze import freeze, publish_again
 from tokenmill.pipeline.part_summaries import ANY_SLICE, CheckParts, InvalidPart
 from tokenmill.pipeline.run_once import PLANNING, run_once
 from tokenmill.pipeline.verify import CompareText
-from tokenmill.store import layout, tables
+from tokenmill.store import layout
 from tokenmill.store.kept import kept_name, publish_kept, read_kept
+from tokenmill.store.manifest import has_foreign_manifest, publish_manifest, read_manifest
 from tokenmill.store.mismatch import rechecked_name
 from tokenmill.store.part import check_content, open_part, part_name, write_part
 from tokenmill.store.run import read_run, require_run
@@ -102,7 +104,7 @@ def adopt(folder: Folder, frozen: FrozenRun, limits: WorkerLimits, executor: Exe
     if not frozen.files and not frozen.unproved.any():
         return frozen
     run = read_run(folder)
-    if run is not None and tables.has_foreign_manifest(folder, run):
+    if run is not None and has_foreign_manifest(folder, run):
         layout.withdraw_manifest(folder)
     was_complete = run is not None and folder.exists(layout.MANIFEST)
     manifest = _own_manifest(folder) if was_complete else None
@@ -140,14 +142,14 @@ def adopt(folder: Folder, frozen: FrozenRun, limits: WorkerLimits, executor: Exe
     if frozen.files:
         publish_again(folder, frozen)
     if manifest is not None and folder.exists(layout.MANIFEST):  # it lists the same parts, but names the earlier run
-        tables.publish_manifest(folder, frozen.run, manifest)
+        publish_manifest(folder, frozen.run, manifest)
     return replace(frozen, files={}, unproved=np.zeros(0, np.bool_))
 
 
 def _own_manifest(folder: Folder) -> pa.Table | None:
     """The manifest of the run that a directory holds; None if it is damaged or belongs to another run."""
     try:
-        return tables.read_manifest(folder, require_run(folder))
+        return read_manifest(folder, require_run(folder))
     except CorruptStore:
         return None
 

@@ -11,25 +11,23 @@ from typing import Protocol
 import msgspec
 import pyarrow as pa
 
-from tokenmill.digest import digest_of
 from tokenmill.errors import EngineMismatch, TokenizerError
 from tokenmill.pipeline.denied import denied_rows, without_denied
 from tokenmill.pipeline.plan import UnitTask
 from tokenmill.pipeline.position import DEFAULT_SECONDS, Position
-from tokenmill.sources import prefetch, read_documents, split_file
+from tokenmill.sources import prefetch, read_documents
 from tokenmill.sources.documents import Documents, ReadOptions, SourceFile
 from tokenmill.storage import Folder, folder_at, io_threads
+from tokenmill.storage.digest import digest_of
 from tokenmill.store.deny import DenyList
 from tokenmill.store.job import Job
 from tokenmill.store.run import read_vocabulary
+from tokenmill.store.source_text import whole_file
 from tokenmill.tokenizers.audit import AuditMismatchError
 from tokenmill.tokenizers.engines.protocol import CannotEncode, Encoded
 from tokenmill.tokenizers.framing import framed
 from tokenmill.tokenizers.resolve import resolve_offline
 from tokenmill.tokenizers.tokenizer import REFERENCES, Tokenizer, choose_engine
-
-# A unit size that no file reaches: a file is split into one slice.
-WHOLE_FILE_BYTES = 1 << 62
 
 # The text of a batch, depending on the memory of a worker.
 MAX_BATCH_BYTES = 4 << 20
@@ -84,7 +82,7 @@ class WorkerLimits(msgspec.Struct, frozen=True):
         """How the sources are read. `sparing` reads small batches, where memory matters more than speed."""
         batch_bytes = min(MAX_BATCH_BYTES, max(MIN_BATCH_BYTES, self.worker_bytes // BATCHES_IN_WORKER))
         batch_bytes = SPARING_BATCH_BYTES if sparing else batch_bytes
-        return ReadOptions(job.column, job.separator, batch_bytes, self.on_bad, job.document_bytes)
+        return job.read_options(batch_bytes=batch_bytes, on_bad=self.on_bad, document_bytes=job.document_bytes)
 
     def for_units(self, units: int, workers: int) -> WorkerLimits:
         """The same limits, with the threads of workers that have no unit of their own."""
@@ -108,12 +106,9 @@ def unit_documents(
     for index, file in enumerate(task.files):
         Position("read", file.index).mark()
         prefetch_files(task, index + 1, options)
-        file_slice = task.file_slice
+        file_slice = task.file_slice or whole_file(file, options)
         if file_slice is None:
-            slices = split_file(file, options, WHOLE_FILE_BYTES)
-            if not len(slices.start):
-                continue
-            file_slice = slices.whole()
+            continue
         denied = denied_rows(file, file_slice, deny, options)
         for read in read_documents(file, file_slice, options):
             documents = without_denied(read, denied)

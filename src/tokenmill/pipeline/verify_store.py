@@ -12,14 +12,16 @@ from tokenmill.errors import TRY_AGAIN, CorruptStore, RunFailed, StoreError
 from tokenmill.executors import progress
 from tokenmill.executors.fan_out import run_all
 from tokenmill.executors.messages import exit_code_of_failures, work_failed
-from tokenmill.executors.outcomes import DEFAULT_POLICY, Died, Done, Executor, Failed, Item, Value
+from tokenmill.executors.outcomes import Died, Done, Executor, Failed, Item, Value
+from tokenmill.executors.retry_policy import DEFAULT_POLICY
 from tokenmill.pipeline import plan
 from tokenmill.pipeline.freeze import FrozenRun
 from tokenmill.pipeline.verify import Verify
 from tokenmill.storage import Folder
-from tokenmill.store import quarantine, tables
+from tokenmill.store import quarantine
 from tokenmill.store.deny import read_content
 from tokenmill.store.job import STORE_FORMAT, Run
+from tokenmill.store.manifest import is_listed
 from tokenmill.store.run import read_vocabulary
 
 NAMED_PROBLEMS = 10
@@ -76,13 +78,13 @@ def check_store(
         if not isinstance(frozen.run.job.deny, msgspec.UnsetType):
             read_content(folder, frozen.run.job.deny)
     except StoreError as error:
-        checks.problems.append(str(error))
+        checks.problems.append(error.text)
     checked, step = CheckedStore(), progress.Step()
     checks.report.begin("verify", int(frozen.plan["text_bytes"].to_numpy().sum()), 0, checks.workers)
     tasks = plan.tasks(frozen.plan, frozen.sources, range(frozen.run.units))
     for done in checks.run(function, tasks, lambda task: f"part {task.unit}"):
         summary = done.value.summary
-        if not tables.is_listed(manifest, summary):
+        if not is_listed(manifest, summary):
             checks.problems.append(f"part {done.item.unit} is not the one the manifest describes")
         checked.compared += done.value.compared
         checked.copies += done.value.copies
@@ -106,5 +108,5 @@ def _quarantine_problems(folder: Folder, run: Run, manifest: pa.Table) -> list[s
             where = f"the records of unit {lost[0]}" if lost else quarantine.QUARANTINE_FILE
             return [f"{where}: other rows than the parts skip. `tokenmill prepare` writes them again."]
     except CorruptStore as error:
-        return [str(error)]
+        return [error.text]
     return []

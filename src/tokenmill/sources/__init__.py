@@ -10,16 +10,18 @@ import pyarrow as pa
 
 from tokenmill import storage
 from tokenmill.errors import SourceError
-from tokenmill.sources import arrow, jsonl, parquet, text
+from tokenmill.sources import arrow, csv_files, jsonl, parquet, text
 from tokenmill.sources.discovery import Discovery, discover, file_at, files_between, kind_of, with_identities
 from tokenmill.sources.documents import Columns, Documents, ReadOptions, Slice, Slices, SourceFile, SourceKind
 from tokenmill.sources.ignored import Ignored
+from tokenmill.sources.selection import read_selected
 from tokenmill.sources.store_guard import StoreGuard
 from tokenmill.storage.untrusted.malformed import MalformedDataError
 
 __all__ = [
     "KINDS",
     "NATIVE_KINDS",
+    "ROW_KINDS",
     "Discovery",
     "Ignored",
     "StoreGuard",
@@ -35,9 +37,18 @@ __all__ = [
     "with_identities",
 ]
 
-KINDS: Final[dict[str, SourceKind]] = {"parquet": parquet, "arrow": arrow, "jsonl": jsonl, "text": text}
+KINDS: Final[dict[str, SourceKind]] = {
+    "parquet": parquet,
+    "arrow": arrow,
+    "jsonl": jsonl,
+    "text": text,
+    "csv": csv_files,
+}
 # Kinds that native code parses: a damaged file may crash the process that splits it.
 NATIVE_KINDS = ("parquet", "arrow")
+
+# The kinds whose documents are numbered. In other kinds, a row is the byte at which its document starts.
+ROW_KINDS = ("parquet", "arrow", "csv")
 # What pyarrow and the system raise for a file that is damaged, truncated or unreachable.
 UNREADABLE = (MalformedDataError, pa.ArrowException, OSError, EOFError, UnicodeDecodeError)
 # Upper bound for memory size / file size, compression included. A larger allocation comes from a damaged size field.
@@ -53,10 +64,17 @@ def split_file(file: SourceFile, options: ReadOptions, unit_bytes: int) -> Slice
 
 
 def read_documents(file: SourceFile, file_slice: Slice, options: ReadOptions) -> Iterator[Documents]:
-    """The documents of one slice. Checks before and after that the file has not changed since planning."""
+    """The documents of one slice that satisfy the filter, if `options` has one.
+
+    Checks before and after that the file has not changed since planning.
+    """
     storage.check_unchanged(file.info)
+    kind = KINDS[file.kind]
     try:
-        yield from KINDS[file.kind].read(file, file_slice, options)
+        if options.where:
+            yield from read_selected(kind, file, file_slice, options)
+        else:
+            yield from kind.read(file, file_slice, options)
     except UNREADABLE as error:
         storage.check_unchanged(file.info)
         raise _unreadable(file, file_slice, error) from error

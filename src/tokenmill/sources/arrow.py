@@ -16,8 +16,19 @@ import pyarrow as pa
 from tokenmill import storage
 from tokenmill.errors import SourceError
 from tokenmill.sources.arrow_messages import RECORD_BATCH, SCHEMA, Excerpt, Message, check_footer, walk
-from tokenmill.sources.columnar import checked_counts, number_rows, number_values, pack, plain_column, sums, text_column
+from tokenmill.sources.columnar import (
+    ColumnPath,
+    checked_counts,
+    number_rows,
+    number_values,
+    pack,
+    plain_column,
+    read_text,
+    sums,
+    text_column,
+)
 from tokenmill.sources.documents import Columns, Documents, Int64Array, ReadOptions, Slice, Slices, SourceFile, Span
+from tokenmill.sources.text_columns import template_of
 
 MAGIC = b"ARROW1"
 
@@ -25,14 +36,14 @@ MAGIC = b"ARROW1"
 @dataclass(frozen=True, slots=True)
 class _Layout:
     messages: list[Message]
-    column: int
+    paths: tuple[ColumnPath, ...]
     rows: Int64Array
     text_bytes: Int64Array
 
 
 def split(file: SourceFile, options: ReadOptions, unit_bytes: int) -> Slices:
     """Ranges of record batches that hold about `unit_bytes` of text each."""
-    layout = _layout(file, options.column)
+    layout = _layout(file, template_of(options).names)
     edges = pack(layout.text_bytes, unit_bytes)
     return Slices(edges[:-1], edges[1:], sums(layout.text_bytes, edges), sums(layout.rows, edges))
 
@@ -44,12 +55,20 @@ def byte_ranges(file: SourceFile, file_slice: Slice | None, options: ReadOptions
 
 def read(file: SourceFile, file_slice: Slice, options: ReadOptions) -> Iterator[Documents]:
     """The rows of the record batches of the slice."""
-    layout = _layout(file, options.column)
+    layout = _layout(file, template_of(options).names)
     start, stop = file_slice.start, file_slice.stop
     first = int(layout.rows[:start].sum())
     rows = range(first, first + int(layout.rows[start:stop].sum()))
-    batches = _project(file, layout.messages, [layout.column], range(start, stop))
-    yield from number_rows(file, (batch.column(0) for batch in batches), rows, options)
+    batches = _project(file, layout.messages, sorted({path.column for path in layout.paths}), range(start, stop))
+    yield from number_rows(file, read_text(map(_checked, batches), layout.paths, options), rows, options)
+
+
+def _checked(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The batch. Raises if nested columns are damaged, before any code follows their offsets."""
+    for column in batch.columns:
+        if pa.types.is_nested(column.type):
+            column.validate(full=True)
+    return batch
 
 
 def require_columns(file: SourceFile, names: tuple[str, ...]) -> None:
@@ -65,12 +84,13 @@ def read_columns(
     """The values of some columns in the record batches of the slice."""
     del options
     messages, schema = _read_messages(file)
-    indices = [plain_column(file, schema, name) for name in names]
+    paths = {name: plain_column(file, schema, name) for name in names}
+    indices = sorted({path.column for path in paths.values()})
     counts = checked_counts("rows of each record batch", [batch.rows for batch in _batches(messages)])
     start, stop = (0, len(counts)) if file_slice is None else (file_slice.start, file_slice.stop)
     first = int(counts[:start].sum())
     rows = range(first, first + int(counts[start:stop].sum()))
-    yield from number_values(file, _project(file, messages, indices, range(start, stop)), rows, names)
+    yield from number_values(file, map(_checked, _project(file, messages, indices, range(start, stop))), rows, paths)
 
 
 def _project(file: SourceFile, messages: list[Message], indices: list[int], batches: range) -> Iterator[pa.RecordBatch]:
@@ -99,12 +119,12 @@ def _needed(messages: list[Message], start: int, stop: int) -> Iterator[Message]
 
 # Consecutive units often read the same file: keep the last two layouts.
 @functools.lru_cache(maxsize=2)
-def _layout(file: SourceFile, column: str) -> _Layout:
+def _layout(file: SourceFile, names: tuple[str, ...]) -> _Layout:
     messages, schema = _read_messages(file)
-    position = text_column(file, schema, column)
+    paths = tuple(text_column(file, schema, name) for name in names)
     batches = _batches(messages)
     rows = checked_counts("rows of each record batch", [batch.rows for batch in batches])
-    return _Layout(messages, position, rows, _text_bytes(schema, position, batches))
+    return _Layout(messages, paths, rows, _text_bytes(schema, paths, batches))
 
 
 @functools.lru_cache(maxsize=2)
@@ -136,11 +156,14 @@ def _batches(messages: list[Message]) -> list[Message]:
     return [message for message in messages if message.kind == RECORD_BATCH]
 
 
-def _text_bytes(schema: pa.Schema, column: int, batches: list[Message]) -> Int64Array:
-    """The bytes of the column in each batch: the size of its data buffer, or of the batch if the column has none."""
+def _text_bytes(schema: pa.Schema, paths: tuple[ColumnPath, ...], batches: list[Message]) -> Int64Array:
+    """The bytes of a column in each batch: the size of its data buffer, or of the batch if the column has none."""
     kinds = [field.type for field in schema]
+    column = paths[0].column
     before = sum(len(pa.nulls(0, kind).buffers()) for kind in kinds[:column] if kind != pa.null())
-    is_plain = any(kinds[column] == kind for kind in (pa.string(), pa.large_string(), pa.binary(), pa.large_binary()))
+    is_plain = len(paths) == 1 and any(
+        kinds[column] == kind for kind in (pa.string(), pa.large_string(), pa.binary(), pa.large_binary())
+    )
     sizes = [
         batch.buffer_bytes[before + 2]
         if is_plain and before + 2 < len(batch.buffer_bytes)

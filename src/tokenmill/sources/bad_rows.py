@@ -77,7 +77,7 @@ def split_valid(
 
     `raw` returns the bytes of the row at an index, if they differ from the bytes of its text.
     """
-    documents = Documents(unchecked.text, unchecked.rows, _raise_or_keep(file, unchecked.bad, options))
+    documents = Documents(unchecked.text, unchecked.rows, raise_or_keep(file, unchecked.bad, options))
     try:
         documents.text.validate(full=True)
     except pa.ArrowInvalid:
@@ -103,7 +103,7 @@ def without_long(file: SourceFile, documents: Documents, options: ReadOptions) -
     return _without_rows(file, documents, is_long, bad, options)
 
 
-def _raise_or_keep(file: SourceFile, bad: Iterable[BadRow], options: ReadOptions) -> tuple[BadRow, ...]:
+def raise_or_keep(file: SourceFile, bad: Iterable[BadRow], options: ReadOptions) -> tuple[BadRow, ...]:
     """The bad rows in order. Raises BadDocument for the first one if `on_bad` is "fail"."""
     ordered = tuple(sorted(bad, key=lambda row: row.row))
     if ordered and options.on_bad == "fail":
@@ -154,7 +154,7 @@ def _without_rows(
     new_bad: list[BadRow],
     options: ReadOptions,
 ) -> Documents:
-    bad = _raise_or_keep(file, (*documents.bad, *new_bad), options)
+    bad = raise_or_keep(file, (*documents.bad, *new_bad), options)
     return Documents(documents.text.filter(pa.array(~is_bad)), documents.rows[~is_bad], bad)
 
 

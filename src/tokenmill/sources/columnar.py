@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -14,6 +16,7 @@ from tokenmill.sources.bad_rows import split_valid, without_long
 from tokenmill.sources.documents import Columns, Documents, Int64Array, ReadOptions, SourceFile, as_text
 from tokenmill.sources.missing_column import NoColumn
 from tokenmill.sources.plain_values import as_plain
+from tokenmill.sources.text_columns import is_list, join_of, strings_at, template_of
 from tokenmill.storage.text_types import is_text
 
 # Sanity limit for the rows or bytes that one file declares. Sums over a million files fit into 64 bits.
@@ -22,25 +25,102 @@ NULLS_PER_BATCH = 1 << 16
 BINARY_TYPES = {pa.string(): pa.binary(), pa.large_string(): pa.large_binary(), pa.string_view(): pa.binary_view()}
 
 
-def text_column(file: SourceFile, schema: pa.Schema, name: str) -> int:
-    """The index of the named text column. Raises an error that lists the columns if there is not exactly one."""
-    index = plain_column(file, schema, name)
-    kind = schema.field(index).type
+@dataclass(frozen=True, slots=True)
+class ColumnPath:
+    """A column, the fields of structs that lead from it to the values, and the leaf of the values in a Parquet file."""
+
+    column: int
+    name: str
+    steps: tuple[str, ...]
+    leaf: int
+    kind: pa.DataType
+
+    def text(self, batch: pa.RecordBatch, join: str) -> pa.Array:
+        """The text of each row."""
+        column = batch.column(batch.schema.get_field_index(self.name))
+        return strings_at(column, self.steps, join) if pa.types.is_nested(column.type) else column
+
+    def values(self, batch: pa.RecordBatch) -> pa.Array:
+        """The plain value of each row."""
+        column = batch.column(batch.schema.get_field_index(self.name))
+        return as_plain(functools.reduce(pc.struct_field, self.steps, column))
+
+
+def read_text(
+    batches: Iterable[pa.RecordBatch], paths: Sequence[ColumnPath], options: ReadOptions
+) -> Iterator[pa.Array]:
+    """The text of each batch, from the columns at these paths."""
+    template = template_of(options)
+    for batch in batches:
+        texts = [path.text(batch, join_of(options)) for path in paths]
+        if not template.is_plain:
+            for text in texts:
+                _validate_structure(text)
+        yield texts[0] if template.is_plain else template.fill(list(map(as_text, texts)))
+
+
+def text_column(file: SourceFile, schema: pa.Schema, name: str) -> ColumnPath:
+    """The named text column. Raises an error that lists the columns if there is not exactly one."""
+    path = _column_path(file, schema, name)
+    kind = path.kind
+    while is_list(kind):
+        kind = kind.value_type
     if not is_text(kind):
-        raise _column_error(file, schema, f"the column {name!r} is {kind}, not text")
-    return index
+        found = f"nested ({_short_name(path.kind)})" if pa.types.is_nested(path.kind) else str(path.kind)
+        raise _column_error(file, schema, f"the column {name!r} is {found}, not text{_fields(name, kind)}")
+    return path
 
 
-def plain_column(file: SourceFile, schema: pa.Schema, name: str) -> int:
-    """The index of the named column. Raises an error that lists the columns if there is not one with plain values."""
-    indices = schema.get_all_field_indices(name)
+def plain_column(file: SourceFile, schema: pa.Schema, name: str) -> ColumnPath:
+    """The named column. Raises an error that lists the columns if there is not one with plain values."""
+    path = _column_path(file, schema, name)
+    if pa.types.is_nested(path.kind):
+        what = f"the column {name!r} is nested ({_short_name(path.kind)}), and its values cannot be kept or compared"
+        raise _column_error(file, schema, what)
+    kind = schema.field(path.column).type
+    for step in path.steps:
+        if not pa.types.is_struct(kind):
+            what = f"the path {name!r} goes through a list, and its values cannot be kept or compared"
+            raise _column_error(file, schema, what)
+        kind = kind.field(step).type
+    return path
+
+
+def _fields(name: str, kind: pa.DataType) -> str:
+    """The fields of a struct that are text, as names for --column."""
+    fields = kind.fields if pa.types.is_struct(kind) else []
+    names = [f"{name}.{field.name}" for field in fields if is_text(field.type)]
+    return f"; its text fields are {', '.join(names[:10])}" if names else ""
+
+
+def _column_path(file: SourceFile, schema: pa.Schema, name: str) -> ColumnPath:
+    """The column of this name, or the path of fields that it names."""
+    first, *steps = (name,) if schema.get_all_field_indices(name) else name.split(".")
+    indices = schema.get_all_field_indices(first)
     if len(indices) != 1:
         amount = f"{len(indices)} columns" if indices else "no column"
         raise _column_error(file, schema, f"a source has {amount} named {name!r}", SourceError if indices else NoColumn)
-    kind = schema.field(indices[0]).type
-    if pa.types.is_nested(kind):
-        raise _column_error(file, schema, f"the column {name!r} is nested ({kind}): tokenmill reads plain columns only")
-    return int(indices[0])
+    index = int(indices[0])
+    kind = schema.field(index).type
+    leaf = sum(_leaves(field.type) for field in list(schema)[:index])
+    for step in steps:
+        while is_list(kind):
+            kind = kind.value_type
+        position = kind.get_field_index(step) if pa.types.is_struct(kind) else -1
+        if position < 0:
+            raise _column_error(file, schema, f"a source has no field {step!r} of the column {name!r}", NoColumn)
+        leaf += sum(_leaves(field.type) for field in kind.fields[:position])
+        kind = kind.field(position).type
+    return ColumnPath(index, first, tuple(steps), leaf, kind)
+
+
+def _leaves(kind: pa.DataType) -> int:
+    """How many columns of a Parquet file hold values of this type."""
+    if is_list(kind):
+        return _leaves(kind.value_type)
+    if pa.types.is_map(kind):
+        return _leaves(kind.key_type) + _leaves(kind.item_type)
+    return sum(_leaves(field.type) for field in kind.fields) if pa.types.is_struct(kind) else 1
 
 
 def _column_error(
@@ -81,26 +161,29 @@ def sums(values: Int64Array, edges: Int64Array) -> Int64Array:
 
 
 def number_rows(
-    file: SourceFile, columns: Iterable[pa.Array], rows: range, options: ReadOptions
+    file: SourceFile, columns: Iterable[pa.Array], rows: range | None, options: ReadOptions
 ) -> Iterator[Documents]:
-    """The values of a column as documents, in batches of about `batch_bytes`. Raises if they are not `len(rows)`."""
-    first = rows.start
+    """The values of a column as documents, in batches of about `batch_bytes`. Raises if they are not `len(rows)`.
+
+    Without `rows`, the first row is 0, and any number of rows is right.
+    """
+    first = 0 if rows is None else rows.start
     for text in _regroup(columns, options.batch_bytes):
         numbers = np.arange(first, first + len(text), dtype=np.uint64)
         documents = without_long(file, Documents(text, numbers), options)
         yield from _split_large(split_valid(file, documents, options), options.batch_bytes)
         first += len(text)
-    if first != rows.stop:
+    if rows is not None and first != rows.stop:
         raise _wrong_rows(file, rows, first)
 
 
 def number_values(
-    file: SourceFile, batches: Iterable[pa.RecordBatch], rows: range, names: Sequence[str]
+    file: SourceFile, batches: Iterable[pa.RecordBatch], rows: range, paths: Mapping[str, ColumnPath]
 ) -> Iterator[Columns]:
     """The values of some columns, batch by batch, with their row numbers. Raises if they are not `len(rows)`."""
     first = rows.start
     for batch in batches:
-        values = pa.table({name: as_plain(batch.column(name)) for name in names})
+        values = pa.table({name: path.values(batch) for name, path in paths.items()})
         yield Columns(np.arange(first, first + len(batch), dtype=np.uint64), values)
         first += len(batch)
     if first != rows.stop:

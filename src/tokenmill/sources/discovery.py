@@ -14,6 +14,7 @@ import pyarrow as pa
 from tokenmill import storage
 from tokenmill.errors import SourceError
 from tokenmill.sources.documents import SourceFile
+from tokenmill.sources.foreign import unsupported
 from tokenmill.sources.ignored import Ignored, IgnoredBuilder
 from tokenmill.sources.store_guard import StoreGuard
 
@@ -27,8 +28,12 @@ EXTENSIONS = {
     ".json.zst": "jsonl",
     **{f".txt{codec}": "text" for codec in ("", ".gz", ".zst")},
 }
-# A .json in a directory is often metadata (datasets saves state.json): it is read only if it is named explicitly.
-EXPLICIT_EXTENSIONS = {".json": "jsonl"}
+# A .json or .csv in a directory is often metadata (datasets saves state.json): it is read only if a path or a
+# glob names it.
+EXPLICIT_EXTENSIONS = {
+    ".json": "jsonl",
+    **{f"{name}{codec}": "csv" for name in (".csv", ".tsv") for codec in ("", ".gz", ".zst")},
+}
 
 # How much of a file's start goes into its identity.
 IDENTITY_BYTES = 4096
@@ -169,15 +174,14 @@ def _sortable_number(match: re.Match[str]) -> str:
 
 
 def _kind_of_named(path: str) -> str:
-    kind = kind_of(path) or EXPLICIT_EXTENSIONS.get(os.path.splitext(path.lower())[1])
+    kind = kind_of(path) or _explicit_kind(path)
     if kind is None:
-        raise SourceError(
-            f"unsupported file type: {os.path.splitext(path)[1] or os.path.basename(path)}",
-            f"file         {path}",
-            f"supported    {' '.join([*EXTENSIONS, *EXPLICIT_EXTENSIONS])}",
-            "Convert the file, or remove it from the sources.",
-        )
+        raise unsupported(path, [*EXTENSIONS, *EXPLICIT_EXTENSIONS])
     return kind
+
+
+def _explicit_kind(path: str) -> str | None:
+    return next((kind for extension, kind in EXPLICIT_EXTENSIONS.items() if path.lower().endswith(extension)), None)
 
 
 def _nothing_found(headline: str, ignored: Ignored) -> SourceError:

@@ -19,6 +19,9 @@ Span = storage.Span
 Int64Array = npt.NDArray[np.int64]
 RowArray = npt.NDArray[np.uint64]
 
+# The reason for skipping a row that does not satisfy `--where`.
+FILTERED = "filtered"
+
 
 class SourceFile(msgspec.Struct, frozen=True):
     """One input file: its index in the run's list of sources, its kind, and its size and fingerprint at planning."""
@@ -56,8 +59,16 @@ class ReadOptions(msgspec.Struct, frozen=True):
     on_bad: str = "fail"
     # A longer document is a bad row. In a stream it is skipped without being held in memory.
     document_bytes: int | None = None
-    # Columns that are kept, or that decide which rows are denied. Planning refuses a file that lacks one.
+    # Columns that are kept, or that decide which rows are skipped. Planning refuses a file that lacks one.
     required: tuple[str, ...] = ()
+    # A filter on columns, in its canonical text. Rows that do not satisfy it are skipped.
+    where: str = ""
+    # What stands between the strings of a list; None stands for the default (see `text_columns`).
+    join: str | None = None
+    # Columns in braces and the text around them, in place of `column` (see `text_columns`).
+    template: str = ""
+    # The row groups of a Parquet slice that are read, counted from its first one. None stands for all of them.
+    groups: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,13 +110,20 @@ class Documents:
 
     In Parquet and Arrow, a row is the row number. In JSON Lines and text, it is the byte offset of the document in the
     decompressed stream, which locates the document without counting lines. `bad` holds the bad rows of the same range,
-    which are not in `rows`. A batch may consist of bad rows only. `denied` holds the rows that `--deny` has removed.
+    which are not in `rows`. A batch may consist of bad rows only. `skipped` holds the rows that `--deny` or `--where`
+    have removed, by reason. `unread_groups` counts the Parquet row groups whose text was not read for this reason.
     """
 
     text: pa.LargeStringArray
     rows: RowArray
     bad: tuple[BadRow, ...] = ()
-    denied: RowArray = field(default_factory=lambda: np.empty(0, np.uint64))
+    skipped: dict[str, RowArray] = field(default_factory=dict)
+    unread_groups: int = 0
+
+    @property
+    def skipped_rows(self) -> int:
+        """The number of rows that were removed on purpose."""
+        return sum(map(len, self.skipped.values()))
 
     def null_mask(self) -> npt.NDArray[np.bool_]:
         """True for each document that is null."""

@@ -9,10 +9,12 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tokenmill.sources.bad_rows import NOT_AN_OBJECT, NOT_TEXT, bad_row, split_valid
 from tokenmill.sources.delimited import Block, read_segments, slice_byte_ranges, split_bytes
@@ -30,8 +32,19 @@ from tokenmill.sources.documents import (
 )
 from tokenmill.sources.jsonl_values import MAX_BLOCK_BYTES, as_utf8, parse, parse_block, read_values
 from tokenmill.sources.missing_column import BYTE_ORDER_MARK, WHITE_SPACE, ColumnSearch
+from tokenmill.sources.text_columns import (
+    NotAnObject,
+    join_of,
+    joins_lists,
+    json_type,
+    strings_at,
+    template_of,
+    value_at,
+)
 
 SEPARATOR = b"\n"
+# Types are not guessed from a longer line.
+MAX_GUESSED_BYTES = 1 << 20
 
 
 def split(file: SourceFile, options: ReadOptions, unit_bytes: int) -> Slices:  # noqa: ARG001 - the protocol's signature
@@ -47,7 +60,7 @@ def byte_ranges(file: SourceFile, file_slice: Slice | None, options: ReadOptions
 def read(file: SourceFile, file_slice: Slice, options: ReadOptions) -> Iterator[Documents]:
     """The documents of the lines that start in the bytes of the slice."""
     blocks = read_segments(file, file_slice, SEPARATOR, options)
-    search = ColumnSearch(options.column, is_found=file_slice.start > 0)
+    search = ColumnSearch(template_of(options).names, is_found=file_slice.start > 0)
     documents_of = functools.partial(_documents, file, options, search)
     for documents in map(documents_of, blocks):  # a loop variable for the block would keep its memory
         if len(documents.rows) or documents.bad:
@@ -80,9 +93,9 @@ def _documents(file: SourceFile, options: ReadOptions, search: ColumnSearch, blo
         return split_valid(file, only_bad, options)
     lines = _Lines(_without_byte_order_mark(block))
     bad: list[BadRow] = []
-    text = _parse_block(lines, options.column)
+    text = _parse_block(lines, options)
     if text is None:
-        text, bad = _parse_lines(lines, options.column)
+        text, bad = _parse_lines(lines, options)
     search.is_found |= text.null_count < len(text)
     search.add(lines)
     return split_valid(file, Documents(as_text(text), lines.rows, tuple(bad)), options, lines.raw)
@@ -137,20 +150,53 @@ def _looks_like_object(block: Block) -> npt.NDArray[np.bool_]:
     return np.asarray((first == ord("{")) & closed & (block.stop - block.start >= 2))
 
 
-def _parse_block(lines: _Lines, column: str) -> pa.LargeStringArray | None:
-    """The column of all lines, or None if pyarrow refuses a line or does not find one object in each."""
-    table = parse_block(lines, {column: pa.large_string()})
-    return None if table is None else table.column(0).combine_chunks()
+def _parse_block(lines: _Lines, options: ReadOptions) -> pa.LargeStringArray | None:
+    """The text of all lines, or None if pyarrow refuses a line or does not find one object in each."""
+    template = template_of(options)
+    types: dict[str, pa.DataType] | None = dict.fromkeys(template.names, pa.large_string())
+    if joins_lists(options):
+        types = _types(next(iter(lines), bytearray()), template.names)
+    table = None if types is None else parse_block(lines, types)
+    return None if table is None else template.fill([_strings(table, name, options) for name in template.names])
 
 
-def _parse_lines(lines: _Lines, column: str) -> tuple[pa.LargeBinaryArray, list[BadRow]]:
+def _types(line: bytearray, names: tuple[str, ...]) -> dict[str, pa.DataType] | None:
+    """The types of the keys that hold the text, guessed from a line. A wrong guess costs time, and changes nothing.
+
+    None if two names want different fields of one key: pyarrow would have to parse it with two types.
+    """
+    try:
+        record = json.loads(line.decode()) if len(line) <= MAX_GUESSED_BYTES else None
+    except (ValueError, RecursionError):
+        record = None
+    record = record if isinstance(record, dict) else {}
+    types = {name: json_type(record.get(name), ()) for name in names}
+    for name in names:
+        first, *steps = name.split(".")
+        if steps and first in types:
+            return None
+        if steps:
+            types[first] = json_type(record.get(first), tuple(steps))
+    return types
+
+
+def _strings(table: pa.Table, name: str, options: ReadOptions) -> pa.LargeStringArray:
+    """The text of a key, or at a path if the line has no such key."""
+    text = strings_at(table[name].combine_chunks(), (), join_of(options))
+    first, *steps = name.split(".")
+    if not steps:
+        return text
+    return pc.coalesce(text, strings_at(table[first].combine_chunks(), tuple(steps), join_of(options)))
+
+
+def _parse_lines(lines: _Lines, options: ReadOptions) -> tuple[pa.LargeBinaryArray, list[BadRow]]:
     """The values (text or null) of the good lines, and the bad lines. Removes the bad lines from `lines`."""
     values: list[bytes | None] = []
     bad: list[BadRow] = []
     bad_indices = []
     for index, line in enumerate(lines):
         try:
-            values.append(_value(line, column))
+            values.append(_value(line, options))
         except _BadLineError as error:
             bad.append(bad_row(int(lines.rows[index]), error.reason, error.detail, lines.raw(index)))
             bad_indices.append(index)
@@ -167,32 +213,43 @@ class _BadLineError(Exception):
         self.detail = detail
 
 
-def _value(line: bytearray, column: str) -> bytes | None:
+def _value(line: bytearray, options: ReadOptions) -> bytes | None:
     try:
         record = json.loads(line.decode(), parse_int=float)
     except (ValueError, RecursionError) as error:
-        return _value_from_arrow(line, column, error)
+        return _value_from_arrow(line, options, error)
     if not isinstance(record, dict):
         raise _BadLineError(NOT_AN_OBJECT, f"found {_excerpt(line)}")
-    value = record.get(column)
-    if value is None or isinstance(value, str):
-        return None if value is None else as_utf8(value)
-    shown = f"{value:g}" if isinstance(value, float) else _excerpt(json.dumps(value).encode())
-    raise _BadLineError(NOT_TEXT, f"the value of {column!r} is {shown}")
+    template = template_of(options)
+    values = [value_at(record, name, options) for name in template.names]
+    for name, value in zip(template.names, values, strict=True):
+        if isinstance(value, NotAnObject):
+            before = name.rsplit(".", value.steps)[0]
+            raise _BadLineError(NOT_TEXT, f"{before!r} is {_shown(value.value)}, not an object")
+        if value is not None and not isinstance(value, str):
+            raise _BadLineError(NOT_TEXT, f"the value of {name!r} is {_shown(value)}")
+    text = template.fill_one(values)
+    return None if text is None else as_utf8(text)
 
 
-def _value_from_arrow(line: bytearray, column: str, error: Exception) -> bytes | None:
+def _value_from_arrow(line: bytearray, options: ReadOptions, error: Exception) -> bytes | None:
     """The value that pyarrow reads from a line that Python refuses, because pyarrow accepts it in another block."""
     text = None
     if line[:1] == b"{" and line[-1:] == b"}" and len(line) <= MAX_BLOCK_BYTES:
         try:
-            text = parse(line, {column: pa.large_string()}).column(0).combine_chunks()
-        except pa.ArrowInvalid:
+            names = template_of(options).names
+            table = parse(line, dict.fromkeys(names, pa.large_string()))
+            text = template_of(options).fill([_strings(table, name, options) for name in names])
+        except (pa.ArrowInvalid, KeyError):  # a path is not searched in such a line
             text = None
     if text is None or len(text) != 1:
         raise _BadLineError(NOT_AN_OBJECT, f"{error}; found {_excerpt(line)}") from error
     value: bytes | None = text.cast(pa.large_binary())[0].as_py()
     return value
+
+
+def _shown(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else _excerpt(json.dumps(value).encode())
 
 
 def _excerpt(line: bytes | bytearray) -> str:

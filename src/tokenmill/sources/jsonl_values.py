@@ -70,7 +70,10 @@ def parse_block(lines: JsonLines, types: Types) -> pa.Table | None:
 def read_values(blocks: Callable[[], Iterator[JsonLines]], names: tuple[str, ...]) -> Columns:
     """The values of some keys in all blocks of a slice; null where a line has none. `blocks` may be called twice."""
     types = {name: _guesses.get(name, TEXT) for name in names}
-    found = [_parse_any(lines, types) for lines in blocks()]
+    if any("." in name for name in names):  # a key, or a path of keys
+        found = [_from_lines([line for lines in blocks() for line in _records(lines)], names)]
+    else:
+        found = [_parse_any(lines, types) for lines in blocks()]
     kinds = {name: {part.values[name].type for part in found if _has_value(part.values[name])} for name in names}
     if any(len(some) > 1 for some in kinds.values()):
         found = [_from_lines([line for lines in blocks() for line in _records(lines)], names)]
@@ -130,7 +133,7 @@ def _inferred(lines: JsonLines, types: Types) -> dict[str, pa.DataType]:
 
 
 def _records(lines: JsonLines) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The objects of the lines, each with its row. A line that is no object is a bad row, and left out."""
+    """The objects of the lines, each with its row. A line that is not an object is a bad row, and skipped."""
     for row, line in zip(lines.rows.tolist(), lines, strict=True):
         try:
             record = json.loads(line.decode(errors="replace"))
@@ -143,7 +146,17 @@ def _records(lines: JsonLines) -> Iterator[tuple[int, dict[str, Any]]]:
 def _from_lines(records: list[tuple[int, dict[str, Any]]], names: tuple[str, ...]) -> Columns:
     """The values of objects that Python has parsed."""
     rows = np.array([row for row, _ in records], np.uint64)
-    return Columns(rows, pa.table({name: _column([record.get(name) for _, record in records]) for name in names}))
+    return Columns(rows, pa.table({name: _column([_at(record, name) for _, record in records]) for name in names}))
+
+
+def _at(record: dict[str, Any], name: str) -> Any:
+    """The value of a key, or at a path of keys."""
+    value: Any = record.get(name)
+    if value is None and "." in name:
+        value = record
+        for step in name.split("."):
+            value = value.get(step) if isinstance(value, dict) else None
+    return value
 
 
 def _column(values: list[Any]) -> pa.Array:

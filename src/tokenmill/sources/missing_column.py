@@ -12,6 +12,7 @@ from tokenmill.errors import SourceError
 from tokenmill.humanize import count
 from tokenmill.sources.delimited import codec_of
 from tokenmill.sources.documents import SourceFile
+from tokenmill.sources.text_columns import has_path
 
 # How much of a file is read before planning, to check whether it has the column.
 SAMPLE_BYTES = 256 << 10
@@ -27,11 +28,12 @@ class NoColumn(SourceError):  # noqa: N818 - the name is written to logs
 
 
 class ColumnSearch:
-    """Searches lines for the column until one line has it."""
+    """Searches lines for some columns until one line has one of them. A column may be a path of keys."""
 
-    def __init__(self, column: str, *, is_found: bool = False) -> None:
+    def __init__(self, columns: tuple[str, ...], *, is_found: bool = False, through_lists: bool = True) -> None:
         self.is_found = is_found
-        self._column = column
+        self._columns = columns
+        self._through_lists = through_lists
         self._keys: dict[str, None] = {}
         self._lines = 0
 
@@ -41,20 +43,21 @@ class ColumnSearch:
             try:
                 record = json.loads(line.decode("utf-8", "replace"), parse_int=float)
             except (ValueError, RecursionError):
-                record = {self._column: None}  # pyarrow may accept the line, so assume that it has the column
-            self.is_found |= self._column in record
+                record = dict.fromkeys(self._columns)  # pyarrow may accept the line, so assume that it has the columns
+            found = {has_path(record, name, through_lists=self._through_lists) for name in self._columns}
+            self.is_found |= True in found
             if len(self._keys) < MAX_LISTED_KEYS:
                 self._keys.update(dict.fromkeys(list(record)[:MAX_LISTED_KEYS]))
-            self._lines += 1
+            self._lines += None not in found  # a line that may have the column shows nothing
             if self.is_found:
                 return
 
     def missing(self, file: SourceFile, *, is_all: bool) -> NoColumn | None:
-        """The error that lists the columns, if there were lines and none of them has this column."""
+        """The error that lists the columns, if there were lines and none of them has one of these."""
         if self.is_found or not self._lines:
             return None
         return NoColumn(
-            f"no line of a source has the column {self._column!r}",
+            f"no line of a source has the column {' or '.join(map(repr, self._columns))}",
             f"file         {file.path}",
             *([] if is_all else [f"looked at    the first {count(self._lines, 'line')}"]),
             f"columns      {', '.join(list(self._keys)[:MAX_LISTED_KEYS]) or 'none'}",
@@ -62,21 +65,27 @@ class ColumnSearch:
         )
 
 
-def check_first_lines(file: SourceFile, column: str) -> tuple[bool, NoColumn | None]:
-    """Whether one of the first lines of a JSON Lines file has the column, and the error if all of them lack it.
+def check_first_lines(file: SourceFile, *columns: str, through_lists: bool = True) -> tuple[bool, NoColumn | None]:
+    """Whether one of the first lines of a JSON Lines file has one of the columns, and the error if all lack them.
 
     Returns (False, None) if no line is whole. Costs one short read. Damage is reported later, when the file is read.
     """
+    data, is_all = read_sample(file)
+    lines = data.removeprefix(BYTE_ORDER_MARK).split(b"\n")
+    search = ColumnSearch(columns, through_lists=through_lists)
+    search.add(_objects(lines if is_all else lines[:-1]))
+    return search.is_found, search.missing(file, is_all=is_all)
+
+
+def read_sample(file: SourceFile) -> tuple[bytes, bool]:
+    """The first bytes of the content, decompressed, and whether that is all of it."""
     data = storage.read_start(file.info, SAMPLE_BYTES)
     is_all = len(data) == file.size
     codec = codec_of(file.path)
     if codec:
         data, is_end = _decompress_start(data, codec)
         is_all &= is_end
-    lines = data.removeprefix(BYTE_ORDER_MARK).split(b"\n")
-    search = ColumnSearch(column)
-    search.add(_objects(lines if is_all else lines[:-1]))
-    return search.is_found, search.missing(file, is_all=is_all)
+    return data, is_all
 
 
 def _decompress_start(data: bytes, codec: str) -> tuple[bytes, bool]:

@@ -29,6 +29,22 @@ def as_plain(values: pa.Array) -> pa.Array:
     return values if pa.types.is_boolean(kind) else values.cast(TEXT)
 
 
+def inferred(fields: pa.Array) -> pa.Array:
+    """Fields of a CSV file in the first of TYPES that all of them have. A whole number has no zeros before it."""
+    text = _as_text(fields)
+    text = pc.if_else(pc.equal(text, ""), pa.scalar(None, TEXT), text)
+    if text.null_count == len(text):
+        return text
+    if pc.all(pc.match_substring_regex(text, r"^(?:0|-?[1-9][0-9]{0,17})$")).as_py():
+        return text.cast(pa.int64())
+    if pc.all(pc.match_substring_regex(text, r"^-?[0-9]+(?:\.[0-9]*)?(?:[eE][-+]?[0-9]+)?$")).as_py():
+        has_zeros = pc.any(pc.match_substring_regex(text, r"^-?0[0-9]")).as_py()
+        return text if has_zeros else text.cast(pa.float64())
+    if pc.all(pc.match_substring_regex(text, "^(?i:true|false)$")).as_py():
+        return pc.equal(pc.utf8_lower(text), "true")
+    return text
+
+
 def unify(arrays: Sequence[pa.Array]) -> list[pa.Array]:
     """Arrays of TYPES in one common type: floating point numbers for numbers, and text for anything else."""
     kinds = {array.type for array in arrays if array.null_count < len(array)}
@@ -45,10 +61,11 @@ def host(urls: pa.Array) -> pa.Array:
 
 
 # The scheme and the user are optional. A name before a colon is a scheme if slashes follow, or if it is http or https:
-# `example.org:8080/x` has a port. An IPv6 address is in brackets.
+# `example.org:8080/x` has a port. An IPv6 address is in brackets. As in browsers, the last @ ends the user, and a
+# backslash is a slash.
 _HOST = (
-    r"^[\s\p{Z}\x{feff}]*(?:(?:[A-Za-z][A-Za-z0-9+.-]*:)?/{2,}|(?i:https?):/*)?"
-    r"(?:[^/?#@\s]*@)?(?P<host>\[[^\]]*\]|[^/?#:\s]*)"
+    r"^[\s\p{Z}\x{feff}]*(?:(?:[A-Za-z][A-Za-z0-9+.-]*:)?[/\\]{2,}|(?i:https?):[/\\]*)?"
+    r"(?:[^/?#\\\s]*@)?(?P<host>\[[^\]]*\]|[^/?#:\\\s]*)"
 )
 
 

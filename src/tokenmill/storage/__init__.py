@@ -9,7 +9,7 @@ from tokenmill.storage.inputs import check_unchanged, find, identity_at, open_in
 from tokenmill.storage.local.listing import Directory, Identity, Listing, SkippedEntry
 from tokenmill.storage.local.writing import AlreadyPublishedError
 from tokenmill.storage.open_folder import folder_at
-from tokenmill.storage.prefetch import io_threads, prefetch_map
+from tokenmill.storage.prefetch import io_threads, prefetch_map, thread_map
 from tokenmill.storage.range_file import Span
 
 __all__ = [
@@ -34,4 +34,5 @@ __all__ = [
     "resolved",
     "scheme",
     "stat",
+    "thread_map",
 ]

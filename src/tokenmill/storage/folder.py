@@ -108,6 +108,9 @@ class Folder(Protocol):
     def region_file(self, name: str) -> str:
         """The name under which a file of regions can be read now: its own, or a temporary one until `finalize`."""
 
+    def discard_regions(self, name: str) -> None:
+        """Remove the regions of a file that were written before `finalize`, and were not joined."""
+
     def finalize(self, name: str, size: int, on_progress: Callable[[int], None] = lambda _: None) -> None:
         """Publish a file whose regions are all written. Does nothing if it is already published.
 

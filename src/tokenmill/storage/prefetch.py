@@ -5,17 +5,19 @@ from __future__ import annotations
 import functools
 import os
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
 from tokenmill.storage.folder import Folder
+from tokenmill.system import machine
 
 Item = TypeVar("Item")
 Value = TypeVar("Value")
 
 PREFETCH_FILES = 4  # files fetched whole in the background while one is used
 THREADS = 32
+BATCH_ITEMS = 64  # items that wait for the threads of a local folder, so that few results wait
 
 
 @functools.lru_cache(maxsize=1)
@@ -42,3 +44,18 @@ def prefetch_map(
             yield futures.popleft().result()
     while futures:
         yield futures.popleft().result()
+
+
+def thread_map(
+    folder: Folder, function: Callable[[Item], Value], items: Sequence[Item], ahead: int = PREFETCH_FILES
+) -> Iterator[Value]:
+    """Map a function that computes on what it reads. A local folder has a thread per core, a remote one prefetches.
+
+    The function must spend its time outside the interpreter lock.
+    """
+    if folder.is_remote:
+        yield from prefetch_map(folder, function, items, ahead)
+        return
+    with ThreadPoolExecutor(machine.cores()) as threads:
+        for start in range(0, len(items), BATCH_ITEMS):
+            yield from threads.map(function, items[start : start + BATCH_ITEMS])

@@ -9,156 +9,23 @@ from __future__ import annotations
 import bisect
 import functools
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import pyarrow as pa
 
 from tokenmill.errors import UsageError
 from tokenmill.sources.plain_values import TEXT, unify
 from tokenmill.storage import Folder, folder_at, resolved
-from tokenmill.store import layout, tables
-from tokenmill.store.erasures import erased_counts
 from tokenmill.store.job import Job, Run
-from tokenmill.store.kept import read_kept
 from tokenmill.store.listed_parts import ListedParts, ListedStore, with_source_offset
-from tokenmill.store.part import PartContent, SkippedRow, check_fits, open_part, part_name, read_summary
+from tokenmill.store.manifest import require_listing
+from tokenmill.store.member import Member
+from tokenmill.store.part import PartContent
 from tokenmill.store.run import require_run
 
 # Source numbers have 32 bits in parts and records.
 MAX_SOURCES = 1 << 32
-
-
-@dataclass(frozen=True)
-class Member:
-    """One store of a collection, and how many parts, documents, tokens and sources the stores before it have.
-
-    Its methods take and return the numbers of units and sources in this store. `digest` is the hash of the checksums of
-    its parts.
-    """
-
-    folder: Folder
-    run: Run
-    manifest: pa.Table
-    digest: str
-    first_part: int = 0
-    first_document: int = 0
-    first_token: int = 0
-    first_source: int = 0
-
-    @property
-    def directory(self) -> str:
-        """The directory of the store."""
-        return self.folder.root
-
-    @property
-    def versions(self) -> list[str]:
-        """The digest of the parts before each change of the store, and the digest now."""
-        return [*(change.before for change in self.run.history), self.digest]
-
-    def manifest_without_erased(self, changes: int) -> pa.Table:
-        """The manifest with the documents and tokens that each part has without those erased by the first changes."""
-        if not any(change.documents for change in self.run.history[:changes]):
-            return self.manifest
-        counts = erased_counts(self.directory, self.run.history[:changes], len(self.manifest))
-        manifest = self.manifest
-        for name, count in zip(("documents", "tokens"), counts, strict=True):
-            index = manifest.schema.get_field_index(name)
-            manifest = manifest.set_column(index, name, pa.array(manifest[name].to_numpy() - count))
-        return manifest
-
-    def request_of(self, content: PartContent, index: int) -> str:
-        """The request that erased a document of a part; empty if it is not erased."""
-        change = 0 if content.erased is None else int(content.erased[index])
-        return self.run.history[change - 1].request if change else ""
-
-    @functools.cached_property
-    def sources(self) -> pa.Table:
-        """The sources of the store's run."""
-        return tables.read_sources(self.folder, self.run)
-
-    def next(self, folder: Folder, run: Run, listing: tables.ManifestListing) -> Member:
-        """The member after this one."""
-        documents, tokens = (int(np.sum(self.manifest[name].to_numpy())) for name in ("documents", "tokens"))
-        return Member(
-            folder,
-            run,
-            *listing,
-            self.first_part + len(self.manifest),
-            self.first_document + documents,
-            self.first_token + tokens,
-            self.first_source + self.run.sources,
-        )
-
-    def open_part(self, unit: int) -> PartContent:
-        """Open the part of a unit. Raises CorruptStore if it is not the part that the manifest lists."""
-        summary, content = open_part(self.folder, unit)
-        check_fits(self.folder, unit, content, self.run.job.tokenizer.dtype, self.run.sources)
-        if not tables.is_listed(self.manifest, summary):
-            raise layout.damaged(self.folder, part_name(unit), "it is not the part that the manifest describes")
-        return content
-
-    def kept(self, unit: int) -> pa.Table:
-        """The kept columns of a unit. Raises CorruptStore if they are not those of the part that the manifest lists."""
-        summary = read_summary(self.folder, unit)
-        if not tables.is_listed(self.manifest, summary):
-            raise layout.damaged(self.folder, part_name(unit), "it is not the part that the manifest describes")
-        return read_kept(self.folder, summary)
-
-    def columns(self, names: Sequence[str], start: int, stop: int) -> Iterator[pa.Table]:
-        """Yield the kept columns of documents [start, stop) of the collection, for each part that holds some of them.
-
-        A column that the store does not keep is null.
-        """
-        documents = self.manifest["documents"].to_numpy()
-        ends = self.first_document + np.cumsum(documents)
-        starts = ends - documents
-        is_kept = [name in self.run.job.kept_columns for name in names]
-        for unit in np.flatnonzero((starts < stop) & (ends > start)).tolist():
-            first, last = max(start - int(starts[unit]), 0), min(stop, int(ends[unit])) - int(starts[unit])
-            values = self.kept(unit).slice(first, last - first) if any(is_kept) else None
-            missing = pa.chunked_array([pa.nulls(last - first, TEXT)])
-            found = zip(names, is_kept, strict=True)
-            yield pa.table({name: values[name] if values is not None and has else missing for name, has in found})
-
-    def unit_of(self, source: int, row: int) -> int | None:
-        """The unit that holds a row of a source: the only unit of the source, or the one that the plan assigns."""
-        first, sources, stop, rows = (self._plan[name] for name in ("source", "sources", "stop", "rows"))
-        starts = first.to_numpy().astype(np.int64)
-        low = int(np.searchsorted(starts + sources.to_numpy(), source, side="right"))
-        high = int(np.searchsorted(starts, source, side="right"))
-        if high - low < 2:  # also a compressed file, whose rows are not byte positions in the file
-            return low if low < high else None
-        counted = rows.slice(low, high - low)  # if rows are not counted, a row is its start byte
-        ends = np.cumsum(counted.to_numpy()) if not counted.null_count else stop.slice(low, high - low).to_numpy()
-        unit = low + int(np.searchsorted(ends, row, side="right"))
-        return unit if unit < high else None
-
-    def why_not(self, source: int, row: int) -> str:
-        """The reason why a row of a source is not in the store, as recorded in its part."""
-        unit = self.unit_of(source, row)
-        if unit is None:
-            limit = self.run.job.limit_units
-            return "no unit has it" + (f": the run is of the first {limit:,} (--limit-units)" if limit else "")
-        ranges = [skipped for skipped in read_summary(self.folder, unit).skipped if skipped.source == source]
-        return next((rows.reason for rows in ranges if rows.first <= row <= rows.last), "no document starts there")
-
-    def skipped(self) -> Iterator[SkippedRow]:
-        """Yield the rows of the sources that are not in the store, part by part."""
-        units = self.manifest["unit"].to_numpy()[self.manifest["skipped"].to_numpy() > 0]
-        for unit in units.tolist():
-            for skipped in read_summary(self.folder, unit).skipped:
-                if skipped.source >= self.run.sources:
-                    reason = f"it skips rows of source {skipped.source}, of {self.run.sources}"
-                    raise layout.damaged(self.folder, part_name(unit), reason)
-                yield skipped
-
-    @functools.cached_property
-    def _plan(self) -> pa.Table:
-        name = layout.table_name(self.folder, layout.PLAN, self.run.plan_sha256)
-        columns = ["source", "sources", "stop", "rows"]
-        return tables.read_table(self.folder, name, self.run.plan_sha256, tables.PLAN_SCHEMA, columns)
 
 
 @dataclass(frozen=True)
@@ -237,11 +104,16 @@ class Collection:
         """The parts as workers open them."""
         return self.parts_without_erased([0] * len(self.members))
 
-    def parts_without_erased(self, changes: Sequence[int]) -> ListedParts:
-        """The parts as workers open them, without the documents that the first changes of each store erased."""
+    def parts_without_erased(self, changes: Sequence[int], conditions: Sequence[str | None] = ()) -> ListedParts:
+        """The parts as workers open them, without the documents that the first changes of each store erased.
+
+        `conditions` has a condition on kept columns for each store, or None for all of its documents.
+        """
         stores = [
-            ListedStore(member.directory, member.digest, len(member.manifest), run.sources, run.sources_sha256, count)
-            for member, count in zip(self.members, changes, strict=True)
+            ListedStore(
+                member.directory, member.digest, len(member.manifest), run.sources, run.sources_sha256, count, where
+            )
+            for member, count, where in zip(self.members, changes, conditions or [None] * len(changes), strict=True)
             for run in [member.run]
         ]
         return ListedParts(tuple(stores), self.job.tokenizer.dtype)
@@ -300,7 +172,7 @@ def open_collection(directories: Sequence[str], *, is_repeated: bool = False) ->
         if not is_repeated and any(resolved(member.directory) == resolved(folder.root) for member in members):
             raise UsageError(f"the store {folder.root} is given twice", "Name each store once.")
         # Parts are compared by their SHA-256, which covers the XXH3. Reading a million texts takes a second.
-        listing = tables.require_listing(folder, run, skipped=["xxh3"])
+        listing = require_listing(folder, run, skipped=["xxh3"])
         members.append(members[-1].next(folder, run, listing) if members else Member(folder, run, *listing))
     collection = Collection(tuple(members))
     if collection.source_count >= MAX_SOURCES:

@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import re
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import msgspec
@@ -25,6 +27,9 @@ from tokenmill.errors import UsageError
 from tokenmill.sources.plain_values import TEXT, host
 from tokenmill.storage import Folder, folder_at
 from tokenmill.store.layout import DENY, damaged, lost
+
+# A name without an empty label, or an IPv6 address in brackets.
+_HOST = re.compile(r"[^\s*/@?#:\\.\[\]]+(\.[^\s*/@?#:\\.\[\]]+)*\.?|\[[0-9A-Fa-f:.]+\]")
 
 # A host with more labels than this is compared by its last ones only.
 MAX_LABELS = 127
@@ -144,10 +149,10 @@ def _parse(line: bytes, number: int, path: str) -> DenyRule:
         raise UsageError(f"line {number} of {path} is not a rule: {error}", *_ADVICE) from error
     if not rule.is_valid or (rule.row is not None and not 0 <= rule.row < 1 << 64):
         raise UsageError(f"line {number} of {path} names nothing, or two things", *_ADVICE)
-    if set(rule.host) & set("*/@?# "):
+    if rule.host and not _HOST.fullmatch(rule.host):
         raise UsageError(
             f"line {number} of {path}: {rule.host!r} is not a host",
-            "Write example.org: its subdomains are denied, too.",
+            "Write example.org, without a port: its subdomains are denied, too.",
         )
     return rule
 
@@ -183,10 +188,20 @@ def _is_in(texts: pa.Array, wanted: list[str]) -> npt.NDArray[np.bool_]:
     return found
 
 
+def host_spellings(name: str) -> set[str]:
+    """A host as it is written, in the letters of its language, and as the ASCII name that it has in the network."""
+    spellings = {name}
+    with suppress(UnicodeError):
+        spellings.add(name.encode("idna").decode())
+    with suppress(UnicodeError):
+        spellings.add(name.encode().decode("idna"))
+    return spellings
+
+
 def _is_below(hosts: pa.Array, wanted: list[str]) -> npt.NDArray[np.bool_]:
     """Which hosts are one of `wanted`, or a subdomain of one."""
     denied = np.zeros(len(hosts), np.bool_)
-    rest = hosts.cast(TEXT)
+    rest, wanted = hosts.cast(TEXT), [spelling for name in wanted for spelling in host_spellings(name)]
     for _ in range(MAX_LABELS):
         denied |= _is_in(rest, wanted)
         if not pc.any(pc.match_substring(rest, ".")).as_py():

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from tokenmill.errors import IncompleteStore
+from tokenmill.errors import IncompleteStore, UsageError
 from tokenmill.storage.untrusted.malformed import MalformedDataError, decode
-from tokenmill.store.layout import MAX_JSON_BYTES, publish_json
+from tokenmill.store.layout import MAX_JSON_BYTES, json_bytes
 
 if TYPE_CHECKING:
     from tokenmill.storage import Folder
@@ -16,9 +16,12 @@ if TYPE_CHECKING:
 
 ERASING = "erasing.json"
 
+# The request of a mark that cannot be read: no request has this name, so each one is refused.
+UNREADABLE = "?"
+
 
 class ErasingMark(msgspec.Struct, frozen=True):
-    """What is being done to the store, and the command that finishes it."""
+    """What is being done to the store, and the command that finishes it. The request of an upgrade is empty."""
 
     what: str
     command: str
@@ -26,8 +29,18 @@ class ErasingMark(msgspec.Struct, frozen=True):
 
 
 def publish_mark(folder: Folder, mark: ErasingMark) -> None:
-    """Mark the store, before `run.json` gets format 8 and the first part is changed."""
-    publish_json(folder, ERASING, mark)
+    """Mark the store, before `run.json` gets format 8 and the first part is changed.
+
+    Raises UsageError if the store has another mark. An object store has no lock, so two processes may try.
+    """
+    if not folder.publish_new(ERASING, json_bytes(mark)):
+        refuse_other(read_mark(folder), mark.request)
+
+
+def refuse_other(mark: ErasingMark | None, request: str) -> None:
+    """Raise UsageError if the store is marked for something other than this request."""
+    if mark is not None and mark.request != request:
+        raise UsageError(f"{mark.what} is not finished", f"Run this command first: {mark.command}")
 
 
 def read_mark(folder: Folder) -> ErasingMark | None:
@@ -37,7 +50,7 @@ def read_mark(folder: Folder) -> ErasingMark | None:
     try:
         return decode(folder.read(ERASING, MAX_JSON_BYTES), ErasingMark)
     except MalformedDataError:
-        return ErasingMark("an erasure", f"tokenmill erase {folder.root} with the options of before")
+        return ErasingMark("an erasure", f"tokenmill erase {folder.root} with the options of before", UNREADABLE)
 
 
 def remove_mark(folder: Folder) -> None:

@@ -65,7 +65,8 @@ class ErasureRecord(msgspec.Struct, frozen=True):
     """The content of request.json. `change` is what `run.json` records of it; None if no document was found.
 
     `time` is when the erasure was frozen. `matched_before` counts documents that an earlier request erased. `not_found`
-    are the lines of the selector that name no document and no row in quarantine.
+    are the lines of the selector that name no document and no row in quarantine. `not_compared` counts rows in
+    quarantine whose columns are not known, because their sources are gone.
     """
 
     request: str
@@ -78,6 +79,7 @@ class ErasureRecord(msgspec.Struct, frozen=True):
     matched_before: int
     quarantined: list[ErasedRow]
     not_found: list[str]
+    not_compared: int = 0
 
 
 def check_request(request: str) -> str:
@@ -129,13 +131,16 @@ def without_erased(content: PartContent, changes: int) -> PartContent:
     if content.erased is None:
         return content
     is_kept = (content.erased == 0) | (content.erased > changes)
-    if is_kept.all():
-        return content
+    return content if is_kept.all() else select_documents(content, is_kept)
+
+
+def select_documents(content: PartContent, is_kept: npt.NDArray[np.bool_]) -> PartContent:
+    """Some documents of a part."""
     lengths = np.diff(content.offsets)
     return type(content)(
         content.tokens[np.repeat(is_kept, lengths)],
         np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths[is_kept])]),
         content.source[is_kept],
         content.row[is_kept],
-        content.erased[is_kept],
+        None if content.erased is None else content.erased[is_kept],
     )

@@ -5,10 +5,13 @@ not recorded is compared with the text of its sources first. So no result depend
 
 Each rank has its own log, because not every shared disk lets several machines append to one file. In an object store
 the log is a directory to which every process adds objects (see storage.journal).
+
+The logger `tokenmill` of Python gets the same events. It has no handler, so nothing is printed unless a program asks.
 """
 
 from __future__ import annotations
 
+import logging
 import re
 import time
 from typing import TYPE_CHECKING, Any
@@ -31,6 +34,11 @@ MAX_LOG_BYTES = 2 << 30
 # Hex digits of a part's checksum that the log records.
 CHECKSUM_DIGITS = 16
 
+LOGGER = logging.getLogger("tokenmill")
+LOGGER.addHandler(logging.NullHandler())
+# The levels of events. Others are about deaths, failures, bad documents and notices: warnings.
+LEVELS = {"unit": logging.DEBUG, "start": logging.INFO, "complete": logging.INFO, "end": logging.INFO}
+
 Checksums = npt.NDArray[np.uint64]
 
 
@@ -50,7 +58,11 @@ def path(folder: Folder, rank: int | None = None) -> str:
 
 
 def line(event: str, **fields: Any) -> bytes:
-    """Encode an event with the current time."""
+    """Encode an event with the current time. Python's logger gets it, too: `record.event` and `record.fields`."""
+    level = logging.ERROR if fields.get("outcome") == "failed" else LEVELS.get(event, logging.WARNING)
+    if LOGGER.isEnabledFor(level):
+        text = " ".join(f"{name}={value}" for name, value in fields.items())
+        LOGGER.log(level, "%s %s", event, text, extra={"event": event, "fields": fields})
     return msgspec.json.encode({"time": round(time.time(), 3), "event": event, **fields}) + b"\n"
 
 

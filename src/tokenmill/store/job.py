@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
-from tokenmill.digest import differences, digest_of
+from tokenmill.sources.documents import ReadOptions
+from tokenmill.storage.digest import differences, digest_of
 from tokenmill.tokenizers.spec import TokenizerSpec
 
 STORE_FORMAT = 6
@@ -12,7 +15,7 @@ STORE_FORMAT = 6
 plan. 5 reduced footers to the numbers that differ. 6 added slices to parts and a document limit to the job."""
 
 COLUMNS_STORE_FORMAT = 7
-"""The format of a store with kept columns or denied rows, which earlier versions cannot check. Others have format 6."""
+"""The format of a store with kept columns, denied rows, a filter or a template, which earlier versions cannot check."""
 
 LATEST_STORE_FORMAT = 8
 """The format of a store whose parts were changed after it was complete: by an erasure or an upgrade. Earlier versions
@@ -33,23 +36,44 @@ class Job(msgspec.Struct, frozen=True):
     unit_bytes: int
     limit_units: int | None = None
     document_bytes: int | None = None
-    """Longer documents are not tokenized. None in stores of format 5, whose limit depended on the memory."""
+    """Longer documents are not tokenized. None in stores of format 5, upgraded or not: their limit was the memory."""
     keep: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
     """Columns of the sources that are kept beside the parts. Unset, and not written, without any."""
 
     deny: str | msgspec.UnsetType = msgspec.UNSET
     """The SHA-256 of the list of rows that are left out. Unset, and not written, without a list."""
 
+    where: str | msgspec.UnsetType = msgspec.UNSET
+    """The filter on columns, in its canonical text. Unset, and not written, without a filter."""
+
+    join: str | msgspec.UnsetType = msgspec.UNSET
+    """What stands between the strings of a list. Unset, and not written, if it was not given."""
+
+    template: str | msgspec.UnsetType = msgspec.UNSET
+    """The columns and the text around them that make a document. Unset, and not written, without a template."""
+
     @property
     def format(self) -> int:
         """The format of a store of this job."""
-        is_plain = not self.kept_columns and isinstance(self.deny, msgspec.UnsetType)
+        later = (self.deny, self.where, self.join, self.template)
+        is_plain = not self.kept_columns and all(isinstance(option, msgspec.UnsetType) for option in later)
         return STORE_FORMAT if is_plain else COLUMNS_STORE_FORMAT
 
     @property
     def kept_columns(self) -> tuple[str, ...]:
         """The columns that are kept."""
         return () if isinstance(self.keep, msgspec.UnsetType) else self.keep
+
+    def read_options(self, **options: Any) -> ReadOptions:
+        """How the sources are read, with more options for the reader."""
+        text: dict[str, Any] = {"join": self.join, "template": self.template, "where": self.where}
+        given = {name: value for name, value in text.items() if not isinstance(value, msgspec.UnsetType)}
+        return ReadOptions(self.column, self.separator, **given, **options)
+
+    @property
+    def filter_text(self) -> str:
+        """The filter on columns; empty without one."""
+        return "" if isinstance(self.where, msgspec.UnsetType) else self.where
 
     def identity(self) -> dict[str, str]:
         """The choices that decide the bytes, by the name of the option."""
@@ -67,6 +91,9 @@ class Job(msgspec.Struct, frozen=True):
             **limit,
             **({"--keep": ",".join(self.kept_columns)} if self.kept_columns else {}),
             **({} if isinstance(self.deny, msgspec.UnsetType) else {"--deny": f"sha256 {self.deny}"}),
+            **({"--where": self.filter_text} if self.filter_text else {}),
+            **({} if isinstance(self.join, msgspec.UnsetType) else {"--join": repr(self.join)}),
+            **({} if isinstance(self.template, msgspec.UnsetType) else {"--template": repr(self.template)}),
         }
 
     def digest(self) -> str:

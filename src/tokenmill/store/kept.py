@@ -15,8 +15,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import xxhash
 
-from tokenmill.errors import CorruptStore, StoreError
+from tokenmill.errors import CorruptStore, StoreError, UsageError
 from tokenmill.sources.plain_values import TEXT, TYPES
+from tokenmill.sources.where import parse_where
 from tokenmill.storage.untrusted.malformed import MalformedDataError
 from tokenmill.storage.untrusted.tables import read_parquet
 from tokenmill.store.layout import KEPT
@@ -90,6 +91,26 @@ def read_kept(folder: Folder, summary: PartSummary, replaced_hash: Callable[[pa.
             raise
         raise _corrupt(folder, summary.unit, "there is no such file") from error
     return values
+
+
+def check_where(text: str, kept_columns: tuple[str, ...], directory: str) -> str:
+    """The canonical text of a condition on kept columns. Raises UsageError if a column is not kept."""
+    where = parse_where(text)
+    missing = [name for name in where.columns if name not in kept_columns]
+    if missing:
+        raise UsageError(
+            f"the column {missing[0]!r} is not kept in the store",
+            f"store        {directory}",
+            f"where        {where}",
+            f"kept columns {', '.join(kept_columns) or 'none'}",
+            "`tokenmill prepare --keep` keeps columns of the sources beside the tokens.",
+        )
+    return str(where)
+
+
+def matching(folder: Folder, summary: PartSummary, where: str) -> npt.NDArray[np.bool_]:
+    """Whether the kept columns of each document of a part satisfy a condition."""
+    return parse_where(where).matches(read_kept(folder, summary))
 
 
 def _check(values: pa.Table, summary: PartSummary, replaced_hash: Callable[[pa.Table], str] | None) -> None:

@@ -13,7 +13,9 @@ import pyarrow as pa
 from tokenmill.errors import CorruptStore
 from tokenmill.storage import folder_at
 from tokenmill.store import layout, tables
-from tokenmill.store.erasures import without_erased
+from tokenmill.store.erasures import select_documents, without_erased
+from tokenmill.store.kept import matching
+from tokenmill.store.manifest import parts_digest, read_checksums
 from tokenmill.store.part import PartContent, PartSummary, check_content, check_fits, open_part, part_name
 from tokenmill.store.run import require_run
 
@@ -24,17 +26,12 @@ if TYPE_CHECKING:
 KEPT_CHECKSUMS = 4
 
 
-def store_digest(manifest: pa.Table) -> str:
-    """The identity of a store's content: the hash of the checksums of its parts."""
-    return tables.parts_digest(manifest)
-
-
 @functools.lru_cache(maxsize=KEPT_CHECKSUMS)
 def _checksums(directory: str, store: str) -> pa.ChunkedArray:
     """The checksums of the parts, in order. The digest is part of the cache key, so a changed store is read again."""
     folder = folder_at(directory)
-    checksums = tables.read_checksums(folder, require_run(folder))
-    if store_digest(checksums) != store:
+    checksums = read_checksums(folder, require_run(folder))
+    if parts_digest(checksums) != store:
         raise CorruptStore(f"{folder.root} changed while it was being read", "Run the same command again.")
     return checksums["sha256"]
 
@@ -48,7 +45,8 @@ def with_source_offset(content: PartContent, offset: int) -> PartContent:
 class ListedStore:
     """A complete store as its manifest lists it. `digest` is the digest of that manifest.
 
-    The documents that the first `left_out` changes of the store erased are not in the content of its parts.
+    The documents that the first `left_out` changes of the store erased are not in the content of its parts, and with
+    `where` only those are whose kept columns satisfy it.
     """
 
     directory: str
@@ -57,6 +55,7 @@ class ListedStore:
     sources: int
     sources_sha256: str
     left_out: int = 0
+    where: str | None = None
 
     def open(self, unit: int, dtype: str, *, content_too: bool) -> tuple[PartSummary, PartContent]:
         """Open the part of a unit. Raises CorruptStore if it is not the part that the manifest lists."""
@@ -67,6 +66,10 @@ class ListedStore:
         check_fits(folder, unit, content, dtype, self.sources)
         if content_too:
             check_content(folder, summary, content)
+        if self.where is not None:
+            matches = matching(folder, summary, self.where)
+            erased = content.erased  # an erased document has no values, and satisfies no condition
+            content = select_documents(content, matches if erased is None else matches & (erased == 0))
         return summary, without_erased(content, self.left_out)
 
 

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from tokenmill.errors import CorruptStore, StoreError
 from tokenmill.humanize import Readable
+from tokenmill.sources import documents
 from tokenmill.storage import AlreadyPublishedError
 from tokenmill.storage.untrusted.malformed import MalformedDataError, decode
 from tokenmill.storage.untrusted.tables import read_batch, read_schema
@@ -27,28 +28,31 @@ if TYPE_CHECKING:
 FORMAT = "2"
 """Format 2 added the slice, the hash of the text, and the XXH3. Format 1 can still be read."""
 
-NULL, DENIED = "null", "denied"
-INTENDED = frozenset({NULL, DENIED})
-"""The reasons for skipping a row without text, or one that `--deny` names. All other rows are in quarantine."""
+NULL, DENIED, FILTERED = "null", "denied", documents.FILTERED
+SPARSE = frozenset({FILTERED})
+"""The reasons whose rows in a part and source are one range, with rows of other reasons and documents in between."""
+INTENDED = frozenset({NULL, DENIED, *SPARSE})
+"""The reasons for skipping a row without text, or one that an option excludes. All other rows are in quarantine."""
 
 ARROW_END = b"ARROW1"  # the last bytes of an Arrow IPC file
 
+# The bytes read for a part's schema. If the schema is longer, the whole file is read.
 HEADER_BYTES = 8 << 10
 # The footer of a part holds its metadata once more, and less than this besides.
 FOOTER_BYTES = 4 << 10
-"""The bytes read for a part's schema. If the schema is longer, the whole file is read."""
-
+# A sparse file can have more offsets than fit in memory, so they are checked in batches.
 OFFSETS_PER_BATCH = 1 << 20
-"""A sparse file can have more offsets than fit in memory, so they are checked in batches."""
-
+# The maximum of a count in the manifest.
 MAX_INT64 = (1 << 63) - 1
-"""The maximum of a count in the manifest."""
 
 TokenArray = npt.NDArray[np.unsignedinteger[Any]]
 
 
 class SkippedRow(Readable, msgspec.Struct, frozen=True, array_like=True):
-    """Rows in [first, last] of a source that are not documents of the store, and the reason."""
+    """Rows in [first, last] of a source that are not documents of the store, and the reason.
+
+    With a reason of SPARSE, these are `rows` of the rows in the range.
+    """
 
     source: int
     first: int

@@ -14,13 +14,21 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from tokenmill.errors import StoreError
 from tokenmill.humanize import Readable, html_table
+from tokenmill.sources import ROW_KINDS
 from tokenmill.store.collection import open_collection
 from tokenmill.store.job import Job
 from tokenmill.store.part import PartContent, SkippedRow, TokenArray
 from tokenmill.store.part_index import PartIndex
 from tokenmill.store.run import read_vocabulary
+from tokenmill.store.source_text import read_source_text
 from tokenmill.tokenizers.token_bytes import token_bytes_lookup
+
+
+def position_name(kind: str) -> str:
+    """The name of a document's position in a source of this kind: a row, or the byte at which it starts."""
+    return "row" if kind in ROW_KINDS else "byte"
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -37,6 +45,11 @@ class Document(Readable):
     kind: str = "parquet"
     store: str = ""
     erased: str = ""
+
+    @property
+    def position(self) -> tuple[str, int]:
+        """The name and the number of its place in the source: a row, or the byte at which the document starts."""
+        return position_name(self.kind), self.row
 
 
 class StoreSlice:
@@ -189,7 +202,20 @@ class Store:
         tokens = self[position]
         first = int(self.job.begin is not None)
         last = len(tokens) - (self.job.end is not None)
-        return b"".join(map(self._token_bytes, tokens[first:last].tolist())).decode(errors="replace")
+        return b"".join(map(self.token_bytes, tokens[first:last].tolist())).decode(errors="replace")
+
+    def text(self, position: int) -> str:
+        """The text of document number `position`, read again from its source.
+
+        It is exact for every tokenizer, also one that normalizes text; `decode` needs no source. Raises SourceError if
+        the source is gone or has changed, and StoreError if the document was erased.
+        """
+        part, index = self._index.find_document(operator.index(position))
+        content, member = self._index.open(part), self.collection.of_part(part)
+        if request := member.request_of(content, index):
+            raise StoreError(f"document {position:,} was erased", f"request      {request}")
+        source = int(content.source[index]) - member.first_source
+        return read_source_text(member, part - member.first_part, source, int(content.row[index]))
 
     def at(self, token: int) -> tuple[int, int]:
         """The document that holds a token of the whole stream, and the index of the token in that document."""
@@ -279,5 +305,6 @@ class Store:
         return read_vocabulary(self.collection.members[0].folder, self.job.tokenizer)
 
     @functools.cached_property
-    def _token_bytes(self) -> Callable[[int], bytes]:
+    def token_bytes(self) -> Callable[[int], bytes]:
+        """A function that returns the bytes of a token."""
         return token_bytes_lookup(self.job.tokenizer, self.vocabulary())

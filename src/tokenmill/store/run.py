@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from tokenmill.digest import digest_of
 from tokenmill.errors import USAGE, StoreError
+from tokenmill.storage.digest import digest_of
 from tokenmill.storage.local.near_names import did_you_mean
 from tokenmill.storage.untrusted.malformed import MalformedDataError, decode
 from tokenmill.store import tables

@@ -15,6 +15,7 @@ from tokenmill.storage.untrusted.malformed import MalformedDataError, decode
 from tokenmill.store import event_log, heartbeats, layout, tables
 from tokenmill.store.heartbeats import EndRecord, HeartbeatRecord
 from tokenmill.store.job import Run
+from tokenmill.store.manifest import COUNT_COLUMNS
 from tokenmill.store.mismatch import is_suspect
 
 KILLED = EndRecord("killed", headline="no end is recorded: it was killed, or its machine was lost", exit_code=None)
@@ -118,7 +119,7 @@ class RunWatcher:
 
 def manifest_totals(manifest: pa.Table) -> dict[str, int]:
     """The sums of the manifest's counts: documents, tokens, text_bytes, skipped and quarantined."""
-    return {name: int(np.sum(manifest[name].to_numpy())) for name in tables.COUNT_COLUMNS}
+    return {name: int(np.sum(manifest[name].to_numpy())) for name in COUNT_COLUMNS}
 
 
 def _process(holder: str | None, active: list[HeartbeatRecord]) -> int | str | None:

@@ -18,6 +18,10 @@ ENDPOINT = "AWS_ENDPOINT_URL"
 REGION = "AWS_REGION"
 CACHE = "TOKENMILL_CACHE"
 ALLOW_HTTP = "TOKENMILL_ALLOW_HTTP"
+RETRY_SECONDS = "TOKENMILL_RETRY_SECONDS"
+TIMEOUT_SECONDS = "TOKENMILL_TIMEOUT_SECONDS"
+# The largest values of both. A worker that waits longer than ten minutes counts as stuck.
+MAX_RETRY_SECONDS, MAX_TIMEOUT_SECONDS = 480.0, 300.0
 OTHER_ENDPOINTS = ("AWS_ENDPOINT", "AWS_ENDPOINT_URL_S3")  # they would override ENDPOINT
 ENDPOINTS = (ENDPOINT, *OTHER_ENDPOINTS)
 
@@ -27,6 +31,8 @@ EXPORTED = (
     REGION,
     CACHE,
     ALLOW_HTTP,
+    RETRY_SECONDS,
+    TIMEOUT_SECONDS,
     "AWS_DEFAULT_REGION",
     "AWS_ALLOW_HTTP",
     "AWS_SKIP_SIGNATURE",
@@ -116,6 +122,29 @@ def cache() -> str | None:
     """The directory that caches whole files of the Hub; None if it is not set."""
     path = os.environ.get(CACHE)
     return _directory(CACHE, path) if path else None
+
+
+def retry_seconds(default: float) -> float:
+    """How long requests to a server that fails are repeated."""
+    return _seconds(RETRY_SECONDS, default, MAX_RETRY_SECONDS)
+
+
+def timeout_seconds(default: float) -> float:
+    """How long one request may take."""
+    return _seconds(TIMEOUT_SECONDS, default, MAX_TIMEOUT_SECONDS)
+
+
+def _seconds(name: str, default: float, largest: float) -> float:
+    text = os.environ.get(name)
+    if not text:
+        return default
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 1 <= seconds <= largest:
+        raise UsageError(f"{name} is {text!r}", f"Give seconds, from 1 to {largest:g}.")
+    return seconds
 
 
 def check_server(name: str, address: str) -> None:

@@ -12,9 +12,9 @@ import tempfile
 
 import msgspec
 
-from tokenmill.digest import canonical, digest_of
 from tokenmill.errors import StoreError, TokenizerError
 from tokenmill.storage import Folder, folder_at
+from tokenmill.storage.digest import canonical, digest_of
 from tokenmill.storage.local.private import is_private, is_private_file, make_private
 from tokenmill.tokenizers.resolve import Vocabulary, resolve
 from tokenmill.tokenizers.spec import TokenizerSpec

@@ -140,7 +140,7 @@ def _counts(facts: PublicFacts) -> dict[str, Any]:
         "tokens": statistics.tokens,
         "text bytes": statistics.text_bytes,
         "sources": statistics.sources.count,
-        "rows of the sources that are not documents": statistics.skipped.rows,
+        "rows of the sources that are not documents": sum(facts.skipped.values()),
     }
     if statistics.duplicates is not None:
         counts["documents equal to an earlier one"] = statistics.duplicates.documents

@@ -18,7 +18,8 @@ from tokenmill.storage import resolved, scheme
 from tokenmill.storage.addresses import HUB
 from tokenmill.storage.hub.address import parse
 from tokenmill.store import layout
-from tokenmill.store.collection import Collection, Member
+from tokenmill.store.collection import Collection
+from tokenmill.store.member import Member
 from tokenmill.store.part import DENIED, NULL
 
 # Sources that are listed one by one. The table of sources in the store has all of them.
@@ -103,7 +104,10 @@ class PublicFacts:
     def skipped(self) -> dict[str, int]:
         """The number of rows of the sources that are not in the dataset, by reason."""
         names = {NULL: "without text", DENIED: "denied: named by a list of rows that must stay out"}
-        return {names.get(reason, reason): rows for reason, rows in self.statistics.skipped.reasons.items()}
+        skipped = {names.get(reason, reason): rows for reason, rows in self.statistics.skipped.reasons.items()}
+        changes = [change for member in self.stores.members for change in member.run.history]
+        erased = sum(change.documents for change in changes)
+        return {**skipped, **({"erased on request": erased} if erased else {})}
 
     @property
     def deny_lists(self) -> list[str]:

@@ -16,7 +16,8 @@ from typing import Any, Self
 from tokenmill.errors import RunFailed
 from tokenmill.executors.forkserver_main import Preload
 from tokenmill.executors.local import CHECK_SECONDS, ActiveRun, LocalExecutor
-from tokenmill.executors.outcomes import Died, Outcome, RetryPolicy
+from tokenmill.executors.outcomes import Died, Outcome
+from tokenmill.executors.retry_policy import RetryPolicy
 from tokenmill.system import environment, machine
 
 # Seconds after which an actor replies even without an outcome.

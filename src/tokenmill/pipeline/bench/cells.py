@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from tokenmill.errors import SourceError
 from tokenmill.executors.fan_out import run_all
-from tokenmill.executors.outcomes import RetryPolicy
+from tokenmill.executors.retry_policy import RetryPolicy
 from tokenmill.humanize import count, duration
 from tokenmill.pipeline.bench.measurement import Measurement
 from tokenmill.pipeline.bench.readings import Readings

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tokenmill.executors.fan_out import ignore, run_all
-from tokenmill.executors.outcomes import DEFAULT_POLICY
+from tokenmill.executors.retry_policy import DEFAULT_POLICY
 from tokenmill.pipeline.bench.compression import CompressedPrefix, compression_ratio
 from tokenmill.sources.delimited import EXPECTED_COMPRESSION, codec_of
 

@@ -73,7 +73,7 @@ def client(_process: int) -> Any:
     http = library()
     http_client = http.Client(
         headers={"user-agent": "tokenmill"},
-        timeout=http.Timeout(STALL_SECONDS, connect=CONNECT_SECONDS, pool=None),
+        timeout=http.Timeout(environment.timeout_seconds(STALL_SECONDS), connect=CONNECT_SECONDS, pool=None),
         limits=http.Limits(max_connections=64, max_keepalive_connections=32),
     )
     atexit.register(http_client.close)

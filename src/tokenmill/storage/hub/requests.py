@@ -73,7 +73,8 @@ class Backoff:
             pause = min(MAX_PAUSE_SECONDS, FIRST_PAUSE_SECONDS * 2 ** (self._failures - 1))
             pause *= random.uniform(0.5, 1.0)  # noqa: S311 - no secret
         self._waited_seconds += pause
-        too_long = (asked or 0.0) > MAX_RETRY_AFTER_SECONDS or self._waited_seconds > MAX_WAIT_SECONDS
+        longest = environment.retry_seconds(MAX_WAIT_SECONDS)
+        too_long = (asked or 0.0) > MAX_RETRY_AFTER_SECONDS or self._waited_seconds > longest
         if self._failures >= max_attempts or too_long:
             raise self._final_error(error)
         time.sleep(pause)

@@ -200,6 +200,10 @@ class DiskFolder:
         """The name of the file as long as it is not finalized."""
         return name if os.path.exists(self.path(name)) else regions.unfinished_name(name)
 
+    def discard_regions(self, name: str) -> None:
+        """Remove the file with the regions, under its temporary name."""
+        self.discard(regions.unfinished_name(name))
+
     def finalize(self, name: str, size: int, on_progress: Callable[[int], None] = lambda _: None) -> None:  # noqa: ARG002
         """Rename a file whose regions are all written. Does nothing if it is already published."""
         regions.finalize(*self._region_paths(name), size)

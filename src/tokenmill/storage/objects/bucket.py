@@ -204,6 +204,10 @@ class BucketFolder:
         """The object itself: before `finalize`, each region is an object of its own."""
         return name
 
+    def discard_regions(self, name: str) -> None:
+        """Remove the objects of the regions."""
+        self.remove(region_directory(name))
+
     def finalize(self, name: str, size: int, on_progress: Callable[[int], None] = lambda _: None) -> None:
         """Join the regions: read them in order while the final object is uploaded."""
         if not self._has_size(name, size):

@@ -16,20 +16,25 @@ from tokenmill.storage.addresses import check, split_url
 from tokenmill.storage.interruptible import interruptible
 from tokenmill.storage.objects import credentials
 from tokenmill.storage.objects.errors import EXPIRED, MISSING_BUCKET, REFUSED, code, failed, is_final
-from tokenmill.system import status_page
+from tokenmill.system import environment, status_page
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
 
 # A server that restarts or is busy has three minutes to come back.
-RETRIES = {
+RETRIES: dict[str, Any] = {
     "max_retries": 1000,  # the time decides: pauses are random, and ten of them may be over in three seconds
     "retry_timeout": timedelta(seconds=180),
     "backoff": {"init_backoff": timedelta(milliseconds=200), "max_backoff": timedelta(seconds=5), "base": 3},
 }
 
 # Only a configured endpoint can be without TLS, and `credentials.check_endpoints` refuses those that must not be.
-OPTIONS = {"allow_http": True, "connect_timeout": "10s", "timeout": "30s", "user_agent": "tokenmill"}
+OPTIONS: dict[str, Any] = {
+    "allow_http": True,
+    "connect_timeout": "10s",
+    "timeout": "30s",
+    "user_agent": "tokenmill",
+}
 
 # The timeout includes the time to send the body, and several bodies of some megabytes may share a slow line.
 WRITING_OPTIONS = {**OPTIONS, "timeout": "300s"}
@@ -44,6 +49,13 @@ FIRST_RETRIES = {
 }
 
 _lock = threading.Lock()  # only one thread makes or looks up a client
+
+
+def _limits(options: dict[str, Any], retries: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The options and retries of a client, with the limits that the environment sets."""
+    timeout = environment.timeout_seconds(float(options["timeout"].removesuffix("s")))
+    seconds = environment.retry_seconds(retries["retry_timeout"].total_seconds())
+    return {**options, "timeout": f"{timeout:g}s"}, {**retries, "retry_timeout": timedelta(seconds=seconds)}
 
 
 def client(url: str) -> tuple[ObjectStore, str]:
@@ -68,10 +80,11 @@ def _get_client(kind: str, scheme: str, bucket: str) -> ObjectStore:
 def _cached_client(_process: int, kind: str, scheme: str, bucket: str, _identity: str) -> ObjectStore:
     """Cached per process: the threads of a client do not survive a fork."""
     if kind == "reader":
-        return _new_client(scheme, bucket, OPTIONS, RETRIES)
+        return _new_client(scheme, bucket, *_limits(OPTIONS, RETRIES))
     if kind == "writer":
-        return _new_client(scheme, bucket, WRITING_OPTIONS, WRITING_RETRIES)
-    return _new_client(scheme, bucket, WRITING_OPTIONS, {**WRITING_RETRIES, "max_retries": 0})
+        return _new_client(scheme, bucket, *_limits(WRITING_OPTIONS, WRITING_RETRIES))
+    options, retries = _limits(WRITING_OPTIONS, WRITING_RETRIES)
+    return _new_client(scheme, bucket, options, {**retries, "max_retries": 0})
 
 
 class BucketClients:

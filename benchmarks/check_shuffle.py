@@ -1,7 +1,7 @@
 """Check the global shuffle: same bytes for any number of workers and after kills, every document once, no trace of the
 old order, and memory under the budget on a store ten times as large.
 
-    python -m scripts.check_shuffle [--memory 1.2GB] [--times 10] [--small-tokens 200M] [--kills 12] [--seed N]
+    python -m benchmarks.check_shuffle [--memory 1.2GB] [--times 10] [--small-tokens 200M] [--kills 12] [--seed N]
 
 On a store of --small-tokens random tokens, `tokenmill export --to llmc --shuffle 7` runs with 1, 2 and 4 workers, and
 with 2 workers while its process group is killed --kills times at random moments; all have to give the same files. Then

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tokenmill.executors.outcomes import ExitReport, RetryPolicy
+from tokenmill.executors.outcomes import ExitReport
+from tokenmill.executors.retry_policy import RetryPolicy
 
 
 @dataclass(frozen=True, slots=True)

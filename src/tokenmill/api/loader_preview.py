@@ -1,0 +1,48 @@
+"""What `tokenmill loader` shows: an epoch in numbers, one batch as text, and the speed of this process."""
+
+from __future__ import annotations
+
+import msgspec
+
+from tokenmill.api.open import Store
+from tokenmill.humanize import Readable
+from tokenmill.loader.loader import Loader
+from tokenmill.loader.measure import RowStatistics, count_pieces, tokens_per_second
+
+
+class LoaderPreview(Readable, msgspec.Struct, frozen=True):
+    """A loader in numbers. `rows` is the text of each row of the batch of `step`."""
+
+    stores: list[str]
+    sequences: int
+    tokens: int
+    tail_tokens: int
+    steps: int
+    digest: str
+    documents: RowStatistics
+    tokens_per_second: float | None
+    step: int
+    rows: list[str]
+
+
+def preview(loader: Loader, step: int, seconds: float) -> LoaderPreview:
+    """Read the batch of a step, and measure for some seconds; 0 seconds measure nothing."""
+    return LoaderPreview(
+        stores=list(loader.options.stores),
+        sequences=loader.sequences,
+        tokens=loader.tokens,
+        tail_tokens=loader.tail_tokens,
+        steps=len(loader),
+        digest=loader.state_dict()["digest"],
+        documents=count_pieces(loader),
+        tokens_per_second=tokens_per_second(loader, seconds) if seconds else None,
+        step=step,
+        rows=_texts(loader, step),
+    )
+
+
+def _texts(loader: Loader, step: int) -> list[str]:
+    """The text of each row of a batch."""
+    store = Store(loader.options.stores[:1])
+    rows = loader[step]["input_ids"].tolist()
+    return [b"".join(map(store.token_bytes, tokens)).decode(errors="replace") for tokens in rows]

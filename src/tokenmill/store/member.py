@@ -1,0 +1,175 @@
+"""One complete store of a collection: its parts, kept columns, sources and skipped rows, by its own numbers."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from tokenmill.sources.documents import Slice
+from tokenmill.sources.plain_values import TEXT
+from tokenmill.storage import Folder
+from tokenmill.store import layout, tables
+from tokenmill.store.erasures import erased_counts
+from tokenmill.store.job import Run
+from tokenmill.store.kept import matching, read_kept
+from tokenmill.store.manifest import ManifestListing, is_listed
+from tokenmill.store.part import PartContent, PartSummary, SkippedRow, check_fits, open_part, part_name, read_summary
+
+# The columns of the plan that give the slice of a unit.
+SLICE_COLUMNS = ("start", "stop", tables.DETAIL)
+
+
+@dataclass(frozen=True)
+class Member:
+    """One store of a collection, and how many parts, documents, tokens and sources the stores before it have.
+
+    Its methods take and return the numbers of units and sources in this store. `digest` is the hash of the checksums of
+    its parts.
+    """
+
+    folder: Folder
+    run: Run
+    manifest: pa.Table
+    digest: str
+    first_part: int = 0
+    first_document: int = 0
+    first_token: int = 0
+    first_source: int = 0
+
+    @property
+    def directory(self) -> str:
+        """The directory of the store."""
+        return self.folder.root
+
+    @property
+    def versions(self) -> list[str]:
+        """The digest of the parts before each change of the store, and the digest now."""
+        return [*(change.before for change in self.run.history), self.digest]
+
+    def manifest_without_erased(self, changes: int) -> pa.Table:
+        """The manifest with the documents and tokens that each part has without those erased by the first changes."""
+        if not any(change.documents for change in self.run.history[:changes]):
+            return self.manifest
+        counts = erased_counts(self.directory, self.run.history[:changes], len(self.manifest))
+        manifest = self.manifest
+        for name, count in zip(("documents", "tokens"), counts, strict=True):
+            index = manifest.schema.get_field_index(name)
+            manifest = manifest.set_column(index, name, pa.array(manifest[name].to_numpy() - count))
+        return manifest
+
+    def request_of(self, content: PartContent, index: int) -> str:
+        """The request that erased a document of a part; empty if it is not erased."""
+        change = 0 if content.erased is None else int(content.erased[index])
+        return self.run.history[change - 1].request if change else ""
+
+    @functools.cached_property
+    def sources(self) -> pa.Table:
+        """The sources of the store's run."""
+        return tables.read_sources(self.folder, self.run)
+
+    def next(self, folder: Folder, run: Run, listing: ManifestListing) -> Member:
+        """The member after this one."""
+        documents, tokens = (int(np.sum(self.manifest[name].to_numpy())) for name in ("documents", "tokens"))
+        return Member(
+            folder,
+            run,
+            *listing,
+            self.first_part + len(self.manifest),
+            self.first_document + documents,
+            self.first_token + tokens,
+            self.first_source + self.run.sources,
+        )
+
+    def open_part(self, unit: int) -> PartContent:
+        """Open the part of a unit. Raises CorruptStore if it is not the part that the manifest lists."""
+        summary, content = open_part(self.folder, unit)
+        check_fits(self.folder, unit, content, self.run.job.tokenizer.dtype, self.run.sources)
+        if not is_listed(self.manifest, summary):
+            raise layout.damaged(self.folder, part_name(unit), "it is not the part that the manifest describes")
+        return content
+
+    def kept(self, unit: int) -> pa.Table:
+        """The kept columns of a unit. Raises CorruptStore if they are not those of the part that the manifest lists."""
+        return read_kept(self.folder, self._summary(unit))
+
+    def matching(self, unit: int, where: str) -> npt.NDArray[np.bool_]:
+        """Whether the kept columns of each document of a unit satisfy a condition."""
+        return matching(self.folder, self._summary(unit), where)
+
+    def _summary(self, unit: int) -> PartSummary:
+        summary = read_summary(self.folder, unit)
+        if not is_listed(self.manifest, summary):
+            raise layout.damaged(self.folder, part_name(unit), "it is not the part that the manifest describes")
+        return summary
+
+    def columns(self, names: Sequence[str], start: int, stop: int) -> Iterator[pa.Table]:
+        """Yield the kept columns of documents [start, stop) of the collection, for each part that holds some of them.
+
+        A column that the store does not keep is null.
+        """
+        documents = self.manifest["documents"].to_numpy()
+        ends = self.first_document + np.cumsum(documents)
+        starts = ends - documents
+        is_kept = [name in self.run.job.kept_columns for name in names]
+        for unit in np.flatnonzero((starts < stop) & (ends > start)).tolist():
+            first, last = max(start - int(starts[unit]), 0), min(stop, int(ends[unit])) - int(starts[unit])
+            values = self.kept(unit).slice(first, last - first) if any(is_kept) else None
+            missing = pa.chunked_array([pa.nulls(last - first, TEXT)])
+            found = zip(names, is_kept, strict=True)
+            yield pa.table({name: values[name] if values is not None and has else missing for name, has in found})
+
+    def unit_of(self, source: int, row: int) -> int | None:
+        """The unit that holds a row of a source: the only unit of the source, or the one that the plan assigns."""
+        first, sources, stop, rows = (self._plan[name] for name in ("source", "sources", "stop", "rows"))
+        starts = first.to_numpy().astype(np.int64)
+        low = int(np.searchsorted(starts + sources.to_numpy(), source, side="right"))
+        high = int(np.searchsorted(starts, source, side="right"))
+        if high - low < 2:  # also a compressed file, whose rows are not byte positions in the file
+            return low if low < high else None
+        counted = rows.slice(low, high - low)  # if rows are not counted, a row is its start byte
+        ends = np.cumsum(counted.to_numpy()) if not counted.null_count else stop.slice(low, high - low).to_numpy()
+        unit = low + int(np.searchsorted(ends, row, side="right"))
+        return unit if unit < high else None
+
+    def slice_of(self, unit: int) -> Slice | None:
+        """The slice of its source that a unit reads; None if the unit consists of whole sources."""
+        start, stop, detail = (self._slices[name][unit].as_py() for name in SLICE_COLUMNS)
+        return None if stop is None else Slice(start, stop, detail)
+
+    def why_not(self, source: int, row: int) -> str:
+        """The reason why a row of a source is not in the store, as recorded in its part."""
+        unit = self.unit_of(source, row)
+        if unit is None:
+            limit = self.run.job.limit_units
+            return "no unit has it" + (f": the run is of the first {limit:,} (--limit-units)" if limit else "")
+        ranges = [skipped for skipped in read_summary(self.folder, unit).skipped if skipped.source == source]
+        matching = [rows for rows in ranges if rows.first <= row <= rows.last]
+        smallest = min(matching, key=lambda rows: rows.last - rows.first, default=None)  # a filter has wide ranges
+        return "no document starts there" if smallest is None else smallest.reason
+
+    def skipped(self) -> Iterator[SkippedRow]:
+        """Yield the rows of the sources that are not in the store, part by part."""
+        units = self.manifest["unit"].to_numpy()[self.manifest["skipped"].to_numpy() > 0]
+        for unit in units.tolist():
+            for skipped in read_summary(self.folder, unit).skipped:
+                if skipped.source >= self.run.sources:
+                    reason = f"it skips rows of source {skipped.source}, of {self.run.sources}"
+                    raise layout.damaged(self.folder, part_name(unit), reason)
+                yield skipped
+
+    @functools.cached_property
+    def _plan(self) -> pa.Table:
+        return self._read_plan(["source", "sources", "stop", "rows"])
+
+    @functools.cached_property
+    def _slices(self) -> pa.Table:
+        return self._read_plan(list(SLICE_COLUMNS))
+
+    def _read_plan(self, columns: list[str]) -> pa.Table:
+        name = layout.table_name(self.folder, layout.PLAN, self.run.plan_sha256)
+        return tables.read_table(self.folder, name, self.run.plan_sha256, tables.PLAN_SCHEMA, columns)

@@ -1,0 +1,282 @@
+"""Erasure in exports: every copy, every directory, after kills, moves and other requests."""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import tokenmill
+from tests.api.test_erase import CALL, ROWS, files_with, write
+from tests.support.corpora import SMALL_JSON, SMALL_TIKTOKEN
+from tokenmill.api import erase as command
+from tokenmill.errors import StorageError, StoreError, UsageError
+from tokenmill.executors.local import LocalExecutor
+from tokenmill.exports import PRELOAD
+from tokenmill.exports.formats import FORMATS
+from tokenmill.exports.job import ERASING, EXPORT
+from tokenmill.storage import folder_at
+from tokenmill.store.reader import Store
+
+POOL: list[LocalExecutor] = []
+SECRET = 17
+
+
+@pytest.fixture(scope="module", autouse=True)
+def workers() -> Iterator[None]:
+    """One worker for all calls here."""
+    with LocalExecutor(PRELOAD) as executor:
+        POOL.append(executor)
+        yield
+    POOL.clear()
+
+
+def make(tmp_path: Path, name: str = "out", word: str = "") -> tuple[str, np.ndarray]:
+    """A store, and the tokens of its secret document without begin and end."""
+    source = write(tmp_path / f"in{word}/a.parquet")
+    if word:
+        table = pq.read_table(source)
+        texts = [f"{word} {text}" for text in table["text"].to_pylist()]
+        pq.write_table(table.set_column(0, "text", pa.array(texts)), source, row_group_size=10)
+    tokenmill.prepare(source, out=str(tmp_path / name), executor=POOL[0], **CALL)
+    return str(tmp_path / name), Store(str(tmp_path / name))[SECRET][1:-1].copy()
+
+
+def export(stores: Any, to: Any = "llmc", **options: Any) -> Any:
+    return tokenmill.export(stores, to=to, workers=1, executor=POOL[0], **options)
+
+
+def erase(store: str, rows: tuple[int, ...] = (SECRET,), **options: Any) -> Any:
+    if "request" not in options or rows:
+        options["rows"] = [("a.parquet", row) for row in rows]
+    return tokenmill.erase(store, workers=1, executor=POOL[0], **options)
+
+
+def interrupted(monkeypatch: pytest.MonkeyPatch, name: str, store: str, calls: int = 0, **options: Any) -> None:
+    """Begin an erasure that ends in a call of a function, after so many calls of it."""
+    original, left = getattr(command, name), [calls]
+
+    def stop(*args: Any, **kwargs: Any) -> Any:
+        if not left[0]:
+            raise KeyboardInterrupt
+        left[0] -= 1
+        return original(*args, **kwargs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(command, name, stop)
+        with pytest.raises(KeyboardInterrupt):
+            erase(store, **options)
+
+
+def recipe(tmp_path: Path, stage: str, sources: str = 'a = { store = "out", repeat = 3 }') -> str:
+    path = tmp_path / "recipe.toml"
+    head = f"grain = 64\n[sources]\n{sources}\n[[stages]]\nsequence_tokens = 32\nbatch_sequences = 2\n"
+    path.write_text(head + stage)
+    return str(path)
+
+
+def test_every_copy_in_an_export_by_recipe(tmp_path: Path) -> None:
+    """A store that the recipe reads twice is twice in the export; the same command then finds it complete."""
+    out, secret = make(tmp_path)
+    make(tmp_path, "other", "more")
+    path = recipe(tmp_path, 'tokens = { a = "2.5x", b = "all" }', 'a = { store = "out", repeat = 3 }\nb = "other"')
+    export(path, out=str(tmp_path / "blend"))
+    assert files_with(tmp_path / "blend", secret)
+    erase(out)
+    assert not files_with(tmp_path / "blend", secret)
+    tokenmill.verify(str(tmp_path / "blend"), workers=1, executor=POOL[0])
+    assert export(path, out=str(tmp_path / "blend")).shards_done_now == 0
+
+
+def test_no_document_takes_the_place_of_an_erased_one(tmp_path: Path) -> None:
+    """An export by recipe has a document as often as the recipe reads it, whatever was erased beside it."""
+    out, _ = make(tmp_path)
+    erase(out, tuple(range(40)))
+    result = export(recipe(tmp_path, 'tokens = "1x"'), "parquet", out=str(tmp_path / "blend"))
+    files = [path for path in (tmp_path / "blend").rglob("*.parquet") if ".tokenmill" not in str(path)]
+    rows = Counter(row["row"] for path in files for row in pq.read_table(path).to_pylist())
+    assert set(rows.values()) == {1}
+    assert rows.keys() <= set(range(40, ROWS))
+    assert result.splits["train"].documents == len(rows) > 15
+
+
+@pytest.mark.parametrize("change", ["removed by the user", "removed by the erasure"])
+def test_the_list_of_exports_changes_after_a_kill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str) -> None:
+    """What was done in an export is recorded under its directory, not under its number in the list."""
+    out, secret = make(tmp_path)
+    first, second = sorted(("nanogpt", "megatron"), key=list(FORMATS).index)
+    for to in (first, second):
+        export(out, to)
+    if change == "removed by the erasure":
+        (tmp_path / "out" / first / ".tokenmill/manifest.parquet").unlink()
+    interrupted(monkeypatch, "erase_in_export", out, 1, request="r")
+    if change == "removed by the user":
+        shutil.rmtree(tmp_path / "out" / first)
+    result = erase(out, (), request="r")
+    assert f"{out}/{second}" in result.exports
+    assert not files_with(tmp_path / "out", secret)
+    assert result.removed_exports == ([f"{out}/{first}"] if change == "removed by the erasure" else [])
+    tokenmill.verify(f"{out}/{second}", workers=1, executor=POOL[0])
+
+
+def test_a_kill_before_the_mark_of_an_export_is_removed(tmp_path: Path) -> None:
+    """The export can be read after the erasure was run again."""
+    out, _ = make(tmp_path)
+    export(out)
+    erase(out, request="r")
+    (tmp_path / "out/erasures/r/result.json").unlink()
+    (tmp_path / "out/llmc" / ERASING).write_text('{"request":"r","shards":[]}')
+    erase(out, (), request="r")
+    tokenmill.verify(f"{out}/llmc", workers=1, executor=POOL[0])
+
+
+def test_a_done_export_out_of_reach(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is listed, and does not end the erasure in the others. A local file stands for a lost connection here."""
+    out, _ = make(tmp_path)
+    for name in ("one", "two"):
+        export(out, out=str(tmp_path / name))
+    erase(out, request="r")
+    (tmp_path / "out/erasures/r/result.json").unlink()
+    kind = type(folder_at(out))
+    exists = kind.exists
+
+    def lost(folder: Any, name: str) -> bool:
+        if folder.root == str(tmp_path / "one") and name == ERASING:
+            raise StorageError("there is no connection")
+        return exists(folder, name)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(kind, "exists", lost)
+        result = erase(out, (), request="r")
+    assert (list(result.exports), list(result.unreached)) == ([str(tmp_path / "two")], [str(tmp_path / "one")])
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_kill_at_the_last_file_of_a_removed_export(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    """The next call has removed the export, and does not look for it for ever."""
+    out, secret = make(tmp_path)
+    export(out)
+    (tmp_path / "out/llmc/.tokenmill/manifest.parquet").unlink()
+    kind = type(folder_at(out))
+    discard = kind.discard
+
+    def stop(folder: Any, name: str) -> None:
+        if name != EXPORT or when == "after":
+            discard(folder, name)
+        if name == EXPORT:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(kind, "discard", stop)
+        with pytest.raises(KeyboardInterrupt):
+            erase(out, request="r")
+    result = erase(out, (), request="r")
+    assert (result.removed_exports, result.unreached) == ([f"{out}/llmc"], {})
+    assert not (tmp_path / "out/llmc" / EXPORT).exists()
+    export(out)
+    assert not files_with(tmp_path / "out", secret)
+
+
+@pytest.mark.parametrize("request_", ["first", "second"])
+def test_an_export_that_is_named_later(tmp_path: Path, request_: str) -> None:
+    """`--export` reaches an export after the erasure, by the same request or by another one for the same documents."""
+    out, secret = make(tmp_path)
+    export(out, out=str(tmp_path / "far"))
+    shutil.rmtree(tmp_path / "out/exports")
+    assert erase(out, request="first").exports == {}
+    assert files_with(tmp_path / "far", secret)
+    result = erase(out, request=request_, export=str(tmp_path / "far"))
+    assert result.retried == {str(tmp_path / "far"): "first"}
+    assert not files_with(tmp_path / "far", secret)
+    tokenmill.verify(str(tmp_path / "far"), workers=1, executor=POOL[0])
+
+
+def test_an_export_that_could_not_be_reached_is_tried_again(tmp_path: Path) -> None:
+    """The same command erases in it when it is back, and a later request erases what both named."""
+    out, secret = make(tmp_path)
+    for name in ("one", "two"):
+        export(out, out=str(tmp_path / name))
+        (tmp_path / name).rename(tmp_path / f"{name}-away")
+    assert len(erase(out, request="first").unreached) == 2
+    (tmp_path / "one-away").rename(tmp_path / "one")
+    result = erase(out, request="first")
+    assert (list(result.exports), list(result.unreached)) == ([str(tmp_path / "one")], [str(tmp_path / "two")])
+    (tmp_path / "two-away").rename(tmp_path / "two")
+    erase(out, (5,), request="second")
+    for name in ("one", "two"):
+        assert not files_with(tmp_path / name, secret)
+        tokenmill.verify(str(tmp_path / name), workers=1, executor=POOL[0])
+
+
+def test_an_export_in_the_directory_of_the_store(tmp_path: Path) -> None:
+    """It is known whatever its name is, also after the store moved."""
+    out, secret = make(tmp_path)
+    export(out, out=f"{out}/mine")
+    (tmp_path / "out").rename(tmp_path / "moved")
+    result = erase(str(tmp_path / "moved"))
+    assert result.exports == {str(tmp_path / "moved/mine"): 1}
+    assert not files_with(tmp_path, secret)
+
+
+def test_a_store_that_moved_after_its_export(tmp_path: Path) -> None:
+    """The sources of its export are read where the store is now. An export with a lost store is listed."""
+    out, secret = make(tmp_path)
+    other, _ = make(tmp_path, "other", "more")
+    export(out, "parquet", out=str(tmp_path / "single"))
+    export([out, other], out=str(tmp_path / "both"))
+    shutil.rmtree(other)
+    (tmp_path / "out").rename(tmp_path / "moved")
+    result = erase(str(tmp_path / "moved"), request="r")
+    assert list(result.exports) == [str(tmp_path / "single")]
+    assert list(result.unreached) == [str(tmp_path / "both")]
+    assert not files_with(tmp_path / "single", secret)
+    (tmp_path / "moved").rename(tmp_path / "out")
+    assert "no such store" in erase(out, request="r").unreached[str(tmp_path / "both")]
+    tokenmill.verify(out, workers=1, executor=POOL[0])
+
+
+def test_another_request_between_freezing_and_the_first_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request that was frozen before another one changed the parts looks for its documents again."""
+    out, secret = make(tmp_path)
+    interrupted(monkeypatch, "mark_store", out, request="a")
+    erase(out, (18,), request="b")
+    assert erase(out, (), request="a").documents == 1
+    assert not files_with(tmp_path / "out", secret)
+    tokenmill.verify(out, workers=1, executor=POOL[0])
+
+
+def test_the_first_shard_is_taken_from_what_is_left(tmp_path: Path) -> None:
+    """A new export counts the tokens without erased documents, and the same command on an old one those of before."""
+    out, _ = make(tmp_path)
+    export(out)
+    erase(out, tuple(range(50)))
+    assert export(out).shards_done_now == 0
+    left = Store(out).token_count - sum(len(Store(out)[row]) for row in range(50))
+    result = export(out, out=str(tmp_path / "new"))
+    assert sum(split.tokens for split in result.splits.values()) == left
+    with pytest.raises(UsageError, match="would hold all tokens"):
+        export(out, shard_tokens=left, out=str(tmp_path / "small"))
+
+
+def test_another_tokenizer_does_not_bring_documents_back(tmp_path: Path) -> None:
+    """The run of the first store makes no part of a second store from which documents were erased."""
+    source = write(tmp_path / "in/a.parquet")
+    options: Any = {"tokenizer": [SMALL_JSON, SMALL_TIKTOKEN], "eot": 1199, "unit_bytes": 900, "workers": 1}
+    tokenmill.prepare(source, out=str(tmp_path / "both"), executor=POOL[0], **options)
+    second = tmp_path / "both/small.tiktoken"
+    secret = Store(str(second))[SECRET][1:-1].copy()
+    erase(str(second))
+    for path in (tmp_path / "both").glob("*/parts/*.arrow"):
+        path.unlink()
+    with pytest.raises(StoreError, match="documents were erased"):
+        tokenmill.prepare(source, out=str(tmp_path / "both"), executor=POOL[0], **options)
+    assert not files_with(second, secret)
