@@ -15,7 +15,7 @@ import pytest
 
 import tokenmill
 from tests.cli.test_commands import run
-from tests.support.corpora import SMALL_TIKTOKEN, part_bytes
+from tests.support.corpora import SMALL_JSON, SMALL_TIKTOKEN, part_bytes
 from tokenmill.errors import JobChanged, RunFailed, SourceError, UsageError
 
 CALL: dict[str, Any] = {"tokenizer": SMALL_TIKTOKEN, "eot": 1199, "workers": 1, "unit_bytes": 700}
@@ -112,7 +112,7 @@ def test_filter_and_deny_list_and_two_tokenizers(tmp_path: Path) -> None:
     source = write(tmp_path / "in/x.parquet", values)
     (tmp_path / "deny").write_text('{"column": "id", "value": 6}\n{"column": "id", "value": 14}\n')
     out = tmp_path / "out"
-    call = CALL | {"tokenizer": [SMALL_TIKTOKEN, "gpt2"], "eot": "none"}
+    call = CALL | {"tokenizer": [SMALL_TIKTOKEN, SMALL_JSON], "eot": "none"}
     result = tokenmill.prepare(source, out=str(out), where=WHERE, deny=tmp_path / "deny", keep=["id"], **call)
     expected = [row["id"] for row in values.to_pylist() if matches(row) and row["text"] and row["id"] != 6]
     for each in (result, *result.others):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,8 @@ from tests.api.test_erase import END, SECRETS, write
 from tests.support.corpora import SMALL_TIKTOKEN
 from tests.support.remote_runs import end, start
 from tests.support.servers.seaweed import Bucket
-from tokenmill.errors import IncompleteStore
+from tokenmill.api import erase as erase_module
+from tokenmill.errors import CorruptStore, IncompleteStore, JobChanged
 from tokenmill.storage import folder_at
 from tokenmill.store.erasing import ErasingMark, publish_mark, remove_mark
 
@@ -45,7 +48,11 @@ def test_an_erasure_in_a_bucket_gives_the_files_of_a_disk(s3: Bucket, tmp_path: 
     publish_mark(bucket, ErasingMark("the erasure r", "tokenmill erase", "r"))
     with pytest.raises(IncompleteStore, match="not finished"):
         tokenmill.open(bucket.root)
-    remove_mark(bucket)
+    remove_mark(bucket, "another")
+    with pytest.raises(IncompleteStore, match="not finished"):
+        tokenmill.open(bucket.root)
+    remove_mark(bucket, "r")
+    tokenmill.open(bucket.root)
 
 
 def test_two_erasures_at_once_in_a_bucket(s3: Bucket, tmp_path: Path) -> None:
@@ -81,6 +88,59 @@ def test_the_same_erasure_twice_at_once_in_a_bucket(s3: Bucket, tmp_path: Path) 
     ended = [end(process) for process in [start(*command) for _ in range(2)]]
     assert [result.code for result in ended] == [0, 0], ended
     assert len(tokenmill.open(store).run.history) == 1
+    tokenmill.verify(store, workers=1)
+
+
+@pytest.mark.parametrize(
+    ("moment", "row"),
+    [("find", 17), ("freeze_erasure", 17), ("mark_store", 17), ("find", 18), ("freeze_erasure", 18)],
+)
+def test_another_process_carries_out_the_same_request(
+    moment: str, row: int, s3: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process erases a row while this one finds, freezes, or marks row 17: its documents and its list stay."""
+    write(tmp_path / "in/a.parquet")
+    store = f"{s3.url}/out"
+    tokenmill.prepare(str(tmp_path / "in/a.parquet"), out=store, **CALL)
+    original = getattr(erase_module, moment)
+
+    def slow(*arguments: Any) -> Any:
+        monkeypatch.setattr(erase_module, moment, original)
+        tokenmill.erase(store, rows=[("a.parquet", row)], request="r", workers=1)
+        return original(*arguments)
+
+    monkeypatch.setattr(erase_module, moment, slow)
+    expectation = nullcontext() if row == 17 else pytest.raises(JobChanged, match="has another selector")
+    with expectation:
+        assert tokenmill.erase(store, rows=[("a.parquet", 17)], request="r", workers=1).documents == 1
+    assert [change.documents for change in tokenmill.open(store).run.history] == [1]
+    deny = folder_at(store).read("erasures/r/deny.jsonl").decode()
+    assert [json.loads(line)["row"] for line in deny.splitlines()] == [row]
+    tokenmill.verify(store, workers=1)
+
+
+@pytest.mark.parametrize(
+    ("moment", "is_torn"), [("find", False), ("find", True), ("freeze_erasure", False), ("mark_store", False)]
+)
+def test_another_process_carries_out_another_request(
+    moment: str, is_torn: bool, s3: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another request changes the same part while this one finds (and reads half of a part), freezes, or marks."""
+    write(tmp_path / "in/a.parquet")
+    store = f"{s3.url}/out"
+    tokenmill.prepare(str(tmp_path / "in/a.parquet"), out=store, **CALL)
+    original = getattr(erase_module, moment)
+
+    def slow(*arguments: Any) -> Any:
+        monkeypatch.setattr(erase_module, moment, original)
+        tokenmill.erase(store, rows=[("a.parquet", 18)], request="other", workers=1)
+        if is_torn:
+            raise CorruptStore("the part is damaged")
+        return original(*arguments)
+
+    monkeypatch.setattr(erase_module, moment, slow)
+    tokenmill.erase(store, rows=[("a.parquet", 17)], request="r", workers=1)
+    assert [change.request for change in tokenmill.open(store).run.history] == ["other", "r"]
     tokenmill.verify(store, workers=1)
 
 

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from tokenmill.api.parameters import StrPath, path_texts
-from tokenmill.errors import JobChanged, UsageError
+from tokenmill.errors import CorruptStore, JobChanged, UsageError
 from tokenmill.executors import progress
 from tokenmill.executors.fan_out import FanOut
 from tokenmill.executors.outcomes import Pool
@@ -26,7 +26,7 @@ from tokenmill.exports.erase_log import append_log
 from tokenmill.exports.job import refuse_export
 from tokenmill.exports.known_exports import add_export, known_exports
 from tokenmill.humanize import Readable
-from tokenmill.pipeline.erase import Found, erase_in_store, find, freeze_erasure, mark_store
+from tokenmill.pipeline.erase import Found, erase_in_store, find, freeze_erasure, mark_store, publish_file
 from tokenmill.pipeline.erase_selector import ONE_SELECTOR, Selector, not_found, select
 from tokenmill.pipeline.freeze import load_existing
 from tokenmill.pipeline.resources import SMALLEST_WORKER_BYTES, Resources, plan_resources
@@ -43,7 +43,7 @@ from tokenmill.store.erasures import (
     erasure_file,
     read_record,
 )
-from tokenmill.store.job import STORE_FORMAT, Run
+from tokenmill.store.job import STORE_FORMAT, Run, StoreChange
 from tokenmill.store.manifest import parts_digest, read_manifest, require_manifest
 from tokenmill.store.run import require_run
 
@@ -175,46 +175,40 @@ class _Erasure:
         for export in self.exports:  # the command in the mark does not name them
             add_export(folder, export)
         earlier = [change.request for change in self.run.history if change.documents]
+        record = self._begin(selector)
         result = self._read_result(self.request)
         if result is None:
-            record = self._begin(selector)
             run = erase_in_store(folder, self.run, record, self.fan_out)
             known = [*done_exports(folder, self.request), *known_exports(folder)]
             result = self._finish(record, run, dict.fromkeys(known) if record.change is not None else [])
-        elif selector is not None:
-            _refuse_other_selector(self._record(), selector)
-        remove_mark(folder)
+        remove_mark(folder, self.request)
         retried = {export: name for name in earlier for export in self._retry(name)}
         result = self._read_result(self.request) or result
         return msgspec.structs.replace(result, retried=retried)
 
     def _begin(self, selector: Selector | None) -> ErasureRecord:
-        """The frozen erasure. The store is marked for it, unless no document was found."""
+        """The frozen erasure. The store is marked for it, unless no document was found or the erasure has a result."""
         folder = self.folder
         while True:
-            record = read_record(folder, self.request)
-            if record is not None and selector is not None:
+            record = read_record(folder, self.request) or self._freeze(selector)
+            if selector is not None:
                 _refuse_other_selector(record, selector)
-            if record is not None and self._is_outdated(record):
-                remove_mark(folder)
-                content = folder.read(erasure_file(self.request, DENY_FILE))
-                selector, self.reason = Selector(content, record.selector), record.reason
-                folder.discard(erasure_file(self.request, REQUEST_FILE))
-                record = None
-            record = record or self._freeze(selector)
-            if record.change is None:
+                publish_file(folder, self.request, DENY_FILE, selector.content)
+            if record.change is None or self._read_result(self.request) is not None:
                 return record
             mark_store(folder, record)
-            self.run = require_run(folder)
-            if not self._is_outdated(record):
+            if not self._is_outdated(record.change):
                 return record
+            remove_mark(folder, self.request)
+            selector = Selector(folder.read(erasure_file(self.request, DENY_FILE)), record.selector)
+            self.reason = record.reason
+            folder.discard(erasure_file(self.request, REQUEST_FILE))
 
-    def _is_outdated(self, record: ErasureRecord) -> bool:
+    def _is_outdated(self, change: StoreChange) -> bool:
         """Whether another erasure has changed the store after this one was frozen, and before it began."""
-        change = record.change
-        if change is None or change in self.run.history:
-            return False
-        return change.before != parts_digest(read_manifest(self.folder, self.run))
+        current = parts_digest(read_manifest(self.folder, self.run))
+        self.run = require_run(self.folder)  # read after the manifest, which an erasure publishes after run.json
+        return change not in self.run.history and change.before != current
 
     def _finish(self, record: ErasureRecord, run: Run, exports: Iterable[str]) -> EraseResult:
         """Erase in exports, as far as that is not done, and publish log and result."""
@@ -259,12 +253,6 @@ class _Erasure:
             return None
         return msgspec.json.decode(self.folder.read(name, layout.MAX_JSON_BYTES), type=EraseResult)
 
-    def _record(self) -> ErasureRecord:
-        record = read_record(self.folder, self.request)
-        if record is None:
-            raise layout.lost(self.folder, erasure_file(self.request, REQUEST_FILE))
-        return record
-
     def _find(self, selector: Selector, manifest: pa.Table) -> Found:
         frozen = load_existing(self.folder, self.run)
         return find(self.folder, frozen, selector.rules(), manifest, self.resources.limits(), self.fan_out)
@@ -273,7 +261,17 @@ class _Erasure:
         if selector is None:
             raise UsageError(f"there is no request {self.request} in {self.folder.root}", ONE_SELECTOR)
         manifest = self._manifest()
-        found = self._find(selector, manifest)
+        try:
+            found = self._find(selector, manifest)
+        except CorruptStore:  # in an object store, which has no lock, another process may have replaced the part
+            refuse_other(read_mark(self.folder), self.request)
+            record = read_record(self.folder, self.request)
+            if record is not None:
+                return record
+            if parts_digest(read_manifest(self.folder, self.run)) == parts_digest(manifest):
+                raise
+            self.run = require_run(self.folder)
+            return self._freeze(selector)
         now = datetime.now(UTC).isoformat(timespec="seconds")
         return freeze_erasure(self.folder, manifest, selector, found, self.request, self.reason, now)
 

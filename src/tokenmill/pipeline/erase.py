@@ -23,7 +23,6 @@ from tokenmill.store import layout, quarantine, tables
 from tokenmill.store.deny import DenyList
 from tokenmill.store.erasing import ErasingMark, publish_mark
 from tokenmill.store.erasures import (
-    DENY_FILE,
     DOCUMENTS_FILE,
     DOCUMENTS_SCHEMA,
     FILES_FILE,
@@ -124,7 +123,14 @@ def _units_of(frozen: FrozenRun, rules: DenyList) -> np.ndarray:
 def freeze_erasure(  # noqa: PLR0913, PLR0917 - the request, and what was found for it
     folder: Folder, manifest: pa.Table, selector: Selector, found: Found, request: str, reason: str, time: str
 ) -> ErasureRecord:
-    """Publish the files of an erasure, and its record last."""
+    """Publish the documents and files of an erasure, and its record last.
+
+    In an object store another process may have frozen the same request. Its record is returned then: that process may
+    have erased documents while this one looked for them.
+    """
+    frozen = read_record(folder, request)
+    if frozen is not None:
+        return frozen
     folder.create(erasure_file(request, "."))
     documents, files = (tables.table_bytes(table) for table in (found.documents_table(), found.files_table()))
     change = StoreChange(
@@ -134,10 +140,8 @@ def freeze_erasure(  # noqa: PLR0913, PLR0917 - the request, and what was found 
         tokens=found.tokens,
         sha256=sha256(documents).hexdigest(),
     )
-    contents = {DENY_FILE: selector.content, DOCUMENTS_FILE: documents, FILES_FILE: files}
-    for name, data in contents.items():
-        with folder.publish(erasure_file(request, name)) as file:
-            file.write(data)
+    for name, data in ((DOCUMENTS_FILE, documents), (FILES_FILE, files)):
+        publish_file(folder, request, name, data)
     record = ErasureRecord(
         request=request,
         reason=reason,
@@ -151,10 +155,15 @@ def freeze_erasure(  # noqa: PLR0913, PLR0917 - the request, and what was found 
         not_found=not_found(selector.rules(), found.matched, found.named),
         not_compared=found.not_compared,
     )
-    # In an object store another process may have frozen the same request meanwhile.
     if folder.publish_new(erasure_file(request, REQUEST_FILE), layout.json_bytes(record)):
         return record
     return read_record(folder, request) or record
+
+
+def publish_file(folder: Folder, request: str, name: str, data: bytes) -> None:
+    """Publish a file of an erasure."""
+    with folder.publish(erasure_file(request, name)) as file:
+        file.write(data)
 
 
 def erase_in_store(folder: Folder, run: Run, record: ErasureRecord, fan_out: FanOut) -> Run:

@@ -74,7 +74,7 @@ def upgrade_store(folder: Folder, run: Run, fan_out: FanOut) -> Run:
         if int(manifest["quarantined"].to_numpy().sum()):
             quarantine.gather(folder, np.ones(run.units, np.bool_))
         publish_manifest(folder, run, parts)
-    remove_mark(folder)
+    remove_mark(folder, "")
     return run
 
 

@@ -33,8 +33,11 @@ def publish_mark(folder: Folder, mark: ErasingMark) -> None:
 
     Raises UsageError if the store has another mark. An object store has no lock, so two processes may try.
     """
-    if not folder.publish_new(ERASING, json_bytes(mark)):
-        refuse_other(read_mark(folder), mark.request)
+    while not folder.publish_new(ERASING, json_bytes(mark)):
+        present = read_mark(folder)
+        refuse_other(present, mark.request)
+        if present is not None:
+            return
 
 
 def refuse_other(mark: ErasingMark | None, request: str) -> None:
@@ -53,8 +56,11 @@ def read_mark(folder: Folder) -> ErasingMark | None:
         return ErasingMark("an erasure", f"tokenmill erase {folder.root} with the options of before", UNREADABLE)
 
 
-def remove_mark(folder: Folder) -> None:
-    """Remove the mark: the store can be read again."""
+def remove_mark(folder: Folder, request: str) -> None:
+    """Remove the mark of a request: the store can be read again. The mark of another request stays."""
+    mark = read_mark(folder)
+    if mark is None or mark.request != request:
+        return
     folder.discard(ERASING)
     folder.sync_directory(".")
 
