@@ -210,3 +210,16 @@ def test_values_and_rows_given_in_python_are_exact(tmp_path: Path) -> None:
     assert tokenmill.erase(tmp_path / "out", rows=[("a,b.jsonl", numbers[0])], **POOL).documents == 1
     with pytest.raises(UsageError, match="is not a rule"):
         tokenmill.erase(tmp_path / "out", rows=[("a,b.jsonl", numbers[1])], **POOL)
+
+
+def test_a_store_like_one_with_erased_documents(tmp_path: Path) -> None:
+    """The new sources may have the erased documents again: a note names the list that leaves them out."""
+    store = make(tmp_path)
+    erase(store, request="r1")
+    source, deny = str(tmp_path / "in/out/a.parquet"), f"{store}/erasures/r1/deny.jsonl"
+    like = tokenmill.prepare(source, like=store, out=tmp_path / "like", **POOL)
+    assert like.documents == ROWS
+    assert [note for note in like.notices if deny in note]
+    without = tokenmill.prepare(source, like=store, out=tmp_path / "without", deny=deny, **POOL)
+    assert without.documents == ROWS - len(SECRETS)
+    assert not [note for note in without.notices if "erased" in note]

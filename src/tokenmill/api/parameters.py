@@ -17,6 +17,7 @@ Stores = StrPath | Sequence[StrPath]
 
 EngineName = Literal["auto", "gigatoken", "tiktoken", "tokenizers"]
 BadDocumentAction = Literal["quarantine", "fail"]
+Dedup = Literal["exact"]
 TokenType = Literal["uint16", "int32", "uint32"]
 
 
@@ -47,6 +48,7 @@ def path_text(path: StrPath | None) -> str | None:
 
 __all__ = [
     "BadDocumentAction",
+    "Dedup",
     "EndTokenPosition",
     "EngineName",
     "FormatName",

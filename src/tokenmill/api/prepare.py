@@ -13,6 +13,7 @@ import msgspec
 from tokenmill.api.export import ExportLimits, export_stores
 from tokenmill.api.parameters import (
     BadDocumentAction,
+    Dedup,
     EngineName,
     FormatName,
     StrPath,
@@ -39,7 +40,7 @@ from tokenmill.pipeline.complete import CompletionOptions, RunCompletion
 from tokenmill.pipeline.like import text_options
 from tokenmill.pipeline.metrics import check_metrics
 from tokenmill.pipeline.position import DEFAULT_SECONDS
-from tokenmill.pipeline.request import BadDocumentPolicy, ColumnOptions, PrepareOptions, find_sources, make_request
+from tokenmill.pipeline.request import BadDocumentPolicy, PrepareOptions, find_sources, make_request
 from tokenmill.pipeline.resources import SMALLEST_WORKER_BYTES, TOKENIZER_BYTES, plan_resources
 from tokenmill.pipeline.stale_parts import hold_store, open_run
 from tokenmill.pipeline.stored_tokenizer import stored_vocabulary
@@ -78,6 +79,7 @@ def prepare(  # noqa: PLR0913 - the options of the command, by their names
     keep: str | Sequence[str] | None = None,
     deny: StrPath | None = None,
     where: str | None = None,
+    dedup: Dedup | None = None,
     unit_bytes: str | int | None = None,
     limit_units: int | None = None,
     on_bad: BadDocumentAction = "quarantine",
@@ -132,6 +134,8 @@ def prepare(  # noqa: PLR0913 - the options of the command, by their names
         deny: A file of JSON Lines with rows to leave out: by the value of a column, by host, or by source and row.
         where: A filter on columns, such as `"language = 'en' and language_score > 0.8"`. Rows that do not satisfy it
             are skipped. Default: none.
+        dedup: `"exact"` leaves out documents whose text is equal to that of an earlier one. The sources are read once
+            more for it. Default: all documents are tokenized.
         unit_bytes: The size of a unit of work, in bytes of text. Default: by corpus size, 1 to 64 MiB.
         limit_units: Only do the first units of the plan, to try something out.
         on_bad: What happens on a bad document: `"quarantine"` records it in `quarantine.jsonl`, `"fail"` ends the run.
@@ -183,6 +187,7 @@ def prepare(  # noqa: PLR0913 - the options of the command, by their names
         where=where,
         join=join,
         template=template,
+        dedup=dedup,
     )
     named = resolve_sources(path_texts(sources), version, text.column, limited=limit_units is not None)
     tokenizers = [text.tokenizer, *given[1:]]
@@ -197,7 +202,7 @@ def prepare(  # noqa: PLR0913 - the options of the command, by their names
         unit_bytes,
         limit_units,
         text.max_document_bytes,
-        ColumnOptions(text.keep, text.deny, text.where, text.join, text.template),
+        text.columns,
     )
     started = time.monotonic()
     with (
@@ -205,8 +210,8 @@ def prepare(  # noqa: PLR0913 - the options of the command, by their names
         ExitStack() as held,
     ):
         discovery = find_sources(options, report.pending, out)
-        named.notes.extend(discovery.ignored.notes())
-        named.notes.extend(one_document_notes(discovery, text.separator))
+        found_notes = [*discovery.ignored.notes(), *one_document_notes(discovery, text.separator)]
+        named.notes.extend([*text.notes, *found_notes])
         stores = [
             PrepareTarget(
                 folder,

@@ -48,6 +48,9 @@ MIN_MEASURED_BYTES = 100_000
     "--deny", metavar="FILE", help="Leave out the rows that this file of JSON Lines names: value, host or row."
 )
 @click.option("--where", metavar="EXPR", help="Filter on columns: \"language = 'en' and language_score > 0.8\".")
+@click.option(
+    "--dedup", type=click.Choice(["exact"]), help="Leave out documents whose text is equal to that of an earlier one."
+)
 @options.resources
 @options.force
 @options.executor
@@ -115,7 +118,7 @@ def _lines(result: PrepareResult) -> Iterable[output.Line]:
 
 
 def _skipped(result: PrepareResult) -> Iterable[output.Line]:
-    from tokenmill.store.part import DENIED, FILTERED, NULL  # noqa: PLC0415 - heavy
+    from tokenmill.store.part import DENIED, DUPLICATE, FILTERED, NULL  # noqa: PLC0415 - heavy
     from tokenmill.store.quarantine import QUARANTINE_FILE  # noqa: PLC0415
 
     reasons = dict(sorted(result.skipped_reasons.items()))
@@ -124,6 +127,8 @@ def _skipped(result: PrepareResult) -> Iterable[output.Line]:
         yield "skipped", f"{count(nulls, 'row')} without text; {command} lists them"
     if denied := reasons.pop(DENIED, 0):
         yield "denied", f"{count(denied, 'row')} left out (--deny)"
+    if duplicates := reasons.pop(DUPLICATE, 0):
+        yield "duplicates", f"{count(duplicates, 'row')} left out (--dedup)"
     if filtered := reasons.pop(FILTERED, 0):
         unread = f"; the text of {count(result.unread_row_groups, 'row group')} was not read"
         yield "filtered", f"{count(filtered, 'row')} (--where){unread if result.unread_row_groups else ''}"

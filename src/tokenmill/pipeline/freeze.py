@@ -17,7 +17,8 @@ import pyarrow as pa
 
 from tokenmill.errors import CorruptStore, JobChanged, SourceError
 from tokenmill.humanize import count, size
-from tokenmill.pipeline.compare_sources import compare_sources, refuse_changed
+from tokenmill.pipeline.compare_sources import USE_THE_ORIGINAL, compare_sources, refuse_changed
+from tokenmill.pipeline.deduplicate import find_duplicates
 from tokenmill.pipeline.deny_checks import deny_notes, refuse_denied_paths
 from tokenmill.pipeline.request import PrepareRequest, versions
 from tokenmill.pipeline.run_files import create_directories, write_deny_list, write_vocabulary
@@ -26,6 +27,7 @@ from tokenmill.pipeline.units import fast_bytes
 from tokenmill.sources import with_identities
 from tokenmill.store import layout, tables
 from tokenmill.store.deny import deny_name
+from tokenmill.store.duplicates import duplicates_name, read_duplicates
 from tokenmill.store.erasing import refuse_unfinished
 from tokenmill.store.job import STORE_FORMAT, Run
 from tokenmill.store.manifest import has_foreign_manifest
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
 
     from tokenmill.executors.outcomes import Executor
     from tokenmill.storage import Folder
+    from tokenmill.store.job import Job
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,10 +107,11 @@ def _planned(
     units = plan_units(
         sources, request.options, job.unit_bytes, job.limit_units, executor, check=check, on_progress=step
     )
+    job, duplicates = _without_duplicates(units, sources, request, executor, pending)
     contents = {layout.SOURCES: tables.table_bytes(sources), layout.PLAN: tables.table_bytes(units)}
     hashes = {name: hashlib.sha256(data).hexdigest() for name, data in contents.items()}
     run = Run(
-        job=request.job,
+        job=job,
         units=len(units),
         sources=len(sources),
         source_bytes=request.source_bytes,
@@ -122,7 +126,23 @@ def _planned(
     denied = {} if isinstance(job.deny, msgspec.UnsetType) else {deny_name(job.deny): request.deny}
     named = {layout.table_name(folder, name, hashes[name]): data for name, data in contents.items()}
     notes = deny_notes(request.deny, sources)
-    return FrozenRun(run, sources, units, files={**vocabulary, **denied, **named}, notes=notes)
+    return FrozenRun(run, sources, units, files={**vocabulary, **denied, **duplicates, **named}, notes=notes)
+
+
+def _without_duplicates(
+    units: pa.Table, sources: pa.Table, request: PrepareRequest, executor: Executor, pending: Callable[[str], None]
+) -> tuple[Job, dict[str, bytes]]:
+    """The job with the hash of the list of duplicates, and that list by its name, if the request asks for it."""
+    job = request.job
+    if isinstance(job.dedup, msgspec.UnsetType):
+        return job, {}
+
+    def step(done: int) -> None:
+        pending(f"duplicates   {done:,} of {count(len(units), 'unit')} read")
+
+    data = tables.table_bytes(find_duplicates(units, sources, request, executor, step))
+    sha256 = hashlib.sha256(data).hexdigest()
+    return msgspec.structs.replace(job, dedup=sha256), {duplicates_name(sha256): data}
 
 
 def _refuse_long_texts(request: PrepareRequest, sources: pa.Table) -> None:
@@ -201,6 +221,8 @@ def _reopen(  # noqa: PLR0913, PLR0917 - the existing run, the request, and what
     request = _with_defaults(request, run)
     try:
         tables.check_tables(folder, run)
+        if not isinstance(run.job.dedup, msgspec.UnsetType):
+            read_duplicates(folder, run.job.dedup)
         frozen = load_existing(folder, run)
     except CorruptStore as damage:
         frozen = _made_again(folder, run, request, executor, pending, moved, damage)
@@ -227,6 +249,7 @@ def _reopen(  # noqa: PLR0913, PLR0917 - the existing run, the request, and what
         planned = _planned(folder, request, changes.table, executor, pending)
         if complete and not planned.plan.equals(frozen.plan):
             refuse_changed(folder, frozen.sources, changes, strictly=True)
+        _refuse_other_duplicates(folder, run, planned.run)
         # A run that is planned again keeps the versions and the engine that it was started with.
         again = msgspec.structs.replace(
             planned.run, versions=run.versions, engine=run.engine, format=run.format, changes=run.changes
@@ -248,11 +271,26 @@ def _reopen(  # noqa: PLR0913, PLR0917 - the existing run, the request, and what
 
 
 def _with_defaults(request: PrepareRequest, run: Run) -> PrepareRequest:
-    """The request with the run's size of units, unless one is given. Stores of format 5 limit no document."""
+    """The request with the run's size of units, unless one is given, and its duplicates if it asks for them.
+
+    Stores of format 5 limit no document.
+    """
     unit_bytes = request.job.unit_bytes if request.unit_bytes_given else run.job.unit_bytes
     document_bytes = None if run.job.document_bytes is None else request.job.document_bytes
-    job = msgspec.structs.replace(request.job, unit_bytes=unit_bytes, document_bytes=document_bytes)
+    is_asked = not isinstance(request.job.dedup, msgspec.UnsetType)
+    dedup = run.job.dedup if is_asked and not isinstance(run.job.dedup, msgspec.UnsetType) else request.job.dedup
+    job = msgspec.structs.replace(request.job, unit_bytes=unit_bytes, document_bytes=document_bytes, dedup=dedup)
     return replace(request, job=job)
+
+
+def _refuse_other_duplicates(folder: Folder, run: Run, now: Run) -> None:
+    """Refuse sources with other duplicates: a changed source decides which rows of other sources are left out."""
+    if now.job.dedup != run.job.dedup:
+        raise JobChanged(
+            "the sources changed since the run was started, and have other duplicates now",
+            f"run          {folder.root}",
+            USE_THE_ORIGINAL,
+        )
 
 
 def _made_again(  # noqa: PLR0913, PLR0917 - what is there, what is asked for, and what plans it anew
@@ -276,6 +314,7 @@ def _made_again(  # noqa: PLR0913, PLR0917 - what is there, what is asked for, a
             request.discovery.table, plan_step(request.discovery.table, "looked at", pending)
         )
     planned = _planned(folder, request, sources, executor, pending)
+    _refuse_other_duplicates(folder, run, planned.run)
     contents = {layout.SOURCES: tables.table_bytes(before), layout.PLAN: tables.table_bytes(planned.plan)}
     hashes = {name: hashlib.sha256(data).hexdigest() for name, data in contents.items()}
     counts = {"sources": (run.sources, len(before)), "units": (run.units, len(planned.plan))}
@@ -291,10 +330,14 @@ def _made_again(  # noqa: PLR0913, PLR0917 - what is there, what is asked for, a
             "Use the original sources. Or remove run.json and run the same command again: the parts are compared with "
             "the sources, and those that fit are kept.",
         )
-    for name, data in contents.items():
-        with folder.publish(layout.table_name(folder, name, hashes[name])) as file:
+    files = {layout.table_name(folder, name, hashes[name]): data for name, data in contents.items()}
+    if not isinstance(run.job.dedup, msgspec.UnsetType):
+        folder.create(layout.DENY)
+        files[duplicates_name(run.job.dedup)] = planned.files[duplicates_name(run.job.dedup)]
+    for name, data in files.items():
+        with folder.publish(name) as file:
             file.write(data)
-    note = f"{damage.headline}: plan and sources were made again, with the checksums of {layout.RUN}"
+    note = f"{damage.headline}: the tables of the run were made again, with the checksums of {layout.RUN}"
     return FrozenRun(run, before, planned.plan, notes=(note,))
 
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 from tokenmill.errors import MemoryShortage, SourceError
 from tokenmill.humanize import size
 from tokenmill.pipeline.commit import Commit, Committed, done_names, report_existing
-from tokenmill.pipeline.denied import deny_list
+from tokenmill.pipeline.left_out import left_out
 from tokenmill.pipeline.part_builder import PartBuilder
 from tokenmill.pipeline.plan import UnitTask
 from tokenmill.pipeline.position import Position
@@ -133,8 +133,8 @@ class Isolate:
         if unit.cleared_rows:
             content = vocabulary_content(self.directory, self.job)
             reference = Tokenizer(self.job.tokenizer, content, REFERENCE).load()
-        options, deny = self.limits.read_options(self.job, sparing=True), deny_list(self.directory, self.job)
-        for file, documents in unit_documents(unit.task, options, deny):
+        options, lists = self.limits.read_options(self.job, sparing=True), left_out(self.directory, self.job)
+        for file, documents in unit_documents(unit.task, options, lists):
             builder.skip(file, documents)
             present = documents.without_nulls()
             for index in range(len(present.rows)):

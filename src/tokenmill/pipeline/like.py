@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from tokenmill.errors import UsageError
+from tokenmill.pipeline.request import ColumnOptions
 from tokenmill.storage import folder_at
 from tokenmill.store.deny import read_content
+from tokenmill.store.erasures import DENY_FILE, erasure_file
 from tokenmill.store.run import read_vocabulary, require_run
 from tokenmill.tokenizers.resolve import Vocabulary
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from tokenmill.storage import Folder
-    from tokenmill.store.job import Job
+    from tokenmill.store.job import Job, Run
     from tokenmill.tokenizers.objects import TokenizerObject
 
 
@@ -24,7 +28,7 @@ if TYPE_CHECKING:
 class TextOptions:
     """How text becomes tokens, as the user asked for it or as a store has it. None means not given.
 
-    `vocabulary` is set if the options are those of a store.
+    `vocabulary` is set if the options are those of a store. `notes` are for the user.
     """
 
     tokenizer: str | TokenizerObject
@@ -33,12 +37,9 @@ class TextOptions:
     eot: str | int | None = None
     bos: str | int | None = None
     max_document_bytes: str | int | None = None
-    keep: tuple[str, ...] = ()
-    deny: bytes = b""
-    where: str = ""
-    join: str | None = None
-    template: str | None = None
+    columns: ColumnOptions = field(default_factory=ColumnOptions)
     vocabulary: Vocabulary | None = None
+    notes: tuple[str, ...] = ()
 
 
 def text_options(  # noqa: PLR0913 - the options, by their names
@@ -55,6 +56,7 @@ def text_options(  # noqa: PLR0913 - the options, by their names
     where: str | None = None,
     join: str | None = None,
     template: str | None = None,
+    dedup: str | None = None,
 ) -> TextOptions:
     """The options of a call; with `like`, those of that store in place of the ones that are not given.
 
@@ -67,15 +69,14 @@ def text_options(  # noqa: PLR0913 - the options, by their names
     if like is None:
         if tokenizer is None:
             raise UsageError("no tokenizer is given", "Give --tokenizer T, or --like DIR to take that of a store.")
-        skipped = deny or b"", where or ""
-        return TextOptions(
-            tokenizer, column, separator, eot, bos, max_document_bytes, keep or (), *skipped, join, template
-        )
+        columns = ColumnOptions(keep or (), deny or b"", where or "", join, template, dedup)
+        return TextOptions(tokenizer, column, separator, eot, bos, max_document_bytes, columns)
     for option, value in (("--tokenizer", tokenizer), ("--eot", eot), ("--bos", bos)):
         if value is not None:
             raise UsageError(f"{option} cannot be used with --like", f"The new store takes it from {like}.")
     folder = folder_at(like)
-    job = require_run(folder).job
+    run = require_run(folder)
+    job = run.job
     return TextOptions(
         tokenizer=job.tokenizer.name,
         column=column if column is not None else job.column,
@@ -83,13 +84,25 @@ def text_options(  # noqa: PLR0913 - the options, by their names
         eot="none" if job.end is None else job.end,
         bos="none" if job.begin is None else job.begin,
         max_document_bytes=max_document_bytes if max_document_bytes is not None else job.document_bytes,
-        keep=keep if keep is not None else job.kept_columns,
-        deny=deny if deny is not None else _deny_list(folder, job),
-        where=where if where is not None else job.filter_text,
-        join=join if join is not None or isinstance(job.join, msgspec.UnsetType) else job.join,
-        template=template if template is not None or column is not None else job.template or None,
+        columns=ColumnOptions(
+            keep=keep if keep is not None else job.kept_columns,
+            deny=deny if deny is not None else _deny_list(folder, job),
+            where=where if where is not None else job.filter_text,
+            join=join if join is not None or isinstance(job.join, msgspec.UnsetType) else job.join,
+            template=template if template is not None or column is not None else job.template or None,
+            dedup=dedup if dedup is not None or isinstance(job.dedup, msgspec.UnsetType) else "exact",
+        ),
         vocabulary=Vocabulary(job.tokenizer, read_vocabulary(folder, job.tokenizer)),
+        notes=() if deny is not None else tuple(_erased_notes(folder, run)),
     )
+
+
+def _erased_notes(folder: Folder, run: Run) -> Iterator[str]:
+    """A note for each erasure of that store: the new sources may have the same documents again."""
+    for change in run.history:
+        if change.documents:
+            name = folder.path(erasure_file(change.request, DENY_FILE))
+            yield f"the new store may have documents that were erased in {folder.root}; --deny {name} leaves them out"
 
 
 def _deny_list(folder: Folder, job: Job) -> bytes:

@@ -6,7 +6,6 @@ from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -129,7 +128,7 @@ class ManifestBuilder:
 
     def _intended(self, manifest: pa.Table, rows: int) -> Counter[str]:
         """The skipped rows that are not in quarantine, by reason. Options that exclude rows add more."""
-        if isinstance(self._run.job.deny, msgspec.UnsetType) and not self._run.job.filter_text:
+        if not self._run.job.excludes_rows:
             return Counter({NULL: rows} if rows else {})
         units = np.flatnonzero(manifest["skipped"].to_numpy() > manifest["quarantined"].to_numpy()).tolist()
         reasons: Counter[str] = Counter()

@@ -85,6 +85,7 @@ class ColumnOptions:
     where: str = ""
     join: str | None = None
     template: str | None = None
+    dedup: str | None = None
 
     def __post_init__(self) -> None:
         """Raise UsageError for an option that is invalid for every source."""
@@ -92,6 +93,8 @@ class ColumnOptions:
             parse_template(self.template)
         if self.where:
             parse_where(self.where)
+        if self.dedup not in (None, "exact"):
+            raise UsageError(f"--dedup is exact, not {self.dedup!r}")
         if len(set(self.keep)) < len(self.keep) or not all(self.keep):
             raise UsageError(f"--keep {','.join(self.keep)} has an empty name, or one twice")
 
@@ -197,6 +200,7 @@ def make_request(
         where=str(parse_where(columns.where)) if columns.where else msgspec.UNSET,
         join=msgspec.UNSET if columns.join is None else columns.join,
         template=columns.template or msgspec.UNSET,
+        dedup=msgspec.UNSET if columns.dedup is None else "",
     )
     choice = choose_engine(vocabulary, options.engine)
     named = named or ResolvedSources([])

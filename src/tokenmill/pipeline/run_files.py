@@ -22,7 +22,7 @@ def create_directories(folder: Folder, run: Run) -> None:
     folder.create(layout.PARTS)
     if run.job.kept_columns:
         folder.create(layout.KEPT)
-    if not isinstance(run.job.deny, msgspec.UnsetType):
+    if any(not isinstance(sha256, msgspec.UnsetType) for sha256 in (run.job.deny, run.job.dedup)):
         folder.create(layout.DENY)
 
 

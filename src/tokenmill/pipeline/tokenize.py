@@ -12,7 +12,7 @@ import msgspec
 
 from tokenmill.pipeline.commit import Commit, Committed, done_names, report_existing
 from tokenmill.pipeline.companions import CompanionPart, CompanionTarget
-from tokenmill.pipeline.denied import deny_list
+from tokenmill.pipeline.left_out import left_out
 from tokenmill.pipeline.part_builder import PartBuilder
 from tokenmill.pipeline.plan import UnitTask
 from tokenmill.pipeline.position import Position
@@ -73,8 +73,8 @@ class Tokenize:
     def _encode(self, task: UnitTask, tokenizer: Tokenizer) -> tuple[PartBuilder, list[CompanionPart]]:
         builder = PartBuilder(self.job, task, self.limits.with_text)
         others = [CompanionPart(companion, task, 1 + len(self.companions)) for companion in self.companions]
-        deny = deny_list(self.directory, self.job)
-        for file, documents, encoded in unit_tokens(task, self.job, tokenizer, self.limits, deny):
+        lists = left_out(self.directory, self.job)
+        for file, documents, encoded in unit_tokens(task, self.job, tokenizer, self.limits, lists):
             builder.skip(file, documents)
             builder.add(file, documents.without_nulls(), encoded)
             for other in others:

@@ -12,14 +12,13 @@ import msgspec
 import pyarrow as pa
 
 from tokenmill.errors import EngineMismatch, TokenizerError
-from tokenmill.pipeline.denied import denied_rows, without_denied
+from tokenmill.pipeline.left_out import NOTHING, LeftOut, without_rows
 from tokenmill.pipeline.plan import UnitTask
 from tokenmill.pipeline.position import DEFAULT_SECONDS, Position
 from tokenmill.sources import prefetch, read_documents
 from tokenmill.sources.documents import Documents, ReadOptions, SourceFile
 from tokenmill.storage import Folder, folder_at, io_threads
 from tokenmill.storage.digest import digest_of
-from tokenmill.store.deny import DenyList
 from tokenmill.store.job import Job
 from tokenmill.store.run import read_vocabulary
 from tokenmill.store.source_text import whole_file
@@ -100,18 +99,18 @@ def needed_bytes(job: Job, document_bytes: int) -> int:
 
 
 def unit_documents(
-    task: UnitTask, options: ReadOptions, deny: DenyList | None = None
+    task: UnitTask, options: ReadOptions, left_out: LeftOut = NOTHING
 ) -> Iterator[tuple[SourceFile, Documents]]:
-    """The documents of a unit, nulls included, in order, without the rows that are denied."""
+    """The documents of a unit, nulls included, in order, without the rows that are left out."""
     for index, file in enumerate(task.files):
         Position("read", file.index).mark()
         prefetch_files(task, index + 1, options)
         file_slice = task.file_slice or whole_file(file, options)
         if file_slice is None:
             continue
-        denied = denied_rows(file, file_slice, deny, options)
+        rows_left_out = left_out.rows(file, file_slice, options)
         for read in read_documents(file, file_slice, options):
-            documents = without_denied(read, denied)
+            documents = without_rows(read, rows_left_out)
             yield file, documents
             if len(documents.rows):
                 rows = documents.rows
@@ -145,10 +144,10 @@ existence = _ExistenceCheck()
 
 
 def unit_tokens(
-    task: UnitTask, job: Job, tokenizer: Encoder, limits: WorkerLimits, deny: DenyList | None = None
+    task: UnitTask, job: Job, tokenizer: Encoder, limits: WorkerLimits, left_out: LeftOut = NOTHING
 ) -> Iterator[tuple[SourceFile, Documents, Encoded]]:
     """The documents of a unit, nulls included, with the framed tokens of those that are not null, batch by batch."""
-    for file, documents in unit_documents(task, limits.read_options(job), deny):
+    for file, documents in unit_documents(task, limits.read_options(job), left_out):
         present = documents.without_nulls()
         yield file, documents, document_tokens(file, present, job, tokenizer, limits)
         tokenizer.trim(limits.worker_bytes)

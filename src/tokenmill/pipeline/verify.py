@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from tokenmill.errors import CorruptStore, SourceError
-from tokenmill.pipeline.denied import deny_list
+from tokenmill.pipeline.left_out import left_out
 from tokenmill.pipeline.part_builder import skipped_ranges
 from tokenmill.pipeline.plan import UnitTask
 from tokenmill.pipeline.unit_columns import unit_columns
@@ -79,8 +79,8 @@ class Verify:
             raise _different(task, task.files[0], "the kept columns are not those of the sources")
         compared = documents_seen = rows_seen = 0
         quarantined = _quarantined(summary)
-        deny = deny_list(self.directory, self.job)
-        for file, documents in unit_documents(task, self.limits.read_options(self.job), deny):
+        lists = left_out(self.directory, self.job)
+        for file, documents in unit_documents(task, self.limits.read_options(self.job), lists):
             skipped = quarantined.get(file.index, [])
             _refuse_unreadable(file, documents, skipped)
             present = _without(documents.without_nulls(), skipped)
@@ -138,8 +138,8 @@ class CompareText:
             return False
         by_engine = _quarantined(summary, besides=READER_REASONS)  # rows that only an engine finds to be bad
         text, seen, skipped = TextHash(), 0, list[tuple[int, RowArray, str]]()
-        deny = deny_list(self.directory, self.job)
-        for file, documents in unit_documents(task, self.limits.read_options(self.job), deny):
+        lists = left_out(self.directory, self.job)
+        for file, documents in unit_documents(task, self.limits.read_options(self.job), lists):
             readable, excluded = documents.without_nulls(), by_engine.get(file.index, [])
             present = _without(readable, excluded)
             stored = content.slice(seen, seen + len(present.rows))

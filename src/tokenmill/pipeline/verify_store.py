@@ -20,6 +20,7 @@ from tokenmill.pipeline.verify import Verify
 from tokenmill.storage import Folder
 from tokenmill.store import quarantine
 from tokenmill.store.deny import read_content
+from tokenmill.store.duplicates import read_duplicates
 from tokenmill.store.job import STORE_FORMAT, Run
 from tokenmill.store.manifest import is_listed
 from tokenmill.store.run import read_vocabulary
@@ -77,6 +78,8 @@ def check_store(
         read_vocabulary(folder, frozen.run.job.tokenizer)
         if not isinstance(frozen.run.job.deny, msgspec.UnsetType):
             read_content(folder, frozen.run.job.deny)
+        if not isinstance(frozen.run.job.dedup, msgspec.UnsetType):
+            read_duplicates(folder, frozen.run.job.dedup)
     except StoreError as error:
         checks.problems.append(error.text)
     checked, step = CheckedStore(), progress.Step()

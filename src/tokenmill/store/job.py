@@ -15,7 +15,7 @@ STORE_FORMAT = 6
 plan. 5 reduced footers to the numbers that differ. 6 added slices to parts and a document limit to the job."""
 
 COLUMNS_STORE_FORMAT = 7
-"""The format of a store with kept columns, denied rows, a filter or a template, which earlier versions cannot check."""
+"""The format of a store with kept columns, excluded rows, or a template, which earlier versions cannot check."""
 
 LATEST_STORE_FORMAT = 8
 """The format of a store whose parts were changed after it was complete: by an erasure or an upgrade. Earlier versions
@@ -52,12 +52,21 @@ class Job(msgspec.Struct, frozen=True):
     template: str | msgspec.UnsetType = msgspec.UNSET
     """The columns and the text around them that make a document. Unset, and not written, without a template."""
 
+    dedup: str | msgspec.UnsetType = msgspec.UNSET
+    """The SHA-256 of the list of duplicates, which are left out; empty before they are found. Unset, and not written,
+    if they are not looked for."""
+
     @property
     def format(self) -> int:
         """The format of a store of this job."""
-        later = (self.deny, self.where, self.join, self.template)
+        later = (self.deny, self.where, self.join, self.template, self.dedup)
         is_plain = not self.kept_columns and all(isinstance(option, msgspec.UnsetType) for option in later)
         return STORE_FORMAT if is_plain else COLUMNS_STORE_FORMAT
+
+    @property
+    def excludes_rows(self) -> bool:
+        """Whether an option excludes rows."""
+        return any(not isinstance(option, msgspec.UnsetType) for option in (self.deny, self.where, self.dedup))
 
     @property
     def kept_columns(self) -> tuple[str, ...]:
@@ -94,6 +103,7 @@ class Job(msgspec.Struct, frozen=True):
             **({"--where": self.filter_text} if self.filter_text else {}),
             **({} if isinstance(self.join, msgspec.UnsetType) else {"--join": repr(self.join)}),
             **({} if isinstance(self.template, msgspec.UnsetType) else {"--template": repr(self.template)}),
+            **({} if isinstance(self.dedup, msgspec.UnsetType) else {"--dedup": _found(self.dedup)}),
         }
 
     def digest(self) -> str:
@@ -103,6 +113,10 @@ class Job(msgspec.Struct, frozen=True):
     def differences(self, now: Job) -> list[tuple[str, str, str]]:
         """The choices that differ: (name, value in this job, value in the other)."""
         return differences(self.identity(), now.identity())
+
+
+def _found(dedup: str) -> str:
+    return f"exact, sha256 {dedup}" if dedup else "exact"
 
 
 def _token(token: int | None) -> str:

@@ -20,7 +20,7 @@ from tokenmill.storage.hub.address import parse
 from tokenmill.store import layout
 from tokenmill.store.collection import Collection
 from tokenmill.store.member import Member
-from tokenmill.store.part import DENIED, NULL
+from tokenmill.store.part import DENIED, DUPLICATE, NULL
 
 # Sources that are listed one by one. The table of sources in the store has all of them.
 MAX_LISTED_SOURCES = 10_000
@@ -103,7 +103,11 @@ class PublicFacts:
     @property
     def skipped(self) -> dict[str, int]:
         """The number of rows of the sources that are not in the dataset, by reason."""
-        names = {NULL: "without text", DENIED: "denied: named by a list of rows that must stay out"}
+        names = {
+            NULL: "without text",
+            DENIED: "denied: named by a list of rows that must stay out",
+            DUPLICATE: "duplicate: the text of an earlier row",
+        }
         skipped = {names.get(reason, reason): rows for reason, rows in self.statistics.skipped.reasons.items()}
         changes = [change for member in self.stores.members for change in member.run.history]
         erased = sum(change.documents for change in changes)

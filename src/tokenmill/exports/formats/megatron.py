@@ -27,7 +27,7 @@ from tokenmill.storage import Folder
 
 SPEC = FormatSpec(
     name="megatron",
-    trainer="Megatron-LM, NeMo",
+    trainer="Megatron-LM, NeMo, MaxText",
     files="train_text_document.bin, train_text_document.idx",
     dtypes=("uint16", "int32"),
     cuts=False,

@@ -26,7 +26,7 @@ from tokenmill.storage import Folder
 
 SPEC = FormatSpec(
     name="olmo",
-    trainer="OLMo-core, dolma",
+    trainer="OLMo-core, dolma, MaxText",
     files="part-0-00000.npy, part-0-00000.csv.gz",
     dtypes=("uint16", "uint32"),
     cuts=False,

@@ -30,7 +30,7 @@ from tokenmill.storage.untrusted.tables import ARROW_ERRORS, FACTOR
 
 SPEC = FormatSpec(
     name="parquet",
-    trainer="datasets (Hugging Face)",
+    trainer="datasets (Hugging Face), Lance",
     files="train-00000-of-00001.parquet",
     dtypes=("uint16", "uint32"),
     cuts=False,
