@@ -212,6 +212,21 @@ def test_values_and_rows_given_in_python_are_exact(tmp_path: Path) -> None:
         tokenmill.erase(tmp_path / "out", rows=[("a,b.jsonl", numbers[1])], **POOL)
 
 
+def test_a_kill_between_the_record_and_its_list(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The request alone does not finish it: the list would be missing. The selector does."""
+    store = make(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(command, "publish_file", _killed)
+        with pytest.raises(KeyboardInterrupt):
+            erase(store, request="r")
+    assert (tmp_path / "out/erasures/r/request.json").exists()
+    with pytest.raises(UsageError, match="has no list"):
+        tokenmill.erase(store, request="r", **POOL)
+    result = erase(store, request="r")
+    assert result.documents == len(SECRETS)
+    assert Path(result.deny).read_bytes().count(b"row") == len(SECRETS)
+
+
 def test_a_store_like_one_with_erased_documents(tmp_path: Path) -> None:
     """The new sources may have the erased documents again: a note names the list that leaves them out."""
     store = make(tmp_path)
@@ -220,6 +235,11 @@ def test_a_store_like_one_with_erased_documents(tmp_path: Path) -> None:
     like = tokenmill.prepare(source, like=store, out=tmp_path / "like", **POOL)
     assert like.documents == ROWS
     assert [note for note in like.notices if deny in note]
+    erase(store, (5,), request="r2")
+    both = tokenmill.prepare(source, like=store, out=tmp_path / "one", deny=deny, **POOL)
+    assert [note for note in both.notices if "r2/deny.jsonl" in note and deny not in note]
+    deny = str(tmp_path / "both.jsonl")
+    Path(deny).write_bytes(b"".join((tmp_path / f"out/erasures/{r}/deny.jsonl").read_bytes() for r in ("r1", "r2")))
     without = tokenmill.prepare(source, like=store, out=tmp_path / "without", deny=deny, **POOL)
-    assert without.documents == ROWS - len(SECRETS)
+    assert without.documents == ROWS - len(SECRETS) - 1
     assert not [note for note in without.notices if "erased" in note]

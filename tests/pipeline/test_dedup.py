@@ -53,6 +53,13 @@ def sources(directory: Path) -> list[Path]:
     return sorted((directory / "in").iterdir())
 
 
+def pq_bytes(table: pa.Table) -> bytes:
+    """A table as a Parquet file."""
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink)
+    return bytes(sink.getvalue())
+
+
 def firsts(rows: list[Row], *, but: set[int] | frozenset[int] = frozenset()) -> list[int]:
     """The ids of the first row of each text, in order, without the rows that are excluded for another reason."""
     seen: dict[str, int] = {}
@@ -99,6 +106,13 @@ def test_excluded_rows_have_no_duplicates(tmp_path: Path) -> None:
     assert ids(tmp_path / "where") == firsts(rows, but=below)
     assert set(where.skipped_reasons) == {"null", "filtered", "duplicate"}
     tokenmill.verify(tmp_path / "where", all=True, workers=1)
+    left = set(firsts(rows, but=below))
+    stores = tokenmill.open(tmp_path / "where")
+    for row in (row for row in rows if row["file"] in {"0.parquet", "3.parquet"}):  # rows of JSON Lines are positions
+        source = [str(path) for path in sources(tmp_path)].index(str(tmp_path / "in" / row["file"]))
+        reason = "filtered" if row["id"] in below else "null" if row["text"] is None else "duplicate"
+        if row["id"] not in left:
+            assert stores.collection.members[0].why_not(source, row["row"]) == reason
 
 
 def test_two_tokenizers_leave_the_same_documents(tmp_path: Path) -> None:
@@ -132,6 +146,14 @@ def test_a_run_is_continued_with_its_list(tmp_path: Path, monkeypatch: pytest.Mo
     restored = tokenmill.prepare(sources(tmp_path), out=out, dedup="exact", **CALL)
     assert any("made again" in note for note in restored.notices)
     assert list_file.read_bytes() == content
+    list_file.unlink()
+    (out / "run.json").unlink()
+    tokenmill.prepare(sources(tmp_path), out=out, dedup="exact", **CALL)
+    assert (list_file.read_bytes(), part_bytes(out)) == (content, before)
+    list_file.write_bytes(pq_bytes(pq.read_table(list_file).slice(1)))
+    with pytest.raises(tokenmill.TokenmillError, match="is not the list"):
+        tokenmill.verify(out, workers=1)
+    list_file.write_bytes(content)
     with pytest.raises(JobChanged, match="another dedup="):
         tokenmill.prepare(sources(tmp_path), out=out, **CALL)
     tokenmill.prepare(sources(tmp_path), out=tmp_path / "plain", **CALL)

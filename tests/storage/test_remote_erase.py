@@ -16,9 +16,11 @@ from tests.support.corpora import SMALL_TIKTOKEN
 from tests.support.remote_runs import end, start
 from tests.support.servers.seaweed import Bucket
 from tokenmill.api import erase as erase_module
-from tokenmill.errors import CorruptStore, IncompleteStore, JobChanged
+from tokenmill.errors import CORRUPT, IncompleteStore, JobChanged, RunFailed
+from tokenmill.pipeline import erase as store_erasure
 from tokenmill.storage import folder_at
 from tokenmill.store.erasing import ErasingMark, publish_mark, remove_mark
+from tokenmill.store.erasures import DOCUMENTS_FILE, erased_documents
 
 CALL: dict[str, Any] = {"tokenizer": SMALL_TIKTOKEN, "eot": END, "workers": 1, "unit_bytes": 900, "keep": "url"}
 
@@ -38,8 +40,10 @@ def test_an_erasure_in_a_bucket_gives_the_files_of_a_disk(s3: Bucket, tmp_path: 
         tokenmill.verify(store, workers=1)
     disk, bucket = (folder_at(store) for store in stores.values())
     parts = [f"parts/{name}" for name in disk.names("parts")] + [f"kept/{name}" for name in disk.names("kept")]
-    for name in [*parts, "nanogpt/train.bin", "litdata/chunk-0-0.bin", "erasures/r/documents.parquet"]:
+    for name in [*parts, "nanogpt/train.bin", "litdata/chunk-0-0.bin"]:
         assert disk.read(name) == bucket.read(name)
+    (change,) = tokenmill.open(stores[s3.url]).run.history
+    assert erased_documents(disk.root, change).equals(erased_documents(bucket.root, change))
     options: dict[str, Any] = {"sequence_tokens": 16, "batch_sequences": 4, "grain": 32}
     loaders = [tokenmill.loader(store, **options) for store in stores.values()]
     for step in range(len(loaders[0])):
@@ -119,6 +123,29 @@ def test_another_process_carries_out_the_same_request(
     tokenmill.verify(store, workers=1)
 
 
+def test_another_selector_is_frozen_before_the_documents_are_published(
+    s3: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The documents of the process that loses do not replace those of the other."""
+    write(tmp_path / "in/a.parquet")
+    store = f"{s3.url}/out"
+    tokenmill.prepare(str(tmp_path / "in/a.parquet"), out=store, **CALL)
+    original = store_erasure.publish_file
+
+    def slow(*arguments: Any) -> None:
+        monkeypatch.setattr(store_erasure, "publish_file", original)
+        assert arguments[2].startswith(DOCUMENTS_FILE.removesuffix(".parquet"))
+        tokenmill.erase(store, rows=[("a.parquet", 18)], request="r", workers=1)
+        original(*arguments)
+
+    monkeypatch.setattr(store_erasure, "publish_file", slow)
+    with pytest.raises(JobChanged, match="has another selector"):
+        tokenmill.erase(store, rows=[("a.parquet", 17)], request="r", workers=1)
+    assert [change.documents for change in tokenmill.open(store).run.history] == [1]
+    tokenmill.verify(store, workers=1)
+    assert tokenmill.erase(store, request="r", workers=1).documents == 1
+
+
 @pytest.mark.parametrize(
     ("moment", "is_torn"), [("find", False), ("find", True), ("freeze_erasure", False), ("mark_store", False)]
 )
@@ -135,7 +162,7 @@ def test_another_process_carries_out_another_request(
         monkeypatch.setattr(erase_module, moment, original)
         tokenmill.erase(store, rows=[("a.parquet", 18)], request="other", workers=1)
         if is_torn:
-            raise CorruptStore("the part is damaged")
+            raise RunFailed("1 item failed", exit_code=CORRUPT)  # as a worker's CorruptStore arrives
         return original(*arguments)
 
     monkeypatch.setattr(erase_module, moment, slow)

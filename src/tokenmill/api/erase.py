@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from tokenmill.api.parameters import StrPath, path_texts
-from tokenmill.errors import CorruptStore, JobChanged, UsageError
+from tokenmill.errors import CORRUPT, JobChanged, TokenmillError, UsageError
 from tokenmill.executors import progress
 from tokenmill.executors.fan_out import FanOut
 from tokenmill.executors.outcomes import Pool
@@ -196,13 +196,23 @@ class _Erasure:
                 publish_file(folder, self.request, DENY_FILE, selector.content)
             if record.change is None or self._read_result(self.request) is not None:
                 return record
+            if selector is None:
+                selector = self._read_selector(record)
             mark_store(folder, record)
             if not self._is_outdated(record.change):
                 return record
-            remove_mark(folder, self.request)
-            selector = Selector(folder.read(erasure_file(self.request, DENY_FILE)), record.selector)
-            self.reason = record.reason
-            folder.discard(erasure_file(self.request, REQUEST_FILE))
+            if read_record(folder, self.request) == record:  # else another process has frozen it again
+                remove_mark(folder, self.request)
+                self.reason = record.reason
+                folder.discard(erasure_file(self.request, REQUEST_FILE))
+
+    def _read_selector(self, record: ErasureRecord) -> Selector:
+        """The selector of a frozen erasure. A killed process may have published its record and not its list."""
+        name = erasure_file(record.request, DENY_FILE)
+        selector = Selector(self.folder.read(name) if self.folder.exists(name) else b"", record.selector)
+        if selector.sha256 != record.selector_sha256:
+            raise UsageError(f"the request {record.request} has no list", f"Give its selector again: {record.selector}")
+        return selector
 
     def _is_outdated(self, change: StoreChange) -> bool:
         """Whether another erasure has changed the store after this one was frozen, and before it began."""
@@ -263,7 +273,9 @@ class _Erasure:
         manifest = self._manifest()
         try:
             found = self._find(selector, manifest)
-        except CorruptStore:  # in an object store, which has no lock, another process may have replaced the part
+        except TokenmillError as error:  # in a bucket, which has no lock, another process may have replaced the part
+            if error.exit_code != CORRUPT:
+                raise
             refuse_other(read_mark(self.folder), self.request)
             record = read_record(self.folder, self.request)
             if record is not None:

@@ -14,11 +14,9 @@ from tokenmill.storage import Folder
 from tokenmill.store import tables
 from tokenmill.store.erasures import (
     ERASURE_LOG,
-    FILES_FILE,
-    FILES_SCHEMA,
     ErasureRecord,
+    changed_files,
     erased_documents,
-    erasure_file,
 )
 from tokenmill.store.job import Run
 
@@ -38,8 +36,7 @@ def append_log(folder: Folder, run: Run, record: ErasureRecord, exports: Sequenc
         if record.change is not None:
             paths = tables.read_sources(folder, run)["path"].combine_chunks()
             file.write(_document_lines(own, erased_documents(folder.root, record.change), paths))
-            name = erasure_file(record.request, FILES_FILE)
-            for entry in tables.read_table(folder, name, record.files_sha256, FILES_SCHEMA).to_pylist():
+            for entry in changed_files(folder, record).to_pylist():
                 file.write(_line(record, "file", **entry))
         for export in exports:
             for shard in export.shards:

@@ -1,11 +1,12 @@
 """`--dedup exact`: find the rows whose text is equal to that of an earlier row, before the run is frozen.
 
 Workers read the text of each unit and hash it (XXH3, 128 bits). The rows that `--where` and `--deny` exclude are no
-documents, so they have no duplicates. The process of the caller sorts the hashes: 28 bytes for each document.
+documents, so they have no duplicates. The process of the caller sorts the hashes, with up to 60 bytes a document.
 """
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -19,8 +20,8 @@ from tokenmill.executors.fan_out import run_all
 from tokenmill.pipeline import plan
 from tokenmill.pipeline.left_out import LeftOut
 from tokenmill.pipeline.units import MAX_BATCH_BYTES, unit_documents
-from tokenmill.store.deny import parse_list
-from tokenmill.store.duplicates import DUPLICATES_SCHEMA
+from tokenmill.store.deny import DenyList, parse_list
+from tokenmill.store.duplicates import DuplicateRows
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,7 +46,7 @@ class HashTexts:
     def __call__(self, task: UnitTask) -> HashedRows:
         """The hashes of the documents of a unit, in order."""
         batches = [np.empty(0, HASHED_ROW)]
-        left_out = LeftOut(parse_list(self.deny) if self.deny else None)
+        left_out = LeftOut(_parsed(self.deny) if self.deny else None)
         for file, documents in unit_documents(task, self.options, left_out):
             present = documents.without_nulls()
             batch = np.empty(len(present.rows), HASHED_ROW)
@@ -62,7 +63,7 @@ def find_duplicates(
     request: PrepareRequest,
     executor: Executor,
     on_progress: Callable[[int], None] = lambda _: None,
-) -> pa.Table:
+) -> DuplicateRows:
     """The rows whose text is equal to that of an earlier row, sorted by source and row."""
     job = request.job
     options = job.read_options(batch_bytes=MAX_BATCH_BYTES, on_bad="quarantine", document_bytes=job.document_bytes)
@@ -71,17 +72,27 @@ def find_duplicates(
     for done in run_all(executor, HashTexts(options, request.deny), tasks, lambda task: f"unit {task.unit}"):
         batches.append(done.value)
         on_progress(len(batches) - 1)
-    rows = later_rows(np.concatenate(batches))
-    return pa.table([rows["source"], rows["row"]], schema=DUPLICATES_SCHEMA)
+    hashed = np.concatenate(batches)
+    batches.clear()
+    rows = later_rows(hashed)
+    return DuplicateRows(np.ascontiguousarray(rows["source"]), np.ascontiguousarray(rows["row"]))
 
 
 def later_rows(rows: HashedRows) -> HashedRows:
     """The rows of each hash but the first, sorted by source and row."""
-    rows = rows[np.lexsort((rows["row"], rows["source"], rows["low"], rows["high"]))]
+    order = np.lexsort((rows["row"], rows["source"], rows["low"], rows["high"]))
     is_later = np.zeros(len(rows), np.bool_)
-    is_later[1:] = (rows["high"][1:] == rows["high"][:-1]) & (rows["low"][1:] == rows["low"][:-1])
-    rows = rows[is_later]
+    is_later[1:] = True
+    for name in ("high", "low"):
+        values = rows[name][order]
+        is_later[1:] &= values[1:] == values[:-1]
+    rows = rows[order[is_later]]
     return rows[np.lexsort((rows["row"], rows["source"]))]
+
+
+@functools.lru_cache(maxsize=1)
+def _parsed(deny: bytes) -> DenyList:
+    return parse_list(deny)
 
 
 def _hashes(text: pa.LargeStringArray) -> bytes:

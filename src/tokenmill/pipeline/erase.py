@@ -30,6 +30,7 @@ from tokenmill.store.erasures import (
     REQUEST_FILE,
     ErasedRow,
     ErasureRecord,
+    changed_files,
     erased_documents,
     erasure_file,
     read_record,
@@ -37,7 +38,7 @@ from tokenmill.store.erasures import (
 from tokenmill.store.job import LATEST_STORE_FORMAT, Run, StoreChange
 from tokenmill.store.manifest import parts_digest, publish_manifest, read_manifest
 from tokenmill.store.part import part_name
-from tokenmill.store.run import run_record
+from tokenmill.store.run import require_run, run_record
 
 
 @dataclass
@@ -141,7 +142,7 @@ def freeze_erasure(  # noqa: PLR0913, PLR0917 - the request, and what was found 
         sha256=sha256(documents).hexdigest(),
     )
     for name, data in ((DOCUMENTS_FILE, documents), (FILES_FILE, files)):
-        publish_file(folder, request, name, data)
+        publish_file(folder, request, layout.table_name(folder, name, sha256(data).hexdigest()), data)
     record = ErasureRecord(
         request=request,
         reason=reason,
@@ -185,7 +186,8 @@ def erase_in_store(folder: Folder, run: Run, record: ErasureRecord, fan_out: Fan
         quarantine.gather(folder, np.ones(run.units, np.bool_))
     if change is not None:
         replaced = _with_parts(manifest, results)
-        if not replaced.equals(manifest):
+        # In a bucket another process may have finished this erasure, and a later one may have changed the parts.
+        if not replaced.equals(manifest) and require_run(folder).history[-1] == change:
             publish_manifest(folder, run, replaced)
     return run
 
@@ -203,8 +205,7 @@ def _items(folder: Folder, record: ErasureRecord) -> Iterator[UnitErasure]:
         rows.setdefault(entry.unit, []).append((entry.file, entry.row))
     if record.change is not None:
         documents = erased_documents(folder.root, record.change)
-        name = erasure_file(record.request, FILES_FILE)
-        files = tables.read_table(folder, name, record.files_sha256, FILES_SCHEMA).to_pylist()
+        files = changed_files(folder, record).to_pylist()
         checksums = {file["name"]: (file["before"], file["after"]) for file in files}
         units, starts = np.unique(documents["unit"].to_numpy(), return_index=True)
         numbers = np.split(documents["document"].to_numpy(), starts[1:])

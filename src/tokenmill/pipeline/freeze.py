@@ -27,7 +27,7 @@ from tokenmill.pipeline.units import fast_bytes
 from tokenmill.sources import with_identities
 from tokenmill.store import layout, tables
 from tokenmill.store.deny import deny_name
-from tokenmill.store.duplicates import duplicates_name, read_duplicates
+from tokenmill.store.duplicates import duplicates_bytes, duplicates_name, read_duplicates
 from tokenmill.store.erasing import refuse_unfinished
 from tokenmill.store.job import STORE_FORMAT, Run
 from tokenmill.store.manifest import has_foreign_manifest
@@ -140,9 +140,9 @@ def _without_duplicates(
     def step(done: int) -> None:
         pending(f"duplicates   {done:,} of {count(len(units), 'unit')} read")
 
-    data = tables.table_bytes(find_duplicates(units, sources, request, executor, step))
-    sha256 = hashlib.sha256(data).hexdigest()
-    return msgspec.structs.replace(job, dedup=sha256), {duplicates_name(sha256): data}
+    rows = find_duplicates(units, sources, request, executor, step)
+    sha256 = rows.sha256()
+    return msgspec.structs.replace(job, dedup=sha256), {duplicates_name(sha256): duplicates_bytes(rows)}
 
 
 def _refuse_long_texts(request: PrepareRequest, sources: pa.Table) -> None:
@@ -178,6 +178,15 @@ def publish(folder: Folder, frozen: FrozenRun) -> bool:
         with folder.publish(name) as file:
             file.write(data)
     return folder.publish_new(layout.RUN, layout.json_bytes(run_record(frozen.run)))
+
+
+def publish_lists(folder: Folder, frozen: FrozenRun) -> None:
+    """Publish the lists of rows to leave out, which the comparison of parts with sources reads. Hashes name them."""
+    for name, data in frozen.files.items():
+        if name.startswith(f"{layout.DENY}/"):
+            folder.create(layout.DENY)
+            with folder.publish(name) as file:
+                file.write(data)
 
 
 def publish_again(folder: Folder, frozen: FrozenRun) -> None:

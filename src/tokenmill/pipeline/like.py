@@ -11,14 +11,12 @@ import msgspec
 from tokenmill.errors import UsageError
 from tokenmill.pipeline.request import ColumnOptions
 from tokenmill.storage import folder_at
-from tokenmill.store.deny import read_content
+from tokenmill.store.deny import deny_name, read_content
 from tokenmill.store.erasures import DENY_FILE, erasure_file
 from tokenmill.store.run import read_vocabulary, require_run
 from tokenmill.tokenizers.resolve import Vocabulary
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from tokenmill.storage import Folder
     from tokenmill.store.job import Job, Run
     from tokenmill.tokenizers.objects import TokenizerObject
@@ -93,16 +91,22 @@ def text_options(  # noqa: PLR0913 - the options, by their names
             dedup=dedup if dedup is not None or isinstance(job.dedup, msgspec.UnsetType) else "exact",
         ),
         vocabulary=Vocabulary(job.tokenizer, read_vocabulary(folder, job.tokenizer)),
-        notes=() if deny is not None else tuple(_erased_notes(folder, run)),
+        notes=_erased_notes(folder, run, deny),
     )
 
 
-def _erased_notes(folder: Folder, run: Run) -> Iterator[str]:
-    """A note for each erasure of that store: the new sources may have the same documents again."""
-    for change in run.history:
-        if change.documents:
-            name = folder.path(erasure_file(change.request, DENY_FILE))
-            yield f"the new store may have documents that were erased in {folder.root}; --deny {name} leaves them out"
+def _erased_notes(folder: Folder, run: Run, deny: bytes | None) -> tuple[str, ...]:
+    """A note if the new sources may have documents again that were erased in that store."""
+    given = set((deny or b"").splitlines())
+    requests = [change.request for change in run.history if change.documents]
+    names = [erasure_file(request, DENY_FILE) for request in requests]
+    missing = [name for name in names if folder.exists(name) and not set(folder.read(name).splitlines()) <= given]
+    if not missing:
+        return ()
+    lists = [] if isinstance(run.job.deny, msgspec.UnsetType) else [deny_name(run.job.deny)]
+    files = " ".join(folder.path(name) for name in (*lists, *missing))
+    note = f"documents that were erased in {folder.root} may be in the new store; --deny takes one file with: {files}"
+    return (note,)
 
 
 def _deny_list(folder: Folder, job: Job) -> bytes:

@@ -157,7 +157,8 @@ def _joined(arrays: Sequence[npt.NDArray[Any]], dtype: npt.DTypeLike) -> npt.NDA
 def skipped_ranges(entries: Sequence[tuple[int, npt.NDArray[np.uint64], str]]) -> tuple[SkippedRow, ...]:
     """Skipped rows in order. Consecutive rows with the same reason become one range.
 
-    A filter may skip every second row, so its rows in a source are one range, with other rows in between.
+    A filter may skip every second row, so its rows in a source are one range, with other rows in between. The same
+    holds for duplicates.
     """
     sparse = [entry for entry in entries if entry[2] in SPARSE]
     exact = _exact_ranges([entry for entry in entries if entry[2] not in SPARSE])

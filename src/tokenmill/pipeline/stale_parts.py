@@ -20,7 +20,7 @@ from tokenmill.executors.outcomes import Died, Failed
 from tokenmill.executors.retry_policy import DEFAULT_POLICY
 from tokenmill.pipeline import plan
 from tokenmill.pipeline.compare_sources import USE_THE_ORIGINAL
-from tokenmill.pipeline.freeze import freeze, publish_again
+from tokenmill.pipeline.freeze import freeze, publish_again, publish_lists
 from tokenmill.pipeline.part_summaries import ANY_SLICE, CheckParts, InvalidPart
 from tokenmill.pipeline.run_once import PLANNING, run_once
 from tokenmill.pipeline.verify import CompareText
@@ -103,6 +103,7 @@ def adopt(folder: Folder, frozen: FrozenRun, limits: WorkerLimits, executor: Exe
     """Publish a run that was frozen again, after its parts were compared with its sources."""
     if not frozen.files and not frozen.unproved.any():
         return frozen
+    publish_lists(folder, frozen)
     run = read_run(folder)
     if run is not None and has_foreign_manifest(folder, run):
         layout.withdraw_manifest(folder)

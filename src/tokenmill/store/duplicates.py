@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,8 +10,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tokenmill.storage import Folder
-from tokenmill.store.layout import DENY
-from tokenmill.store.tables import read_table
+from tokenmill.store.layout import DENY, damaged, lost
+from tokenmill.store.tables import read_table, table_bytes
 
 DUPLICATES_SCHEMA = pa.schema([("source", pa.uint32()), ("row", pa.uint64())])
 
@@ -24,8 +25,17 @@ class DuplicateRows:
 
     def of(self, source: int) -> npt.NDArray[np.uint64]:
         """The rows of a source."""
-        first, last = np.searchsorted(self.source, np.array([source, source + 1], np.int64))
-        return self.row[first:last]
+        number = np.uint32(source)
+        return self.row[np.searchsorted(self.source, number) : np.searchsorted(self.source, number, "right")]
+
+    def sha256(self) -> str:
+        """The hash of the rows. It does not depend on how they are stored."""
+        return hashlib.sha256(self.source.astype("<u4").tobytes() + self.row.astype("<u8").tobytes()).hexdigest()
+
+
+def duplicates_bytes(rows: DuplicateRows) -> bytes:
+    """The content of the file."""
+    return table_bytes(pa.table([rows.source, rows.row], schema=DUPLICATES_SCHEMA))
 
 
 def duplicates_name(sha256: str) -> str:
@@ -35,5 +45,11 @@ def duplicates_name(sha256: str) -> str:
 
 def read_duplicates(folder: Folder, sha256: str) -> DuplicateRows:
     """Read the list of a store, and compare it with its hash."""
-    table = read_table(folder, duplicates_name(sha256), sha256, DUPLICATES_SCHEMA)
-    return DuplicateRows(table["source"].to_numpy(), table["row"].to_numpy())
+    name = duplicates_name(sha256)
+    if not folder.exists(name):
+        raise lost(folder, name)
+    table = read_table(folder, name, None, DUPLICATES_SCHEMA)
+    rows = DuplicateRows(table["source"].to_numpy(), table["row"].to_numpy())
+    if rows.sha256() != sha256:
+        raise damaged(folder, name, "it is not the list that the job names")
+    return rows

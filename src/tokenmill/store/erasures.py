@@ -1,9 +1,10 @@
 """The files of an erasure: which documents it erases, which files it changes, and what was found.
 
-In `erasures/<request>/` are `deny.jsonl` (the selector, as a list for `prepare --deny`), `documents.parquet` (a row for
-each erased document, without its text), `files.parquet` (the parts and kept columns that change, with their checksums
-before and after), and `request.json`. That is published last: from then on the erasure is frozen. `result.json` is
-published at the end. `erasures.jsonl` has the lines of all erasures, and lines are only added to it.
+In `erasures/<request>/` are `documents.parquet` (a row for each erased document, without its text), `files.parquet`
+(the parts and kept columns that change, with their checksums before and after), and `request.json`, which is published
+after both: from then on the erasure is frozen. In an object store the names of both tables contain their hashes.
+`deny.jsonl` is the selector, as a list for `prepare --deny`. `result.json` is published at the end. `erasures.jsonl`
+has the lines of all erasures, and lines are only added to it.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from tokenmill.storage import folder_at
 from tokenmill.storage.untrusted.malformed import MalformedDataError, decode
 from tokenmill.store import tables
 from tokenmill.store.job import StoreChange
-from tokenmill.store.layout import ERASURES, MAX_JSON_BYTES, damaged
+from tokenmill.store.layout import ERASURES, MAX_JSON_BYTES, damaged, table_name
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -110,8 +111,15 @@ def read_record(folder: Folder, request: str) -> ErasureRecord | None:
 @functools.lru_cache(maxsize=8)
 def erased_documents(directory: str, change: StoreChange) -> pa.Table:
     """The documents that a change erased. The hash in `change` is compared."""
-    name = erasure_file(change.request, DOCUMENTS_FILE)
-    return tables.read_table(folder_at(directory), name, change.sha256, DOCUMENTS_SCHEMA)
+    folder = folder_at(directory)
+    name = erasure_file(change.request, table_name(folder, DOCUMENTS_FILE, change.sha256))
+    return tables.read_table(folder, name, change.sha256, DOCUMENTS_SCHEMA)
+
+
+def changed_files(folder: Folder, record: ErasureRecord) -> pa.Table:
+    """The files that an erasure changes, with their checksums before and after."""
+    name = erasure_file(record.request, table_name(folder, FILES_FILE, record.files_sha256))
+    return tables.read_table(folder, name, record.files_sha256, FILES_SCHEMA)
 
 
 def erased_counts(directory: str, changes: Sequence[StoreChange], units: int) -> npt.NDArray[np.int64]:

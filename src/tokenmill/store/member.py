@@ -6,6 +6,7 @@ import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -14,11 +15,21 @@ from tokenmill.sources.documents import Slice
 from tokenmill.sources.plain_values import TEXT
 from tokenmill.storage import Folder
 from tokenmill.store import layout, tables
+from tokenmill.store.duplicates import read_duplicates
 from tokenmill.store.erasures import erased_counts
 from tokenmill.store.job import Run
 from tokenmill.store.kept import matching, read_kept
 from tokenmill.store.manifest import ManifestListing, is_listed
-from tokenmill.store.part import PartContent, PartSummary, SkippedRow, check_fits, open_part, part_name, read_summary
+from tokenmill.store.part import (
+    DUPLICATE,
+    PartContent,
+    PartSummary,
+    SkippedRow,
+    check_fits,
+    open_part,
+    part_name,
+    read_summary,
+)
 
 # The columns of the plan that give the slice of a unit.
 SLICE_COLUMNS = ("start", "stop", tables.DETAIL)
@@ -147,8 +158,11 @@ class Member:
         if unit is None:
             limit = self.run.job.limit_units
             return "no unit has it" + (f": the run is of the first {limit:,} (--limit-units)" if limit else "")
-        ranges = [skipped for skipped in read_summary(self.folder, unit).skipped if skipped.source == source]
-        matching = [rows for rows in ranges if rows.first <= row <= rows.last]
+        dedup = self.run.job.dedup
+        if not isinstance(dedup, msgspec.UnsetType) and row in read_duplicates(self.folder, dedup).of(source):
+            return DUPLICATE
+        skipped = [rows for rows in read_summary(self.folder, unit).skipped if rows.reason != DUPLICATE]
+        matching = [rows for rows in skipped if rows.source == source and rows.first <= row <= rows.last]
         smallest = min(matching, key=lambda rows: rows.last - rows.first, default=None)  # a filter has wide ranges
         return "no document starts there" if smallest is None else smallest.reason
 

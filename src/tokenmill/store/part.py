@@ -29,9 +29,9 @@ FORMAT = "2"
 """Format 2 added the slice, the hash of the text, and the XXH3. Format 1 can still be read."""
 
 NULL, DENIED, DUPLICATE, FILTERED = "null", "denied", "duplicate", documents.FILTERED
-SPARSE = frozenset({FILTERED})
+SPARSE = frozenset({DUPLICATE, FILTERED})
 """The reasons whose rows in a part and source are one range, with rows of other reasons and documents in between."""
-INTENDED = frozenset({NULL, DENIED, DUPLICATE, *SPARSE})
+INTENDED = frozenset({NULL, DENIED, *SPARSE})
 """The reasons for skipping a row without text, or one that an option excludes. All other rows are in quarantine."""
 
 ARROW_END = b"ARROW1"  # the last bytes of an Arrow IPC file

@@ -187,7 +187,13 @@ class BucketFolder:
 
     def publish_new(self, name: str, data: bytes) -> bool:
         """Publish an object unless one exists. Returns False if one exists with another content."""
-        return self.publish_if_absent(name, pa.py_buffer(data)) or self.read(name) == data
+        while not self.publish_if_absent(name, pa.py_buffer(data)):
+            try:
+                return self.read(name) == data
+            except StoreError:
+                if self.exists(name):
+                    raise  # else it was removed after the attempt
+        return True
 
     def write_region(self, name: str, size: int, start: int) -> contextlib.AbstractContextManager[BinaryIO]:  # noqa: ARG002
         """Write a byte range as an object of its own. `finalize` joins these objects."""
