@@ -98,7 +98,7 @@ class Readable:
         return _code(self, "")
 
     def _repr_html_(self) -> str:
-        return html_table(type(self).__name__, _fields(self))
+        return html_table(type(self).__name__, _shown(self))
 
 
 def html_table(title: str, rows: Mapping[str, object]) -> str:
@@ -117,6 +117,17 @@ def _fields(record: object) -> dict[str, object]:
     kind = "__struct_fields__" if hasattr(record, "__struct_fields__") else "__dataclass_fields__"
     names: Iterable[str] = getattr(record, kind)
     return {name: getattr(record, name) for name in names}
+
+
+def _shown(record: object) -> dict[str, object]:
+    return {name: value for name, value in _fields(record).items() if not _is_empty(value)}
+
+
+def _is_empty(value: object) -> bool:
+    """Whether a value says nothing in a table: None, an empty text or list, or a record without anything in it."""
+    if isinstance(value, Readable):
+        return all(_is_empty(item) or item == 0 for item in _fields(value).values())
+    return value is None or (isinstance(value, str | Mapping | list | tuple) and not value)
 
 
 def _code(value: object, indent: str) -> str:
