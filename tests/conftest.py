@@ -8,6 +8,7 @@ import secrets
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from tests.support import TESTS
@@ -19,6 +20,10 @@ from tests.support.servers.proxy import Proxy
 from tests.support.servers.seaweed import Bucket, S3Server, start_seaweed
 
 SERVER_FIXTURES = {"s3_server", "azure_server", "hub", "cluster"}
+
+# The time of an example says nothing on a machine that runs other tests.
+hypothesis.settings.register_profile("tokenmill", deadline=None)
+hypothesis.settings.load_profile("tokenmill")
 
 # The tests of these files start processes, kill them, or wait. Those among them that do not are marked fast one by one.
 SLOW_FILES = {

@@ -105,8 +105,8 @@ def _erased_notes(folder: Folder, run: Run, deny: bytes | None) -> tuple[str, ..
         return ()
     lists = [] if isinstance(run.job.deny, msgspec.UnsetType) else [deny_name(run.job.deny)]
     files = " ".join(folder.path(name) for name in (*lists, *missing))
-    note = f"documents that were erased in {folder.root} may be in the new store; --deny takes one file with: {files}"
-    return (note,)
+    note = f"documents that were erased in {folder.root} may be in the new store"
+    return (f"{note}. Join these lists into one file for --deny: {files}",)
 
 
 def _deny_list(folder: Folder, job: Job) -> bytes:
