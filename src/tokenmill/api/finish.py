@@ -13,8 +13,8 @@ from tokenmill.executors.outcomes import Pool
 from tokenmill.executors.session import check_executor, open_executor
 from tokenmill.exports.job import refuse_export
 from tokenmill.humanize import Readable
+from tokenmill.pipeline.compare_request import refuse_old_format
 from tokenmill.pipeline.finish import refuse_missing_parts, write_manifest
-from tokenmill.pipeline.freeze import refuse_old_format
 from tokenmill.pipeline.request import BadDocumentPolicy
 from tokenmill.storage import folder_at
 from tokenmill.store import layout

@@ -17,11 +17,18 @@ import pyarrow as pa
 
 from tokenmill.errors import CorruptStore, JobChanged, SourceError
 from tokenmill.humanize import count, size
-from tokenmill.pipeline.compare_sources import USE_THE_ORIGINAL, compare_sources, refuse_changed
+from tokenmill.pipeline.compare_request import (
+    compare_versions,
+    refuse_old_format,
+    refuse_other_duplicates,
+    refuse_other_job,
+    with_defaults,
+)
+from tokenmill.pipeline.compare_sources import compare_sources, refuse_changed
 from tokenmill.pipeline.deduplicate import find_duplicates
 from tokenmill.pipeline.deny_checks import deny_notes, refuse_denied_paths
 from tokenmill.pipeline.request import PrepareRequest, versions
-from tokenmill.pipeline.run_files import create_directories, write_deny_list, write_vocabulary
+from tokenmill.pipeline.run_files import create_directories, publish_files, write_deny_list, write_vocabulary
 from tokenmill.pipeline.split_sources import plan_units
 from tokenmill.pipeline.units import fast_bytes
 from tokenmill.sources import with_identities
@@ -174,19 +181,16 @@ def publish(folder: Folder, frozen: FrozenRun) -> bool:
     folder.check_conditional_create()
     create_directories(folder, frozen.run)
     folder.create(layout.TOKENIZER)
-    for name, data in frozen.files.items():
-        with folder.publish(name) as file:
-            file.write(data)
+    publish_files(folder, frozen.files)
     return folder.publish_new(layout.RUN, layout.json_bytes(run_record(frozen.run)))
 
 
 def publish_lists(folder: Folder, frozen: FrozenRun) -> None:
     """Publish the lists of rows to leave out, which the comparison of parts with sources reads. Hashes name them."""
-    for name, data in frozen.files.items():
-        if name.startswith(f"{layout.DENY}/"):
-            folder.create(layout.DENY)
-            with folder.publish(name) as file:
-                file.write(data)
+    lists = {name: data for name, data in frozen.files.items() if name.startswith(f"{layout.DENY}/")}
+    if lists:
+        folder.create(layout.DENY)
+        publish_files(folder, lists)
 
 
 def publish_again(folder: Folder, frozen: FrozenRun) -> None:
@@ -194,9 +198,7 @@ def publish_again(folder: Folder, frozen: FrozenRun) -> None:
     if not folder.exists(layout.RUN):
         publish(folder, frozen)
         return
-    for name, data in frozen.files.items():
-        with folder.publish(name) as file:
-            file.write(data)
+    publish_files(folder, frozen.files)
     layout.publish_json(folder, layout.RUN, run_record(frozen.run))
     kept = {*frozen.files, *(layout.table_name(folder, name, _hash(frozen, name)) for name in _TABLES)}
     for name in folder.names("."):
@@ -227,7 +229,7 @@ def _reopen(  # noqa: PLR0913, PLR0917 - the existing run, the request, and what
 ) -> FrozenRun:
     refuse_unfinished(folder, run)
     complete = folder.exists(layout.MANIFEST)
-    request = _with_defaults(request, run)
+    request = with_defaults(request, run)
     try:
         tables.check_tables(folder, run)
         if not isinstance(run.job.dedup, msgspec.UnsetType):
@@ -238,11 +240,11 @@ def _reopen(  # noqa: PLR0913, PLR0917 - the existing run, the request, and what
     changes = compare_sources(folder, frozen.sources, request.discovery.table, moved)
     if complete:  # parts of an older format cannot be compared with the text
         refuse_changed(folder, frozen.sources, changes, strictly=run.format < STORE_FORMAT)
-    _refuse_other_job(folder, run, request)
+    refuse_other_job(folder, run, request)
     write_vocabulary(folder, run, request)
     write_deny_list(folder, run, request)
     refuse_denied_paths(folder, run.job, frozen.sources, changes.table)
-    notes = () if complete else _compare_versions(folder, run, request)
+    notes = () if complete else compare_versions(folder, run, request)
     if not complete:
         refuse_old_format(folder, run)
     is_foreign = has_foreign_manifest(folder, run)
@@ -258,7 +260,7 @@ def _reopen(  # noqa: PLR0913, PLR0917 - the existing run, the request, and what
         planned = _planned(folder, request, changes.table, executor, pending)
         if complete and not planned.plan.equals(frozen.plan):
             refuse_changed(folder, frozen.sources, changes, strictly=True)
-        _refuse_other_duplicates(folder, run, planned.run)
+        refuse_other_duplicates(folder, run, planned.run)
         # A run that is planned again keeps the versions and the engine that it was started with.
         again = msgspec.structs.replace(
             planned.run, versions=run.versions, engine=run.engine, format=run.format, changes=run.changes
@@ -279,29 +281,6 @@ def _reopen(  # noqa: PLR0913, PLR0917 - the existing run, the request, and what
     return replace(frozen, files=files, unproved=unproved)
 
 
-def _with_defaults(request: PrepareRequest, run: Run) -> PrepareRequest:
-    """The request with the run's size of units, unless one is given, and its duplicates if it asks for them.
-
-    Stores of format 5 limit no document.
-    """
-    unit_bytes = request.job.unit_bytes if request.unit_bytes_given else run.job.unit_bytes
-    document_bytes = None if run.job.document_bytes is None else request.job.document_bytes
-    is_asked = not isinstance(request.job.dedup, msgspec.UnsetType)
-    dedup = run.job.dedup if is_asked and not isinstance(run.job.dedup, msgspec.UnsetType) else request.job.dedup
-    job = msgspec.structs.replace(request.job, unit_bytes=unit_bytes, document_bytes=document_bytes, dedup=dedup)
-    return replace(request, job=job)
-
-
-def _refuse_other_duplicates(folder: Folder, run: Run, now: Run) -> None:
-    """Refuse sources with other duplicates: a changed source decides which rows of other sources are left out."""
-    if now.job.dedup != run.job.dedup:
-        raise JobChanged(
-            "the sources changed since the run was started, and have other duplicates now",
-            f"run          {folder.root}",
-            USE_THE_ORIGINAL,
-        )
-
-
 def _made_again(  # noqa: PLR0913, PLR0917 - what is there, what is asked for, and what plans it anew
     folder: Folder,
     run: Run,
@@ -312,7 +291,7 @@ def _made_again(  # noqa: PLR0913, PLR0917 - what is there, what is asked for, a
     damage: CorruptStore,
 ) -> FrozenRun:
     """Publish plan and sources again for a run that has lost one of them, if they are what `run.json` names."""
-    _refuse_other_job(folder, run, request)
+    refuse_other_job(folder, run, request)
     try:
         before = tables.read_sources(folder, run)
         changes = compare_sources(folder, before, request.discovery.table, moved)
@@ -323,7 +302,7 @@ def _made_again(  # noqa: PLR0913, PLR0917 - what is there, what is asked for, a
             request.discovery.table, plan_step(request.discovery.table, "looked at", pending)
         )
     planned = _planned(folder, request, sources, executor, pending)
-    _refuse_other_duplicates(folder, run, planned.run)
+    refuse_other_duplicates(folder, run, planned.run)
     contents = {layout.SOURCES: tables.table_bytes(before), layout.PLAN: tables.table_bytes(planned.plan)}
     hashes = {name: hashlib.sha256(data).hexdigest() for name, data in contents.items()}
     counts = {"sources": (run.sources, len(before)), "units": (run.units, len(planned.plan))}
@@ -343,9 +322,7 @@ def _made_again(  # noqa: PLR0913, PLR0917 - what is there, what is asked for, a
     if not isinstance(run.job.dedup, msgspec.UnsetType):
         folder.create(layout.DENY)
         files[duplicates_name(run.job.dedup)] = planned.files[duplicates_name(run.job.dedup)]
-    for name, data in files.items():
-        with folder.publish(name) as file:
-            file.write(data)
+    publish_files(folder, files)
     note = f"{damage.headline}: the tables of the run were made again, with the checksums of {layout.RUN}"
     return FrozenRun(run, before, planned.plan, notes=(note,))
 
@@ -354,49 +331,3 @@ def _changed_note(paths: list[str]) -> str:
     if len(paths) == 1:
         return f"{paths[0]} changed since the run was started: its units are done again"
     return f"{count(len(paths), 'source')} changed since the run was started: their units are done again"
-
-
-def refuse_old_format(folder: Folder, run: Run) -> None:
-    """Refuse to continue a run of an older format than this version writes."""
-    if run.format < STORE_FORMAT:
-        raise JobChanged(
-            "this run was started by an older version of tokenmill",
-            f"run          {folder.root}   (format {run.format}, tokenmill {run.versions.get('tokenmill', 'unknown')})",
-            f"now          format {STORE_FORMAT}",
-            "Finish it with that version, or use another --out. A complete store of that format can be upgraded.",
-        )
-
-
-def _compare_versions(folder: Folder, run: Run, request: PrepareRequest) -> tuple[str, ...]:
-    """Refuse another version of the library that defines the tokens; return notes about other packages."""
-    now, reference = versions(), REFERENCES[request.job.tokenizer.kind].name
-    changed = [name for name, before in run.versions.items() if now.get(name, before) != before]
-    if reference in changed:
-        raise JobChanged(
-            f"{reference} is {now[reference]} now, and this run was started with {run.versions[reference]}",
-            f"run          {folder.root}",
-            f"{reference} defines the tokens. Two versions of it must not be mixed in one store.",
-            f"Install {reference}=={run.versions[reference]}, or use another --out.",
-        )
-    return tuple(f"{name} is {now[name]}, the run was started with {run.versions[name]}" for name in changed)
-
-
-def _refuse_other_job(folder: Folder, run: Run, request: PrepareRequest) -> None:
-    changes = run.job.differences(request.job)
-    if not changes:
-        return
-    if changes[0][0] == "tokenizer":
-        old, new = run.job.tokenizer, request.job.tokenizer
-        raise JobChanged(
-            "this directory holds a run with another tokenizer",
-            f"run          {folder.root}   ({old.name}, sha256 {old.sha256[:8]}...)",
-            f"now          {new.name}   (sha256 {new.sha256[:8]}...)",
-            "Use the original tokenizer, another --out, or remove the directory.",
-        )
-    lines = [("run", folder.root), *((name, f"was {before}, is now {now}") for name, before, now in changes)]
-    width = max(12, *(len(name) for name, _ in lines))
-    raise JobChanged(
-        f"this directory holds a run with another {changes[0][0]}",
-        *(f"{name:<{width}} {value}" for name, value in lines),
-        "Use the original options, another --out, or remove the directory.",
-    )

@@ -12,6 +12,8 @@ from tokenmill.store.deny import deny_name, read_content
 from tokenmill.store.run import read_vocabulary
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from tokenmill.pipeline.request import PrepareRequest
     from tokenmill.storage import Folder
     from tokenmill.store.job import Run
@@ -26,14 +28,20 @@ def create_directories(folder: Folder, run: Run) -> None:
         folder.create(layout.DENY)
 
 
+def publish_files(folder: Folder, files: Mapping[str, bytes]) -> None:
+    """Publish files by their names."""
+    for name, data in files.items():
+        with folder.publish(name) as file:
+            file.write(data)
+
+
 def write_vocabulary(folder: Folder, run: Run, request: PrepareRequest) -> None:
     """Publish the vocabulary again if the store has lost it. It is that of the run: its hash is part of the job."""
     try:
         read_vocabulary(folder, run.job.tokenizer)
     except CorruptStore:
         folder.create(layout.TOKENIZER)
-        with folder.publish(f"{layout.TOKENIZER}/{run.job.tokenizer.file}") as file:
-            file.write(request.vocabulary.content)
+        publish_files(folder, {f"{layout.TOKENIZER}/{run.job.tokenizer.file}": request.vocabulary.content})
 
 
 def write_deny_list(folder: Folder, run: Run, request: PrepareRequest) -> None:
@@ -44,5 +52,4 @@ def write_deny_list(folder: Folder, run: Run, request: PrepareRequest) -> None:
         read_content(folder, run.job.deny)
     except CorruptStore:
         folder.create(layout.DENY)
-        with folder.publish(deny_name(run.job.deny)) as file:
-            file.write(request.deny)
+        publish_files(folder, {deny_name(run.job.deny): request.deny})
