@@ -45,7 +45,7 @@ MORE_SHAPES = [
     Shape("replaced.txt", "a\ufffdb c\ufffdd e\ufffdf".encode(), ["a\ufffdb c\ufffdd e\ufffdf"]),
     Shape("name.txt", b"BZhou is a name", ["BZhou is a name"]),
     Shape("hidden-bzip2.txt", bz2.compress(b"x"), refused=("bzip2", "bunzip2")),
-    Shape("array.json.gz", gzip.compress(b'[{"text": 1}]'), refused=("gzip -dc ", "/array.json && jq -c '.[]' ")),
+    Shape("array.json.gz", gzip.compress(b'["text"]'), refused=("gzip -dc ", "/array.json && jq -c '.[] ")),
     Shape("utf-16.txt.zst", zstandard.compress("x".encode("utf-16")), refused=("zstd -dc ", "&& iconv ")),
 ]
 

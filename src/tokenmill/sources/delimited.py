@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -25,6 +26,14 @@ CODECS = {".gz": "gzip", ".zst": "zstd"}
 EXPECTED_COMPRESSION = 4
 # Chunk size when searching for the start of a segment.
 SCAN_BYTES = 1 << 16
+
+
+class ByteStream(Protocol):
+    """What segments are read from: a file, or what is made of its bytes."""
+
+    def read(self, size: int) -> bytes:
+        """The next bytes, at most `size`; none at the end."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +94,7 @@ def read_segments(file: SourceFile, file_slice: Slice, separator: bytes, options
     start, stop = file_slice.start, file_slice.stop
     with open_stream(file, slice_byte_ranges(file, file_slice, separator)) as stream:
         if codec_of(file.path):
-            yield from _blocks(stream, 0, None, separator, options)
+            yield from stream_segments(stream, separator, options)
             return
         first = _segment_start(stream, start, min(stop, file.size), separator)
         if first >= stop:  # no segment starts in this range
@@ -93,6 +102,11 @@ def read_segments(file: SourceFile, file_slice: Slice, separator: bytes, options
         end = _segment_start(stream, stop, file.size, separator)
         stream.seek(first)
         yield from _blocks(stream, first, end, separator, options)
+
+
+def stream_segments(stream: ByteStream, separator: bytes, options: ReadOptions) -> Iterator[Block]:
+    """The segments of a whole stream, in blocks as `read_segments` yields them."""
+    yield from _blocks(stream, 0, None, separator, options)
 
 
 def read_whole(stream: pa.NativeFile, options: ReadOptions) -> tuple[bytearray, tuple[BadRow, ...]]:
@@ -114,7 +128,7 @@ def _skip_rest(stream: pa.NativeFile, held: bytearray, options: ReadOptions) -> 
 
 
 def _blocks(
-    stream: pa.NativeFile, offset: int, stop: int | None, separator: bytes, options: ReadOptions
+    stream: ByteStream, offset: int, stop: int | None, separator: bytes, options: ReadOptions
 ) -> Iterator[Block]:
     held = [bytearray()]  # popped when yielded, so that no reference here keeps a huge document alive
     limit = None if stop is None else stop - offset
@@ -189,7 +203,7 @@ def _long_block(bad: BadRow) -> Block:
 
 
 def _scan(
-    stream: pa.NativeFile, limit: int | None, separator: bytes, chunk_bytes: int
+    stream: ByteStream, limit: int | None, separator: bytes, chunk_bytes: int
 ) -> Iterator[tuple[bytes, Int64Array]]:
     """Read chunk by chunk. Yields each chunk with the ends of its matches, relative to the chunk's start."""
     tail = b""  # the end of the last chunk, in which a match may begin that ends in the next chunk

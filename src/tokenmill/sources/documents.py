@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import msgspec
@@ -129,6 +129,10 @@ class Documents:
         """True for each document that is null."""
         mask: npt.NDArray[np.bool_] = self.text.is_null().to_numpy(zero_copy_only=False)
         return mask
+
+    def filter(self, is_chosen: npt.NDArray[np.bool_]) -> Documents:
+        """The chosen documents, with all bad and skipped rows."""
+        return replace(self, text=self.text.filter(pa.array(is_chosen)), rows=self.rows[is_chosen])
 
     def without_nulls(self) -> Documents:
         """The documents that are not null."""

@@ -12,7 +12,9 @@ from tokenmill.errors import SourceError
 from tokenmill.humanize import size
 from tokenmill.sources.delimited import codec_of
 from tokenmill.sources.documents import SourceFile
-from tokenmill.sources.missing_column import BYTE_ORDER_MARK, WHITE_SPACE, read_sample
+from tokenmill.sources.file_start import BYTE_ORDER_MARK, read_sample
+from tokenmill.sources.json_values import are_values, has_values
+from tokenmill.sources.missing_column import WHITE_SPACE
 
 _WARC = (
     'python -c "import json,sys;from warcio import ArchiveIterator as A;[print(json.dumps(dict(url=r.rec_headers.'
@@ -112,16 +114,24 @@ _ARRAY = re.compile(rb'\s*\[\s*[{"\[\]]')
 
 
 def _refuse_json(file: SourceFile, data: bytes) -> None:
+    if has_values(file):
+        return
     lines = [line.strip(WHITE_SPACE) for line in data.split(b"\n")]
     lines = [line for line in lines if line]
-    if _ARRAY.match(data) and not (len(lines) > 1 and _is_json(lines[0]) and lines[1][:1] == b"["):
-        raise _error(
-            file.path, "a source is a JSON array, not JSON Lines", "jq -c '.[]' {file} > {new}.jsonl", file.size
+    if len(lines) > 1 and _is_json(lines[0]) and lines[1][:1] == lines[0][:1]:
+        return
+    if are_values(data):
+        base, codec = _split_codec(file.path)
+        new = f"{os.path.splitext(base)[0]}.json{codec}"
+        raise SourceError(
+            "a source is JSON, but not JSON Lines, and its name does not end in .json",
+            f"file         {file.path}",
+            "Rename it:",
+            f"mv {shlex.quote(file.path)} {shlex.quote(new)}",
         )
-    is_cut = len(lines) > 1 and lines[0][:1] == b"{" and not _is_json(lines[0]) and lines[1][:1] in {b'"', b"}"}
-    if is_cut:
-        command = "jq -c . {file} > {new}.jsonl"
-        raise _error(file.path, "a source is pretty-printed JSON, not JSON Lines", command, file.size)
+    if _ARRAY.match(data):
+        command = "jq -c '.[] | {text: .}' {file} > {new}.jsonl"
+        raise _error(file.path, "a source is a JSON array whose elements are not objects", command, file.size)
 
 
 def _is_json(line: bytes) -> bool:
@@ -149,8 +159,14 @@ def _is_latin_1(data: bytes) -> bool:
     return 2 * sum(data[max(place - 1, 0) : place + 2].translate(None, _HIGH).isalpha() for place in high) >= len(high)
 
 
+def _split_codec(path: str) -> tuple[str, str]:
+    """A path without the ending of a compressed file, and that ending."""
+    ending = next((end for end in (".gz", ".zst") if path.lower().endswith(end)), "")
+    return path[: len(path) - len(ending)], path[len(path) - len(ending) :]
+
+
 def _error(path: str, headline: str, command: str, file_bytes: int | None = None) -> SourceError:
-    base = path.removesuffix(next((end for end in (".gz", ".zst") if path.lower().endswith(end)), ""))
+    base, _ = _split_codec(path)
     new, ending = os.path.splitext(base)
     codec = codec_of(path) if file_bytes is not None else None  # the first bytes are those of the content
     if codec:

@@ -1,5 +1,7 @@
 """JSON Lines, plain or compressed: one object per line, one key of which is the text. A row is the line's byte offset.
 
+An array of objects, or pretty-printed objects, in a file with the ending .json are read as JSON Lines (`json_values`).
+
 pyarrow parses blocks of whole lines. A block that it refuses (a lone surrogate, a repeated key, a number beyond a
 double) is parsed again line by line with Python's parser, so that the result for a line depends on that line alone.
 """
@@ -17,7 +19,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tokenmill.sources.bad_rows import NOT_AN_OBJECT, NOT_TEXT, bad_row, split_valid
-from tokenmill.sources.delimited import Block, read_segments, slice_byte_ranges, split_bytes
+from tokenmill.sources.delimited import (
+    Block,
+    one_slice,
+    open_stream,
+    read_segments,
+    slice_byte_ranges,
+    split_bytes,
+    stream_segments,
+)
 from tokenmill.sources.documents import (
     BadRow,
     Columns,
@@ -30,8 +40,10 @@ from tokenmill.sources.documents import (
     Span,
     as_text,
 )
+from tokenmill.sources.file_start import BYTE_ORDER_MARK
+from tokenmill.sources.json_values import ValueStream, has_values
 from tokenmill.sources.jsonl_values import MAX_BLOCK_BYTES, as_utf8, parse, parse_block, read_values
-from tokenmill.sources.missing_column import BYTE_ORDER_MARK, WHITE_SPACE, ColumnSearch
+from tokenmill.sources.missing_column import WHITE_SPACE, ColumnSearch
 from tokenmill.sources.text_columns import (
     NotAnObject,
     join_of,
@@ -48,8 +60,8 @@ MAX_GUESSED_BYTES = 1 << 20
 
 
 def split(file: SourceFile, options: ReadOptions, unit_bytes: int) -> Slices:  # noqa: ARG001 - the protocol's signature
-    """Byte ranges. A range owns the lines that start in it; a compressed file is one range."""
-    return split_bytes(file, unit_bytes)
+    """Byte ranges. A range owns the lines that start in it; a compressed file and an array are one range."""
+    return one_slice(file) if has_values(file) else split_bytes(file, unit_bytes)
 
 
 def byte_ranges(file: SourceFile, file_slice: Slice | None, options: ReadOptions) -> list[Span]:  # noqa: ARG001 - the protocol
@@ -59,7 +71,7 @@ def byte_ranges(file: SourceFile, file_slice: Slice | None, options: ReadOptions
 
 def read(file: SourceFile, file_slice: Slice, options: ReadOptions) -> Iterator[Documents]:
     """The documents of the lines that start in the bytes of the slice."""
-    blocks = read_segments(file, file_slice, SEPARATOR, options)
+    blocks = _blocks(file, file_slice, options)
     search = ColumnSearch(template_of(options).names, is_found=file_slice.start > 0)
     documents_of = functools.partial(_documents, file, options, search)
     for documents in map(documents_of, blocks):  # a loop variable for the block would keep its memory
@@ -80,11 +92,20 @@ def read_columns(
     """The values of some keys in the lines that start in the slice; null where a line lacks one."""
 
     def blocks() -> Iterator[_Lines]:
-        for block in read_segments(file, file_slice or Slice(0, file.size), SEPARATOR, options):
+        for block in _blocks(file, file_slice or Slice(0, file.size), options):
             if not block.bad:
                 yield _Lines(_without_byte_order_mark(block))
 
     yield read_values(blocks, names)
+
+
+def _blocks(file: SourceFile, file_slice: Slice, options: ReadOptions) -> Iterator[Block]:
+    """The lines that start in the bytes of the slice. A file that is not JSON Lines is one slice."""
+    if not has_values(file):
+        yield from read_segments(file, file_slice, SEPARATOR, options)
+        return
+    with open_stream(file, [(0, file.size)]) as stream:
+        yield from stream_segments(ValueStream(stream), SEPARATOR, options)
 
 
 def _documents(file: SourceFile, options: ReadOptions, search: ColumnSearch, block: Block) -> Documents:

@@ -5,20 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator
 
-import pyarrow as pa
-
-from tokenmill import storage
 from tokenmill.errors import SourceError
 from tokenmill.humanize import count
-from tokenmill.sources.delimited import codec_of
 from tokenmill.sources.documents import SourceFile
+from tokenmill.sources.file_start import BYTE_ORDER_MARK, read_sample
+from tokenmill.sources.json_values import ValueLines, has_values
 from tokenmill.sources.text_columns import has_path
 
-# How much of a file is read before planning, to check whether it has the column.
-SAMPLE_BYTES = 256 << 10
 MAX_LISTED_KEYS = 50
 WHITE_SPACE = b" \t\r\n"  # as defined by JSON
-BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 class NoColumn(SourceError):  # noqa: N818 - the name is written to logs
@@ -71,36 +66,11 @@ def check_first_lines(file: SourceFile, *columns: str, through_lists: bool = Tru
     Returns (False, None) if no line is whole. Costs one short read. Damage is reported later, when the file is read.
     """
     data, is_all = read_sample(file)
+    data = ValueLines().convert(data) if has_values(file) else data
     lines = data.removeprefix(BYTE_ORDER_MARK).split(b"\n")
     search = ColumnSearch(columns, through_lists=through_lists)
     search.add(_objects(lines if is_all else lines[:-1]))
     return search.is_found, search.missing(file, is_all=is_all)
-
-
-def read_sample(file: SourceFile) -> tuple[bytes, bool]:
-    """The first bytes of the content, decompressed, and whether that is all of it."""
-    data = storage.read_start(file.info, SAMPLE_BYTES)
-    is_all = len(data) == file.size
-    codec = codec_of(file.path)
-    if codec:
-        data, is_end = _decompress_start(data, codec)
-        is_all &= is_end
-    return data, is_all
-
-
-def _decompress_start(data: bytes, codec: str) -> tuple[bytes, bool]:
-    """The content at the start of a compressed file, and whether that is all of it."""
-    content = b""
-    try:
-        with pa.CompressedInputStream(pa.BufferReader(data), codec) as stream:
-            while len(content) < SAMPLE_BYTES:
-                more = stream.read(1 << 14)
-                if not more:
-                    return content, True
-                content += more
-    except OSError:  # the stream continues after the sample, or is damaged
-        return content, False
-    return content, False
 
 
 def _objects(lines: list[bytes]) -> Iterator[bytes]:
