@@ -395,6 +395,17 @@ def test_parquet_row_groups_hold_whole_documents(tmp_path: Path, monkeypatch: py
     )
 
 
+def test_parquet_holds_a_long_document_of_one_token(tmp_path: Path) -> None:
+    """Such a file is compressed to nearly nothing, and is not taken for damage."""
+    tokens = np.full(20_000_000, 7, np.uint16)
+    one = np.zeros(1, np.int64)
+    content = Content(one + len(tokens), one.astype(np.uint32), one.astype(np.uint64), iter([tokens]))
+    folder = folder_at(str(tmp_path))
+    (written,) = parquet.write(folder, make_shard(count=1), content)
+    assert (tmp_path / written.name).stat().st_size < 100_000
+    assert np.array_equal(parquet.read(folder, [written.name], "uint16").tokens, tokens)
+
+
 def test_datasets_loads_parquet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`load_dataset` finds both splits, with the tokens, the source and the row of each document."""
     monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
