@@ -95,6 +95,22 @@ def test_erased_documents_are_gone_and_the_others_stay(tmp_path: Path) -> None:
     assert tokenmill.verify(out, all=True, workers=1).documents_compared == ROWS
 
 
+def test_verify_notices_another_list_of_a_request(tmp_path: Path) -> None:
+    """The list is what the next `prepare --deny` takes. The same command writes it again."""
+    out = make(tmp_path)
+    erase_rows(out, request="r")
+    path = tmp_path / "out/erasures/r/deny.jsonl"
+    content = path.read_bytes()
+    path.write_bytes(content.replace(b"17", b"16"))
+    with pytest.raises(CorruptStore, match="not the list of this request"):
+        tokenmill.verify(out, workers=1)
+    path.unlink()
+    tokenmill.verify(out, workers=1)
+    erase_rows(out, request="r")
+    assert path.read_bytes() == content
+    tokenmill.verify(out, workers=1)
+
+
 @pytest.mark.parametrize("options", [{}, {"shuffle": 7, "val": 0.3}, {"shard_tokens": 150}])
 @pytest.mark.parametrize("to", list(FORMATS))
 def test_exports_are_erased_in_place(tmp_path: Path, to: Any, options: dict[str, Any]) -> None:

@@ -21,6 +21,7 @@ from tokenmill.storage import Folder
 from tokenmill.store import quarantine
 from tokenmill.store.deny import read_content
 from tokenmill.store.duplicates import read_duplicates
+from tokenmill.store.erasures import check_selector
 from tokenmill.store.job import STORE_FORMAT, Run
 from tokenmill.store.manifest import is_listed
 from tokenmill.store.run import read_vocabulary
@@ -80,6 +81,9 @@ def check_store(
             read_content(folder, frozen.run.job.deny)
         if not isinstance(frozen.run.job.dedup, msgspec.UnsetType):
             read_duplicates(folder, frozen.run.job.dedup)
+        for change in frozen.run.history:
+            if change.documents:
+                check_selector(folder, change.request)
     except StoreError as error:
         checks.problems.append(error.text)
     checked, step = CheckedStore(), progress.Step()

@@ -10,6 +10,7 @@ has the lines of all erasures, and lines are only added to it.
 from __future__ import annotations
 
 import functools
+import hashlib
 import re
 from typing import TYPE_CHECKING
 
@@ -18,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tokenmill.errors import UsageError
+from tokenmill.errors import CorruptStore, UsageError
 from tokenmill.storage import folder_at
 from tokenmill.storage.untrusted.malformed import MalformedDataError, decode
 from tokenmill.store import tables
@@ -106,6 +107,20 @@ def read_record(folder: Folder, request: str) -> ErasureRecord | None:
         return decode(folder.read(name, MAX_JSON_BYTES), ErasureRecord)
     except MalformedDataError as damage:
         raise damaged(folder, name, str(damage)) from damage
+
+
+def check_selector(folder: Folder, request: str) -> None:
+    """Compare the list of a request with its hash. Raises CorruptStore if it is another one; it may be missing."""
+    record, name = read_record(folder, request), erasure_file(request, DENY_FILE)
+    if record is None or not folder.exists(name):
+        return
+    actual = hashlib.sha256(folder.read(name)).hexdigest()
+    if actual != record.selector_sha256:
+        raise CorruptStore(
+            f"{folder.path(name)} is damaged",
+            "reason       it is not the list of this request",
+            "Remove it, and run the same `tokenmill erase` with its selector again.",
+        )
 
 
 @functools.lru_cache(maxsize=8)
