@@ -68,6 +68,7 @@ def measure_tree(tree: str, files: list[str], tokenizer: str, work: str) -> dict
     store = os.path.join(work, "store")
     shutil.rmtree(store, ignore_errors=True)
     environment = {**os.environ, "PYTHONPATH": os.path.join(os.path.abspath(tree), "src")}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # an installed package has bytecode
     steps = {"prepare": ["prepare", *files, "--tokenizer", tokenizer, "--out", store, "--quiet"]}
     steps |= {name: ["export", store, "--to", name, "--quiet"] for name in FORMATS}
     seconds = {}

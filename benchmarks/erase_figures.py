@@ -238,6 +238,8 @@ def main() -> int:
     parser.add_argument("--tokenizer", default="gpt2")
     parser.add_argument("--folder", type=Path, help="where the store is made (default: a temporary directory)")
     options = parser.parse_args()
+    if options.folder:
+        options.folder.mkdir(parents=True, exist_ok=True)
     figures = Figures(Path(tempfile.mkdtemp(prefix="tokenmill-figures-", dir=options.folder)))
     try:
         measure(figures, options)

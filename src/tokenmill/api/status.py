@@ -8,7 +8,6 @@ from collections.abc import Iterator
 
 import msgspec
 
-from tokenmill.analysis.html.status_page import render_status
 from tokenmill.api.pages import write_page
 from tokenmill.api.parameters import StrPath
 from tokenmill.exports.state import export_states
@@ -75,6 +74,8 @@ def status(directory: StrPath, *, html: StrPath | None = None) -> StatusResult:
 
 def write_status_page(path: str, result: StatusResult) -> None:
     """Write a page that shows the state of a run."""
+    from tokenmill.analysis.html.status_page import render_status  # noqa: PLC0415 - heavy, and `status` is often called
+
     fraction = result.planned_bytes_done / result.planned_bytes if result.planned_bytes else 1.0
     write_page(path, render_status(result.directory, result.state, fraction, _page_lines(result)))
 
