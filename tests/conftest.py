@@ -73,6 +73,7 @@ SLOW_FILES = {
     "pipeline/test_changed_sources.py",
     "pipeline/test_denied_rows.py",
     "pipeline/test_dedup.py",
+    "pipeline/test_token_limits.py",
     "pipeline/test_where.py",
     "pipeline/test_growth_by_ranks.py",
     "pipeline/test_lost_tables.py",

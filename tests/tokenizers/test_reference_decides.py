@@ -71,7 +71,7 @@ def test_verify_names_a_stored_document_that_the_reference_cannot_encode(
 
     monkeypatch.setattr(TiktokenEngine, "_encode_one", fails)
     [task] = plan.tasks(frozen.plan, frozen.sources, range(run.units))
-    with pytest.raises(CorruptStore, match=r"a\.parquet\n.*row 1 is in the part, but tiktoken cannot encode"):
+    with pytest.raises(CorruptStore, match=r"a\.parquet\n.*row 1 is not in quarantine, but tiktoken cannot encode"):
         Verify(folder.root, run.job, 1.0, WorkerLimits(1 << 30))(task)
 
 

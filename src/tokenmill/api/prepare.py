@@ -37,7 +37,7 @@ from tokenmill.pipeline import plan, ranks, worker_modules
 from tokenmill.pipeline.announce import announce, announce_store
 from tokenmill.pipeline.companions import make_companions
 from tokenmill.pipeline.complete import CompletionOptions, RunCompletion
-from tokenmill.pipeline.like import text_options
+from tokenmill.pipeline.like import TextOptions, text_options
 from tokenmill.pipeline.metrics import check_metrics
 from tokenmill.pipeline.position import DEFAULT_SECONDS
 from tokenmill.pipeline.request import BadDocumentPolicy, PrepareOptions, find_sources, make_request
@@ -80,6 +80,8 @@ def prepare(  # noqa: PLR0913 - the options of the command, by their names
     deny: StrPath | None = None,
     where: str | None = None,
     dedup: Dedup | None = None,
+    min_tokens: int | None = None,
+    max_tokens: int | None = None,
     unit_bytes: str | int | None = None,
     limit_units: int | None = None,
     on_bad: BadDocumentAction = "quarantine",
@@ -136,6 +138,8 @@ def prepare(  # noqa: PLR0913 - the options of the command, by their names
             are skipped. Default: none.
         dedup: `"exact"` leaves out documents whose text is equal to that of an earlier one. The sources are read once
             more for it. Default: all documents are tokenized.
+        min_tokens: Leave out documents with fewer tokens, not counting begin and end token. Default: no limit.
+        max_tokens: Leave out documents with more tokens, counted in the same way. Default: no limit.
         unit_bytes: The size of a unit of work, in bytes of text. Default: by corpus size, 1 to 64 MiB.
         limit_units: Only do the first units of the plan, to try something out.
         on_bad: What happens on a bad document: `"quarantine"` records it in `quarantine.jsonl`, `"fail"` ends the run.
@@ -188,9 +192,11 @@ def prepare(  # noqa: PLR0913 - the options of the command, by their names
         join=join,
         template=template,
         dedup=dedup,
+        min_tokens=min_tokens,
+        max_tokens=max_tokens,
     )
     named = resolve_sources(path_texts(sources), version, text.column, limited=limit_units is not None)
-    tokenizers = [text.tokenizer, *given[1:]]
+    tokenizers = _all_tokenizers(text, given[1:])
     options = PrepareOptions(
         named.sources,
         text.tokenizer,
@@ -259,6 +265,17 @@ def prepare(  # noqa: PLR0913 - the options of the command, by their names
             ]
             results.append(store.result(run, manifest, seconds, unit_seconds, exported))
         return msgspec.structs.replace(results[0], others=results[1:])
+
+
+def _all_tokenizers(text: TextOptions, others: Sequence[StrPath | TokenizerObject]) -> list[StrPath | TokenizerObject]:
+    """The tokenizers of a call. Raises UsageError if their stores would hold different documents."""
+    is_limited = text.columns.min_tokens is not None or text.columns.max_tokens is not None
+    if others and is_limited:
+        raise UsageError(
+            "--min-tokens and --max-tokens cannot be used with several tokenizers",
+            "The stores would hold different documents. Prepare a store with each tokenizer.",
+        )
+    return [text.tokenizer, *others]
 
 
 def _read_deny_list(path: str) -> bytes:

@@ -19,7 +19,7 @@ MAX_FLAT = 12
 HEADINGS = {
     "Text and tokenizer": "--tokenizer --like --version --engine --eot --bos",
     "Columns": "--column --template --join --separator --keep",
-    "Selection": "--where --deny --dedup",
+    "Selection": "--where --deny --dedup --min-tokens --max-tokens",
     "Output": "--out",
     "Exports": "--to --val --shuffle --shard-tokens --tail --eot-position --dtype --sequence-tokens --name",
     "Machine": "--workers --memory --unit-bytes --limit-units --force --metrics",

@@ -51,6 +51,8 @@ MIN_MEASURED_BYTES = 100_000
 @click.option(
     "--dedup", type=click.Choice(["exact"]), help="Leave out documents whose text is equal to that of an earlier one."
 )
+@click.option("--min-tokens", type=int, metavar="N", help="Leave out documents with fewer tokens.")
+@click.option("--max-tokens", type=int, metavar="N", help="Leave out documents with more tokens.")
 @options.resources
 @options.force
 @options.executor
@@ -77,8 +79,8 @@ def prepare(sources: tuple[str, ...], tokenizer: tuple[str, ...], as_json: bool,
     """Tokenize sources into a store. With --to, also export the store.
 
     A SOURCE is a file, a directory or a glob, local or at s3://, gs://, az:// or hf://datasets/. The files are Parquet,
-    Arrow (as datasets saves it), JSON Lines, CSV or text (also .gz, .zst). A SOURCE can also be the name of a dataset,
-    with --version. DIR is a local path, or at s3://, gs:// or az://.
+    Arrow (as datasets saves it), JSON Lines, JSON, CSV or text (also .gz, .zst). A SOURCE can also be the name of a
+    dataset, with --version. DIR is a local path, or at s3://, gs:// or az://.
 
     After an interruption, run the same command again: it does only what is missing.
     """
@@ -118,7 +120,7 @@ def _lines(result: PrepareResult) -> Iterable[output.Line]:
 
 
 def _skipped(result: PrepareResult) -> Iterable[output.Line]:
-    from tokenmill.store.part import DENIED, DUPLICATE, FILTERED, NULL  # noqa: PLC0415 - heavy
+    from tokenmill.store.part import DENIED, DUPLICATE, FILTERED, LENGTH, NULL  # noqa: PLC0415 - heavy
     from tokenmill.store.quarantine import QUARANTINE_FILE  # noqa: PLC0415
 
     reasons = dict(sorted(result.skipped_reasons.items()))
@@ -129,6 +131,8 @@ def _skipped(result: PrepareResult) -> Iterable[output.Line]:
         yield "denied", f"{count(denied, 'row')} left out (--deny)"
     if duplicates := reasons.pop(DUPLICATE, 0):
         yield "duplicates", f"{count(duplicates, 'row')} left out (--dedup)"
+    if others := reasons.pop(LENGTH, 0):
+        yield "length", f"{count(others, 'row')} left out (--min-tokens, --max-tokens)"
     if filtered := reasons.pop(FILTERED, 0):
         unread = f"; the text of {count(result.unread_row_groups, 'row group')} was not read"
         yield "filtered", f"{count(filtered, 'row')} (--where){unread if result.unread_row_groups else ''}"

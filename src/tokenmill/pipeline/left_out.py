@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
-import pyarrow as pa
 
 from tokenmill.sources import read_columns
 from tokenmill.sources.documents import Documents, ReadOptions, RowArray, Slice, SourceFile
@@ -61,10 +60,6 @@ def without_rows(documents: Documents, rows: dict[str, RowArray]) -> Documents:
     for reason, numbers in rows.items():
         is_left_out = np.isin(documents.rows, numbers)
         if is_left_out.any():
-            documents = replace(
-                documents,
-                text=documents.text.filter(pa.array(~is_left_out)),
-                rows=documents.rows[~is_left_out],
-                skipped=documents.skipped | {reason: documents.rows[is_left_out]},
-            )
+            skipped = documents.skipped | {reason: documents.rows[is_left_out]}
+            documents = replace(documents.filter(~is_left_out), skipped=skipped)
     return documents

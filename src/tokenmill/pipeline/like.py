@@ -55,6 +55,8 @@ def text_options(  # noqa: PLR0913 - the options, by their names
     join: str | None = None,
     template: str | None = None,
     dedup: str | None = None,
+    min_tokens: int | None = None,
+    max_tokens: int | None = None,
 ) -> TextOptions:
     """The options of a call; with `like`, those of that store in place of the ones that are not given.
 
@@ -67,7 +69,7 @@ def text_options(  # noqa: PLR0913 - the options, by their names
     if like is None:
         if tokenizer is None:
             raise UsageError("no tokenizer is given", "Give --tokenizer T, or --like DIR to take that of a store.")
-        columns = ColumnOptions(keep or (), deny or b"", where or "", join, template, dedup)
+        columns = ColumnOptions(keep or (), deny or b"", where or "", join, template, dedup, min_tokens, max_tokens)
         return TextOptions(tokenizer, column, separator, eot, bos, max_document_bytes, columns)
     for option, value in (("--tokenizer", tokenizer), ("--eot", eot), ("--bos", bos)):
         if value is not None:
@@ -89,6 +91,8 @@ def text_options(  # noqa: PLR0913 - the options, by their names
             join=join if join is not None or isinstance(job.join, msgspec.UnsetType) else job.join,
             template=template if template is not None or column is not None else job.template or None,
             dedup=dedup if dedup is not None or isinstance(job.dedup, msgspec.UnsetType) else "exact",
+            min_tokens=min_tokens if min_tokens is not None else _given(job.min_tokens),
+            max_tokens=max_tokens if max_tokens is not None else _given(job.max_tokens),
         ),
         vocabulary=Vocabulary(job.tokenizer, read_vocabulary(folder, job.tokenizer)),
         notes=_erased_notes(folder, run, deny),
@@ -107,6 +111,10 @@ def _erased_notes(folder: Folder, run: Run, deny: bytes | None) -> tuple[str, ..
     files = " ".join(folder.path(name) for name in (*lists, *missing))
     note = f"documents that were erased in {folder.root} may be in the new store"
     return (f"{note}. Join these lists into one file for --deny: {files}",)
+
+
+def _given(limit: int | msgspec.UnsetType) -> int | None:
+    return None if isinstance(limit, msgspec.UnsetType) else limit
 
 
 def _deny_list(folder: Folder, job: Job) -> bytes:

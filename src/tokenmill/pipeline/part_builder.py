@@ -21,6 +21,7 @@ from tokenmill.store import quarantine
 from tokenmill.store.job import Job
 from tokenmill.store.kept import content_hash, publish_kept
 from tokenmill.store.part import (
+    LENGTH,
     NULL,
     SPARSE,
     PartContent,
@@ -47,23 +48,29 @@ class PartBuilder:
     rows: list[npt.NDArray[np.uint64]] = field(default_factory=list)
     unread_groups: int = 0
     _text: TextHash = field(default_factory=TextHash)
+    _left_out_bytes: int = 0
     _folded: int = 0
     _skipped: list[tuple[int, npt.NDArray[np.uint64], str]] = field(default_factory=list)
     _bad: list[quarantine.Quarantined] = field(default_factory=list)
 
     @property
     def text_bytes(self) -> int:
-        """The size of the text so far."""
-        return self._text.text_bytes
+        """The size of the text of the documents so far."""
+        return self._text.text_bytes - self._left_out_bytes
 
     def add(self, file: SourceFile, present: Documents, encoded: Encoded) -> None:
-        """Add the tokens of some documents, none of which is null."""
+        """Add the tokens of some documents, none of which is null, without those that have too few or too many."""
+        data, offsets = text_buffers(present.text)
+        self._text.update(data, offsets)
+        if self.job.limits_tokens:
+            is_within = self.job.within_limits(np.diff(encoded.offsets))
+            self._skipped.append((file.index, present.rows[~is_within], LENGTH))
+            self._left_out_bytes += int(np.diff(offsets)[~is_within].sum())
+            present, encoded = present.filter(is_within), encoded.filter(is_within)
         self.tokens.append(encoded.tokens)
         self.lengths.append(np.diff(encoded.offsets))
         self.sources.append(np.full(len(present.rows), file.index, np.uint32))
         self.rows.append(present.rows)
-        data, offsets = text_buffers(present.text)
-        self._text.update(data, offsets)
 
     def fold(self) -> None:
         """Concatenate the arrays that were added one by one: an array for each document takes a kilobyte."""
@@ -158,7 +165,7 @@ def skipped_ranges(entries: Sequence[tuple[int, npt.NDArray[np.uint64], str]]) -
     """Skipped rows in order. Consecutive rows with the same reason become one range.
 
     A filter may skip every second row, so its rows in a source are one range, with other rows in between. The same
-    holds for duplicates.
+    holds for duplicates, and for documents with too few or too many tokens.
     """
     sparse = [entry for entry in entries if entry[2] in SPARSE]
     exact = _exact_ranges([entry for entry in entries if entry[2] not in SPARSE])

@@ -86,6 +86,8 @@ class ColumnOptions:
     join: str | None = None
     template: str | None = None
     dedup: str | None = None
+    min_tokens: int | None = None
+    max_tokens: int | None = None
 
     def __post_init__(self) -> None:
         """Raise UsageError for an option that is invalid for every source."""
@@ -95,8 +97,17 @@ class ColumnOptions:
             parse_where(self.where)
         if self.dedup not in (None, "exact"):
             raise UsageError(f"--dedup is exact, not {self.dedup!r}")
+        _check_limits(self.min_tokens, self.max_tokens)
         if len(set(self.keep)) < len(self.keep) or not all(self.keep):
             raise UsageError(f"--keep {','.join(self.keep)} has an empty name, or one twice")
+
+
+def _check_limits(least: int | None, most: int | None) -> None:
+    for option, value in (("--min-tokens", least), ("--max-tokens", most)):
+        if value is not None and (not isinstance(value, int) or value < 0):
+            raise UsageError(f"{option} {value} is not a number of tokens")
+    if least is not None and most is not None and least > most:
+        raise UsageError(f"--min-tokens {least} is more than --max-tokens {most}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,6 +212,8 @@ def make_request(
         join=msgspec.UNSET if columns.join is None else columns.join,
         template=columns.template or msgspec.UNSET,
         dedup=msgspec.UNSET if columns.dedup is None else "",
+        min_tokens=msgspec.UNSET if columns.min_tokens is None else columns.min_tokens,
+        max_tokens=msgspec.UNSET if columns.max_tokens is None else columns.max_tokens,
     )
     choice = choose_engine(vocabulary, options.engine)
     named = named or ResolvedSources([])

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from tokenmill.errors import CorruptStore, SourceError
@@ -23,6 +24,7 @@ from tokenmill.store.job import Job, StoreChange
 from tokenmill.store.kept import content_hash, nulled, read_kept
 from tokenmill.store.part import (
     INTENDED,
+    LENGTH,
     NULL,
     PartContent,
     PartSummary,
@@ -33,7 +35,7 @@ from tokenmill.store.part import (
 )
 from tokenmill.store.text_hash import TextHash
 from tokenmill.tokenizers import document_hash
-from tokenmill.tokenizers.engines.protocol import CannotEncode, text_buffers
+from tokenmill.tokenizers.engines.protocol import CannotEncode, Encoded, text_buffers
 from tokenmill.tokenizers.framing import framed
 
 # The key of the document hash that decides which documents are compared.
@@ -83,9 +85,10 @@ class Verify:
         for file, documents in unit_documents(task, self.limits.read_options(self.job), lists):
             skipped = quarantined.get(file.index, [])
             _refuse_unreadable(file, documents, skipped)
-            present = _without(documents.without_nulls(), skipped)
+            readable = _without(documents.without_nulls(), skipped)
+            present, others = _split_by_length(self.job, file, readable, content, documents_seen)
             stored = content.slice(documents_seen, documents_seen + len(present.rows))
-            compared += self._compare(task, file, present, stored)
+            compared += self._compare(task, file, present, stored) + self._compare_others(task, file, others)
             documents_seen += len(present.rows)
             rows_seen += len(documents.rows) + len(documents.bad) + documents.skipped_rows
         if (documents_seen, rows_seen) != (summary.documents, summary.documents + summary.skipped_rows):
@@ -101,23 +104,40 @@ class Verify:
         """Compare a batch with the stored tokens. Returns how many documents were encoded again."""
         if not np.array_equal(stored.row, present.rows) or (stored.source != file.index).any():
             raise _different(task, file, "the part's rows are not the source's rows")
-        source = np.full(len(present.rows), file.index, np.uint32)
-        chosen = np.flatnonzero(
-            document_hash.in_sample(document_hash.document_keys(SAMPLE_KEY, source, present.rows), self.fraction)
-        )
-        tokenizer = loaded_tokenizer(self.directory, self.job, "reference")
-        try:
-            encoded = tokenizer.encode(present.text.take(pa.array(chosen)))
-        except CannotEncode as failure:
-            row = present.rows[chosen[failure.position]]
-            raise _different(task, file, f"row {row} is in the part, but {failure.headline}") from failure
-        expected = framed(encoded, self.job.begin, self.job.end)
+        outside = np.flatnonzero(~self.job.within_limits(np.diff(stored.offsets)))
+        if len(outside):
+            raise _different(task, file, f"row {present.rows[outside[0]]} has too few or too many tokens")
+        chosen, expected = self._encode_sample(task, file, present)
         for position, index in enumerate(chosen):
             if stored.erased is not None and stored.erased[index]:
                 continue
             if not np.array_equal(stored.document(int(index)), expected.document(position)):
                 raise _different(task, file, f"row {present.rows[index]} has other tokens than the reference gives")
         return len(chosen)
+
+    def _compare_others(self, task: UnitTask, file: SourceFile, others: Documents) -> int:
+        """Check that documents were left out for their number of tokens. Returns how many were encoded again."""
+        chosen, expected = self._encode_sample(task, file, others)
+        missing = np.flatnonzero(self.job.within_limits(np.diff(expected.offsets)))
+        if len(missing):
+            raise _different(task, file, f"row {others.rows[chosen[missing[0]]]} is missing")
+        return len(chosen)
+
+    def _encode_sample(
+        self, task: UnitTask, file: SourceFile, documents: Documents
+    ) -> tuple[npt.NDArray[np.int64], Encoded]:
+        """The positions of the documents in the sample, and their tokens by the reference."""
+        keys = document_hash.document_keys(
+            SAMPLE_KEY, np.full(len(documents.rows), file.index, np.uint32), documents.rows
+        )
+        chosen = np.flatnonzero(document_hash.in_sample(keys, self.fraction))
+        tokenizer = loaded_tokenizer(self.directory, self.job, "reference")
+        try:
+            encoded = tokenizer.encode(documents.text.take(pa.array(chosen)))
+        except CannotEncode as failure:
+            row = documents.rows[chosen[failure.position]]
+            raise _different(task, file, f"row {row} is not in quarantine, but {failure.headline}") from failure
+        return chosen, framed(encoded, self.job.begin, self.job.end)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,15 +161,17 @@ class CompareText:
         lists = left_out(self.directory, self.job)
         for file, documents in unit_documents(task, self.limits.read_options(self.job), lists):
             readable, excluded = documents.without_nulls(), by_engine.get(file.index, [])
-            present = _without(readable, excluded)
+            encoded = _without(readable, excluded)
+            present, others = _split_by_length(self.job, file, encoded, content, seen)
             stored = content.slice(seen, seen + len(present.rows))
             if not np.array_equal(stored.row, present.rows) or (stored.source != file.index).any():
                 return False
             if summary.text:
-                text.update(*text_buffers(present.text))
+                text.update(*text_buffers(encoded.text))
             elif not self._has_tokens(present, stored):
                 return False
             seen += len(present.rows)
+            skipped.append((file.index, others.rows, LENGTH))
             if documents.text.null_count:
                 skipped.append((file.index, documents.rows[documents.null_mask()], NULL))
             skipped += [(file.index, rows, reason) for reason, rows in documents.skipped.items()]
@@ -181,6 +203,17 @@ def has_kept(task: UnitTask, job: Job, summary: PartSummary, content: PartConten
     options = limits.read_options(job)
     values = unit_columns(task, job.kept_columns, content.source, content.row, options).values
     return content_hash(values if content.erased is None else nulled(values, content.erased)) == summary.kept
+
+
+def _split_by_length(
+    job: Job, file: SourceFile, documents: Documents, content: PartContent, seen: int
+) -> tuple[Documents, Documents]:
+    """The documents that a part has to have at `seen`, and those that it lacks because of their number of tokens."""
+    if not job.limits_tokens:
+        return documents, documents.filter(np.zeros(len(documents.rows), np.bool_))
+    stored = content.slice(seen, seen + len(documents.rows))
+    is_stored = np.isin(documents.rows, stored.row[stored.source == file.index])
+    return documents.filter(is_stored), documents.filter(~is_stored)
 
 
 def _between(rows: RowArray, skipped: SkippedRow) -> RowArray:

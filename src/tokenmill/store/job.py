@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 
 from tokenmill.sources.documents import ReadOptions
 from tokenmill.storage.digest import differences, digest_of
@@ -56,17 +58,38 @@ class Job(msgspec.Struct, frozen=True):
     """The SHA-256 of the list of duplicates, which are left out; empty before they are found. Unset, and not written,
     if they are not looked for."""
 
+    min_tokens: int | msgspec.UnsetType = msgspec.UNSET
+    max_tokens: int | msgspec.UnsetType = msgspec.UNSET
+    """Documents with fewer or more tokens are left out. Unset, and not written, without such a limit."""
+
     @property
     def format(self) -> int:
         """The format of a store of this job."""
         later = (self.deny, self.where, self.join, self.template, self.dedup)
-        is_plain = not self.kept_columns and all(isinstance(option, msgspec.UnsetType) for option in later)
+        is_given = self.limits_tokens or any(not isinstance(option, msgspec.UnsetType) for option in later)
+        is_plain = not self.kept_columns and not is_given
         return STORE_FORMAT if is_plain else COLUMNS_STORE_FORMAT
 
     @property
     def excludes_rows(self) -> bool:
         """Whether an option excludes rows."""
-        return any(not isinstance(option, msgspec.UnsetType) for option in (self.deny, self.where, self.dedup))
+        options = (self.deny, self.where, self.dedup)
+        return self.limits_tokens or any(not isinstance(option, msgspec.UnsetType) for option in options)
+
+    @property
+    def limits_tokens(self) -> bool:
+        """Whether documents are left out because of their number of tokens."""
+        return any(not isinstance(limit, msgspec.UnsetType) for limit in (self.min_tokens, self.max_tokens))
+
+    def within_limits(self, lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        """Whether documents with so many tokens, begin and end token included, are in the store."""
+        tokens = lengths - (self.begin is not None) - (self.end is not None)
+        is_within = np.ones(len(tokens), np.bool_)
+        if not isinstance(self.min_tokens, msgspec.UnsetType):
+            is_within &= tokens >= self.min_tokens
+        if not isinstance(self.max_tokens, msgspec.UnsetType):
+            is_within &= tokens <= self.max_tokens
+        return is_within
 
     @property
     def kept_columns(self) -> tuple[str, ...]:
@@ -104,6 +127,8 @@ class Job(msgspec.Struct, frozen=True):
             **({} if isinstance(self.join, msgspec.UnsetType) else {"--join": repr(self.join)}),
             **({} if isinstance(self.template, msgspec.UnsetType) else {"--template": repr(self.template)}),
             **({} if isinstance(self.dedup, msgspec.UnsetType) else {"--dedup": _found(self.dedup)}),
+            **({} if isinstance(self.min_tokens, msgspec.UnsetType) else {"--min-tokens": str(self.min_tokens)}),
+            **({} if isinstance(self.max_tokens, msgspec.UnsetType) else {"--max-tokens": str(self.max_tokens)}),
         }
 
     def digest(self) -> str:

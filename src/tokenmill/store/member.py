@@ -22,6 +22,7 @@ from tokenmill.store.kept import matching, read_kept
 from tokenmill.store.manifest import ManifestListing, is_listed
 from tokenmill.store.part import (
     DUPLICATE,
+    SPARSE,
     PartContent,
     PartSummary,
     SkippedRow,
@@ -163,8 +164,9 @@ class Member:
             return DUPLICATE
         skipped = [rows for rows in read_summary(self.folder, unit).skipped if rows.reason != DUPLICATE]
         matching = [rows for rows in skipped if rows.source == source and rows.first <= row <= rows.last]
-        smallest = min(matching, key=lambda rows: rows.last - rows.first, default=None)  # a filter has wide ranges
-        return "no document starts there" if smallest is None else smallest.reason
+        exact = [rows.reason for rows in matching if rows.reason not in SPARSE]
+        reasons = exact or [rows.reason for rows in matching]  # a filter has wide ranges, with other rows in between
+        return " or ".join(dict.fromkeys(reasons)) or "no document starts there"
 
     def skipped(self) -> Iterator[SkippedRow]:
         """Yield the rows of the sources that are not in the store, part by part."""

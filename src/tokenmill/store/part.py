@@ -29,7 +29,8 @@ FORMAT = "2"
 """Format 2 added the slice, the hash of the text, and the XXH3. Format 1 can still be read."""
 
 NULL, DENIED, DUPLICATE, FILTERED = "null", "denied", "duplicate", documents.FILTERED
-SPARSE = frozenset({DUPLICATE, FILTERED})
+LENGTH = "length"
+SPARSE = frozenset({DUPLICATE, FILTERED, LENGTH})
 """The reasons whose rows in a part and source are one range, with rows of other reasons and documents in between."""
 INTENDED = frozenset({NULL, DENIED, *SPARSE})
 """The reasons for skipping a row without text, or one that an option excludes. All other rows are in quarantine."""

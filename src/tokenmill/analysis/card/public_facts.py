@@ -20,7 +20,7 @@ from tokenmill.storage.hub.address import parse
 from tokenmill.store import layout
 from tokenmill.store.collection import Collection
 from tokenmill.store.member import Member
-from tokenmill.store.part import DENIED, DUPLICATE, NULL
+from tokenmill.store.part import DENIED, DUPLICATE, LENGTH, NULL
 
 # Sources that are listed one by one. The table of sources in the store has all of them.
 MAX_LISTED_SOURCES = 10_000
@@ -107,6 +107,7 @@ class PublicFacts:
             NULL: "without text",
             DENIED: "denied: named by a list of rows that must stay out",
             DUPLICATE: "duplicate: the text of an earlier row",
+            LENGTH: "length: with too few or too many tokens",
         }
         skipped = {names.get(reason, reason): rows for reason, rows in self.statistics.skipped.reasons.items()}
         changes = [change for member in self.stores.members for change in member.run.history]

@@ -30,6 +30,14 @@ class Encoded:
         """The tokens of one document."""
         return self.tokens[self.offsets[position] : self.offsets[position + 1]]
 
+    def filter(self, is_chosen: npt.NDArray[np.bool_]) -> Encoded:
+        """The tokens of the chosen documents."""
+        if is_chosen.all():
+            return self
+        lengths = np.diff(self.offsets)
+        offsets = np.append(0, np.cumsum(lengths[is_chosen]))
+        return Encoded(self.tokens[np.repeat(is_chosen, lengths)], offsets)
+
     @classmethod
     def join(cls, spec: TokenizerSpec, documents: list[Tokens]) -> Encoded:
         """Concatenate the tokens of single documents."""
