@@ -111,6 +111,23 @@ def test_verify_notices_another_list_of_a_request(tmp_path: Path) -> None:
     tokenmill.verify(out, workers=1)
 
 
+def test_the_order_of_exports_does_not_depend_on_kills(tmp_path: Path) -> None:
+    """Whichever exports were done before a kill, the result is that of an undisturbed run."""
+    out = make(tmp_path)
+    for to in ("parquet", "megatron", "nanogpt"):
+        tokenmill.export(out, to=to, workers=1)  # type: ignore[arg-type]
+    erase_rows(out, request="r")
+    folder = tmp_path / "out/erasures/r"
+    result = re.sub(rb'"seconds":.*', b"", (folder / "result.json").read_bytes())
+    done = sorted(folder.glob("export-*"))
+    assert len(done) == 3
+    for path in done:
+        path.unlink()
+        (folder / "result.json").unlink()
+        erase_rows(out, request="r")
+        assert re.sub(rb'"seconds":.*', b"", (folder / "result.json").read_bytes()) == result
+
+
 @pytest.mark.parametrize("options", [{}, {"shuffle": 7, "val": 0.3}, {"shard_tokens": 150}])
 @pytest.mark.parametrize("to", list(FORMATS))
 def test_exports_are_erased_in_place(tmp_path: Path, to: Any, options: dict[str, Any]) -> None:

@@ -180,7 +180,7 @@ class _Erasure:
         if result is None:
             run = erase_in_store(folder, self.run, record, self.fan_out)
             known = [*done_exports(folder, self.request), *known_exports(folder)]
-            result = self._finish(record, run, dict.fromkeys(known) if record.change is not None else [])
+            result = self._finish(record, run, known if record.change is not None else [])
         remove_mark(folder, self.request)
         retried = {export: name for name in earlier for export in self._retry(name)}
         result = self._read_result(self.request) or result
@@ -221,11 +221,11 @@ class _Erasure:
         return change not in self.run.history and change.before != current
 
     def _finish(self, record: ErasureRecord, run: Run, exports: Iterable[str]) -> EraseResult:
-        """Erase in exports, as far as that is not done, and publish log and result."""
+        """Erase in exports, as far as that is not done, and publish log and result. Kills do not change their order."""
         folder, change, reached = self.folder, record.change, list[ExportErasure]()
         if change is not None:
             erasure = StoreErasure(folder, run, change, parts_digest(read_manifest(folder, run)))
-            reached = [erase_in_export(export, erasure, self.fan_out) for export in exports]
+            reached = [erase_in_export(export, erasure, self.fan_out) for export in sorted(set(exports))]
         append_log(folder, run, record, reached)
         result = EraseResult(
             directory=folder.root,
