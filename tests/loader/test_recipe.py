@@ -236,6 +236,27 @@ def test_states_that_are_none(base: dict[str, Any], store: str, tmp_path: Path) 
         loader.load_state_dict(loader.state_dict() | {"sequences": 7})
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("batch_sequences", 0),
+        ("sequence_tokens", 0),
+        ("sequences", -8),
+        ("counts", {}),
+        ("counts", {"web": 0}),
+        ("counts", {"web": 1 << 60}),
+        ("counts", {"other": 1}),
+    ],
+)
+def test_damaged_states_are_refused(base: dict[str, Any], tmp_path: Path, name: str, value: Any) -> None:
+    """A state with impossible counts is not the state of a recipe."""
+    loader = opened(base, tmp_path)
+    plan = json.loads(loader.state_dict()["digest"])
+    plan["stages"][0][name] = value
+    with pytest.raises(UsageError, match="not the state of a recipe"):
+        loader.load_state_dict({"sequences": 8, "digest": json.dumps(plan)})
+
+
 def test_skips_jump(base: dict[str, Any], tmp_path: Path) -> None:
     """A for loop leaves skipped steps out; the other steps are as they were."""
     plain = opened(base, tmp_path)

@@ -14,7 +14,7 @@ import msgspec
 from tokenmill.errors import UsageError
 from tokenmill.humanize import count
 from tokenmill.loader.cursors import SourceCursor
-from tokenmill.loader.mixture import Mixture
+from tokenmill.loader.mixture import MAX_ROUND, Mixture
 
 
 class StagePlan(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -29,6 +29,13 @@ class StagePlan(msgspec.Struct, frozen=True, omit_defaults=True):
     sequences: int
     counts: dict[str, int]
     skip: tuple[tuple[int, int], ...] = ()
+
+    def __post_init__(self) -> None:
+        """Raise ValueError for counts that no recipe gives: a state is data, and may be damaged."""
+        counts = self.counts.values()
+        least = min(self.sequence_tokens - 1, self.batch_sequences - 1, self.sequences, *counts)
+        if least < 0 or not 0 < sum(counts) <= MAX_ROUND:
+            raise ValueError("a stage has impossible counts")
 
     @property
     def steps(self) -> int:
@@ -56,6 +63,11 @@ class RecipePlan(msgspec.Struct, frozen=True):
     packing: str
     sources: dict[str, str]
     stages: tuple[StagePlan, ...]
+
+    def __post_init__(self) -> None:
+        """Raise ValueError if a stage names a source that the plan does not have."""
+        if any(stage.counts.keys() - self.sources.keys() for stage in self.stages):
+            raise ValueError("a stage has a source that the recipe does not have")
 
 
 class Timeline:
