@@ -48,7 +48,6 @@ class PartBuilder:
     rows: list[npt.NDArray[np.uint64]] = field(default_factory=list)
     unread_groups: int = 0
     _text: TextHash = field(default_factory=TextHash)
-    _left_out_bytes: int = 0
     _folded: int = 0
     _skipped: list[tuple[int, npt.NDArray[np.uint64], str]] = field(default_factory=list)
     _bad: list[quarantine.Quarantined] = field(default_factory=list)
@@ -56,7 +55,7 @@ class PartBuilder:
     @property
     def text_bytes(self) -> int:
         """The size of the text of the documents so far."""
-        return self._text.text_bytes - self._left_out_bytes
+        return self._text.text_bytes
 
     def add(self, file: SourceFile, present: Documents, encoded: Encoded) -> None:
         """Add the tokens of some documents, none of which is null, without those that have too few or too many."""
@@ -65,7 +64,7 @@ class PartBuilder:
         if self.job.limits_tokens:
             is_within = self.job.within_limits(np.diff(encoded.offsets))
             self._skipped.append((file.index, present.rows[~is_within], LENGTH))
-            self._left_out_bytes += int(np.diff(offsets)[~is_within].sum())
+            self._text.text_bytes -= int(np.diff(offsets)[~is_within].sum())
             present, encoded = present.filter(is_within), encoded.filter(is_within)
         self.tokens.append(encoded.tokens)
         self.lengths.append(np.diff(encoded.offsets))

@@ -8,7 +8,10 @@ import xxhash
 
 
 class TextHash:
-    """The hash of the text and the boundaries of documents. It does not depend on how they are batched."""
+    """The hash of the text and the boundaries of documents. It does not depend on how they are batched.
+
+    `text_bytes` is the size of the text. A part that leaves out documents subtracts theirs.
+    """
 
     def __init__(self) -> None:
         self.text_bytes = 0
