@@ -115,7 +115,7 @@ def test_the_order_of_exports_does_not_depend_on_kills(tmp_path: Path) -> None:
     """Whichever exports were done before a kill, the result is that of an undisturbed run."""
     out = make(tmp_path)
     for to in ("parquet", "megatron", "nanogpt"):
-        tokenmill.export(out, to=to, workers=1)  # type: ignore[arg-type]
+        tokenmill.export(out, to=to, workers=1)
     erase_rows(out, request="r")
     folder = tmp_path / "out/erasures/r"
     result = re.sub(rb'"seconds":.*', b"", (folder / "result.json").read_bytes())

@@ -395,6 +395,18 @@ def test_parquet_row_groups_hold_whole_documents(tmp_path: Path, monkeypatch: py
     )
 
 
+def test_parquet_names_each_path_once(tmp_path: Path) -> None:
+    """Two sources of the same path, as in a recipe that repeats a store. Equal values would make pyarrow write junk."""
+    lengths, ones = np.array([2, 1, 3], np.int64), np.arange(3)
+    content = Content(lengths, ones.astype(np.uint32), ones.astype(np.uint64), iter([np.arange(6, dtype=np.uint16)]))
+    shard = make_shard(count=1, paths=pa.array(["a.parquet", "b.parquet", "a.parquet"]))
+    (written,) = parquet.write(folder_at(str(tmp_path)), shard, content)
+    table = pq.ParquetFile(tmp_path / written.name, read_dictionary=["source"]).read()
+    (chunk,) = table["source"].chunks
+    assert chunk.dictionary.to_pylist() == ["a.parquet", "b.parquet"]
+    assert chunk.to_pylist() == ["a.parquet", "b.parquet", "a.parquet"]
+
+
 def test_parquet_holds_a_long_document_of_one_token(tmp_path: Path) -> None:
     """Such a file is compressed to nearly nothing, and is not taken for damage."""
     tokens = np.full(20_000_000, 7, np.uint16)

@@ -257,6 +257,18 @@ def test_damaged_states_are_refused(base: dict[str, Any], tmp_path: Path, name: 
         loader.load_state_dict({"sequences": 8, "digest": json.dumps(plan)})
 
 
+def test_packed_rows_have_no_tokens(base: dict[str, Any], tmp_path: Path) -> None:
+    """As without a recipe."""
+    with pytest.raises(UsageError, match="packed rows have no field tokens"):
+        opened(base | {"packing": "best-fit"}, tmp_path, fields=["tokens"])
+
+
+def test_a_store_twice_in_a_source_is_refused(base: dict[str, Any], store: str, tmp_path: Path) -> None:
+    """Every document would be read twice in a pass."""
+    with pytest.raises(UsageError, match="names a store twice"):
+        opened(base | {"sources": base["sources"] | {"web": {"store": [store, store]}}}, tmp_path)
+
+
 def test_skips_jump(base: dict[str, Any], tmp_path: Path) -> None:
     """A for loop leaves skipped steps out; the other steps are as they were."""
     plain = opened(base, tmp_path)

@@ -47,6 +47,28 @@ def test_ranks_and_workers_give_the_same_global_batches(store: str, world_size: 
             assert np.array_equal(found, whole[step]["input_ids"][rank * own : (rank + 1) * own])
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("kind", [TokenDataLoader, TokenDataset])
+def test_no_sequence_is_repeated_after_a_resume_with_other_batches(store: str, kind: Any, workers: int) -> None:
+    """The last batch of such a pass ends after the pass, and the next pass begins where it ended."""
+    three, four = (tokenmill.loader(store, **SMALL | {"batch_sequences": size}) for size in (3, 4))
+    state = three.state_dict() | {"sequences": 3 * len(three) - 9}
+    plain = tokenmill.loader(store, **SMALL | {"batch_sequences": 4})
+    plain.load_state_dict(state)
+    expected = [ids(batch) for batch, _ in zip(plain, range(8), strict=False)]
+    if kind is TokenDataLoader:
+        feed = TokenDataLoader(four, num_workers=workers)
+        feed.load_state_dict(state)
+    else:
+        dataset = TokenDataset(four)
+        dataset.load_state_dict(state)
+        feed = DataLoader(dataset, batch_size=None, num_workers=workers, persistent_workers=workers > 0)
+    found: list[np.ndarray] = []
+    while len(found) < len(expected):
+        found += [ids(batch) for batch, _ in zip(feed, range(8 - len(found)), strict=False)]
+    assert all(np.array_equal(*pair) for pair in zip(found, expected, strict=True))
+
+
 def test_the_state_counts_delivered_batches(store: str) -> None:
     """With batches in flight, a state continues after the last delivered one, with other workers and ranks too."""
     settings = SMALL | {"batch_sequences": 24}

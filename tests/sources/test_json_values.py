@@ -109,10 +109,10 @@ def test_columns_and_text_have_the_same_rows(tmp_path: Path, batch_bytes: int) -
 def test_an_element_that_is_no_document_is_a_bad_row(tmp_path: Path) -> None:
     """The elements beside it are documents."""
     path = tmp_path / "array.json.gz"
-    path.write_bytes(gzip.compress(b'[{"text": "a"}, 7, "b", {"text": 8}, [{"text": "c"}], {"text": "d"}]'))
+    path.write_bytes(gzip.compress(b'[{"text": "a"}, 7, "b", {"text": 8}, {"text": "d"}]'))
     (documents,) = read(path)
     assert documents.text.to_pylist() == ["a", "d"]
-    assert len(documents.bad) == 4
+    assert len(documents.bad) == 3
 
 
 @pytest.mark.parametrize("cut", [1, 2, 10])
@@ -122,6 +122,26 @@ def test_a_truncated_array_is_refused(tmp_path: Path, cut: int) -> None:
     content = json.dumps([{"text": "a"}, {"text": "b"}]).encode()
     path.write_bytes(content[:-cut])
     with pytest.raises(SourceError, match="ends within a JSON value"):
+        read(path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ([(b'"text 100"', b'"text" 100"'), (b'"text 200"', b'"text" 200"')], "text outside of quotes"),
+        ([(b'"text 100"}, {', b'"text 100", {'), (b'"text 200"}, {', b'"text 200"}}, {')], "is not JSON"),
+        ([(b'{"text": "text 100"}', b'[{"text": "text 100"}]')], "is an array"),
+    ],
+)
+def test_damage_within_an_array_is_refused(tmp_path: Path, changes: list[tuple[bytes, bytes]], reason: str) -> None:
+    """It would make one bad row of many documents, and --max-bad counts rows."""
+    content = json.dumps([{"text": f"text {number}"} for number in range(300)]).encode()
+    for change in changes:
+        assert change[0] in content
+        content = content.replace(*change)
+    path = tmp_path / "array.json"
+    path.write_bytes(content)
+    with pytest.raises(SourceError, match=reason):
         read(path)
 
 

@@ -66,6 +66,15 @@ NAMES = ("id", "url", "score", "ok")
 EXPECTED = [{name: row[name] for name in NAMES} for row in rows() if row["text"] is not None]
 
 
+def test_long_values_that_repeat_can_be_read(tmp_path: Path) -> None:
+    """Compressed to nearly nothing, they would be taken for damage."""
+    table = pa.table({"text": ["a"] * 3000, "long": ["value " * 2000] * 3000})
+    pq.write_table(table, tmp_path / "a.parquet")
+    prepare(str(tmp_path / "a.parquet"), tmp_path / "out", keep="long", unit_bytes="1MB")
+    assert tokenmill.verify(tmp_path / "out", workers=1).documents == 3000
+    assert tokenmill.open(tmp_path / "out").columns("long")["long"].unique().to_pylist() == ["value " * 2000]
+
+
 @pytest.mark.parametrize("kind", ["parquet", "arrow", "jsonl"])
 def test_kept_columns_equal_the_sources(tmp_path: Path, kind: str) -> None:
     """Every document has the values of its row; rows that are no documents have none."""

@@ -100,9 +100,7 @@ def loader(  # noqa: PLR0913 - the options of the command, by their names
     fraction = fraction_text(val)
     if fraction is None and split == "val":
         raise UsageError("no documents are held out", "Give val=0.01, or another fraction, to read the split val.")
-    names = check_fields(fields)
-    if packing == "best-fit" and "tokens" in names:
-        raise UsageError("packed rows have no field tokens", "Use input_ids and labels: documents have no next token.")
+    names = _fields_of(fields, packing)
     options = LoaderOptions(
         stores=tuple(paths),
         sequence_tokens=sequence,
@@ -125,8 +123,16 @@ def open_recipe(
 ) -> RecipeLoader:
     """Open the loader of a recipe."""
     recipe = read_recipe(path)
-    options = recipe_options(recipe, fraction_text(recipe.val), check_fields(fields))
+    options = recipe_options(recipe, fraction_text(recipe.val), _fields_of(fields, recipe.packing))
     return RecipeLoader(recipe, replace(options, prefetch_bytes=prefetch_bytes), rank)
+
+
+def _fields_of(fields: Field | Sequence[Field], packing: str) -> tuple[Field, ...]:
+    """The fields of a batch. Raises UsageError if rows that are packed in this way do not have one of them."""
+    names = check_fields(fields)
+    if packing == "best-fit" and "tokens" in names:
+        raise UsageError("packed rows have no field tokens", "Use input_ids and labels: documents have no next token.")
+    return names
 
 
 def open_recipe_reader(path: str) -> tuple[Recipe, RecipeReader]:

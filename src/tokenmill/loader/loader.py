@@ -102,6 +102,14 @@ class Loader:
         length = len(self) * self.options.batch_sequences
         return (sequence // length + 1) * length
 
+    def after_pass(self, start: int) -> int:
+        """The first sequence after the batches from `start` to the end of its pass.
+
+        After a resume with another number of sequences in a batch, the last batch may end after the pass.
+        """
+        end = self.pass_end(start)
+        return end + (start - end) % self.options.batch_sequences
+
     def pass_start(self, number: int) -> int:
         """The sequence with which a pass begins, by the number of the pass from 0."""
         return number * len(self) * self.options.batch_sequences

@@ -90,6 +90,10 @@ class RecipeLoader(Loader):
         """The sequence at which the last stage ends."""
         return self.sequences
 
+    def after_pass(self, _start: int) -> int:
+        """The sequence at which the last stage ends: stages have whole batches."""
+        return self.sequences
+
     def pass_start(self, number: int) -> int:
         """The first sequence. A recipe has one pass: the stages say what is read more than once."""
         if number:

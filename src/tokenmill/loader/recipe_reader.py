@@ -38,7 +38,10 @@ def open_sources(recipe: Recipe, options: LoaderOptions) -> dict[str, MergedSour
     """Open the sources of a recipe, in the order of their names. All stores need the same tokenizer."""
     names: dict[str, str] = {}
     for name in recipe.sources:
-        for store in recipe.source(name).store:
+        stores = recipe.source(name).store
+        if len(set(stores)) < len(stores):
+            raise UsageError(f"the source {name} names a store twice", f"stores       {', '.join(stores)}")
+        for store in stores:
             other = names.setdefault(store, name)
             if other != name and None in {recipe.source(other).where, recipe.source(name).where}:
                 raise UsageError(

@@ -47,7 +47,7 @@ class TokenDataset(IterableDataset[Tensors]):  # type: ignore[misc]
             # Before the batch is given out: a state that is taken then counts it.
             self._next = self.loader.advance(self._next, workers)
             yield as_tensors(batch)
-        self._start, self._next = end, None
+        self._start, self._next = self.loader.after_pass(self._start), None
 
     def __len__(self) -> int:
         return len(self.loader)
@@ -95,12 +95,12 @@ class TokenDataLoader(DataLoader[Tensors]):  # type: ignore[misc]
         if self._is_interrupted:
             self._iterator = None  # persistent workers are ahead of what was delivered: begin with new ones
         self._is_interrupted = True
-        end = self.loader.pass_end(self._delivered)
+        following = self.loader.after_pass(self._delivered)
         self.dataset.load_state_dict(self.state_dict())
         for batch in super().__iter__():
             self._delivered = self.loader.advance(self._delivered, 1)
             yield batch
-        self._delivered, self._is_interrupted = end, False
+        self._delivered, self._is_interrupted = following, False
 
     def state_dict(self) -> dict[str, Any]:
         """The state after the last batch that was delivered. Equal on all ranks."""

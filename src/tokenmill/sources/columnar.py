@@ -18,6 +18,7 @@ from tokenmill.sources.missing_column import NoColumn
 from tokenmill.sources.plain_values import as_plain
 from tokenmill.sources.text_columns import is_list, join_of, strings_at, template_of
 from tokenmill.storage.text_types import is_text
+from tokenmill.storage.untrusted.malformed import MalformedDataError
 
 # Sanity limit for the rows or bytes that one file declares. Sums over a million files fit into 64 bits.
 MAX_DECLARED = 1 << 42
@@ -37,13 +38,19 @@ class ColumnPath:
 
     def text(self, batch: pa.RecordBatch, join: str) -> pa.Array:
         """The text of each row."""
-        column = batch.column(batch.schema.get_field_index(self.name))
+        column = self._column(batch)
         return strings_at(column, self.steps, join) if pa.types.is_nested(column.type) else column
 
     def values(self, batch: pa.RecordBatch) -> pa.Array:
         """The plain value of each row."""
-        column = batch.column(batch.schema.get_field_index(self.name))
-        return as_plain(functools.reduce(pc.struct_field, self.steps, column))
+        return as_plain(functools.reduce(pc.struct_field, self.steps, self._column(batch)))
+
+    def _column(self, batch: pa.RecordBatch) -> pa.Array:
+        """The column of this name, which the reader was asked for. It may have found another one in its file."""
+        index = batch.schema.get_field_index(self.name)
+        if index < 0:
+            raise MalformedDataError(f"it has {', '.join(batch.schema.names)} where the column {self.name} has to be")
+        return batch.column(index)
 
 
 def read_text(
@@ -116,11 +123,9 @@ def _column_path(file: SourceFile, schema: pa.Schema, name: str) -> ColumnPath:
 
 def _leaves(kind: pa.DataType) -> int:
     """How many columns of a Parquet file hold values of this type."""
-    if is_list(kind):
-        return _leaves(kind.value_type)
-    if pa.types.is_map(kind):
-        return _leaves(kind.key_type) + _leaves(kind.item_type)
-    return sum(_leaves(field.type) for field in kind.fields) if pa.types.is_struct(kind) else 1
+    if isinstance(kind, pa.BaseExtensionType):
+        return _leaves(kind.storage_type)
+    return sum(_leaves(kind.field(number).type) for number in range(kind.num_fields)) or 1
 
 
 def _column_error(

@@ -31,6 +31,8 @@ _QUOTE, _BACKSLASH, _COMMA, _LINE_END, _SPACE, _BRACKET = b'"\\,\n ['
 _DEPTHS = np.zeros(256, np.int64)
 _DEPTHS[list(b"{[")], _DEPTHS[list(b"}]")] = 1, -1
 _MATTERS = (_DEPTHS != 0) | np.isin(np.arange(256), [_COMMA, _LINE_END])
+# The bytes that JSON has outside of strings; those of a byte order mark are among them.
+_OUTSIDE = np.isin(np.arange(256), list(b" \t\r\n{}[]:,+-.0123456789eEtrufalsn\xef\xbb\xbf"))
 
 Positions = npt.NDArray[np.int64]
 
@@ -65,12 +67,19 @@ class ValueLines:
         return not self._depth and not self._in_string
 
     def convert(self, chunk: bytes) -> bytes:
-        """A chunk of JSON Lines, as long as the given one. Raises MalformedDataError if a bracket closes nothing."""
+        """A chunk of JSON Lines, as long as the given one. Raises MalformedDataError for text that cannot be JSON.
+
+        A quote too many would make one bad row of all objects until the next one, so it must not pass.
+        """
         data = np.frombuffer(chunk, np.uint8)
-        quotes = self._open_quotes(data)
-        found = np.flatnonzero(_MATTERS[data])
-        found = found[(np.searchsorted(quotes, found) + self._in_string) % 2 == 0]
-        self._in_string ^= bool(len(quotes) % 2)
+        is_quote = np.zeros(len(data), np.bool_)
+        is_quote[self._open_quotes(data)] = True
+        in_string = np.logical_xor.accumulate(is_quote) ^ self._in_string
+        is_outside = ~(in_string | is_quote)
+        if (is_outside & ~_OUTSIDE[data]).any():
+            raise MalformedDataError("there is text outside of quotes, so it is not JSON")
+        found = np.flatnonzero(is_outside & _MATTERS[data])
+        self._in_string = bool(in_string[-1])
         byte, change = data[found], _DEPTHS[data[found]]
         after = self._depth + np.cumsum(change)
         if len(after) and int(after.min()) < 0:
@@ -78,6 +87,8 @@ class ValueLines:
         if self._is_array is None and change.any():
             self._is_array = bool(byte[np.flatnonzero(change)[0]] == _BRACKET)
         before, outside = after - change, 1 if self._is_array else 0
+        if self._is_array and ((byte == _BRACKET) & (before == 1)).any():
+            raise MalformedDataError("an element of the array is an array, not an object")
         self._depth = int(after[-1]) if len(after) else self._depth
         lines = data.copy()
         lines[found[(byte == _LINE_END) & (before > outside)]] = _SPACE

@@ -53,6 +53,7 @@ from tokenmill.sources.text_columns import (
     template_of,
     value_at,
 )
+from tokenmill.storage.untrusted.malformed import MalformedDataError
 
 SEPARATOR = b"\n"
 # Types are not guessed from a longer line.
@@ -116,7 +117,7 @@ def _documents(file: SourceFile, options: ReadOptions, search: ColumnSearch, blo
     bad: list[BadRow] = []
     text = _parse_block(lines, options)
     if text is None:
-        text, bad = _parse_lines(lines, options)
+        text, bad = _parse_lines(lines, options, is_strict=has_values(file))
     search.is_found |= text.null_count < len(text)
     search.add(lines)
     return split_valid(file, Documents(as_text(text), lines.rows, tuple(bad)), options, lines.raw)
@@ -210,8 +211,11 @@ def _strings(table: pa.Table, name: str, options: ReadOptions) -> pa.LargeString
     return pc.coalesce(text, strings_at(table[first].combine_chunks(), tuple(steps), join_of(options)))
 
 
-def _parse_lines(lines: _Lines, options: ReadOptions) -> tuple[pa.LargeBinaryArray, list[BadRow]]:
-    """The values (text or null) of the good lines, and the bad lines. Removes the bad lines from `lines`."""
+def _parse_lines(lines: _Lines, options: ReadOptions, *, is_strict: bool) -> tuple[pa.LargeBinaryArray, list[BadRow]]:
+    """The values (text or null) of the good lines, and the bad lines. Removes the bad lines from `lines`.
+
+    If `is_strict`, a line that is not JSON raises: in an array, a missing brace makes one value of many objects.
+    """
     values: list[bytes | None] = []
     bad: list[BadRow] = []
     bad_indices = []
@@ -219,6 +223,10 @@ def _parse_lines(lines: _Lines, options: ReadOptions) -> tuple[pa.LargeBinaryArr
         try:
             values.append(_value(line, options))
         except _BadLineError as error:
+            if is_strict and isinstance(error, _NotJsonError):
+                raise MalformedDataError(
+                    f"the value at byte {lines.rows[index]} is not JSON: {error.detail}"
+                ) from error
             bad.append(bad_row(int(lines.rows[index]), error.reason, error.detail, lines.raw(index)))
             bad_indices.append(index)
     lines.remove(bad_indices)
@@ -234,6 +242,10 @@ class _BadLineError(Exception):
         self.detail = detail
 
 
+class _NotJsonError(_BadLineError):
+    """A line is not JSON."""
+
+
 def _value(line: bytearray, options: ReadOptions) -> bytes | None:
     try:
         record = json.loads(line.decode(), parse_int=float)
@@ -242,7 +254,10 @@ def _value(line: bytearray, options: ReadOptions) -> bytes | None:
     if not isinstance(record, dict):
         raise _BadLineError(NOT_AN_OBJECT, f"found {_excerpt(line)}")
     template = template_of(options)
-    values = [value_at(record, name, options) for name in template.names]
+    try:
+        values = [value_at(record, name, options) for name in template.names]
+    except RecursionError:
+        raise _BadLineError(NOT_TEXT, "lists are nested too deeply") from None
     for name, value in zip(template.names, values, strict=True):
         if isinstance(value, NotAnObject):
             before = name.rsplit(".", value.steps)[0]
@@ -264,7 +279,7 @@ def _value_from_arrow(line: bytearray, options: ReadOptions, error: Exception) -
         except (pa.ArrowInvalid, KeyError):  # a path is not searched in such a line
             text = None
     if text is None or len(text) != 1:
-        raise _BadLineError(NOT_AN_OBJECT, f"{error}; found {_excerpt(line)}") from error
+        raise _NotJsonError(NOT_AN_OBJECT, f"{error}; found {_excerpt(line)}") from error
     value: bytes | None = text.cast(pa.large_binary())[0].as_py()
     return value
 

@@ -16,11 +16,14 @@ import pyarrow.json
 
 from tokenmill.sources.documents import Columns, RowArray
 from tokenmill.sources.plain_values import TEXT, TYPES, as_plain
+from tokenmill.storage.untrusted.malformed import MalformedDataError
 
 MAX_BLOCK_BYTES = 2**31 - 2  # pyarrow counts the bytes of a block in 32 bits
 
-# pyarrow reads whole numbers from here on as floating point numbers.
-MAX_EXACT = 2.0**63
+# A floating point number holds whole numbers exactly up to here.
+MAX_EXACT = 2.0**53
+# Python refuses whole numbers with thousands of digits.
+MAX_DIGITS = 1000
 
 Types = Mapping[str, pa.DataType]
 
@@ -115,7 +118,7 @@ def _parse_any(lines: JsonLines, types: dict[str, pa.DataType]) -> Columns:
 
 
 def _may_be_rounded(column: pa.ChunkedArray) -> bool:
-    """Whether a floating point number is so large that it may be a whole number beyond 64 bits."""
+    """Whether a floating point number is so large that it may have been a whole number with more digits."""
     if column.type != pa.float64():
         return False
     largest = pc.max(pc.abs(column)).as_py()
@@ -136,11 +139,26 @@ def _records(lines: JsonLines) -> Iterator[tuple[int, dict[str, Any]]]:
     """The objects of the lines, each with its row. A line that is not an object is a bad row, and skipped."""
     for row, line in zip(lines.rows.tolist(), lines, strict=True):
         try:
-            record = json.loads(line.decode(errors="replace"))
+            record = json.loads(line.decode(errors="replace"), parse_int=_whole_number)
         except (ValueError, RecursionError):
-            continue
+            record = _from_arrow(line, row)
         if isinstance(record, dict):
             yield row, record
+
+
+def _whole_number(digits: str) -> int | float:
+    return int(digits) if len(digits) <= MAX_DIGITS else float(digits)
+
+
+def _from_arrow(line: bytearray, row: int) -> dict[str, Any] | None:
+    """The object that pyarrow reads from a line that Python refuses; None if it refuses the line, too."""
+    try:
+        table = parse(line, None) if line[:1] == b"{" and line[-1:] == b"}" else None
+        return None if table is None or len(table) != 1 else table.to_pylist()[0]
+    except pa.ArrowInvalid:
+        return None
+    except (ValueError, RecursionError, pa.ArrowException) as error:
+        raise MalformedDataError(f"the values of the line at byte {row} cannot be read: {error}") from error
 
 
 def _from_lines(records: list[tuple[int, dict[str, Any]]], names: tuple[str, ...]) -> Columns:
@@ -167,7 +185,7 @@ def _column(values: list[Any]) -> pa.Array:
             return pa.array(values, pa.bool_())
         if kinds == {int}:
             return pa.array(values, pa.int64())
-        if kinds and kinds <= {int, float}:
+        if kinds and kinds <= {int, float} and all(value is None or float(value) == value for value in values):
             return pa.array([None if value is None else float(value) for value in values], pa.float64())
     except (OverflowError, pa.ArrowInvalid):
         pass

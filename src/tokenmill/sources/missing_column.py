@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 from tokenmill.errors import SourceError
 from tokenmill.humanize import count
@@ -11,6 +12,7 @@ from tokenmill.sources.documents import SourceFile
 from tokenmill.sources.file_start import BYTE_ORDER_MARK, read_sample
 from tokenmill.sources.json_values import ValueLines, has_values
 from tokenmill.sources.text_columns import has_path
+from tokenmill.storage.untrusted.malformed import MalformedDataError
 
 MAX_LISTED_KEYS = 50
 WHITE_SPACE = b" \t\r\n"  # as defined by JSON
@@ -39,13 +41,19 @@ class ColumnSearch:
                 record = json.loads(line.decode("utf-8", "replace"), parse_int=float)
             except (ValueError, RecursionError):
                 record = dict.fromkeys(self._columns)  # pyarrow may accept the line, so assume that it has the columns
-            found = {has_path(record, name, through_lists=self._through_lists) for name in self._columns}
+            found = {self._has(record, name) for name in self._columns}
             self.is_found |= True in found
             if len(self._keys) < MAX_LISTED_KEYS:
                 self._keys.update(dict.fromkeys(list(record)[:MAX_LISTED_KEYS]))
             self._lines += None not in found  # a line that may have the column shows nothing
             if self.is_found:
                 return
+
+    def _has(self, record: dict[str, Any], name: str) -> bool | None:
+        try:
+            return has_path(record, name, through_lists=self._through_lists)
+        except RecursionError:  # lists nested a thousand deep
+            return None
 
     def missing(self, file: SourceFile, *, is_all: bool) -> NoColumn | None:
         """The error that lists the columns, if there were lines and none of them has one of these."""
@@ -66,7 +74,10 @@ def check_first_lines(file: SourceFile, *columns: str, through_lists: bool = Tru
     Returns (False, None) if no line is whole. Costs one short read. Damage is reported later, when the file is read.
     """
     data, is_all = read_sample(file)
-    data = ValueLines().convert(data) if has_values(file) else data
+    try:
+        data = ValueLines().convert(data) if has_values(file) else data
+    except MalformedDataError:
+        return False, None
     lines = data.removeprefix(BYTE_ORDER_MARK).split(b"\n")
     search = ColumnSearch(columns, through_lists=through_lists)
     search.add(_objects(lines if is_all else lines[:-1]))

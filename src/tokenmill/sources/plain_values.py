@@ -23,20 +23,25 @@ def as_plain(values: pa.Array) -> pa.Array:
     if pa.types.is_null(kind):
         return pa.nulls(len(values), TEXT)
     if pa.types.is_integer(kind):
-        return _as_int64(values)
+        return _or_text(values, pa.int64())  # there are 64 bits without a sign
     if pa.types.is_floating(kind):
         return values.cast(pa.float64())
     return values if pa.types.is_boolean(kind) else values.cast(TEXT)
 
 
 def inferred(fields: pa.Array) -> pa.Array:
-    """Fields of a CSV file in the first of TYPES that all of them have. A whole number has no zeros before it."""
+    """Fields of a CSV file in the first of TYPES that all of them have. A whole number has no zeros before it.
+
+    Numbers with more digits than the type has are text.
+    """
     text = _as_text(fields)
     text = pc.if_else(pc.equal(text, ""), pa.scalar(None, TEXT), text)
     if text.null_count == len(text):
         return text
-    if pc.all(pc.match_substring_regex(text, r"^(?:0|-?[1-9][0-9]{0,17})$")).as_py():
-        return text.cast(pa.int64())
+    if pc.all(pc.match_substring_regex(text, r"^(?:0|-?[1-9][0-9]*)$")).as_py():
+        return _or_text(text, pa.int64())
+    if pc.any(pc.match_substring_regex(text, r"^-?[0-9]{16,}(?:\.|$)")).as_py():
+        return text  # a floating point number may not hold all of its digits
     if pc.all(pc.match_substring_regex(text, r"^-?[0-9]+(?:\.[0-9]*)?(?:[eE][-+]?[0-9]+)?$")).as_py():
         has_zeros = pc.any(pc.match_substring_regex(text, r"^-?0[0-9]")).as_py()
         return text if has_zeros else text.cast(pa.float64())
@@ -46,9 +51,11 @@ def inferred(fields: pa.Array) -> pa.Array:
 
 
 def unify(arrays: Sequence[pa.Array]) -> list[pa.Array]:
-    """Arrays of TYPES in one common type: floating point numbers for numbers, and text for anything else."""
+    """Arrays of TYPES in one common type: floating point numbers for numbers that fit, and text for anything else."""
     kinds = {array.type for array in arrays if array.null_count < len(array)}
     common = next(iter(kinds)) if len(kinds) == 1 else pa.float64() if kinds == {pa.int64(), pa.float64()} else TEXT
+    if common == pa.float64() and any(_or_text(array, common).type == TEXT for array in arrays if len(kinds) > 1):
+        common = TEXT
     return [array if array.type == common else _cast(array, common) for array in arrays]
 
 
@@ -69,10 +76,11 @@ _HOST = (
 )
 
 
-def _as_int64(values: pa.Array) -> pa.Array:
+def _or_text(values: pa.Array, kind: pa.DataType) -> pa.Array:
+    """The values in a type, or as text if one of them does not fit."""
     try:
-        return values.cast(pa.int64())
-    except pa.ArrowInvalid:  # 64 bits without a sign
+        return values.cast(kind)
+    except pa.ArrowInvalid:
         return values.cast(TEXT)
 
 

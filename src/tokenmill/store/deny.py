@@ -31,6 +31,8 @@ from tokenmill.store.layout import DENY, damaged, lost
 # A name without an empty label, or an IPv6 address in brackets.
 _HOST = re.compile(r"[^\s*/@?#:\\.\[\]]+(\.[^\s*/@?#:\\.\[\]]+)*\.?|\[[0-9A-Fa-f:.]+\]")
 
+# A floating point number holds whole numbers exactly up to here.
+MAX_EXACT = 2.0**53
 # A host with more labels than this is compared by its last ones only.
 MAX_LABELS = 127
 
@@ -73,7 +75,8 @@ class DenyList:
         """Which rows of a table with these columns are denied."""
         denied = np.zeros(len(values), np.bool_)
         for name, wanted in self.values.items():
-            denied |= _is_in(_spelled(values[name].combine_chunks()), wanted)
+            column = values[name].combine_chunks()
+            denied |= _is_in(_spelled(column), [*wanted, *_as_numbers(column.type, wanted).values()])
         for name, wanted in self.hosts.items():
             denied |= _is_below(host(values[name].combine_chunks()), wanted)
         return denied
@@ -82,8 +85,10 @@ class DenyList:
         """For each column, the values and the hosts in a table that the list names."""
         matched: dict[str, tuple[set[str], set[str]]] = {name: (set(), set()) for name in self.columns}
         for name, wanted in self.values.items():
-            texts = _spelled(values[name].combine_chunks())
-            matched[name][0].update(texts.filter(pa.array(_is_in(texts, wanted))).unique().to_pylist())
+            column = values[name].combine_chunks()
+            texts, numbers = _spelled(column), _as_numbers(column.type, wanted)
+            found = texts.filter(pa.array(_is_in(texts, [*wanted, *numbers.values()]))).unique().to_pylist()
+            matched[name][0].update(found, (text for text, number in numbers.items() if number in found))
         for name, wanted in self.hosts.items():
             hosts = host(values[name].combine_chunks())
             matched[name][1].update(hosts.filter(pa.array(_is_below(hosts, wanted))).unique().to_pylist())
@@ -181,6 +186,17 @@ def _spelled(values: pa.Array) -> pa.Array:
         fits = pc.and_(is_whole, pc.and_(pc.greater_equal(values, low), pc.less(values, high)))
         texts = pc.if_else(fits, pc.if_else(fits, values, 0.0).cast(kind).cast(TEXT), texts)
     return texts
+
+
+def _as_numbers(kind: pa.DataType, wanted: list[str]) -> dict[str, str]:
+    """The numbers among some values for a column of numbers, as `_spelled` spells them: 1.50 is 1.5."""
+    numbers: dict[str, str] = {}
+    for text in wanted if pa.types.is_integer(kind) or pa.types.is_floating(kind) else ():
+        with suppress(ValueError):
+            value = float(text)
+            if abs(value) < MAX_EXACT:  # a larger whole number would be rounded
+                numbers[text] = str(_spelled(pa.array([value]))[0].as_py())
+    return numbers
 
 
 def _is_in(texts: pa.Array, wanted: list[str]) -> npt.NDArray[np.bool_]:

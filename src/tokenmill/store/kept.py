@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 # The values of a document may take this much on average, however well they are compressed.
 MAX_DOCUMENT_BYTES = 4096
+# Columns that take more are written as they are: a reader refuses a file whose content is far larger than the file.
+MAX_PACKED_BYTES = MAX_DOCUMENT_BYTES // 2
 
 
 def kept_name(unit: int) -> str:
@@ -67,7 +69,10 @@ def nulled(values: pa.Table, changes: npt.NDArray[np.int64]) -> pa.Table:
 def publish_kept(folder: Folder, unit: int, values: pa.Table, *, durable: bool = False) -> None:
     """Publish the kept columns of a unit. The part has to follow."""
     sink = pa.BufferOutputStream()
-    pq.write_table(values, sink, compression="zstd", write_statistics=False)
+    is_packed = values.nbytes <= MAX_PACKED_BYTES * len(values)
+    pq.write_table(
+        values, sink, compression="zstd" if is_packed else "none", use_dictionary=is_packed, write_statistics=False
+    )
     with folder.publish(kept_name(unit), durable=durable) as file:
         file.write(sink.getvalue())
 

@@ -144,15 +144,18 @@ def _groups(lengths: npt.NDArray[np.int64]) -> Iterator[slice]:
 
 
 def _table(shard: Shard, content: Content, group: slice, tokens: Tokens) -> pa.Table:
-    """Return the table of some documents, with only the paths that they use."""
+    """Return the table of some documents, with only the paths that they use, each once.
+
+    pyarrow writes bytes of unused memory for a dictionary with equal values.
+    """
     schema = _schema(shard.dtype)
     offsets = np.zeros(group.stop - group.start + 1, np.int32)
     np.cumsum(content.lengths[group], out=offsets[1:])
     used, source = np.unique(content.source[group], return_inverse=True)
-    paths = shard.paths.take(pa.array(used)).cast(pa.string())
+    paths = shard.paths.take(pa.array(used)).cast(pa.string()).dictionary_encode()
     columns = [
         pa.ListArray.from_arrays(pa.array(offsets), pa.array(tokens), schema.field("tokens").type),
-        pa.DictionaryArray.from_arrays(pa.array(source.astype(np.int32)), paths),
+        pa.DictionaryArray.from_arrays(paths.indices.take(pa.array(source)), paths.dictionary),
         pa.array(content.row[group]),
     ]
     return pa.table(columns, schema=schema)
