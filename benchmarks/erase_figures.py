@@ -57,9 +57,12 @@ EXPORTS: dict[str, dict[str, Any]] = {
 MIN_TOKENS = 40
 """Shorter documents may be repeated in the text. They are not erased here."""
 
-KEY_TOKENS = 8
+WINDOW_TOKENS = 32
+"""A power of two. Shorter windows are in many documents, because the text exchanges sentences."""
+
 FILTER_BITS = 24
-CHUNK_BYTES = 64 << 20
+CHUNK_TOKENS = 1 << 18
+MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 Tokens = npt.NDArray[Any]
 
 
@@ -156,40 +159,41 @@ def export_tokens(store: str, name: str) -> Iterator[Tokens]:
 
 
 class Search:
-    """Finds sequences of tokens in bytes, at every even position, by a key of eight tokens from the middle of each."""
+    """Finds sequences of tokens in bytes, at every even position, by the hash of a window from the middle of each."""
 
     def __init__(self, sequences: list[Tokens]) -> None:
-        self._sequences: dict[bytes, list[tuple[bytes, int]]] = {}
+        self._sequences: dict[int, list[tuple[bytes, int]]] = {}
         for sequence in sequences:
-            middle = max(0, len(sequence) // 2 - KEY_TOKENS)
-            data = sequence.astype("<u2").tobytes()
-            key = data[2 * middle : 2 * (middle + KEY_TOKENS)]
-            self._sequences.setdefault(key, []).append((data, 2 * middle))
-        keys = np.frombuffer(b"".join(self._sequences), "<u8").reshape(-1, 2)
+            middle = (len(sequence) - WINDOW_TOKENS) // 2
+            (key,) = _window_hashes(sequence[middle : middle + WINDOW_TOKENS].astype("<u2")).tolist()
+            self._sequences.setdefault(key, []).append((sequence.astype("<u2").tobytes(), middle))
         self._filter = np.zeros(1 << FILTER_BITS, np.bool_)
-        self._filter[self._slot(keys[:, 0])] = True
-
-    @staticmethod
-    def _slot(keys: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-        return (keys * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(64 - FILTER_BITS)
+        self._filter[np.array(list(self._sequences), np.uint64) >> np.uint64(64 - FILTER_BITS)] = True
 
     def count(self, data: bytes | memoryview | Tokens) -> int:
         """How many of the sequences are in some bytes."""
-        array = np.frombuffer(data, np.uint8)
+        tokens = np.frombuffer(data, np.uint8)
+        tokens = tokens[: len(tokens) // 2 * 2].view("<u2")
         found = 0
-        for begin in range(0, len(array), CHUNK_BYTES):
-            chunk = array[begin : begin + CHUNK_BYTES + 16]
-            for shift in range(0, 8, 2):
-                length = (len(chunk) - shift) // 8 * 8
-                keys = chunk[shift : shift + length].view("<u8") if length > 0 else np.empty(0, np.uint64)
-                near = np.flatnonzero(self._filter[self._slot(keys)])
-                for at in (near * 8 + shift + begin).tolist():
-                    found += any(
-                        array[at - back : at - back + len(whole)].tobytes() == whole
-                        for whole, back in self._sequences.get(array[at : at + 16].tobytes(), ())
-                        if at >= back
-                    )
+        for begin in range(0, len(tokens) - WINDOW_TOKENS + 1, CHUNK_TOKENS):
+            hashes = _window_hashes(tokens[begin : begin + CHUNK_TOKENS + WINDOW_TOKENS - 1])
+            near = np.flatnonzero(self._filter[hashes >> np.uint64(64 - FILTER_BITS)])
+            for at, key in zip((near + begin).tolist(), hashes[near].tolist(), strict=True):
+                found += any(
+                    tokens[at - back : at - back + len(whole) // 2].tobytes() == whole
+                    for whole, back in self._sequences.get(key, ())
+                    if at >= back
+                )
         return found
+
+
+def _window_hashes(tokens: Tokens) -> npt.NDArray[np.uint64]:
+    """The hash of every window of WINDOW_TOKENS tokens: halves of windows are joined until they are long enough."""
+    hashes, length = tokens.astype(np.uint64) * MULTIPLIER, 1
+    while length < WINDOW_TOKENS:
+        hashes = (hashes[:-length] ^ (hashes[:-length] >> np.uint64(29))) * MULTIPLIER + hashes[length:]
+        length *= 2
+    return hashes * MULTIPLIER
 
 
 def search(needles: Search, folder: str) -> int:
@@ -285,6 +289,7 @@ def measure(figures: Figures, options: argparse.Namespace) -> None:
         figures.check(peak <= parse_size(options.memory), f"peak memory {peak / 1e6:.0f} MB of {options.memory}")
         written, size = changed_bytes(Path(figures.store), since)
         shards = sum(result["exports"].values())
+        print(f"  {len(documents):,} documents: {result['seconds']:.1f} s", flush=True)
         lines.append((len(documents), result["seconds"], result["parts"], shards, written, size / 1e6, peak / 1e6))
     compare(figures)
     needles = Search(sequences)
