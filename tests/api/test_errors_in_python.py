@@ -12,7 +12,8 @@ import pytest
 import tokenmill
 from tests.support.corpora import SMALL_JSON
 from tokenmill.cli import cli
-from tokenmill.errors import SENTENCE_WORDS, SWITCHES, SourceError, UsageError, in_python
+from tokenmill.errors import SENTENCE_WORDS, SWITCHES, CorruptStore, SourceError, UsageError, in_python
+from tokenmill.executors.outcomes import Failed, Worker
 
 PACKAGE = Path(inspect.getfile(tokenmill)).parent
 # Values of options that messages of the package name.
@@ -82,3 +83,10 @@ def test_command_lines_of_other_programs_stay() -> None:
     """The command that converts a file is copied into a shell."""
     error = SourceError("unsupported file type: .xz", "xz --decompress --keep x.xz", "Then pass --column NAME.")
     assert str(error).splitlines()[1:] == ["  xz --decompress --keep x.xz", "  Then pass column=NAME."]
+
+
+def test_an_error_of_a_worker_names_options_until_it_is_raised() -> None:
+    """Its text becomes a line of the caller's error, which Python translates and the command line does not."""
+    failed = Failed.of(0, CorruptStore("a part is damaged", "Run it with --repair."), Worker(1, 0))
+    assert failed.message == "a part is damaged\n  Run it with --repair."
+    assert "repair=True" in str(CorruptStore("problems", *failed.message.splitlines()))

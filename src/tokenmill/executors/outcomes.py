@@ -86,8 +86,8 @@ class Failed(Generic[Item]):
 
     @property
     def message(self) -> str:
-        """The whole text of the error."""
-        return str(self.error()) if self.explained else self.headline
+        """The whole text of the error, with options as the command line names them."""
+        return self.error().text if self.explained else self.headline
 
     @property
     def error_class(self) -> type[TokenmillError] | None:
