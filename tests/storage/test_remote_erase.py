@@ -16,11 +16,12 @@ from tests.support.corpora import SMALL_TIKTOKEN
 from tests.support.remote_runs import end, start
 from tests.support.servers.seaweed import Bucket
 from tokenmill.api import erase as erase_module
-from tokenmill.errors import CORRUPT, IncompleteStore, JobChanged, RunFailed
+from tokenmill.errors import CORRUPT, CorruptStore, IncompleteStore, JobChanged, RunFailed
 from tokenmill.pipeline import erase as store_erasure
 from tokenmill.storage import folder_at
 from tokenmill.store.erasing import ErasingMark, publish_mark, remove_mark
 from tokenmill.store.erasures import DOCUMENTS_FILE, erased_documents
+from tokenmill.store.part_ranges import open_ranged
 
 CALL: dict[str, Any] = {"tokenizer": SMALL_TIKTOKEN, "eot": END, "workers": 1, "unit_bytes": 900, "keep": "url"}
 
@@ -167,6 +168,46 @@ def test_another_process_carries_out_another_request(
 
     monkeypatch.setattr(erase_module, moment, slow)
     tokenmill.erase(store, rows=[("a.parquet", 17)], request="r", workers=1)
+    assert [change.request for change in tokenmill.open(store).run.history] == ["other", "r"]
+    tokenmill.verify(store, workers=1)
+
+
+@pytest.mark.parametrize("where", ["bucket", "disk"])
+def test_a_part_that_is_replaced_while_it_is_read_is_noticed(where: str, s3: Bucket, tmp_path: Path) -> None:
+    """The columns of the new part are at other places: read by the old header, they would be other rows and tokens."""
+    write(tmp_path / "in/a.parquet")
+    store = f"{s3.url}/out" if where == "bucket" else str(tmp_path / "out")
+    tokenmill.prepare(str(tmp_path / "in/a.parquet"), out=store, **CALL)
+    parts = [open_ranged(folder_at(store), unit) for unit in range(len(tokenmill.open(store).manifest))]
+    (part,) = (part for part in parts if 17 in part.row)
+    rows, tokens = part.row, part.read_tokens(0, part.summary.tokens)
+    tokenmill.erase(store, rows=[("a.parquet", 17)], workers=1)
+    if where == "disk":  # the file is gone, and its content is not
+        assert np.array_equal(part.row, rows)
+        assert np.array_equal(part.read_tokens(0, part.summary.tokens), tokens)
+        return
+    for read in (lambda: part.row, lambda: part.read_tokens(0, 5)):
+        with pytest.raises(CorruptStore, match="replaced while it was read"):
+            read()
+
+
+@pytest.mark.parametrize("name", ["require_manifest", "load_existing"])
+def test_another_request_is_carried_out_before_the_documents_are_looked_for(
+    name: str, s3: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The change that an erasure makes is numbered by the run of the parts that it looks at."""
+    write(tmp_path / "in/a.parquet")
+    store = f"{s3.url}/out"
+    tokenmill.prepare(str(tmp_path / "in/a.parquet"), out=store, **CALL)
+    original = getattr(erase_module, name)
+
+    def slow(*arguments: Any) -> Any:
+        monkeypatch.setattr(erase_module, name, original)
+        tokenmill.erase(store, rows=[("a.parquet", 18)], request="other", workers=1)
+        return original(*arguments)
+
+    monkeypatch.setattr(erase_module, name, slow)
+    assert tokenmill.erase(store, rows=[("a.parquet", 17)], request="r", workers=1).documents == 1
     assert [change.request for change in tokenmill.open(store).run.history] == ["other", "r"]
     tokenmill.verify(store, workers=1)
 

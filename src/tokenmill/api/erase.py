@@ -271,6 +271,7 @@ class _Erasure:
         if selector is None:
             raise UsageError(f"there is no request {self.request} in {self.folder.root}", ONE_SELECTOR)
         manifest = self._manifest()
+        self.run = require_run(self.folder)  # read after the manifest, as in `_is_outdated`
         try:
             found = self._find(selector, manifest)
         except TokenmillError as error:  # in a bucket, which has no lock, another process may have replaced the part

@@ -15,13 +15,11 @@ import pyarrow.compute as pc
 import pyarrow.json
 
 from tokenmill.sources.documents import Columns, RowArray
-from tokenmill.sources.plain_values import TEXT, TYPES, as_plain
+from tokenmill.sources.plain_values import MAX_EXACT, TEXT, TYPES, as_plain
 from tokenmill.storage.untrusted.malformed import MalformedDataError
 
 MAX_BLOCK_BYTES = 2**31 - 2  # pyarrow counts the bytes of a block in 32 bits
 
-# A floating point number holds whole numbers exactly up to here.
-MAX_EXACT = 2.0**53
 # Python refuses whole numbers with thousands of digits.
 MAX_DIGITS = 1000
 

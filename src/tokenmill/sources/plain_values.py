@@ -9,6 +9,8 @@ import pyarrow.compute as pc
 
 TEXT = pa.large_string()
 TYPES = (TEXT, pa.int64(), pa.float64(), pa.bool_())
+# A floating point number holds whole numbers exactly up to here.
+MAX_EXACT = 2.0**53
 TEXTS = (pa.string(), TEXT, pa.string_view(), pa.binary(), pa.large_binary(), pa.binary_view())
 
 

@@ -11,6 +11,8 @@ from typing import BinaryIO, Protocol
 
 import pyarrow as pa
 
+ReadRange = Callable[[int, int], bytes]
+
 
 class Lease(Protocol):
     """The right to do one thing, which one of several machines holds at a time.
@@ -68,6 +70,12 @@ class Folder(Protocol):
 
     def read_at(self, name: str, start: int, count: int) -> bytes:
         """Exactly `count` bytes from `start`. Raises CorruptStore if the file is shorter."""
+
+    def open_version(self, name: str, limit_bytes: int) -> tuple[bytes, ReadRange]:
+        """The first bytes of a file, and a function that reads ranges of the same version of it, by start and count.
+
+        The function raises CorruptStore if the file is shorter, or in an object store if it was replaced.
+        """
 
     def map(self, name: str) -> pa.NativeFile:
         """A published file for reading, memory-mapped on a disk."""

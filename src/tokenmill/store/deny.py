@@ -24,15 +24,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tokenmill.errors import UsageError
-from tokenmill.sources.plain_values import TEXT, host
+from tokenmill.sources.plain_values import MAX_EXACT, TEXT, host
 from tokenmill.storage import Folder, folder_at
 from tokenmill.store.layout import DENY, damaged, lost
 
 # A name without an empty label, or an IPv6 address in brackets.
 _HOST = re.compile(r"[^\s*/@?#:\\.\[\]]+(\.[^\s*/@?#:\\.\[\]]+)*\.?|\[[0-9A-Fa-f:.]+\]")
 
-# A floating point number holds whole numbers exactly up to here.
-MAX_EXACT = 2.0**53
 # A host with more labels than this is compared by its last ones only.
 MAX_LABELS = 127
 

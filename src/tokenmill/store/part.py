@@ -28,8 +28,7 @@ if TYPE_CHECKING:
 FORMAT = "2"
 """Format 2 added the slice, the hash of the text, and the XXH3. Format 1 can still be read."""
 
-NULL, DENIED, DUPLICATE, FILTERED = "null", "denied", "duplicate", documents.FILTERED
-LENGTH = "length"
+NULL, DENIED, DUPLICATE, LENGTH, FILTERED = "null", "denied", "duplicate", "length", documents.FILTERED
 SPARSE = frozenset({DUPLICATE, FILTERED, LENGTH})
 """The reasons whose rows in a part and source are one range, with rows of other reasons and documents in between."""
 INTENDED = frozenset({NULL, DENIED, *SPARSE})

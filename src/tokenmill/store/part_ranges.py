@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tokenmill.storage import Folder
+from tokenmill.storage.folder import ReadRange
 from tokenmill.storage.untrusted.flatbuffers import Table
 from tokenmill.storage.untrusted.malformed import MalformedDataError
 from tokenmill.storage.untrusted.tables import read_schema
@@ -38,10 +39,11 @@ _BUFFERS = 8
 class RangedPart:
     """A part whose header was read. Its columns are fetched when they are asked for, its tokens by range."""
 
-    def __init__(self, folder: Folder, unit: int, summary: PartSummary, columns: _Columns) -> None:
+    def __init__(self, folder: Folder, summary: PartSummary, columns: _Columns, read_range: ReadRange) -> None:
         self._folder = folder
-        self._unit = unit
+        self._unit = summary.unit
         self._columns = columns
+        self._read_range = read_range
         self.summary = summary
         self.dtype = columns.dtype
 
@@ -71,7 +73,7 @@ class RangedPart:
 
     def _read(self, buffer: int, dtype: np.dtype[Any], start: int, count: int) -> npt.NDArray[Any]:
         position = self._columns.positions[buffer] + start * dtype.itemsize
-        return np.frombuffer(self._folder.read_at(part_name(self._unit), position, count * dtype.itemsize), dtype)
+        return np.frombuffer(self._read_range(position, count * dtype.itemsize), dtype)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,16 +88,17 @@ def open_ranged(folder: Folder, unit: int) -> RangedPart:
     """Read the header of a part. Compares the sizes of the columns with the stated counts."""
     limit = HEADER_BYTES
     while True:
-        data = folder.read(part_name(unit), limit)
+        data, read_range = folder.open_version(part_name(unit), limit)
         try:
-            return _parse(folder, unit, data)
+            return RangedPart(folder, *_parse(unit, data), read_range)
         except MalformedDataError as damage:
             if len(data) < limit or limit >= MAX_HEADER_BYTES:  # the whole file was read, or no header is that long
                 raise corrupt(folder, unit, str(damage)) from damage
             limit *= 16
 
 
-def _parse(folder: Folder, unit: int, data: bytes) -> RangedPart:
+def _parse(unit: int, data: bytes) -> tuple[PartSummary, _Columns]:
+    """The summary and the columns in the header of a part."""
     schema = read_schema(pa.py_buffer(data))
     summary = summary_of(unit, schema)
     matching = next((known for known in SCHEMAS if schema.equals(known)), None)
@@ -114,7 +117,7 @@ def _parse(folder: Folder, unit: int, data: bytes) -> RangedPart:
     sizes |= {_SOURCE: 4 * summary.documents, _ROW: 8 * summary.documents}
     if any(int(buffers[number, 1]) < size for number, size in sizes.items()):
         raise MalformedDataError("its columns do not have the lengths it states")
-    return RangedPart(folder, unit, summary, _Columns(dtype, (buffers[:, 0] + body).tolist()))
+    return summary, _Columns(dtype, (buffers[:, 0] + body).tolist())
 
 
 def _message_bytes(data: bytes, start: int) -> int:

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from tokenmill.errors import CorruptStore, StoreError
 from tokenmill.storage.addresses import absolute
-from tokenmill.storage.folder import Lease
+from tokenmill.storage.folder import Lease, ReadRange
 from tokenmill.storage.local import regions
 from tokenmill.storage.local.guards import (
     check_size,
@@ -141,6 +141,17 @@ class DiskFolder:
         if len(data) < count:
             raise truncated_error(self.path(name), start + count)
         return data
+
+    def open_version(self, name: str, limit_bytes: int) -> tuple[bytes, ReadRange]:
+        """The first bytes of a file, and a function that reads ranges of the same version of it; see Folder."""
+        data = self.buffer(name)
+
+        def read_range(start: int, count: int) -> bytes:
+            if min(start, count) < 0 or start + count > data.size:
+                raise truncated_error(self.path(name), start + count)
+            return bytes(data.slice(start, count))
+
+        return bytes(data.slice(0, min(limit_bytes, data.size))), read_range
 
     def map(self, name: str) -> pa.NativeFile:
         """A published file as a memory map."""

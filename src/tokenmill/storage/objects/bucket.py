@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from tokenmill.errors import CorruptStore, SourceError, StoreError, TokenmillError
 from tokenmill.storage.addresses import FileInfo, absolute, split_url
-from tokenmill.storage.folder import Lease
+from tokenmill.storage.folder import Lease, ReadRange
 from tokenmill.storage.interruptible import interruptible
 from tokenmill.storage.local.guards import MAX_BYTES, check_size, truncated_error
 from tokenmill.storage.local.writing import AlreadyPublishedError
@@ -121,6 +121,20 @@ class BucketFolder:
                 yield from (line + b"\n" for line in lines)
         if rest:
             yield rest
+
+    def open_version(self, name: str, limit_bytes: int) -> tuple[bytes, ReadRange]:
+        """The first bytes of an object, and a function that reads ranges of the same version of it; see Folder."""
+        with explained(self.path(name), "read"):
+            data, file = read.fetch_any(self.path(name), 0, limit_bytes, self._store)
+        return bytes(data), functools.partial(self._read_version, file)
+
+    def _read_version(self, file: FileInfo, start: int, count: int) -> bytes:
+        if min(start, count) < 0 or start + count > file.size:
+            raise truncated_error(file.path, start + count)
+        try:
+            return bytes(self._fetch(file, start, start + count)) if count else b""
+        except SourceError as error:
+            raise CorruptStore(f"{file.path} was replaced while it was read", "Open it again.") from error
 
     def chunks(self, name: str, start: int, count: int) -> Iterator[bytes]:
         """A byte range of an object in chunks; the next ones are prefetched."""
@@ -313,16 +327,8 @@ class BucketFolder:
 
     def _range(self, name: str, start: int, stop: int) -> pa.Buffer:
         """The bytes in a range, fewer if the object is shorter."""
-        import obstore  # noqa: PLC0415 - not for local runs
-
         with explained(self.path(name), "read"):
-            try:
-                result = interruptible(obstore.get, self._store, self._key(name), options={"range": (start, stop)})
-                return pa.py_buffer(interruptible(result.bytes))
-            except obstore.exceptions.GenericError as error:
-                if "status code: 416" in str(error):  # the range starts after the end of the object
-                    return pa.py_buffer(b"")
-                raise
+            return read.fetch_any(self.path(name), start, stop, self._store)[0]
 
     def _file(self, name: str, start: int = 0, count: int | None = None) -> RangeFile:
         file = read.stat(self.path(name), self._store)
