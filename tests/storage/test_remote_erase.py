@@ -18,7 +18,7 @@ from tests.support.servers.seaweed import Bucket
 from tokenmill.api import erase as erase_module
 from tokenmill.errors import CORRUPT, CorruptStore, IncompleteStore, JobChanged, RunFailed
 from tokenmill.pipeline import erase as store_erasure
-from tokenmill.storage import folder_at
+from tokenmill.storage import folder_at, read_existing
 from tokenmill.store.erasing import ErasingMark, publish_mark, remove_mark
 from tokenmill.store.erasures import DOCUMENTS_FILE, erased_documents
 from tokenmill.store.part_ranges import open_ranged
@@ -170,6 +170,22 @@ def test_another_process_carries_out_another_request(
     tokenmill.erase(store, rows=[("a.parquet", 17)], request="r", workers=1)
     assert [change.request for change in tokenmill.open(store).run.history] == ["other", "r"]
     tokenmill.verify(store, workers=1)
+
+
+@pytest.mark.parametrize("where", ["bucket", "disk"])
+def test_a_file_that_another_process_removes_is_read_as_missing(where: str, s3: Bucket, tmp_path: Path) -> None:
+    """Between a test of existence and the read, another process could remove it: there is one request."""
+    folder = folder_at(f"{s3.url}/out" if where == "bucket" else str(tmp_path / "out"))
+    folder.create()
+    publish_mark(folder, ErasingMark("the erasure r", "command", "r"))
+    data = read_existing(folder, "erasing.json")
+    assert data is not None
+    assert read_existing(folder, "erasing.json", 5) == data[:5]
+    remove_mark(folder, "r")
+    assert read_existing(folder, "erasing.json") is None
+    assert read_existing(folder, "erasing.json", 5) is None
+    (tmp_path / "file").touch()
+    assert read_existing(folder_at(str(tmp_path / "file")), "run.json") is None
 
 
 @pytest.mark.parametrize("where", ["bucket", "disk"])

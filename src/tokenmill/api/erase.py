@@ -30,7 +30,7 @@ from tokenmill.pipeline.erase import Found, erase_in_store, find, freeze_erasure
 from tokenmill.pipeline.erase_selector import ONE_SELECTOR, Selector, not_found, select
 from tokenmill.pipeline.freeze import load_existing
 from tokenmill.pipeline.resources import SMALLEST_WORKER_BYTES, Resources, plan_resources
-from tokenmill.storage import Folder, absolute, folder_at
+from tokenmill.storage import Folder, absolute, folder_at, read_existing
 from tokenmill.store import layout
 from tokenmill.store.erasing import read_mark, refuse_other, remove_mark
 from tokenmill.store.erasures import (
@@ -209,7 +209,7 @@ class _Erasure:
     def _read_selector(self, record: ErasureRecord) -> Selector:
         """The selector of a frozen erasure. A killed process may have published its record and not its list."""
         name = erasure_file(record.request, DENY_FILE)
-        selector = Selector(self.folder.read(name) if self.folder.exists(name) else b"", record.selector)
+        selector = Selector(read_existing(self.folder, name) or b"", record.selector)
         if selector.sha256 != record.selector_sha256:
             raise UsageError(f"the request {record.request} has no list", f"Give its selector again: {record.selector}")
         return selector
@@ -258,10 +258,8 @@ class _Erasure:
         return [export for export in missing if export in again.exports]
 
     def _read_result(self, request: str) -> EraseResult | None:
-        name = erasure_file(request, RESULT_FILE)
-        if not self.folder.exists(name):
-            return None
-        return msgspec.json.decode(self.folder.read(name, layout.MAX_JSON_BYTES), type=EraseResult)
+        data = read_existing(self.folder, erasure_file(request, RESULT_FILE), layout.MAX_JSON_BYTES)
+        return None if data is None else msgspec.json.decode(data, type=EraseResult)
 
     def _find(self, selector: Selector, manifest: pa.Table) -> Found:
         frozen = load_existing(self.folder, self.run)

@@ -28,7 +28,7 @@ from tokenmill.exports.formats import find_format
 from tokenmill.exports.job import FrozenExport, read_frozen
 from tokenmill.exports.order import SplitAndShuffle
 from tokenmill.exports.write_shard import make_shard, split_folder
-from tokenmill.storage import Folder, folder_at, resolved
+from tokenmill.storage import Folder, folder_at, read_existing, resolved
 from tokenmill.storage.untrusted.malformed import MalformedDataError, decode
 from tokenmill.store import layout
 from tokenmill.store.erasures import erased_documents, erasure_file
@@ -131,10 +131,9 @@ def done_exports(folder: Folder, request: str) -> list[str]:
 
 def read_done(folder: Folder, name: str) -> ExportErasure | None:
     """Read what an erasure did in an export; None if it has not been done."""
-    if not folder.exists(name):
-        return None
+    data = read_existing(folder, name, MAX_JSON_BYTES)
     try:
-        return decode(folder.read(name, MAX_JSON_BYTES), ExportErasure)
+        return None if data is None else decode(data, ExportErasure)
     except MalformedDataError as damage:
         raise layout.damaged(folder, name, str(damage)) from damage
 
@@ -227,10 +226,9 @@ def _plan_shards(  # noqa: PLR0913, PLR0917 - an export, what is erased in it, a
 
 
 def _read_mark(folder: Folder) -> _ErasingExport | None:
-    if not folder.exists(names.ERASING):
-        return None
+    data = read_existing(folder, names.ERASING, MAX_JSON_BYTES)
     try:
-        return decode(folder.read(names.ERASING, MAX_JSON_BYTES), _ErasingExport)
+        return None if data is None else decode(data, _ErasingExport)
     except MalformedDataError as damage:
         raise CorruptStore(f"{folder.path(names.ERASING)} is damaged", f"reason       {damage}") from damage
 

@@ -4,7 +4,7 @@ Addresses are plain strings.
 """
 
 from tokenmill.storage.addresses import FileInfo, absolute, resolved, scheme
-from tokenmill.storage.folder import Folder
+from tokenmill.storage.folder import Folder, read_existing
 from tokenmill.storage.inputs import check_unchanged, find, identity_at, open_input, prefetch, read_start, stat
 from tokenmill.storage.local.listing import Directory, Identity, Listing, SkippedEntry
 from tokenmill.storage.local.writing import AlreadyPublishedError
@@ -30,6 +30,7 @@ __all__ = [
     "open_input",
     "prefetch",
     "prefetch_map",
+    "read_existing",
     "read_start",
     "resolved",
     "scheme",

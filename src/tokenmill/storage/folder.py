@@ -11,6 +11,8 @@ from typing import BinaryIO, Protocol
 
 import pyarrow as pa
 
+from tokenmill.errors import StoreError
+
 ReadRange = Callable[[int, int], bytes]
 
 
@@ -161,3 +163,13 @@ class Folder(Protocol):
 
     def free_bytes(self) -> int | None:
         """The space left on the folder's file system. None for an object store."""
+
+
+def read_existing(folder: Folder, name: str, limit_bytes: int | None = None) -> bytes | None:
+    """The content of a file, or its first bytes; None if there is no such file. Another process may remove it."""
+    try:
+        return folder.read(name, limit_bytes)
+    except StoreError as error:
+        if isinstance(error.__cause__, FileNotFoundError | NotADirectoryError):
+            return None
+        raise

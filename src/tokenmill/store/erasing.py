@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from tokenmill.errors import IncompleteStore, UsageError
+from tokenmill.storage import read_existing
 from tokenmill.storage.untrusted.malformed import MalformedDataError, decode
 from tokenmill.store.layout import MAX_JSON_BYTES, json_bytes
 
@@ -48,10 +49,9 @@ def refuse_other(mark: ErasingMark | None, request: str) -> None:
 
 def read_mark(folder: Folder) -> ErasingMark | None:
     """Read the mark; None if the store has none."""
-    if not folder.exists(ERASING):
-        return None
+    data = read_existing(folder, ERASING, MAX_JSON_BYTES)
     try:
-        return decode(folder.read(ERASING, MAX_JSON_BYTES), ErasingMark)
+        return None if data is None else decode(data, ErasingMark)
     except MalformedDataError:
         return ErasingMark("an erasure", f"tokenmill erase {folder.root} with the options of before", UNREADABLE)
 

@@ -20,7 +20,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tokenmill.errors import CorruptStore, UsageError
-from tokenmill.storage import folder_at
+from tokenmill.storage import folder_at, read_existing
 from tokenmill.storage.untrusted.malformed import MalformedDataError, decode
 from tokenmill.store import tables
 from tokenmill.store.job import StoreChange
@@ -101,10 +101,9 @@ def erasure_file(request: str, name: str) -> str:
 def read_record(folder: Folder, request: str) -> ErasureRecord | None:
     """Read the frozen erasure of a request; None if the store has no such request."""
     name = erasure_file(request, REQUEST_FILE)
-    if not folder.exists(name):
-        return None
+    data = read_existing(folder, name, MAX_JSON_BYTES)
     try:
-        return decode(folder.read(name, MAX_JSON_BYTES), ErasureRecord)
+        return None if data is None else decode(data, ErasureRecord)
     except MalformedDataError as damage:
         raise damaged(folder, name, str(damage)) from damage
 
@@ -112,10 +111,10 @@ def read_record(folder: Folder, request: str) -> ErasureRecord | None:
 def check_selector(folder: Folder, request: str) -> None:
     """Compare the list of a request with its hash. Raises CorruptStore if it is another one; it may be missing."""
     record, name = read_record(folder, request), erasure_file(request, DENY_FILE)
-    if record is None or not folder.exists(name):
+    data = read_existing(folder, name)
+    if record is None or data is None:
         return
-    actual = hashlib.sha256(folder.read(name)).hexdigest()
-    if actual != record.selector_sha256:
+    if hashlib.sha256(data).hexdigest() != record.selector_sha256:
         raise CorruptStore(
             f"{folder.path(name)} is damaged",
             "reason       it is not the list of this request",

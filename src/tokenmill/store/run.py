@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from tokenmill.errors import USAGE, StoreError
+from tokenmill.storage import read_existing
 from tokenmill.storage.digest import digest_of
 from tokenmill.storage.local.near_names import did_you_mean
 from tokenmill.storage.untrusted.malformed import MalformedDataError, decode
@@ -44,10 +45,10 @@ def read_run(folder: Folder, *, with_tables: bool = True) -> Run | None:
         folder: The directory.
         with_tables: Whether to check that the plan and the sources exist and have as many rows as the run states.
     """
-    if not folder.exists(RUN):
+    data = read_existing(folder, RUN, MAX_JSON_BYTES)
+    if data is None:
         return None
     try:
-        data = folder.read(RUN, MAX_JSON_BYTES)
         _check_checksum(data)
         written = decode(data, _Format).format
         if not OLDEST_STORE_FORMAT <= written <= LATEST_STORE_FORMAT:
