@@ -19,10 +19,11 @@ from tests.support.corpora import SMALL_JSON, SMALL_TIKTOKEN
 from tokenmill.api import erase as command
 from tokenmill.errors import StorageError, StoreError, UsageError
 from tokenmill.executors.local import LocalExecutor
-from tokenmill.exports import PRELOAD
+from tokenmill.exports import PRELOAD, erase_export
 from tokenmill.exports.formats import FORMATS
 from tokenmill.exports.job import ERASING, EXPORT
 from tokenmill.storage import folder_at
+from tokenmill.store.layout import publish_json
 from tokenmill.store.reader import Store
 
 POOL: list[LocalExecutor] = []
@@ -132,7 +133,8 @@ def test_a_kill_before_the_mark_of_an_export_is_removed(tmp_path: Path) -> None:
     export(out)
     erase(out, request="r")
     (tmp_path / "out/erasures/r/result.json").unlink()
-    (tmp_path / "out/llmc" / ERASING).write_text('{"request":"r","shards":[]}')
+    (change,) = Store(out).run.history
+    publish_json(folder_at(f"{out}/llmc"), ERASING, {"change": change, "shards": []})
     erase(out, (), request="r")
     tokenmill.verify(f"{out}/llmc", workers=1, executor=POOL[0])
 
@@ -145,15 +147,15 @@ def test_a_done_export_out_of_reach(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     erase(out, request="r")
     (tmp_path / "out/erasures/r/result.json").unlink()
     kind = type(folder_at(out))
-    exists = kind.exists
+    read = kind.read
 
-    def lost(folder: Any, name: str) -> bool:
+    def lost(folder: Any, name: str, *limit: int) -> bytes:
         if folder.root == str(tmp_path / "one") and name == ERASING:
             raise StorageError("there is no connection")
-        return exists(folder, name)
+        return read(folder, name, *limit)
 
     with monkeypatch.context() as patch:
-        patch.setattr(kind, "exists", lost)
+        patch.setattr(kind, "read", lost)
         result = erase(out, (), request="r")
     assert (list(result.exports), list(result.unreached)) == ([str(tmp_path / "two")], [str(tmp_path / "one")])
 
@@ -215,6 +217,72 @@ def test_an_export_that_could_not_be_reached_is_tried_again(tmp_path: Path) -> N
     for name in ("one", "two"):
         assert not files_with(tmp_path / name, secret)
         tokenmill.verify(str(tmp_path / name), workers=1, executor=POOL[0])
+
+
+def test_a_kill_while_an_export_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A third request finishes what the second one had begun in the export for the first, and erases its own there."""
+    out, secret = make(tmp_path)
+    third = Store(out)[SECRET + 1][1:-1].copy()
+    export(out, out=str(tmp_path / "far"))
+    (tmp_path / "far").rename(tmp_path / "away")
+    assert len(erase(out, request="first").unreached) == 1
+    (tmp_path / "away").rename(tmp_path / "far")
+    with monkeypatch.context() as patch:  # the second call is of the export that is tried again
+        patch.setattr(erase_export, "_publish_manifest", _killed_at_call(erase_export._publish_manifest, 2))
+        with pytest.raises(KeyboardInterrupt):
+            erase(out, (5,), request="second")
+    result = erase(out, (SECRET + 1,), request="third")
+    assert (list(result.exports), result.unreached) == ([str(tmp_path / "far")], {})
+    assert result.retried == {str(tmp_path / "far"): "first"}
+    assert not files_with(tmp_path / "far", secret)
+    assert not files_with(tmp_path / "far", third)
+    for directory in (out, str(tmp_path / "far")):
+        tokenmill.verify(directory, workers=1, executor=POOL[0])
+
+
+def test_two_stores_with_one_name_of_a_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second store does not take the unfinished mark of the first one in a joint export for its own."""
+    stores = [make(tmp_path, name, name)[0] for name in ("a", "b")]
+    secrets = [Store(store)[row][:-1].copy() for store, row in zip(stores, (SECRET, 41), strict=True)]
+    far = str(tmp_path / "far")
+    export(stores, out=far, shard_tokens=400)
+    with monkeypatch.context() as patch:
+        patch.setattr(erase_export, "_publish_manifest", _killed_at_call(erase_export._publish_manifest, 1))
+        with pytest.raises(KeyboardInterrupt):
+            erase(stores[0], request="r")
+    result = erase(stores[1], (41,), request="r")
+    assert result.unreached == {far: f"the erasure r of another store is not finished in {far}"}
+    assert files_with(tmp_path / "far", secrets[1])
+    erase(stores[0], (), request="r")
+    assert erase(stores[1], (), request="r").retried == {far: "r"}
+    for secret in secrets:
+        assert not files_with(tmp_path / "far", secret)
+    tokenmill.verify(far, workers=1, executor=POOL[0])
+
+
+def test_a_kill_after_an_export_was_named_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command that finishes the erasure does not name the export, and reaches it for the earlier one too."""
+    out, secret = make(tmp_path)
+    export(out, out=str(tmp_path / "far"))
+    shutil.rmtree(tmp_path / "out/exports")
+    erase(out, request="first")
+    interrupted(monkeypatch, "erase_in_store", out, rows=(5,), request="second", export=str(tmp_path / "far"))
+    assert erase(out, (), request="second").retried == {str(tmp_path / "far"): "first"}
+    assert not files_with(tmp_path / "far", secret)
+    tokenmill.verify(str(tmp_path / "far"), workers=1, executor=POOL[0])
+
+
+def _killed_at_call(original: Any, number: int) -> Any:
+    """A function that ends the process at a call of it, counted from 1."""
+    left = [number]
+
+    def call(*arguments: Any) -> Any:
+        left[0] -= 1
+        if not left[0]:
+            raise KeyboardInterrupt
+        return original(*arguments)
+
+    return call
 
 
 def test_an_export_in_the_directory_of_the_store(tmp_path: Path) -> None:

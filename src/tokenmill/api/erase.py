@@ -172,9 +172,11 @@ class _Erasure:
         layout.remove_temporaries(folder)
         folder.remove_temporaries(erasure_file(self.request, "."))
         refuse_other(read_mark(folder), self.request)
-        for export in self.exports:  # the command in the mark does not name them
-            add_export(folder, export)
         earlier = [change.request for change in self.run.history if change.documents]
+        for export in self.exports:  # the command in the mark does not name them
+            for name in earlier:
+                self._expect(name, export)
+            add_export(folder, export)
         record = self._begin(selector)
         result = self._read_result(self.request)
         if result is None:
@@ -183,6 +185,8 @@ class _Erasure:
             result = self._finish(record, run, known if record.change is not None else [])
         remove_mark(folder, self.request)
         retried = {export: name for name in earlier for export in self._retry(name)}
+        if retried:  # an earlier erasure that was not finished in an export kept this one out of it
+            self._retry(self.request)
         result = self._read_result(self.request) or result
         return msgspec.structs.replace(result, retried=retried)
 
@@ -245,17 +249,23 @@ class _Erasure:
         layout.publish_json(folder, erasure_file(record.request, RESULT_FILE), result)
         return result
 
+    def _expect(self, request: str, export: str) -> None:
+        """Record that an earlier erasure has not reached an export, unless it has."""
+        result = self._read_result(request)
+        if result is not None and export not in result.exports:
+            unreached = {export: "the store did not know it", **result.unreached}
+            changed = msgspec.structs.replace(result, unreached=unreached)
+            layout.publish_json(self.folder, erasure_file(request, RESULT_FILE), changed)
+
     def _retry(self, request: str) -> list[str]:
-        """Erase in exports that an earlier call could not reach or did not know. Returns those that it reached now."""
+        """Erase in exports that an earlier call could not reach. Returns those that it reached now."""
         result, record = self._read_result(request), read_record(self.folder, request)
         if result is None or record is None:
             return []
-        named = dict.fromkeys([*result.unreached, *self.exports])
-        missing = [export for export in named if export not in result.exports]
-        if not missing:
+        if not result.unreached:
             return []
-        again = self._finish(record, require_run(self.folder), [*result.exports, *missing])
-        return [export for export in missing if export in again.exports]
+        again = self._finish(record, require_run(self.folder), [*result.exports, *result.unreached])
+        return [export for export in result.unreached if export in again.exports]
 
     def _read_result(self, request: str) -> EraseResult | None:
         data = read_existing(self.folder, erasure_file(request, RESULT_FILE), layout.MAX_JSON_BYTES)

@@ -52,9 +52,9 @@ class ExportErasure(msgspec.Struct, frozen=True):
 
 
 class _ErasingExport(msgspec.Struct, frozen=True):
-    """The mark of an export while its shards are replaced."""
+    """The mark of an export while its shards are replaced, by a change of one of its stores."""
 
-    request: str
+    change: StoreChange
     shards: tuple[ShardErasure, ...]
 
 
@@ -113,7 +113,7 @@ def erase_in_export(directory: str, erasure: StoreErasure, fan_out: FanOut) -> E
             layout.publish_json(erasure.folder, name, result)
         export = folder_at(directory)
         mark = _read_mark(export)
-        if mark is not None and mark.request == erasure.change.request:
+        if mark is not None and mark.change == erasure.change:
             export.discard(names.ERASING)
     except (CorruptStore, IncompleteStore):
         raise
@@ -210,8 +210,11 @@ def _plan_shards(  # noqa: PLR0913, PLR0917 - an export, what is erased in it, a
 ) -> tuple[ShardErasure, ...]:
     """The shards that change. The plan is kept in the export, and readers refuse it from then on."""
     mark = _read_mark(folder)
-    if mark is not None and mark.request == erasure.change.request:
+    if mark is not None and mark.change == erasure.change:
         return mark.shards
+    if mark is not None:
+        of = "" if mark.change in erasure.run.history else " of another store"
+        raise StoreError(f"the erasure {mark.change.request}{of} is not finished in {folder.root}")
     near = shards_near(frozen, plan, eraser, first_parts)
     tokens = plan["stop"].to_numpy() - plan["start"].to_numpy()
     fan_out.begin(f"find in {frozen.job.format}", int(tokens[near].sum()))
@@ -221,7 +224,7 @@ def _plan_shards(  # noqa: PLR0913, PLR0917 - an export, what is erased in it, a
         planned += [done.value] if done.value is not None else []
         fan_out.advance(done.item.tokens)
     result = tuple(sorted(planned, key=lambda item: item.shard))
-    layout.publish_json(folder, names.ERASING, _ErasingExport(erasure.change.request, result))
+    layout.publish_json(folder, names.ERASING, _ErasingExport(erasure.change, result))
     return result
 
 
