@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -92,6 +93,19 @@ def test_lines_that_python_cannot_parse_have_values(tmp_path: Path, other: str, 
     rows = [f'{{"text": "t", "lang": "{lang}", "meta": {{"lang": "{lang}"}}, "n": {other}}}' for lang in ("de", "en")]
     rows.append('{"text": "\\ud800", "lang": "fr", "meta": {"lang": "fr"}}')  # pyarrow refuses this block
     assert values(tmp_path, rows, name) == ["de", "en", "fr"]
+
+
+@pytest.mark.skipif(not hasattr(pa, "uuid"), reason="this pyarrow reads UUIDs as bytes")
+def test_uuids_are_text(tmp_path: Path) -> None:
+    """Their bytes are not UTF-8. A null stays null."""
+    wanted = [UUID(int=BIG << 64), None, UUID(int=5)]
+    storage = pa.array([None if value is None else value.bytes for value in wanted], pa.binary(16))
+    ids = pa.ExtensionArray.from_storage(pa.uuid(), storage)
+    pq.write_table(pa.table({"text": ["a", "b", "c"], "id": ids}), tmp_path / "a.parquet")
+    file = sources.file_at(sources.discover([str(tmp_path / "a.parquet")]).table, 0)
+    slices = sources.split_file(file, ReadOptions(), 1 << 30)
+    (columns,) = sources.read_columns(file, slices.whole(), ("id",), ReadOptions())
+    assert columns.values["id"].to_pylist() == [None if value is None else str(value) for value in wanted]
 
 
 def test_a_line_that_is_not_json_has_no_values(tmp_path: Path) -> None:

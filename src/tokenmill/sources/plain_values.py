@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from uuid import UUID
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -15,10 +16,16 @@ TEXTS = (pa.string(), TEXT, pa.string_view(), pa.binary(), pa.large_binary(), pa
 
 
 def as_plain(values: pa.Array) -> pa.Array:
-    """The values in one of TYPES. Dates, times and decimals become text; bytes that are not UTF-8 become U+FFFD."""
+    """The values in one of TYPES. Dates, times, decimals and UUIDs become text.
+
+    Bytes that are not UTF-8 become U+FFFD.
+    """
     if pa.types.is_dictionary(values.type):
         values.validate(full=True)
         values = values.dictionary_decode()
+    if isinstance(values.type, pa.BaseExtensionType):
+        is_uuid = values.type.extension_name == "arrow.uuid"
+        return _uuid_text(values.storage) if is_uuid else as_plain(values.storage)
     kind = values.type
     if kind in TEXTS or pa.types.is_fixed_size_binary(kind):
         return _as_text(values)
@@ -97,6 +104,12 @@ def _as_text(values: pa.Array) -> pa.Array:
         decoded = [None if value is None else value.decode(errors="replace") for value in data.to_pylist()]
         return pa.array(decoded, TEXT)
     return text
+
+
+def _uuid_text(values: pa.Array) -> pa.Array:
+    """UUIDs in 16 bytes as text, such as `123e4567-e89b-12d3-a456-426614174000`."""
+    texts = [None if value is None else str(UUID(bytes=value)) for value in values.to_pylist()]
+    return pa.array(texts, TEXT)
 
 
 def _cast(array: pa.Array, kind: pa.DataType) -> pa.Array:
