@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 DELETE_PER_BATCH = 1000
 CHUNK_BYTES = 1 << 20
 LISTED_PER_BATCH = 9_900  # numbers in one range of a listing: at most ten answers of a thousand names
+REPLACED = "Another process has changed the store, such as `tokenmill erase`. Open the store again."
 PREFETCH_LISTS = 15  # ranges listed in the background while one is used
 
 
@@ -134,7 +135,7 @@ class BucketFolder:
         try:
             return bytes(self._fetch(file, start, start + count)) if count else b""
         except SourceError as error:
-            raise CorruptStore(f"{file.path} was replaced while it was read", "Open it again.") from error
+            raise CorruptStore(f"{file.path} was replaced while it was read", REPLACED) from error
 
     def chunks(self, name: str, start: int, count: int) -> Iterator[bytes]:
         """A byte range of an object in chunks; the next ones are prefetched."""
