@@ -41,8 +41,9 @@ from tokenmill.sources.documents import (
     as_text,
 )
 from tokenmill.sources.file_start import BYTE_ORDER_MARK
+from tokenmill.sources.json_parsers import load
 from tokenmill.sources.json_values import ValueStream, has_values
-from tokenmill.sources.jsonl_values import MAX_BLOCK_BYTES, as_utf8, parse, parse_block, read_values
+from tokenmill.sources.jsonl_values import as_utf8, parse_block, read_values
 from tokenmill.sources.missing_column import WHITE_SPACE, ColumnSearch
 from tokenmill.sources.text_columns import (
     NotAnObject,
@@ -248,9 +249,9 @@ class _NotJsonError(_BadLineError):
 
 def _value(line: bytearray, options: ReadOptions) -> bytes | None:
     try:
-        record = json.loads(line.decode(), parse_int=float)
-    except (ValueError, RecursionError) as error:
-        return _value_from_arrow(line, options, error)
+        record = load(line, float, "surrogateescape")
+    except ValueError as error:
+        raise _NotJsonError(NOT_AN_OBJECT, f"{error}; found {_excerpt(line)}") from error
     if not isinstance(record, dict):
         raise _BadLineError(NOT_AN_OBJECT, f"found {_excerpt(line)}")
     template = template_of(options)
@@ -265,27 +266,25 @@ def _value(line: bytearray, options: ReadOptions) -> bytes | None:
         if value is not None and not isinstance(value, str):
             raise _BadLineError(NOT_TEXT, f"the value of {name!r} is {_shown(value)}")
     text = template.fill_one(values)
-    return None if text is None else as_utf8(text)
+    return None if text is None else _encoded(text, line)
 
 
-def _value_from_arrow(line: bytearray, options: ReadOptions, error: Exception) -> bytes | None:
-    """The value that pyarrow reads from a line that Python refuses, because pyarrow accepts it in another block."""
-    text = None
-    if line[:1] == b"{" and line[-1:] == b"}" and len(line) <= MAX_BLOCK_BYTES:
-        try:
-            names = template_of(options).names
-            table = parse(line, dict.fromkeys(names, pa.large_string()))
-            text = template_of(options).fill([_strings(table, name, options) for name in names])
-        except (pa.ArrowInvalid, KeyError):  # a path is not searched in such a line
-            text = None
-    if text is None or len(text) != 1:
-        raise _NotJsonError(NOT_AN_OBJECT, f"{error}; found {_excerpt(line)}") from error
-    value: bytes | None = text.cast(pa.large_binary())[0].as_py()
-    return value
+def _encoded(text: str, line: bytearray) -> bytes:
+    """Text as UTF-8. It is not valid if it has bytes of the line that are not."""
+    try:
+        line.decode()
+    except UnicodeDecodeError:
+        return text.encode(errors="surrogatepass")
+    return as_utf8(text)
 
 
 def _shown(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) else _excerpt(json.dumps(value).encode())
+    if isinstance(value, float):
+        return f"{value:g}"
+    try:
+        return _excerpt(json.dumps(value, default=lambda _: "...").encode())
+    except RecursionError:
+        return "nested too deeply"
 
 
 def _excerpt(line: bytes | bytearray) -> str:

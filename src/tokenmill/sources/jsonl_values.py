@@ -6,15 +6,15 @@ The types of the values are those of all lines of a slice, so they do not depend
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.json
 
 from tokenmill.sources.documents import Columns, RowArray
+from tokenmill.sources.json_parsers import TooDeep, Types, load, parse
 from tokenmill.sources.plain_values import MAX_EXACT, TEXT, TYPES, as_plain
 from tokenmill.storage.untrusted.malformed import MalformedDataError
 
@@ -22,8 +22,6 @@ MAX_BLOCK_BYTES = 2**31 - 2  # pyarrow counts the bytes of a block in 32 bits
 
 # Python refuses whole numbers with thousands of digits.
 MAX_DIGITS = 1000
-
-Types = Mapping[str, pa.DataType]
 
 # Types with which the next slice may be parsed first: no value has two of them. (5 may be a floating point number.)
 GUESSED = (TEXT, pa.int64(), pa.bool_())
@@ -40,17 +38,6 @@ class JsonLines(Protocol):
 
     def __iter__(self) -> Iterator[bytearray]:
         """The lines, without white space at their ends."""
-
-
-def parse(data: bytearray, types: Types | None) -> pa.Table:
-    """Parse lines with pyarrow: the keys in `types`, or all keys with the types that pyarrow infers."""
-    if types is None:
-        options = pa.json.ParseOptions(unexpected_field_behavior="infer")
-    else:
-        schema = pa.schema(list(types.items()))
-        options = pa.json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore")
-    blocks = pa.json.ReadOptions(use_threads=False, block_size=len(data) + 1)
-    return pa.json.read_json(pa.BufferReader(data), read_options=blocks, parse_options=options)
 
 
 def parse_block(lines: JsonLines, types: Types) -> pa.Table | None:
@@ -137,9 +124,9 @@ def _records(lines: JsonLines) -> Iterator[tuple[int, dict[str, Any]]]:
     """The objects of the lines, each with its row. A line that is not an object is a bad row, and skipped."""
     for row, line in zip(lines.rows.tolist(), lines, strict=True):
         try:
-            record = json.loads(line.decode(errors="replace"), parse_int=_whole_number)
-        except (ValueError, RecursionError):
-            record = _from_arrow(line, row)
+            record = load(line, _whole_number, "replace")
+        except ValueError:
+            continue
         if isinstance(record, dict):
             yield row, record
 
@@ -148,31 +135,25 @@ def _whole_number(digits: str) -> int | float:
     return int(digits) if len(digits) <= MAX_DIGITS else float(digits)
 
 
-def _from_arrow(line: bytearray, row: int) -> dict[str, Any] | None:
-    """The object that pyarrow reads from a line that Python refuses; None if it refuses the line, too."""
-    try:
-        table = parse(line, None) if line[:1] == b"{" and line[-1:] == b"}" else None
-        return None if table is None or len(table) != 1 else table.to_pylist()[0]
-    except pa.ArrowInvalid:
-        return None
-    except (ValueError, RecursionError, pa.ArrowException) as error:
-        raise MalformedDataError(f"the values of the line at byte {row} cannot be read: {error}") from error
-
-
 def _from_lines(records: list[tuple[int, dict[str, Any]]], names: tuple[str, ...]) -> Columns:
     """The values of objects that Python has parsed."""
     rows = np.array([row for row, _ in records], np.uint64)
-    return Columns(rows, pa.table({name: _column([_at(record, name) for _, record in records]) for name in names}))
+    return Columns(rows, pa.table({name: _column([_at(*record, name) for record in records]) for name in names}))
 
 
-def _at(record: dict[str, Any], name: str) -> Any:
-    """The value of a key, or at a path of keys."""
+def _at(row: int, record: dict[str, Any], name: str) -> Any:
+    """The value of a key, or at a path of keys. A nested value is JSON text."""
     value: Any = record.get(name)
     if value is None and "." in name:
         value = record
         for step in name.split("."):
             value = value.get(step) if isinstance(value, dict) else None
-    return value
+    if not isinstance(value, dict | list | TooDeep):
+        return value
+    try:
+        return json.dumps(value, ensure_ascii=False)
+    except (TypeError, RecursionError) as error:
+        raise MalformedDataError(f"the value of {name!r} in the line at byte {row} is nested too deeply") from error
 
 
 def _column(values: list[Any]) -> pa.Array:
@@ -183,7 +164,8 @@ def _column(values: list[Any]) -> pa.Array:
             return pa.array(values, pa.bool_())
         if kinds == {int}:
             return pa.array(values, pa.int64())
-        if kinds and kinds <= {int, float} and all(value is None or float(value) == value for value in values):
+        whole = (value for value in values if isinstance(value, int))
+        if kinds and kinds <= {int, float} and all(float(value) == value for value in whole):
             return pa.array([None if value is None else float(value) for value in values], pa.float64())
     except (OverflowError, pa.ArrowInvalid):
         pass
@@ -191,7 +173,7 @@ def _column(values: list[Any]) -> pa.Array:
 
 
 def _text(value: Any) -> bytes:
-    """A value as text: a string as it is, a number as pyarrow writes it, and a nested value as JSON."""
+    """A value as text: a string as it is, and a number as pyarrow writes it."""
     if isinstance(value, str):
         return as_utf8(value)
     if isinstance(value, float):
