@@ -34,6 +34,7 @@ SLOW_FILES = {
     "api/test_erase.py",
     "api/test_erase_exports.py",
     "api/test_erase_reach.py",
+    "api/test_erase_restored.py",
     "api/test_locate.py",
     "api/test_map_dataset.py",
     "api/test_mix.py",

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.support.source_files import read_all, source, texts
 from tokenmill import sources
-from tokenmill.errors import BadDocument
+from tokenmill.errors import BadDocument, UsageError
 from tokenmill.sources.documents import ReadOptions
 
 SEPARATORS = ["\n", "\n\n", "\n\n\n", "aa", "aba", "abab", "aabaa", "é\n", "éé", "<|end|>"]
@@ -93,3 +93,10 @@ def test_a_giant_file_is_cut_by_bytes(tmp_path):
     assert slices.start.tolist() == [0, 1024, 2048, 3072, 4096]
     assert slices.stop.tolist() == [1024, 2048, 3072, 4096, 5000]
     assert texts(str(path), ReadOptions(separator="\n")) == ["line"] * 1000
+
+
+def test_a_template_is_refused(tmp_path):
+    """Text has no columns that it could be made of."""
+    (tmp_path / "a.txt").write_text("text")
+    with pytest.raises(UsageError, match="text files have no columns"):
+        sources.split_file(source(tmp_path / "a.txt"), ReadOptions(template="{title}: {text}"), 1 << 20)

@@ -20,7 +20,7 @@ from tokenmill.sources.where import parse_where
 ROWS = pa.table(
     {
         "language": ["en", "de", None, "it's", "en", ""],
-        "score": [0.9, 0.8, 0.1, None, -1.5, 0.0],
+        "score": [0.9, 0.8, -0.0, None, -1.5, 0.0],
         "year": pa.array([2024, 1999, None, 2000, -3, 2024], pa.int64()),
         "ok": [True, False, None, True, False, None],
         "a b": ["x", None, "y", "x", "", "z"],
@@ -29,7 +29,7 @@ ROWS = pa.table(
 
 _values = {
     "language": st.sampled_from(["'en'", "'de'", "''", "'it''s'", "'zz'"]),
-    "score": st.sampled_from(["0.8", "-1.5", "0", "1e-1", ".9"]),
+    "score": st.sampled_from(["0.8", "-1.5", "0", "-0.0", "1e-1", ".9"]),
     "year": st.sampled_from(["2024", "1999.5", "-3", "2000"]),
     "ok": st.sampled_from(["true", "FALSE"]),
     '"a b"': st.sampled_from(["'x'", "'y'"]),
@@ -159,3 +159,12 @@ def test_nan_satisfies_no_comparison_but_unequal() -> None:
     rows = pa.table({"score": [float("nan"), 1.0]})
     assert parse_where("not score < 1").matches(rows).tolist() == [False, True]
     assert parse_where("score != 1").matches(rows).tolist() == [True, False]
+
+
+@pytest.mark.parametrize("value", ["0", "-0", "0.0", "-0.0"])
+def test_negative_zero_is_zero(value: str) -> None:
+    """Also in a list, which is compared by hash."""
+    table = pa.table({"score": [-0.0, 0.0, 1.0]})
+    for text in (f"score = {value}", f"score in ({value})", f"score in ({value}, 7.5)"):
+        assert parse_where(text).matches(table).tolist() == [True, True, False]
+        assert parse_where(f"not ({text})").matches(table).tolist() == [False, False, True]

@@ -14,6 +14,7 @@ from typing import Any
 
 import cloudpickle
 import dill
+import numpy as np
 import pyarrow as pa
 import pytest
 import tiktoken
@@ -95,6 +96,16 @@ def test_frames_come_back_as_frames() -> None:
             mapped = rows.map(function, batched=batched).with_format(None)
             assert mapped["ids"][:] == expected
             assert mapped.features["ids"].feature.dtype == "uint16"
+
+
+@pytest.mark.parametrize("kind", ["S", "U", "O"])
+def test_arrays_of_numpy_are_not_padded(kind: str) -> None:
+    """NumPy fills strings of a fixed width with NUL."""
+    encode = tokenmill.tokenize_fn(SMALL_TIKTOKEN, eot="none")
+    texts = [b"a", b"longer text"] if kind == "S" else ["a", "longer text"]
+    assert [list(ids) for ids in encode({"text": np.array(texts, kind)})["ids"]] == [
+        list(ids) for ids in encode({"text": ["a", "longer text"]})["ids"]
+    ]
 
 
 def test_lone_surrogates_are_read_as_tiktoken_reads_them() -> None:

@@ -6,6 +6,7 @@ import base64
 import itertools
 import json
 import pickle
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,7 +18,7 @@ import tokenizers
 
 import tokenmill
 from tests.support import DATA
-from tests.support.corpora import SMALL_TIKTOKEN, write_parquet
+from tests.support.corpora import SMALL_JSON, SMALL_TIKTOKEN, write_parquet
 from tests.support.documents import DOCUMENTS
 from tokenmill.errors import TokenizerError, UsageError
 from tokenmill.storage.digest import canonical
@@ -162,6 +163,17 @@ def test_sentencepiece_is_refused_with_the_command_that_converts(tmp_path: Path)
         with pytest.raises(TokenizerError, match="is a SentencePiece model") as raised:
             resolve(str(name))
         assert f"T.from_pretrained('{tmp_path}')" in str(raised.value)
+
+
+@pytest.mark.parametrize("dropout", [None, 0.0, 0.1])
+def test_random_tokens_are_refused(tmp_path: Path, dropout: float | None) -> None:
+    """Dropout of merges gives other tokens each time."""
+    content = json.loads(Path(SMALL_JSON).read_text())
+    content["model"]["dropout"] = dropout
+    path = write(tmp_path / "tokenizer.json", content)
+    expectation = pytest.raises(TokenizerError, match=r"model\.dropout is 0\.1") if dropout else nullcontext()
+    with expectation:
+        resolve(path)
 
 
 def test_a_tiktoken_encoding_is_the_file_of_its_ranks() -> None:

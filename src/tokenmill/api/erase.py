@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
+from tokenmill.api.erase_result import EraseResult, expect_export, publish_result, read_result, restored_exports
 from tokenmill.api.parameters import StrPath, path_texts
 from tokenmill.errors import CORRUPT, JobChanged, TokenmillError, UsageError
 from tokenmill.executors import progress
@@ -21,11 +22,11 @@ from tokenmill.executors.fan_out import FanOut
 from tokenmill.executors.outcomes import Pool
 from tokenmill.executors.session import check_executor, open_executor
 from tokenmill.exports import PRELOAD
-from tokenmill.exports.erase_export import ExportErasure, StoreErasure, done_exports, erase_in_export, largest_shard
+from tokenmill.exports.erase_done import ExportErasure, done_exports
+from tokenmill.exports.erase_export import StoreErasure, erase_in_export, largest_shard
 from tokenmill.exports.erase_log import append_log
 from tokenmill.exports.job import refuse_export
 from tokenmill.exports.known_exports import add_export, known_exports
-from tokenmill.humanize import Readable
 from tokenmill.pipeline.erase import Found, erase_in_store, find, freeze_erasure, mark_store, publish_file
 from tokenmill.pipeline.erase_selector import ONE_SELECTOR, Selector, not_found, select
 from tokenmill.pipeline.freeze import load_existing
@@ -36,7 +37,6 @@ from tokenmill.store.erasing import read_mark, refuse_other, remove_mark
 from tokenmill.store.erasures import (
     DENY_FILE,
     REQUEST_FILE,
-    RESULT_FILE,
     ErasureRecord,
     check_request,
     erased_documents,
@@ -51,33 +51,6 @@ Value = TypeVar("Value")
 
 COPIES = 4
 """How often a worker holds the tokens of a part or shard: read, replaced, and encoded by the format."""
-
-
-class EraseResult(Readable, msgspec.Struct, frozen=True):
-    """What was erased. `deny` is the list for the next `prepare --deny`.
-
-    `exports` has the number of replaced shards by directory, `removed_exports` incomplete exports that begin again, and
-    `unreached` the exports that could not be reached, with the reason: the next `erase` tries them again, whatever it
-    erases. `retried` are those that it reached. `matched_before` counts documents that an earlier request erased,
-    `not_compared` rows in quarantine whose columns are not known, because the sources are gone.
-    """
-
-    directory: str
-    request: str
-    documents: int
-    tokens: int
-    parts: int
-    quarantined: int
-    matched_before: int
-    not_found: list[str]
-    exports: dict[str, int] = {}
-    removed_exports: list[str] = []
-    unreached: dict[str, str] = {}
-    retried: dict[str, str] = {}
-    not_compared: int = 0
-    deny: str = ""
-    dry_run: bool = False
-    seconds: float = 0.0
 
 
 def erase(  # noqa: PLR0913 - the options of the command, by their names
@@ -173,12 +146,13 @@ class _Erasure:
         folder.remove_temporaries(erasure_file(self.request, "."))
         refuse_other(read_mark(folder), self.request)
         earlier = [change.request for change in self.run.history if change.documents]
-        for export in self.exports:  # the command in the mark does not name them
+        for export in [*self.exports, *restored_exports(folder, self.exports, earlier, self.request)]:
             for name in earlier:
-                self._expect(name, export)
-            add_export(folder, export)
+                expect_export(folder, name, export)
+            if export in self.exports:  # the command in the mark does not name them
+                add_export(folder, export)
         record = self._begin(selector)
-        result = self._read_result(self.request)
+        result = self._read_complete(record)
         if result is None:
             run = erase_in_store(folder, self.run, record, self.fan_out)
             known = [*done_exports(folder, self.request), *known_exports(folder)]
@@ -187,7 +161,7 @@ class _Erasure:
         retried = {export: name for name in earlier for export in self._retry(name)}
         if retried:  # an earlier erasure that was not finished in an export kept this one out of it
             self._retry(self.request)
-        result = self._read_result(self.request) or result
+        result = read_result(self.folder, self.request) or result
         return msgspec.structs.replace(result, retried=retried)
 
     def _begin(self, selector: Selector | None) -> ErasureRecord:
@@ -198,7 +172,7 @@ class _Erasure:
             if selector is not None:
                 _refuse_other_selector(record, selector)
                 publish_file(folder, self.request, DENY_FILE, selector.content)
-            if record.change is None or self._read_result(self.request) is not None:
+            if record.change is None or self._read_complete(record) is not None:
                 return record
             if selector is None:
                 selector = self._read_selector(record)
@@ -246,20 +220,12 @@ class _Erasure:
             not_compared=record.not_compared,
             deny=folder.path(erasure_file(record.request, DENY_FILE)),
         )
-        layout.publish_json(folder, erasure_file(record.request, RESULT_FILE), result)
+        publish_result(folder, result)
         return result
-
-    def _expect(self, request: str, export: str) -> None:
-        """Record that an earlier erasure has not reached an export, unless it has."""
-        result = self._read_result(request)
-        if result is not None and export not in result.exports:
-            unreached = {export: "the store did not know it", **result.unreached}
-            changed = msgspec.structs.replace(result, unreached=unreached)
-            layout.publish_json(self.folder, erasure_file(request, RESULT_FILE), changed)
 
     def _retry(self, request: str) -> list[str]:
         """Erase in exports that an earlier call could not reach. Returns those that it reached now."""
-        result, record = self._read_result(request), read_record(self.folder, request)
+        result, record = read_result(self.folder, request), read_record(self.folder, request)
         if result is None or record is None:
             return []
         if not result.unreached:
@@ -267,9 +233,14 @@ class _Erasure:
         again = self._finish(record, require_run(self.folder), [*result.exports, *result.unreached])
         return [export for export in result.unreached if export in again.exports]
 
-    def _read_result(self, request: str) -> EraseResult | None:
-        data = read_existing(self.folder, erasure_file(request, RESULT_FILE), layout.MAX_JSON_BYTES)
-        return None if data is None else msgspec.json.decode(data, type=EraseResult)
+    def _read_complete(self, record: ErasureRecord) -> EraseResult | None:
+        """The result of an erasure that is complete; None if the store was restored from a copy since then."""
+        result, change = read_result(self.folder, record.request), record.change
+        if result is None or (change is None and not record.quarantined):
+            return result
+        if change not in self.run.history:
+            self.run = require_run(self.folder)
+        return result if change in self.run.history else None
 
     def _find(self, selector: Selector, manifest: pa.Table) -> Found:
         frozen = load_existing(self.folder, self.run)

@@ -17,7 +17,7 @@ from tokenmill.analysis.statistics import (
     VocabularyUse,
 )
 from tokenmill.api.datasets import DatasetInfo, DatasetListing, VersionInfo
-from tokenmill.api.erase import EraseResult
+from tokenmill.api.erase_result import EraseResult
 from tokenmill.api.finish import FinishResult
 from tokenmill.api.locate import LocateResult
 from tokenmill.api.plan import PlanResult

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -12,10 +11,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tokenmill.errors import CorruptStore, IncompleteStore, SourceError, StorageError, StoreError
+from tokenmill.errors import CorruptStore, RunFailed, SourceError, StorageError, StoreError
 from tokenmill.executors.fan_out import FanOut
 from tokenmill.exports import job as names
 from tokenmill.exports import records, shards
+from tokenmill.exports.erase_done import ExportErasure, done_file, read_done
 from tokenmill.exports.erase_shard import (
     ErasedDocuments,
     EraseShards,
@@ -31,24 +31,9 @@ from tokenmill.exports.write_shard import make_shard, split_folder
 from tokenmill.storage import Folder, folder_at, read_existing, resolved
 from tokenmill.storage.untrusted.malformed import MalformedDataError, decode
 from tokenmill.store import layout
-from tokenmill.store.erasures import erased_documents, erasure_file
+from tokenmill.store.erasures import erased_documents
 from tokenmill.store.job import Run, StoreChange
 from tokenmill.store.layout import MAX_JSON_BYTES
-
-EXPORT_PREFIX = "export-"
-"""The names of the files that keep what an erasure did in an export begin with this."""
-
-
-class ExportErasure(msgspec.Struct, frozen=True):
-    """What an erasure did in an export. `problem` says why the export could not be reached; then nothing was done.
-
-    `removed` is set if the export was not complete: what it had written was removed, and it begins again.
-    """
-
-    directory: str
-    shards: tuple[ShardErasure, ...] = ()
-    removed: bool = False
-    problem: str = ""
 
 
 class _ErasingExport(msgspec.Struct, frozen=True):
@@ -78,9 +63,8 @@ class StoreErasure:
         return [*(change.before for change in self.run.history), self.digest]
 
     def file(self, directory: str) -> str:
-        """The file of the erasure that keeps what was done in an export, named by the directory of the export."""
-        digest = hashlib.sha256(directory.removeprefix(f"{self.folder.root}/").encode()).hexdigest()
-        return erasure_file(self.change.request, f"{EXPORT_PREFIX}{digest[:16]}.json")
+        """The file of the erasure that keeps what was done in an export."""
+        return done_file(self.folder, self.change.request, directory)
 
 
 class StorePositions(NamedTuple):
@@ -115,27 +99,10 @@ def erase_in_export(directory: str, erasure: StoreErasure, fan_out: FanOut) -> E
         mark = _read_mark(export)
         if mark is not None and mark.change == erasure.change:
             export.discard(names.ERASING)
-    except (CorruptStore, IncompleteStore):
-        raise
-    except (StoreError, StorageError, SourceError) as error:
-        return ExportErasure(directory, problem=error.headline)
+    except (StoreError, StorageError, SourceError, RunFailed) as error:
+        reason = error.details[0].strip() if isinstance(error, RunFailed) and error.details else error.headline
+        return ExportErasure(directory, problem=reason)
     return result
-
-
-def done_exports(folder: Folder, request: str) -> list[str]:
-    """The exports in which an erasure is done, also those that it removed."""
-    files = sorted(name for name in folder.names(erasure_file(request, ".")) if name.startswith(EXPORT_PREFIX))
-    done = [read_done(folder, erasure_file(request, name)) for name in files]
-    return [export.directory for export in done if export is not None]
-
-
-def read_done(folder: Folder, name: str) -> ExportErasure | None:
-    """Read what an erasure did in an export; None if it has not been done."""
-    data = read_existing(folder, name, MAX_JSON_BYTES)
-    try:
-        return None if data is None else decode(data, ExportErasure)
-    except MalformedDataError as damage:
-        raise layout.damaged(folder, name, str(damage)) from damage
 
 
 def _erase(directory: str, erasure: StoreErasure, fan_out: FanOut) -> ExportErasure:
@@ -156,6 +123,8 @@ def _erase(directory: str, erasure: StoreErasure, fan_out: FanOut) -> ExportEras
             folder.remove_temporaries(name)
         folder.remove(names.RUNS)
         if not folder.exists(names.MANIFEST):
+            if not folder.exists(names.PLAN) and any(folder.names(name) for name in splits):
+                raise StoreError(f"{folder.root} has files of an export whose plan is lost: remove the directory")
             _remove(folder, frozen)
             removed = ExportErasure(directory, removed=True)
             layout.publish_json(erasure.folder, erasure.file(directory), removed)
@@ -224,7 +193,9 @@ def _plan_shards(  # noqa: PLR0913, PLR0917 - an export, what is erased in it, a
         planned += [done.value] if done.value is not None else []
         fan_out.advance(done.item.tokens)
     result = tuple(sorted(planned, key=lambda item: item.shard))
-    layout.publish_json(folder, names.ERASING, _ErasingExport(erasure.change, result))
+    # In an object store, another store of the export may have been first.
+    if not folder.publish_new(names.ERASING, layout.json_bytes(_ErasingExport(erasure.change, result))):
+        return _plan_shards(folder, frozen, plan, eraser, erasure, first_parts, fan_out)
     return result
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tokenmill.exports.erase_export import ExportErasure
+from tokenmill.exports.erase_done import ExportErasure
 from tokenmill.storage import Folder
 from tokenmill.store import tables
 from tokenmill.store.erasures import (

@@ -36,6 +36,7 @@ from tokenmill.store import layout, tables
 from tokenmill.store.deny import deny_name
 from tokenmill.store.duplicates import duplicates_bytes, duplicates_name, read_duplicates
 from tokenmill.store.erasing import refuse_unfinished
+from tokenmill.store.erasures import refuse_erased
 from tokenmill.store.job import STORE_FORMAT, Run
 from tokenmill.store.manifest import has_foreign_manifest
 from tokenmill.store.run import read_run, require_run, run_record
@@ -95,6 +96,7 @@ def freeze(
     run = read_run(folder, with_tables=False)
     if run is not None:
         return _reopen(folder, run, request, executor, pending, moved)
+    refuse_erased(folder, None, layout.RUN)
     sources = with_identities(request.discovery.table, plan_step(request.discovery.table, "looked at", pending))
     frozen = _planned(folder, request, sources, executor, pending)
     if layout.committed_units(folder, frozen.run.units).any():

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from tokenmill.errors import TRY_AGAIN, CorruptStore, JobChanged, StoreError
+from tokenmill.errors import TRY_AGAIN, CorruptStore, JobChanged
 from tokenmill.executors.fan_out import FanOut, run_all
 from tokenmill.executors.messages import work_failed
 from tokenmill.executors.outcomes import Died, Failed
@@ -25,6 +25,7 @@ from tokenmill.pipeline.part_summaries import ANY_SLICE, CheckParts, InvalidPart
 from tokenmill.pipeline.run_once import PLANNING, run_once
 from tokenmill.pipeline.verify import CompareText
 from tokenmill.store import layout
+from tokenmill.store.erasures import refuse_erased
 from tokenmill.store.kept import kept_name, publish_kept, read_kept
 from tokenmill.store.manifest import has_foreign_manifest, publish_manifest, read_manifest
 from tokenmill.store.mismatch import rechecked_name
@@ -175,24 +176,11 @@ def remove_parts(folder: Folder, units: Iterable[int]) -> None:
     """Remove the parts of some units. The manifest is removed first: without it the store counts as incomplete."""
     for number, unit in enumerate(units):
         if not number:
-            _refuse_erased(folder)
+            refuse_erased(folder, read_run(folder, with_tables=False), "parts")
             layout.withdraw_manifest(folder)
         folder.discard(rechecked_name(unit))
         folder.discard(part_name(unit))
         folder.discard(kept_name(unit))
-
-
-def _refuse_erased(folder: Folder) -> None:
-    """Refuse to remove parts of a store with erased documents: made again, they would hold these documents."""
-    run = read_run(folder, with_tables=False)
-    if run is not None and run.has_erased:
-        requests = ", ".join(change.request for change in run.history if change.documents)
-        raise StoreError(
-            f"parts of {folder.root} would have to be made again, and documents were erased from it",
-            f"requests     {requests}",
-            f"Restore the damaged files from a copy. Or prepare a new store with --deny: {layout.ERASURES}/REQUEST/"
-            "deny.jsonl are the lists.",
-        )
 
 
 def _batched(parts: Iterable[tuple[int, str]], size: int) -> Iterator[tuple[tuple[int, str], ...]]:

@@ -15,13 +15,14 @@ from tokenmill.executors.messages import exit_code_of_failures, work_failed
 from tokenmill.executors.outcomes import Died, Done, Executor, Failed, Item, Value
 from tokenmill.executors.retry_policy import DEFAULT_POLICY
 from tokenmill.pipeline import plan
+from tokenmill.pipeline.erase_quarantine import ERASED
 from tokenmill.pipeline.freeze import FrozenRun
 from tokenmill.pipeline.verify import Verify
 from tokenmill.storage import Folder
 from tokenmill.store import quarantine
 from tokenmill.store.deny import read_content
 from tokenmill.store.duplicates import read_duplicates
-from tokenmill.store.erasures import check_selector
+from tokenmill.store.erasures import check_history, check_selector, erasure_records
 from tokenmill.store.job import STORE_FORMAT, Run
 from tokenmill.store.manifest import is_listed
 from tokenmill.store.run import read_vocabulary
@@ -81,6 +82,7 @@ def check_store(
             read_content(folder, frozen.run.job.deny)
         if not isinstance(frozen.run.job.dedup, msgspec.UnsetType):
             read_duplicates(folder, frozen.run.job.dedup)
+        check_history(folder, frozen.run)
         for change in frozen.run.history:
             if change.documents:
                 check_selector(folder, change.request)
@@ -106,14 +108,19 @@ def _quarantine_problems(folder: Folder, run: Run, manifest: pa.Table) -> list[s
     expected = int(manifest["quarantined"].to_numpy().sum())
     units = quarantine.units_to_check(run, manifest)
     try:
-        listed = sum(1 for _ in quarantine.read(folder))
-        if listed != expected:
-            counts = f"names {listed:,} rows, and the manifest counts {expected:,} in quarantine"
+        entries = list(quarantine.read(folder))
+        if len(entries) != expected:
+            counts = f"names {len(entries):,} rows, and the manifest counts {expected:,} in quarantine"
             return [f"{quarantine.QUARANTINE_FILE} {counts}. `tokenmill prepare` writes it again."]
         lost = quarantine.unrecorded(folder, units)
         if lost or (run.format >= STORE_FORMAT and not quarantine.is_gathered(folder, units)):
             where = f"the records of unit {lost[0]}" if lost else quarantine.QUARANTINE_FILE
             return [f"{where}: other rows than the parts skip. `tokenmill prepare` writes them again."]
+        erased = {(row.file, row.row): one.request for one in erasure_records(folder) for row in one.quarantined}
+        restored = (erased.get((entry.file, entry.row)) for entry in entries if entry.detail != ERASED)
+        return [
+            f"erased rows in quarantine have their text. Run `tokenmill erase {folder.root} --request {request}`."
+            for request in dict.fromkeys(filter(None, restored))
+        ]
     except CorruptStore as error:
         return [error.text]
-    return []

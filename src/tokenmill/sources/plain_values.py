@@ -41,7 +41,8 @@ def as_plain(values: pa.Array) -> pa.Array:
 def inferred(fields: pa.Array) -> pa.Array:
     """Fields of a CSV file in the first of TYPES that all of them have. A whole number has no zeros before it.
 
-    Numbers with more digits than the type has are text.
+    Whole numbers with more digits than the type has, and numbers beyond its range, are text. Other fractions are the
+    nearest floating point number.
     """
     text = _as_text(fields)
     text = pc.if_else(pc.equal(text, ""), pa.scalar(None, TEXT), text)
@@ -49,11 +50,12 @@ def inferred(fields: pa.Array) -> pa.Array:
         return text
     if pc.all(pc.match_substring_regex(text, r"^(?:0|-?[1-9][0-9]*)$")).as_py():
         return _or_text(text, pa.int64())
-    if pc.any(pc.match_substring_regex(text, r"^-?[0-9]{16,}(?:\.|$)")).as_py():
+    if pc.any(pc.match_substring_regex(text, r"^-?[0-9]{16,}(?:[.eE]|$)")).as_py():
         return text  # a floating point number may not hold all of its digits
     if pc.all(pc.match_substring_regex(text, r"^-?[0-9]+(?:\.[0-9]*)?(?:[eE][-+]?[0-9]+)?$")).as_py():
         has_zeros = pc.any(pc.match_substring_regex(text, r"^-?0[0-9]")).as_py()
-        return text if has_zeros else text.cast(pa.float64())
+        numbers = text.cast(pa.float64())
+        return text if has_zeros or pc.any(pc.is_inf(numbers)).as_py() else numbers
     if pc.all(pc.match_substring_regex(text, "^(?i:true|false)$")).as_py():
         return pc.equal(pc.utf8_lower(text), "true")
     return text

@@ -24,10 +24,13 @@ from tokenmill.sources.delimited import (
     split_bytes,
 )
 from tokenmill.sources.documents import Columns, Documents, ReadOptions, Slice, Slices, SourceFile, Span
+from tokenmill.sources.text_columns import template_of
 
 
 def split(file: SourceFile, options: ReadOptions, unit_bytes: int) -> Slices:
     """Byte ranges. A range owns the documents that start in it; a file that is one document is one range."""
+    if options.template:
+        require_columns(file, template_of(options).names)
     return split_bytes(file, unit_bytes) if options.separator else one_slice(file)
 
 

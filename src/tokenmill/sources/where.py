@@ -89,8 +89,15 @@ class Comparison:
         is_valid = pc.is_valid(operand)
         if self.operator == "is not null":
             return is_valid
-        is_in = pc.is_in(operand, value_set=pa.array(self.values))
+        if pa.types.is_floating(operand.type):
+            operand = pc.add(operand, 0.0)  # -0.0 is equal to 0.0, but has another hash
+        is_in = pc.is_in(operand, value_set=pa.array([_without_sign(value) for value in self.values]))
         return is_in if self.operator == "in" else pc.and_kleene(is_valid, pc.invert(is_in))
+
+
+def _without_sign(value: Value) -> Value:
+    """The value. Negative zero is zero."""
+    return value + 0.0 if isinstance(value, float) else value
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,17 +19,18 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tokenmill.errors import CorruptStore, UsageError
+from tokenmill.errors import CorruptStore, StoreError, UsageError
 from tokenmill.storage import folder_at, read_existing
 from tokenmill.storage.untrusted.malformed import MalformedDataError, decode
 from tokenmill.store import tables
 from tokenmill.store.job import StoreChange
-from tokenmill.store.layout import ERASURES, MAX_JSON_BYTES, damaged, table_name
+from tokenmill.store.layout import ERASURES, MAX_JSON_BYTES, RUN, damaged, table_name
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tokenmill.storage import Folder
+    from tokenmill.store.job import Run
     from tokenmill.store.part import PartContent
 
 ERASURE_LOG = "erasures.jsonl"
@@ -53,6 +54,7 @@ DOCUMENTS_SCHEMA = pa.schema(
 FILES_SCHEMA = pa.schema([("name", pa.string()), ("before", pa.string()), ("after", pa.string())])
 
 _REQUEST = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+_LOGGED = re.compile(rb'\{"request":"([A-Za-z0-9][A-Za-z0-9._-]{0,99})","event":"erasure",')
 
 
 class ErasedRow(msgspec.Struct, frozen=True):
@@ -106,6 +108,42 @@ def read_record(folder: Folder, request: str) -> ErasureRecord | None:
         return None if data is None else decode(data, ErasureRecord)
     except MalformedDataError as damage:
         raise damaged(folder, name, str(damage)) from damage
+
+
+def erasure_records(folder: Folder) -> list[ErasureRecord]:
+    """The records of the erasures that the log of a store lists, in its order. They are complete, or were once."""
+    if not folder.exists(ERASURE_LOG):
+        return []
+    found = (_LOGGED.match(line) for line in folder.lines(ERASURE_LOG))
+    requests = dict.fromkeys(match[1].decode() for match in found if match is not None)
+    records = (read_record(folder, request) for request in requests)
+    return [record for record in records if record is not None]
+
+
+def check_history(folder: Folder, run: Run) -> None:
+    """Raise CorruptStore if erasures are logged that the run does not have: their documents may be there again."""
+    changes = ((record.request, record.change) for record in erasure_records(folder))
+    lost = [request for request, change in changes if change is not None and change not in run.history]
+    if lost:
+        raise CorruptStore(
+            f"documents that were erased may be in {folder.root} again",
+            f"requests     {', '.join(lost)}",
+            f"reason       {RUN} does not list these erasures, as after a restore from a copy",
+            f"Run these commands: {'; '.join(f'tokenmill erase {folder.root} --request {name}' for name in lost)}",
+        )
+
+
+def refuse_erased(folder: Folder, run: Run | None, what: str) -> None:
+    """Refuse to make files of a store again from which something was erased: they would hold it."""
+    erased = [change.request for change in (run.history if run else ()) if change.documents]
+    erased += [record.request for record in erasure_records(folder) if record.change or record.quarantined]
+    if erased:
+        raise StoreError(
+            f"{what} of {folder.root} would have to be made again, and documents were erased from it",
+            f"requests     {', '.join(dict.fromkeys(erased))}",
+            f"Restore the damaged files from a copy. Or prepare a new store with --deny: {ERASURES}/REQUEST/"
+            "deny.jsonl are the lists.",
+        )
 
 
 def check_selector(folder: Folder, request: str) -> None:

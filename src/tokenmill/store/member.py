@@ -11,12 +11,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from tokenmill.errors import CorruptStore
 from tokenmill.sources.documents import Slice
 from tokenmill.sources.plain_values import TEXT
 from tokenmill.storage import Folder
 from tokenmill.store import layout, tables
 from tokenmill.store.duplicates import read_duplicates
-from tokenmill.store.erasures import erased_counts
+from tokenmill.store.erasures import check_history, erased_counts
 from tokenmill.store.job import Run
 from tokenmill.store.kept import matching, read_kept
 from tokenmill.store.manifest import ManifestListing, is_listed
@@ -77,6 +78,9 @@ class Member:
     def request_of(self, content: PartContent, index: int) -> str:
         """The request that erased a document of a part; empty if it is not erased."""
         change = 0 if content.erased is None else int(content.erased[index])
+        if change > len(self.run.history):
+            check_history(self.folder, self.run)
+            raise CorruptStore(f"a part of {self.directory} names an erasure that {layout.RUN} does not list")
         return self.run.history[change - 1].request if change else ""
 
     @functools.cached_property

@@ -159,6 +159,8 @@ def _as_arrow(texts: Any) -> pa.LargeStringArray:
         text = texts.cast(pa.large_string())
         text.validate(full=True)  # a string array may contain invalid UTF-8
         return text
+    if isinstance(texts, np.ndarray):
+        texts = texts.tolist()  # NumPy pads strings of a fixed width with NUL, which pyarrow would keep
     try:
         return pa.array(texts, pa.large_string())
     except UnicodeEncodeError:  # lone surrogates are replaced, as in tiktoken

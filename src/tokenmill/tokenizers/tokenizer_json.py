@@ -31,6 +31,7 @@ class ModelEntry(msgspec.Struct):
 
     vocab: dict[str, int] | list[tuple[str, float]]
     type: str | None = None
+    dropout: float | None = None
 
 
 class TokenizerJson(msgspec.Struct):
@@ -93,6 +94,8 @@ def read_tokenizer_json(content: bytes) -> TokenizerJson:
     except UnicodeDecodeError as error:
         raise MalformedDataError(str(error)) from error
     parsed = decode(content, TokenizerJson)
+    if parsed.model.dropout:
+        raise MalformedDataError(f"model.dropout is {parsed.model.dropout}: its tokens are random. Set it to null")
     for step, members in ((parsed.normalizer, "normalizers"), (parsed.pre_tokenizer, "pretokenizers")):
         if step is not None and step.type == "Sequence" and getattr(step, members) is None:
             raise MalformedDataError(f"a sequence has no {members}")
