@@ -17,6 +17,7 @@ from tests.support.remote_runs import end, start
 from tests.support.servers.seaweed import Bucket
 from tokenmill.api import erase as erase_module
 from tokenmill.errors import CORRUPT, CorruptStore, IncompleteStore, JobChanged, RunFailed
+from tokenmill.exports import erase_export
 from tokenmill.pipeline import erase as store_erasure
 from tokenmill.storage import folder_at, read_existing
 from tokenmill.store.erasing import ErasingMark, publish_mark, remove_mark
@@ -226,6 +227,33 @@ def test_another_request_is_carried_out_before_the_documents_are_looked_for(
     assert tokenmill.erase(store, rows=[("a.parquet", 17)], request="r", workers=1).documents == 1
     assert [change.request for change in tokenmill.open(store).run.history] == ["other", "r"]
     tokenmill.verify(store, workers=1)
+
+
+@pytest.mark.parametrize("to", ["nanogpt", "llmc"])
+def test_another_store_of_an_export_in_a_bucket_erases_at_the_same_time(
+    to: Any, s3: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The shards are planned again, because the other store has changed them after they were planned."""
+    stores = []
+    for name in ("a", "b"):
+        write(tmp_path / name / "a.parquet")
+        tokenmill.prepare(str(tmp_path / name / "a.parquet"), out=str(tmp_path / f"{name}-store"), **CALL)
+        stores.append(str(tmp_path / f"{name}-store"))
+    export = f"{s3.url}/joint"
+    tokenmill.export(stores, to=to, out=export, workers=1)
+    original = erase_export._changed_shards
+
+    def slow(*arguments: Any) -> Any:
+        planned = original(*arguments)
+        monkeypatch.setattr(erase_export, "_changed_shards", original)
+        assert tokenmill.erase(stores[1], rows=[("a.parquet", 41)], request="r", workers=1).unreached == {}
+        return planned
+
+    monkeypatch.setattr(erase_export, "_changed_shards", slow)
+    result = tokenmill.erase(stores[0], rows=[("a.parquet", 17)], request="r", workers=1)
+    assert (list(result.exports), result.unreached) == ([export], {})
+    for directory in (*stores, export):
+        tokenmill.verify(directory, workers=1)
 
 
 def test_leftover_pieces_in_a_bucket_are_removed(s3: Bucket, tmp_path: Path) -> None:

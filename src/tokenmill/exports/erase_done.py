@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
@@ -11,7 +12,7 @@ from tokenmill.errors import StorageError, StoreError
 from tokenmill.exports import job as names
 from tokenmill.exports import records
 from tokenmill.exports.erase_shard import ShardErasure
-from tokenmill.exports.job import read_frozen
+from tokenmill.exports.job import FrozenExport, read_frozen
 from tokenmill.storage import Folder, folder_at, read_existing
 from tokenmill.storage.untrusted.malformed import MalformedDataError, decode
 from tokenmill.store import layout
@@ -62,11 +63,16 @@ def is_restored(directory: str, done: Sequence[ExportErasure]) -> bool:
         frozen = read_frozen(folder, unfinished_too=True)
         if not expected or frozen is None or not folder.exists(names.MANIFEST):
             return False
-        manifest = records.read_manifest(folder, frozen.job.digest()).to_pylist()
+        listed = listed_files(folder, frozen)
     except (StoreError, StorageError):
         return False
-    found = {row["shard"]: row["files"] for row in manifest}
-    return any(list(found.get(shard, ())) != list(after) for shard, after in expected.items())
+    return any(listed.get(shard) != list(after) for shard, after in expected.items())
+
+
+def listed_files(folder: Folder, frozen: FrozenExport) -> dict[int, list[dict[str, Any]]]:
+    """The files of each shard of a complete export, as its manifest lists them."""
+    manifest = records.read_manifest(folder, frozen.job.digest()).to_pylist()
+    return {row["shard"]: list(row["files"]) for row in manifest}
 
 
 def done_exports(folder: Folder, request: str) -> list[str]:

@@ -15,7 +15,7 @@ from tokenmill.errors import CorruptStore, RunFailed, SourceError, StorageError,
 from tokenmill.executors.fan_out import FanOut
 from tokenmill.exports import job as names
 from tokenmill.exports import records, shards
-from tokenmill.exports.erase_done import ExportErasure, done_file, read_done
+from tokenmill.exports.erase_done import ExportErasure, done_file, listed_files, read_done
 from tokenmill.exports.erase_shard import (
     ErasedDocuments,
     EraseShards,
@@ -34,6 +34,9 @@ from tokenmill.store import layout
 from tokenmill.store.erasures import erased_documents
 from tokenmill.store.job import Run, StoreChange
 from tokenmill.store.layout import MAX_JSON_BYTES
+
+MAX_PLANS = 10
+"""How often the shards of an export are planned while another process changes them."""
 
 
 class _ErasingExport(msgspec.Struct, frozen=True):
@@ -177,26 +180,43 @@ def _plan_shards(  # noqa: PLR0913, PLR0917 - an export, what is erased in it, a
     first_parts: tuple[int, ...],
     fan_out: FanOut,
 ) -> tuple[ShardErasure, ...]:
-    """The shards that change. The plan is kept in the export, and readers refuse it from then on."""
-    mark = _read_mark(folder)
-    if mark is not None and mark.change == erasure.change:
-        return mark.shards
-    if mark is not None:
-        of = "" if mark.change in erasure.run.history else " of another store"
-        raise StoreError(f"the erasure {mark.change.request}{of} is not finished in {folder.root}")
-    near = shards_near(frozen, plan, eraser, first_parts)
+    """The shards that change. The plan is kept in the export, and readers refuse it from then on.
+
+    In an object store another store of the export may erase at the same time: the shards are planned again then.
+    """
+    for _ in range(MAX_PLANS):
+        mark = _read_mark(folder)
+        if mark is None:
+            planned = _changed_shards(frozen, plan, eraser, shards_near(frozen, plan, eraser, first_parts), fan_out)
+            folder.publish_new(names.ERASING, layout.json_bytes(_ErasingExport(erasure.change, planned)))
+        elif mark.change != erasure.change:
+            of = "" if mark.change in erasure.run.history else " of another store"
+            raise StoreError(f"the erasure {mark.change.request}{of} is not finished in {folder.root}")
+        elif _is_current(folder, frozen, mark.shards):
+            return mark.shards
+        else:
+            folder.discard(names.ERASING)
+    raise StoreError(f"another process changes {folder.root}")
+
+
+def _changed_shards(
+    frozen: FrozenExport, plan: pa.Table, eraser: ShardEraser, near: npt.NDArray[np.int64], fan_out: FanOut
+) -> tuple[ShardErasure, ...]:
+    """The files of the shards that change, before and after."""
     tokens = plan["stop"].to_numpy() - plan["start"].to_numpy()
     fan_out.begin(f"find in {frozen.job.format}", int(tokens[near].sum()))
     planned = []
-    tasks = shards.tasks(plan, near)
-    for done in fan_out.run(PlanShards(eraser), tasks, lambda task: f"shard {task.shard}"):
+    for done in fan_out.run(PlanShards(eraser), shards.tasks(plan, near), lambda task: f"shard {task.shard}"):
         planned += [done.value] if done.value is not None else []
         fan_out.advance(done.item.tokens)
-    result = tuple(sorted(planned, key=lambda item: item.shard))
-    # In an object store, another store of the export may have been first.
-    if not folder.publish_new(names.ERASING, layout.json_bytes(_ErasingExport(erasure.change, result))):
-        return _plan_shards(folder, frozen, plan, eraser, erasure, first_parts, fan_out)
-    return result
+    return tuple(sorted(planned, key=lambda item: item.shard))
+
+
+def _is_current(folder: Folder, frozen: FrozenExport, planned: tuple[ShardErasure, ...]) -> bool:
+    """Whether the manifest lists the files of the shards as they were planned, before or after the erasure."""
+    listed = listed_files(folder, frozen)
+    states = ((listed.get(item.shard), msgspec.to_builtins(item)) for item in planned)
+    return all(files in (list(state["before"]), list(state["after"])) for files, state in states)
 
 
 def _read_mark(folder: Folder) -> _ErasingExport | None:
