@@ -147,15 +147,15 @@ def test_a_done_export_out_of_reach(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     erase(out, request="r")
     (tmp_path / "out/erasures/r/result.json").unlink()
     kind = type(folder_at(out))
-    read = kind.read
+    exists = kind.exists
 
-    def lost(folder: Any, name: str, *limit: int) -> bytes:
+    def lost(folder: Any, name: str) -> bool:
         if folder.root == str(tmp_path / "one") and name == ERASING:
             raise StorageError("there is no connection")
-        return read(folder, name, *limit)
+        return exists(folder, name)
 
     with monkeypatch.context() as patch:
-        patch.setattr(kind, "read", lost)
+        patch.setattr(kind, "exists", lost)
         result = erase(out, (), request="r")
     assert (list(result.exports), list(result.unreached)) == ([str(tmp_path / "two")], [str(tmp_path / "one")])
 

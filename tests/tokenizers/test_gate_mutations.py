@@ -31,7 +31,6 @@ from tokenmill.tokenizers.unicode_gap import documents_with_gap
 SMALL = json.loads(Path(SMALL_JSON).read_text())
 PER_MUTATION = 6
 OPTIONS = {
-    "dropout": 0.5,
     "unk_token": "a",
     "fuse_unk": True,
     "byte_fallback": True,

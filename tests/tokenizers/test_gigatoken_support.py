@@ -80,7 +80,6 @@ REFUSED: dict[str, dict[str, Any]] = {
     "normalized": {"normalizer": {"type": "NFC"}, "added_tokens": [added("abc", normalized=True)]},
     "two ids": {"added_tokens": [added("t")]},
     "other id": {"added_tokens": [added("<x>", id=1300)]},
-    "dropout": {"model": {**SMALL["model"], "dropout": 0.1}},
     "fallback": {"model": {**SMALL["model"], "byte_fallback": True}},
     "merge twice": {"model": {**SMALL["model"], "merges": [*SMALL["model"]["merges"], SMALL["model"]["merges"][0]]}},
     "merge of nothing": {"model": {**SMALL["model"], "merges": [*SMALL["model"]["merges"], ["z", "zz"]]}},

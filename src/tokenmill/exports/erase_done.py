@@ -58,10 +58,12 @@ def forget_restored(store: Folder, requests: Sequence[str], directory: str) -> b
 def is_restored(directory: str, done: Sequence[ExportErasure]) -> bool:
     """Whether an export has other shards than these erasures have left, in their order."""
     expected = {item.shard: msgspec.to_builtins(item.after) for one in done for item in one.shards}
+    if not expected:
+        return False
     folder = folder_at(directory)
     try:
         frozen = read_frozen(folder, unfinished_too=True)
-        if not expected or frozen is None or not folder.exists(names.MANIFEST):
+        if frozen is None or not folder.exists(names.MANIFEST):
             return False
         listed = listed_files(folder, frozen)
     except (StoreError, StorageError):

@@ -126,7 +126,7 @@ def _erase(directory: str, erasure: StoreErasure, fan_out: FanOut) -> ExportEras
             folder.remove_temporaries(name)
         folder.remove(names.RUNS)
         if not folder.exists(names.MANIFEST):
-            if not folder.exists(names.PLAN) and any(folder.names(name) for name in splits):
+            if not folder.exists(names.PLAN) and any({*folder.names(name)} - {names.STATE} for name in splits):
                 raise StoreError(f"{folder.root} has files of an export whose plan is lost: remove the directory")
             _remove(folder, frozen)
             removed = ExportErasure(directory, removed=True)

@@ -96,10 +96,10 @@ def freeze(
     run = read_run(folder, with_tables=False)
     if run is not None:
         return _reopen(folder, run, request, executor, pending, moved)
-    refuse_erased(folder, None, layout.RUN)
     sources = with_identities(request.discovery.table, plan_step(request.discovery.table, "looked at", pending))
     frozen = _planned(folder, request, sources, executor, pending)
     if layout.committed_units(folder, frozen.run.units).any():
+        refuse_erased(folder, None, layout.RUN)
         note = f"{layout.RUN} was missing: the parts that are there are compared with the sources"
         return replace(frozen, unproved=np.ones(len(sources), np.bool_), notes=(*frozen.notes, note))
     if not publish(folder, frozen):

@@ -166,7 +166,13 @@ class Folder(Protocol):
 
 
 def read_existing(folder: Folder, name: str, limit_bytes: int | None = None) -> bytes | None:
-    """The content of a file, or its first bytes; None if there is no such file. Another process may remove it."""
+    """The content of a file, or its first bytes; None if there is no such file.
+
+    Another process may remove it after it was found. The answer of an object store for a missing object may be broken
+    off; that for its existence has no body.
+    """
+    if not folder.exists(name):
+        return None
     try:
         return folder.read(name, limit_bytes)
     except StoreError as error:
