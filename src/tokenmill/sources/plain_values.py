@@ -70,6 +70,11 @@ def unify(arrays: Sequence[pa.Array]) -> list[pa.Array]:
     return [array if array.type == common else _cast(array, common) for array in arrays]
 
 
+def hashable(values: pa.Array) -> pa.Array:
+    """The values with zero for negative zero, which is equal to it but has another hash."""
+    return pc.add(values, 0.0) if pa.types.is_floating(values.type) else values
+
+
 def host(urls: pa.Array) -> pa.Array:
     """The host of each URL in lower case, without user and port; null where a value has no host."""
     text = urls.cast(TEXT)

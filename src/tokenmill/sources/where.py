@@ -22,6 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tokenmill.errors import SourceError, UsageError
+from tokenmill.sources.plain_values import hashable
 
 Value = str | int | float | bool
 
@@ -89,15 +90,8 @@ class Comparison:
         is_valid = pc.is_valid(operand)
         if self.operator == "is not null":
             return is_valid
-        if pa.types.is_floating(operand.type):
-            operand = pc.add(operand, 0.0)  # -0.0 is equal to 0.0, but has another hash
-        is_in = pc.is_in(operand, value_set=pa.array([_without_sign(value) for value in self.values]))
+        is_in = pc.is_in(hashable(operand), value_set=hashable(pa.array(self.values)))
         return is_in if self.operator == "in" else pc.and_kleene(is_valid, pc.invert(is_in))
-
-
-def _without_sign(value: Value) -> Value:
-    """The value. Negative zero is zero."""
-    return value + 0.0 if isinstance(value, float) else value
 
 
 @dataclass(frozen=True, slots=True)
