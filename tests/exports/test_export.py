@@ -22,7 +22,7 @@ import pytest
 import xxhash
 
 import tokenmill
-from tests.support.corpora import SMALL_TIKTOKEN, write_parquet
+from tests.support.corpora import SMALL_JSON, SMALL_TIKTOKEN, write_parquet
 from tests.support.export_model import END, flat, model, read_back
 from tests.support.killing import wait_until
 from tokenmill.api import export as exporting
@@ -374,6 +374,21 @@ def test_other_peoples_files_are_left_alone(store: tokenmill.Store, tmp_path: Pa
     assert (tmp_path / "notes.tmp").read_text() == "mine"
     with pytest.raises(UsageError, match="the store itself"):
         export(store.directory, to="nanogpt", out=store.directory)
+
+
+def test_the_place_of_another_stores_export_is_refused(store: tokenmill.Store, tmp_path: Path) -> None:
+    """`verify` of the other store would take the export for its own. Other directories in a store can be used."""
+    other = tmp_path / "other"
+    source = tmp_path / "other.jsonl"
+    source.write_text('{"text": "Another store."}\n')
+    tokenmill.prepare(str(source), tokenizer=SMALL_JSON, out=str(other))
+    with pytest.raises(UsageError, match=r"(?s)export of another store.*other/megatron"):
+        export(store.directory, to="megatron", out=str(other / "megatron"))
+    assert not (other / "megatron").exists()
+    export(store.directory, to="megatron", out=str(other / "of-store"))
+    assert tokenmill.verify(str(other)).documents == 1
+    (tmp_path / "link").symlink_to(store.directory)
+    export(str(tmp_path / "link"), to="megatron", out=str(Path(store.directory) / "megatron"))
 
 
 def test_state_of_another_export_is_not_taken_over(store: tokenmill.Store, tmp_path: Path) -> None:

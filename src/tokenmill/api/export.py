@@ -29,6 +29,7 @@ from tokenmill.exports import PRELOAD, shards, sorted_runs
 from tokenmill.exports import job as names
 from tokenmill.exports.documents import Shuffle
 from tokenmill.exports.exporter import Exporter
+from tokenmill.exports.formats import FORMATS
 from tokenmill.exports.job import ExportJob, FrozenExport, freeze, left_out_changes, read_frozen, stores_in
 from tokenmill.exports.known_exports import record_export
 from tokenmill.exports.request import ExportOptions, ExportRequest, make_export_request, make_job
@@ -40,8 +41,8 @@ from tokenmill.loader.recipe import is_recipe
 from tokenmill.pipeline.preflight import export_token_bytes, too_small
 from tokenmill.pipeline.resources import Resources, plan_resources
 from tokenmill.storage import Folder, folder_at
-from tokenmill.store.collection import open_collection
-from tokenmill.store.run import require_run
+from tokenmill.store.collection import Collection, open_collection
+from tokenmill.store.run import read_run, require_run
 
 # With fewer tokens per worker, starting another worker takes longer than it saves.
 TOKENS_PER_WORKER = 4_000_000
@@ -160,6 +161,21 @@ class ExportLimits:
     force: bool = False
 
 
+def _refuse_place_in_another_store(export: Folder, stores: Collection) -> None:
+    """Raise if another store would take the directory for its own export."""
+    parent, _, name = export.root.rpartition("/")
+    if not parent or name not in FORMATS or parent in stores.directories:
+        return
+    other = read_run(folder_at(parent))
+    if other is not None and other not in [member.run for member in stores.members]:
+        raise UsageError(
+            "--out is the directory for an export of another store",
+            f"directory    {export.root}",
+            f"store        {parent}",
+            "Give a directory that is not in another store.",
+        )
+
+
 def export_stores(  # noqa: PLR0913, PLR0917 - stores, target, request, limits, reporter, workers
     directories: Sequence[str],
     out: str | None,
@@ -186,6 +202,7 @@ def export_stores(  # noqa: PLR0913, PLR0917 - stores, target, request, limits, 
     if folder.root in stores.directories:
         default = stores.members[-1].folder.path(job.format)
         raise UsageError("--out is the store itself", f"Without --out, the files go to {default}.")
+    _refuse_place_in_another_store(folder, stores)
     created = {".", names.STATE, names.RECORDS, *(split_folder(job, split) for split in ("train", "val"))}
     folder.create(names.STATE)
     with folder.lock(names.LOCK):
