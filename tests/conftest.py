@@ -14,6 +14,7 @@ import pytest
 from tests.support import TESTS
 from tests.support.corpora import write_parquet
 from tests.support.documents import DOCUMENTS
+from tests.support.kept_forkservers import kept_forkservers
 from tests.support.servers.azure import AzureServer, find_azurite, start_azurite
 from tests.support.servers.hub import Hub
 from tests.support.servers.proxy import Proxy
@@ -138,6 +139,13 @@ def _is_fast(item: pytest.Item) -> bool:
     is_in_slow_file = item.path.relative_to(TESTS).as_posix() in SLOW_FILES
     takes_long = "slow" in item.keywords or "thorough" in item.keywords
     return not is_in_slow_file and not takes_long and not needs_server
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _kept_forkservers() -> Iterator[None]:
+    """Let the calls of a test process share fork servers."""
+    with kept_forkservers():
+        yield
 
 
 @pytest.fixture(scope="session")
