@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +79,97 @@ def test_a_copy_over_a_store_with_erased_documents(tmp_path: Path, is_outside: b
     assert [change.request for change in Store(out).run.history] == ["r", "s"]
     for directory in (out, str(far)):
         tokenmill.verify(directory, workers=1)
+
+
+def test_a_copy_of_between_two_erasures(tmp_path: Path) -> None:
+    """The log of the copy does not list the second request. The records of the request itself do."""
+    out, secret = make(tmp_path)
+    tokenmill.export(out, to="llmc", workers=1)
+    erase(out, 18, request="r")
+    shutil.copytree(out, tmp_path / "copy")
+    erase(out, request="s")
+    shutil.copytree(tmp_path / "copy", out, dirs_exist_ok=True)
+    shutil.rmtree(tmp_path / "copy")
+    with pytest.raises(CorruptStore, match="--request s"):
+        tokenmill.verify(out, workers=1)
+    assert tokenmill.erase(out, request="s", workers=1).documents == 1
+    assert not files_with(tmp_path, secret)
+    tokenmill.verify(out, workers=1)
+
+
+@pytest.mark.parametrize("requests", [1, 2])
+def test_a_restore_that_ends_before_the_run(tmp_path: Path, requests: int) -> None:
+    """Parts and manifest are of before the erasures, `run.json` is not. Readers refuse; the erasures begin again."""
+    out, secret = make(tmp_path)
+    tokenmill.export(out, to="llmc", workers=1)
+    shutil.copytree(out, tmp_path / "copy")
+    for row, name in list(zip((SECRET, 18), "rs", strict=True))[:requests]:
+        erase(out, row, request=name)
+    (tmp_path / "copy/run.json").unlink()
+    shutil.copytree(tmp_path / "copy", out, dirs_exist_ok=True)
+    shutil.rmtree(tmp_path / "copy")
+    calls: list[Callable[[], object]] = [
+        lambda: Store(out),
+        lambda: tokenmill.export(out, to="nanogpt", workers=1),
+        lambda: tokenmill.verify(out, workers=1),
+        lambda: tokenmill.prepare(str(tmp_path / "in/a.parquet"), out=out, keep="id,url", **CALL),
+        lambda: erase(out, 41, request="t"),
+    ]
+    for call in calls:
+        with pytest.raises(CorruptStore, match=r"(?s)erased may be in .* again.*--request r"):
+            call()
+    if requests == 2:
+        with pytest.raises(CorruptStore, match="--request r; tokenmill erase"):
+            tokenmill.erase(out, request="s", workers=1)
+    for name in "rs"[:requests]:
+        assert tokenmill.erase(out, request=name, workers=1).documents == 1
+    assert not files_with(tmp_path, secret)
+    assert Store(out).columns("id", start=SECRET, stop=SECRET + 1)["id"].to_pylist() == [None]
+    tokenmill.verify(out, workers=1)
+
+
+@pytest.mark.parametrize("restored", ["parts", "kept"])
+def test_some_files_of_a_store_are_restored(tmp_path: Path, restored: str) -> None:
+    """`verify` fails, and the same erasure begins again, also with a later erasure in the same part."""
+    out, secret = make(tmp_path)
+    shutil.copytree(Path(out) / restored, tmp_path / "copy")
+    erase(out, request="r")
+    (file,) = (path for path in (Path(out) / restored).iterdir() if path.read_bytes() != _copied(tmp_path, path))
+    shutil.copyfile(tmp_path / "copy" / file.name, file)
+    with pytest.raises(CorruptStore):
+        tokenmill.verify(out, workers=1)
+    erase(out, request="r")
+    tokenmill.verify(out, workers=1)
+    erase(out, SECRET + 1, request="s")
+    if restored == "kept":
+        shutil.copyfile(tmp_path / "copy" / file.name, file)
+    for name in "rs":
+        tokenmill.erase(out, request=name, workers=1)
+    shutil.rmtree(tmp_path / "copy")
+    assert not files_with(Path(out), secret)
+    assert Store(out).columns("id", start=SECRET, stop=SECRET + 1)["id"].to_pylist() == [None]
+    tokenmill.verify(out, workers=1)
+
+
+def _copied(tmp_path: Path, path: Path) -> bytes:
+    return (tmp_path / "copy" / path.name).read_bytes()
+
+
+def test_an_erasure_in_a_copy_leaves_the_exports_of_the_original(tmp_path: Path) -> None:
+    """The copy knows the export by its absolute path. When the original is gone, the copy is the store."""
+    out, secret = make(tmp_path)
+    far, copy = tmp_path / "far", str(tmp_path / "copy")
+    tokenmill.export(out, to="llmc", out=str(far), workers=1)
+    shutil.copytree(out, copy)
+    result = erase(copy, request="r")
+    assert result.exports == {}
+    assert f"an export of {out}" in result.unreached[str(far)]
+    assert files_with(far, secret)
+    for directory in (out, copy, str(far)):
+        tokenmill.verify(directory, workers=1)
+    shutil.rmtree(out)
+    assert list(tokenmill.erase(copy, request="r", workers=1).exports) == [str(far)]
+    assert not files_with(tmp_path, secret)
 
 
 @pytest.mark.parametrize("how", ["same", "named", "named by another request"])

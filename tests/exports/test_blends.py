@@ -5,13 +5,14 @@ from __future__ import annotations
 import glob
 import importlib
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 
 import tokenmill
 from tests.support.small_stores import prepare, write_source
-from tokenmill.errors import IncompleteStore, UsageError
+from tokenmill.errors import IncompleteStore, JobChanged, UsageError
 from tokenmill.exports import blends
 
 RECIPE = """
@@ -171,6 +172,33 @@ def test_small_shares_are_decimal_numbers() -> None:
     for share, weight in ((1e-5, "0.00001"), (1.0, "1.0"), (1 / 3, "0.333333333333")):
         one = blends._Exported(blends.BlendSource("a", ("a",), 1, 1), [], "a", False, share)
         assert one.weight == weight
+
+
+def test_documents_that_the_recipe_holds_out_are_not_in_the_blend(tmp_path: Path) -> None:
+    """An export with another split is refused, with the command for the right one."""
+    for name in "ab":
+        prepare(write_source(tmp_path / f"{name}.parquet", name * 4), tmp_path / name)
+        tokenmill.export(tmp_path / name, to="megatron", val=0.1 if name == "b" else "none", workers=1)
+    (tmp_path / "recipe.toml").write_text(f"val = 0.2\n{RECIPE.replace('1280', '640')}")
+    for name in "ab":
+        with pytest.raises(JobChanged, match=f"export of {name} does not hold out") as refused:
+            blend(tmp_path, "megatron")
+        assert "--val 0.2`" in refused.value.text
+        shutil.rmtree(tmp_path / name / "megatron")
+        tokenmill.export(tmp_path / name, to="megatron", val="20%", workers=1)
+    assert "train" in blend(tmp_path, "megatron")
+
+
+def test_a_blend_after_an_erasure(tmp_path: Path) -> None:
+    """The exports have the documents erased in place, so they are still those of the stores."""
+    for name in "ab":
+        source = write_source(tmp_path / f"{name}.parquet", name * 4)
+        prepare(source, tmp_path / name)
+        tokenmill.export(tmp_path / name, to="megatron", workers=1)
+    (tmp_path / "recipe.toml").write_text(RECIPE)
+    before = blend(tmp_path, "megatron")
+    tokenmill.erase(tmp_path / "a", rows=[("a.parquet", 3)], workers=1)
+    assert blend(tmp_path, "megatron") == before
 
 
 def test_what_is_missing_is_named(folder: Path, tmp_path: Path) -> None:

@@ -16,8 +16,9 @@ from tests.support.corpora import SMALL_TIKTOKEN
 from tests.support.remote_runs import end, start
 from tests.support.servers.seaweed import Bucket
 from tokenmill.api import erase as erase_module
-from tokenmill.errors import CORRUPT, CorruptStore, IncompleteStore, JobChanged, RunFailed
+from tokenmill.errors import CORRUPT, TRY_AGAIN, CorruptStore, IncompleteStore, JobChanged, RunFailed, StoreError
 from tokenmill.exports import erase_export
+from tokenmill.exports.exporter import Exporter
 from tokenmill.pipeline import erase as store_erasure
 from tokenmill.storage import folder_at, read_existing
 from tokenmill.store.erasing import ErasingMark, publish_mark, remove_mark
@@ -257,18 +258,57 @@ def test_another_store_of_an_export_in_a_bucket_erases_at_the_same_time(
 
 
 def test_leftover_pieces_in_a_bucket_are_removed(s3: Bucket, tmp_path: Path) -> None:
-    """Regions that a killed or slow exporter left beside the object, and those of an export that is not complete."""
+    """Regions that a killed or slow exporter left beside the object."""
     write(tmp_path / "in/a.parquet")
     store = f"{s3.url}/out"
     tokenmill.prepare(str(tmp_path / "in/a.parquet"), out=store, **CALL)
     tokenmill.export(store, to="nanogpt", workers=1)
     folder = folder_at(store)
-    for row, is_complete in ((17, True), (18, False)):
-        secret = tokenmill.open(store)[row][:-1].astype("<u2").tobytes()
-        with folder.publish("nanogpt/.train.bin.pieces/00000000000000000000") as file:
-            file.write(folder.read("nanogpt/train.bin"))
-        if not is_complete:
-            folder.discard("nanogpt/.tokenmill/manifest.parquet")
-        tokenmill.erase(store, rows=[("a.parquet", row)], workers=1)
-        assert folder.names("nanogpt/.train.bin.pieces") == []
-        assert all(secret not in data for data in s3.server.objects(store).values())
+    secret = tokenmill.open(store)[17][:-1].astype("<u2").tobytes()
+    with folder.publish("nanogpt/.train.bin.pieces/00000000000000000000") as file:
+        file.write(folder.read("nanogpt/train.bin"))
+    tokenmill.erase(store, rows=[("a.parquet", 17)], workers=1)
+    assert folder.names("nanogpt/.train.bin.pieces") == []
+    assert all(secret not in data for data in s3.server.objects(store).values())
+
+
+def test_an_export_in_a_bucket_that_is_not_complete(s3: Bucket, tmp_path: Path) -> None:
+    """A bucket has no lock: another process may be writing it. It is listed, and reached when it is complete."""
+    write(tmp_path / "in/a.parquet")
+    store = f"{s3.url}/out"
+    tokenmill.prepare(str(tmp_path / "in/a.parquet"), out=store, **CALL)
+    tokenmill.export(store, to="llmc", shard_tokens=500, val="none", workers=1)
+    folder = folder_at(store)
+    secret = tokenmill.open(store)[17][:-1].astype("<u2").tobytes()
+    folder.discard("llmc/.tokenmill/manifest.parquet")
+    erased = tokenmill.erase(store, rows=[("a.parquet", 17)], request="r", workers=1)
+    assert erased.removed_exports == []
+    assert "is not complete" in erased.unreached[f"{store}/llmc"]
+    tokenmill.export(store, to="llmc", shard_tokens=500, val="none", workers=1)
+    with pytest.raises(CorruptStore):
+        tokenmill.verify(store, workers=1)
+    erased = tokenmill.erase(store, request="r", workers=1)
+    assert (list(erased.exports), erased.unreached) == ([f"{store}/llmc"], {})
+    assert all(secret not in data for data in s3.server.objects(store).values())
+    tokenmill.verify(store, workers=1)
+
+
+def test_an_export_beside_an_erasure_in_a_bucket(s3: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The export ends with exit code 75, and does not call the changed part damaged. All its shards stay."""
+    write(tmp_path / "in/a.parquet")
+    store = f"{s3.url}/out"
+    tokenmill.prepare(str(tmp_path / "in/a.parquet"), out=store, **CALL)
+    start = Exporter.announce
+
+    def erase_first(exporter: Exporter) -> None:
+        start(exporter)
+        tokenmill.erase(store, rows=[("a.parquet", 17)], workers=1)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Exporter, "announce", erase_first)
+        with pytest.raises(StoreError, match="was changed while it was exported") as failed:
+            tokenmill.export(store, to="llmc", shard_tokens=500, val="none", workers=1)
+    assert failed.value.exit_code == TRY_AGAIN
+    tokenmill.export(store, to="llmc", shard_tokens=500, val="none", workers=1)
+    assert tokenmill.erase(store, rows=[("a.parquet", 17)], workers=1).unreached == {}
+    tokenmill.verify(store, workers=1)

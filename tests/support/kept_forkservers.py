@@ -13,7 +13,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import pytest
 
@@ -28,10 +28,10 @@ MAX_IDLE = 8
 class KeptForkServer(ForkServer):
     """A fork server that waits for another call with the same surroundings when it is closed."""
 
-    _idle: ClassVar[dict[Any, KeptForkServer]] = {}
+    _idle: ClassVar[dict[Any, Any]] = {}
     _running: set[int]
 
-    def __new__(cls, preload: Preload) -> KeptForkServer:
+    def __new__(cls, preload: Preload) -> Self:
         """Return a fork server that waits, or a new one."""
         kept = cls._idle.pop(_surroundings(preload), None)
         if kept is not None and kept.alive:

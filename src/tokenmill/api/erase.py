@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeVar
@@ -27,7 +27,7 @@ from tokenmill.exports.erase_export import StoreErasure, erase_in_export, larges
 from tokenmill.exports.erase_log import append_log
 from tokenmill.exports.job import refuse_export
 from tokenmill.exports.known_exports import add_export, known_exports
-from tokenmill.pipeline.erase import Found, erase_in_store, find, freeze_erasure, mark_store, publish_file
+from tokenmill.pipeline.erase import Found, erase_in_store, find, freeze_erasure, is_erased, mark_store, publish_file
 from tokenmill.pipeline.erase_selector import ONE_SELECTOR, Selector, not_found, select
 from tokenmill.pipeline.freeze import load_existing
 from tokenmill.pipeline.resources import SMALLEST_WORKER_BYTES, Resources, plan_resources
@@ -113,7 +113,10 @@ def erase(  # noqa: PLR0913 - the options of the command, by their names
 
 @dataclass(slots=True)
 class _Erasure:
-    """One call of `erase`, with the lock of the store."""
+    """One call of `erase`, with the lock of the store.
+
+    `whole` is whether complete erasures are still as they were, by their requests, as far as that was compared.
+    """
 
     folder: Folder
     run: Run
@@ -122,6 +125,7 @@ class _Erasure:
     exports: list[str]
     fan_out: FanOut
     resources: Resources
+    whole: dict[str, bool] = field(default_factory=dict)
 
     def preview(self, selector: Selector) -> EraseResult:
         """Find the documents, and change nothing."""
@@ -240,7 +244,11 @@ class _Erasure:
             return result
         if change not in self.run.history:
             self.run = require_run(self.folder)
-        return result if change in self.run.history else None
+        if change not in self.run.history:
+            return None
+        if record.request not in self.whole:  # compared once, because it reads the parts
+            self.whole[record.request] = is_erased(self.folder, self.run, record, self.fan_out)
+        return result if self.whole[record.request] else None
 
     def _find(self, selector: Selector, manifest: pa.Table) -> Found:
         frozen = load_existing(self.folder, self.run)

@@ -20,7 +20,7 @@ from tokenmill.api.parameters import (
     path_text,
     store_paths,
 )
-from tokenmill.errors import UsageError
+from tokenmill.errors import CORRUPT, TRY_AGAIN, StoreError, TokenmillError, UsageError
 from tokenmill.executors import progress
 from tokenmill.executors.fan_out import FanOut
 from tokenmill.executors.outcomes import Pool
@@ -176,6 +176,18 @@ def _refuse_place_in_another_store(export: Folder, stores: Collection) -> None:
         )
 
 
+def _explain_change(stores: Collection, error: TokenmillError) -> None:
+    """Raise another error if parts did not match because an erasure has changed a store meanwhile."""
+    changed = [member.directory for member in stores.members if read_run(member.folder) != member.run]
+    if error.exit_code == CORRUPT and changed:
+        raise StoreError(
+            "the store was changed while it was exported",
+            f"store        {changed[0]}",
+            "Run the same command again when the erasure has ended.",
+            exit_code=TRY_AGAIN,
+        ) from error
+
+
 def export_stores(  # noqa: PLR0913, PLR0917 - stores, target, request, limits, reporter, workers
     directories: Sequence[str],
     out: str | None,
@@ -225,7 +237,11 @@ def export_stores(  # noqa: PLR0913, PLR0917 - stores, target, request, limits, 
         exporter = Exporter(context, folder, manifest, fan_out, notices)
         exporter.announce()
         pool.start(resources.workers, resources.worker_bytes, most_workers=resources.most_workers)
-        exporter.run()
+        try:
+            exporter.run()
+        except TokenmillError as error:
+            _explain_change(stores, error)
+            raise
         result = exporter.result(time.monotonic() - started)
         return msgspec.structs.replace(result, sources=selected.tokens) if selected else result
 

@@ -47,7 +47,8 @@ def mix(
         result = _compare(path, first[1], os.fspath(other), step)
     if print is not None:
         sources = [
-            BlendSource(one.source, tuple(one.stores), one.tokens, one.repeat, one.where) for one in result.sources
+            BlendSource(one.source, tuple(one.stores), one.tokens, one.repeat, one.where, result.val)
+            for one in result.sources
         ]
         result = msgspec.structs.replace(result, blend=write_blend(print, sources))
     page = path_text(html)

@@ -10,7 +10,7 @@ import numpy as np
 
 from tokenmill.errors import IncompleteStore, JobChanged, UsageError
 from tokenmill.exports import records
-from tokenmill.exports.job import MANIFEST, read_frozen
+from tokenmill.exports.job import MANIFEST, left_out_changes, read_frozen
 from tokenmill.exports.write_shard import split_folder
 from tokenmill.storage import folder_at
 from tokenmill.store.collection import open_collection
@@ -18,13 +18,17 @@ from tokenmill.store.collection import open_collection
 
 @dataclass(frozen=True, slots=True)
 class BlendSource:
-    """A source of a recipe: its stores, the tokens that the recipe reads, and how often it may read them."""
+    """A source of a recipe: its stores, the tokens that the recipe reads, and how often it may read them.
+
+    `val` is the fraction of the documents that the recipe holds out.
+    """
 
     name: str
     stores: tuple[str, ...]
     tokens: int
     repeat: float
     where: str | None = None
+    val: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,14 +70,23 @@ def write_blend(trainer: str, sources: Sequence[BlendSource]) -> str:
 def _exported(source: BlendSource, format_name: str, total: int) -> _Exported:
     """Find the export of a source. Raises if it is missing, not complete, or of other parts than the stores have."""
     folder = folder_at(folder_at(source.stores[-1]).path(format_name))
-    command = f"tokenmill export {' '.join(source.stores)} --to {format_name}"
+    held_out = "" if source.val is None else f" --val {source.val}"
+    command = f"tokenmill export {' '.join(source.stores)} --to {format_name}{held_out}"
     frozen = read_frozen(folder)
     if frozen is None or not folder.exists(MANIFEST):
         state = "is not exported" if frozen is None else "is not exported completely"
         raise IncompleteStore(f"the source {source.name} {state} to {format_name}", f"Run `{command}`.")
-    if frozen.job.store != open_collection(source.stores).digest:
+    stores = open_collection(source.stores)
+    if stores.digest_at(left_out_changes(frozen, stores)) != frozen.job.store:
         raise JobChanged(
             f"the export of {source.name} is of other stores", f"export       {folder.root}", f"Run `{command}` again."
+        )
+    if source.val is not None and frozen.job.val_fraction != float(source.val):
+        raise JobChanged(
+            f"the export of {source.name} does not hold out the documents that the recipe holds out",
+            f"export       {folder.root}",
+            f"--val        of the export {frozen.job.val or 'none'}, of the recipe {source.val}",
+            f"Remove the directory and run `{command}`.",
         )
     manifest = records.read_manifest(folder, frozen.job.digest())
     rows = zip(manifest["split"].to_pylist(), manifest["files"].to_pylist(), strict=True)

@@ -34,6 +34,8 @@ from tokenmill.store import layout
 from tokenmill.store.erasures import erased_documents
 from tokenmill.store.job import Run, StoreChange
 from tokenmill.store.layout import MAX_JSON_BYTES
+from tokenmill.store.manifest import manifest_run
+from tokenmill.store.run import read_run
 
 MAX_PLANS = 10
 """How often the shards of an export are planned while another process changes them."""
@@ -116,10 +118,13 @@ def _erase(directory: str, erasure: StoreErasure, fan_out: FanOut) -> ExportEras
     positions = store_positions(folder, frozen, erasure.folder, erasure.versions)
     if positions is None:
         return ExportErasure(directory, problem="it is not an export of this store")
+    _refuse_export_of_original(folder, frozen, erasure)
     if positions.version >= erasure.number:  # made after the erasure, without the documents
         return ExportErasure(directory)
     stores = exported_stores(folder, frozen, erasure.folder)
     source_paths(stores)  # raises if the sources of a store cannot be read
+    if folder.is_remote and not folder.exists(names.MANIFEST):  # without a lock, it may be being written now
+        raise StoreError("it is not complete: finish it or remove it, then erase again")
     with folder.lock(names.LOCK):
         splits = {split_folder(frozen.job, split) or "." for split in ("train", "val")}
         for name in {".", names.STATE, names.RECORDS, *splits}:
@@ -142,6 +147,19 @@ def _erase(directory: str, erasure: StoreErasure, fan_out: FanOut) -> ExportEras
         _erase_shards(folder, frozen, plan, eraser, planned, fan_out)
         _publish_manifest(folder, frozen, planned)
         return ExportErasure(directory, planned)
+
+
+def _refuse_export_of_original(export: Folder, frozen: FrozenExport, erasure: StoreErasure) -> None:
+    """Raise if the export names another directory, and the store there has the same run: this store is a copy."""
+    named = frozen.directories(export) if isinstance(frozen.store, str) else []
+    if not named or resolved(named[0]) == resolved(erasure.folder.root):
+        return
+    try:
+        run = read_run(folder_at(named[0]))
+    except (StoreError, StorageError):
+        return
+    if run is not None and manifest_run(run) == manifest_run(erasure.run):
+        raise StoreError(f"it is an export of {named[0]}, of which this store is a copy")
 
 
 def store_positions(export: Folder, frozen: FrozenExport, store: Folder, versions: list[str]) -> StorePositions | None:

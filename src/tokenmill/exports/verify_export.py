@@ -5,9 +5,10 @@ from __future__ import annotations
 from tokenmill.errors import CorruptStore, StorageError, StoreError
 from tokenmill.executors import progress
 from tokenmill.exports import records
+from tokenmill.exports.erase_export import read_export_plan
 from tokenmill.exports.file_checks import EXPORT_AGAIN
 from tokenmill.exports.formats import FORMATS
-from tokenmill.exports.job import EXPORT, MANIFEST, FrozenExport, is_begun, read_frozen, restart_advice
+from tokenmill.exports.job import EXPORT, MANIFEST, PLAN, FrozenExport, is_begun, read_frozen, restart_advice
 from tokenmill.exports.sort_documents import chunks
 from tokenmill.exports.verify import CheckByteRange, CheckRecords, byte_ranges, unlisted
 from tokenmill.exports.verify_erased import check_erased
@@ -102,6 +103,8 @@ def check_export(export: Folder, frozen: FrozenExport, checks: Checks) -> int:
     try:
         manifest = records.read_manifest(export, frozen.job.digest())
         ranges = byte_ranges(manifest)
+        if export.exists(PLAN):
+            read_export_plan(export, frozen)
     except CorruptStore as error:
         checks.problems.append(error.text)
         return 0

@@ -62,7 +62,8 @@ class MixResult(Readable, msgspec.Struct, frozen=True):
     """What a recipe comes to. With a second recipe: what differs, the earliest first, and whether it can take over.
 
     `takes_over` is whether the second recipe can continue a run of the first at `step`. `same_steps` is the number of
-    steps at the beginning that are equal; None if all are. `blend` is the file of a trainer.
+    steps at the beginning that are equal; None if all are. `blend` is the file of a trainer. `val` is the fraction
+    of the documents that are held out.
     """
 
     recipe: str
@@ -80,6 +81,7 @@ class MixResult(Readable, msgspec.Struct, frozen=True):
     takes_over: bool | None = None
     reason: str | None = None
     blend: str | None = None
+    val: str | None = None
 
 
 def overview(path: str, recipe: Recipe, reader: RecipeReader) -> MixResult:
@@ -122,4 +124,6 @@ def overview(path: str, recipe: Recipe, reader: RecipeReader) -> MixResult:
     ]
     line = reader.timeline
     tokens = sum(stage.tokens for stage in stages)
-    return MixResult(path, recipe.seed, recipe.grain, line.steps, line.sequences, tokens, stages, totals)
+    return MixResult(
+        path, recipe.seed, recipe.grain, line.steps, line.sequences, tokens, stages, totals, val=reader.plan.val
+    )

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from tokenmill.executors.fan_out import FanOut
 from tokenmill.pipeline import plan
 from tokenmill.pipeline.erase_selector import Selector, not_found
-from tokenmill.pipeline.erase_units import EraseUnit, FindDocuments, FoundUnit, UnitErasure
+from tokenmill.pipeline.erase_units import EraseUnit, FindDocuments, FoundUnit, IsErased, UnitErasure
 from tokenmill.pipeline.freeze import FrozenRun
 from tokenmill.pipeline.units import WorkerLimits
 from tokenmill.sources.missing_column import NoColumn
@@ -34,6 +34,7 @@ from tokenmill.store.erasures import (
     erased_documents,
     erasure_file,
     read_record,
+    refuse_earlier_parts,
 )
 from tokenmill.store.job import LATEST_STORE_FORMAT, Run, StoreChange
 from tokenmill.store.manifest import parts_digest, publish_manifest, read_manifest
@@ -167,6 +168,26 @@ def publish_file(folder: Folder, request: str, name: str, data: bytes) -> None:
         file.write(data)
 
 
+def is_erased(folder: Folder, run: Run, record: ErasureRecord, fan_out: FanOut) -> bool:
+    """Whether the documents of a complete erasure are still erased. Files that were restored may have them again."""
+    change = record.change
+    if change is None:
+        return True
+    digest = parts_digest(read_manifest(folder, run))
+    if digest == change.before:
+        return False
+    earlier = run.history[: run.history.index(change)]
+    if digest in [one.before for one in earlier]:
+        refuse_earlier_parts(folder, run, digest)
+    items = list(_items(folder, record))
+    fan_out.begin("check", change.tokens)
+    is_whole = True
+    for done in fan_out.run(IsErased(folder.root, len(earlier) + 1), items, lambda item: f"part {item.unit}"):
+        is_whole &= done.value
+        fan_out.advance(change.tokens // len(items))
+    return is_whole
+
+
 def erase_in_store(folder: Folder, run: Run, record: ErasureRecord, fan_out: FanOut) -> Run:
     """Change the parts, kept columns, quarantine and manifest; return the run as it is then. May be repeated."""
     change = record.change
@@ -187,7 +208,7 @@ def erase_in_store(folder: Folder, run: Run, record: ErasureRecord, fan_out: Fan
     if change is not None:
         replaced = _with_parts(manifest, results)
         # In a bucket another process may have finished this erasure, and a later one may have changed the parts.
-        if not replaced.equals(manifest) and require_run(folder).history[-1] == change:
+        if not replaced.equals(manifest) and require_run(folder).history == run.history:
             publish_manifest(folder, run, replaced)
     return run
 

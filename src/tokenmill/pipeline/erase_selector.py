@@ -67,7 +67,7 @@ def select(column: str | None, values: Named | None, hosts: Named | None, rows: 
 
 def _lines(name: str, content: bytes) -> list[str]:
     try:
-        return [line.strip() for line in content.decode().splitlines() if line.strip()]
+        return [line.strip() for line in content.decode("utf-8-sig").splitlines() if line.strip()]
     except UnicodeDecodeError as error:
         raise UsageError(f"{name} is not UTF-8 text", f"reason       {error}") from error
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import msgspec
 import numpy as np
@@ -13,6 +13,7 @@ import xxhash
 
 from tokenmill.errors import SourceError
 from tokenmill.pipeline.erase_quarantine import text_columns, without_text
+from tokenmill.pipeline.erased_part import ErasedPart, Indices, erased_numbers, kept_columns, null_kept
 from tokenmill.pipeline.plan import UnitTask
 from tokenmill.pipeline.position import Position
 from tokenmill.pipeline.unit_columns import unit_columns
@@ -23,11 +24,8 @@ from tokenmill.store import quarantine
 from tokenmill.store.deny import DenyList
 from tokenmill.store.erasures import DOCUMENTS_SCHEMA
 from tokenmill.store.job import Job
-from tokenmill.store.kept import content_hash, kept_name, nulled, publish_kept, read_kept
-from tokenmill.store.mismatch import rechecked_name
+from tokenmill.store.kept import content_hash, read_kept
 from tokenmill.store.part import (
-    ErasedRange,
-    PartContent,
     PartSummary,
     TokenArray,
     check_content,
@@ -35,15 +33,12 @@ from tokenmill.store.part import (
     erased_changes,
     open_part,
     part_name,
-    publish_part,
     read_summary,
 )
-from tokenmill.store.part_checksum import with_checksum
 from tokenmill.store.part_ranges import open_ranged
 
 OTHER_PART = "it is not the part that the erasure was planned for"
 
-Indices = npt.NDArray[np.int64]
 Sources = npt.NDArray[np.uint32]
 Rows = npt.NDArray[np.uint64]
 
@@ -205,71 +200,6 @@ def _paths(task: UnitTask, source: Sources, row: Rows) -> list[tuple[str, int]]:
 
 
 @dataclass(frozen=True, slots=True)
-class ErasedPart:
-    """A part without the tokens of some documents, and its kept columns without their values."""
-
-    summary: PartSummary
-    content: PartContent
-    kept: pa.Table | None
-
-    @classmethod
-    def of(  # noqa: PLR0913, PLR0917 - a part and what is erased in it
-        cls,
-        folder: Folder,
-        summary: PartSummary,
-        content: PartContent,
-        documents: Indices,
-        change: int,
-        token: int,
-    ) -> ErasedPart:
-        """Replace the tokens of these documents by `token`. Lengths and offsets stay as they are."""
-        tokens = content.tokens.copy()
-        for first, last in zip(
-            content.offsets[documents].tolist(), content.offsets[documents + 1].tolist(), strict=True
-        ):
-            tokens[first:last] = token
-        changes = np.zeros(summary.documents, np.int64) if content.erased is None else content.erased.copy()
-        changes[documents] = change
-        kept = None if isinstance(summary.kept, msgspec.UnsetType) else nulled(_kept(folder, summary, changes), changes)
-        after = msgspec.structs.replace(
-            summary,
-            erased=erased_ranges(changes),
-            kept=summary.kept if kept is None else content_hash(kept),
-        )
-        replaced = replace(content, tokens=tokens, erased=changes)
-        return cls(with_checksum(after, replaced), replaced, kept)
-
-    def files(self, before: PartSummary) -> list[tuple[str, str, str]]:
-        """The files that differ from those of the part before: name, old checksum and new checksum."""
-        files = [(part_name(before.unit), before.sha256, self.summary.sha256)]
-        if self.kept is not None:
-            files.append((kept_name(before.unit), str(before.kept), str(self.summary.kept)))
-        return files
-
-    def publish(self, folder: Folder) -> None:
-        """Replace the kept columns, then the part."""
-        if self.kept is not None:
-            publish_kept(folder, self.summary.unit, self.kept, durable=True)
-        publish_part(folder, self.summary, self.content, replace=True)
-        if folder.exists(rechecked_name(self.summary.unit)):
-            with folder.publish(rechecked_name(self.summary.unit)) as file:
-                file.write(self.summary.sha256.encode())
-
-
-def erased_ranges(changes: Indices) -> tuple[ErasedRange, ...]:
-    """Ranges of consecutive documents that one change erased."""
-    starts = np.flatnonzero(np.diff(changes, prepend=-1))
-    stops = np.append(starts[1:], len(changes))
-    ranges = zip(starts.tolist(), stops.tolist(), changes[starts].tolist(), strict=True)
-    return tuple(ErasedRange(start, stop - 1, change) for start, stop, change in ranges if change)
-
-
-def _kept(folder: Folder, summary: PartSummary, changes: Indices) -> pa.Table:
-    """The kept columns of a part. A killed worker may have replaced them already, and the part not yet."""
-    return read_kept(folder, summary, lambda values: content_hash(nulled(values, changes)))
-
-
-@dataclass(frozen=True, slots=True)
 class UnitErasure:
     """The documents of a unit to erase, its rows in quarantine, and the checksum of the new part.
 
@@ -304,11 +234,35 @@ class EraseUnit:
             _republish(folder, summary, erased.summary, item.rows)
             erased.publish(folder)
             summary = erased.summary
-        elif item.after and summary.sha256 != item.after:
+        elif not has_erased(summary, item, self.change):
             raise corrupt(folder, item.unit, OTHER_PART)
         else:
             _republish(folder, summary, summary, item.rows)
+            null_kept(folder, summary)
         return item.unit, summary.sha256, summary.xxh3, folder.size(part_name(item.unit))
+
+
+@dataclass(frozen=True, slots=True)
+class IsErased:
+    """The function that tells whether the documents of a unit are still erased, in its part and its kept columns."""
+
+    directory: str
+    change: int
+
+    def __call__(self, item: UnitErasure) -> bool:
+        """Return whether they are. A part or columns that were restored from a copy have them again."""
+        folder = folder_at(self.directory)
+        summary = read_summary(folder, item.unit)
+        if summary.sha256 == item.before:
+            return False
+        if isinstance(summary.kept, msgspec.UnsetType) or not has_erased(summary, item, self.change):
+            return True  # damage is not the subject here
+        return content_hash(kept_columns(folder, summary, erased_numbers(summary))) == summary.kept
+
+
+def has_erased(summary: PartSummary, item: UnitErasure, change: int) -> bool:
+    """Whether a part does not have the documents that a change erased. Later changes may have erased others."""
+    return not item.after or bool((erased_numbers(summary)[item.documents] == change).all())
 
 
 def _republish(folder: Folder, before: PartSummary, after: PartSummary, rows: Collection[tuple[str, int]]) -> None:

@@ -13,6 +13,7 @@ from tokenmill.humanize import count
 from tokenmill.pipeline.part_summaries import ANY_SLICE, InvalidPart
 from tokenmill.pipeline.stale_parts import check_parts, remove_parts, with_other_text
 from tokenmill.store import event_log, layout, quarantine
+from tokenmill.store.erasures import RestoredStore
 from tokenmill.store.job import STORE_FORMAT
 from tokenmill.store.manifest import log_run, require_manifest
 from tokenmill.store.mismatch import read_mismatch, rechecked_checksums
@@ -118,6 +119,8 @@ class PartInventory:
             return False
         try:
             manifest = require_manifest(folder, run)
+        except RestoredStore:
+            raise
         except CorruptStore as error:
             found = (*error.details, error.headline)[0]
             self._refuse_old_format(found)

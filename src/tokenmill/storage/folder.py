@@ -52,6 +52,9 @@ class Folder(Protocol):
     def names(self, directory: str) -> list[str]:
         """The published files directly inside a directory, unordered. Empty if the directory does not exist."""
 
+    def directories(self, directory: str) -> list[str]:
+        """The directories directly inside a directory, unordered. Empty if the directory does not exist."""
+
     def numbered_names(self, directory: str, count: int) -> Iterator[list[str]]:
         """The same in batches, for a directory of up to `count` files whose names begin with eight digits."""
 

@@ -24,7 +24,7 @@ from tokenmill.storage import folder_at, read_existing
 from tokenmill.storage.untrusted.malformed import MalformedDataError, decode
 from tokenmill.store import tables
 from tokenmill.store.job import StoreChange
-from tokenmill.store.layout import ERASURES, MAX_JSON_BYTES, RUN, damaged, table_name
+from tokenmill.store.layout import ERASURES, MANIFEST, MAX_JSON_BYTES, RUN, damaged, table_name
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -111,26 +111,49 @@ def read_record(folder: Folder, request: str) -> ErasureRecord | None:
 
 
 def erasure_records(folder: Folder) -> list[ErasureRecord]:
-    """The records of the erasures that the log of a store lists, in its order. They are complete, or were once."""
-    if not folder.exists(ERASURE_LOG):
-        return []
-    found = (_LOGGED.match(line) for line in folder.lines(ERASURE_LOG))
-    requests = dict.fromkeys(match[1].decode() for match in found if match is not None)
-    records = (read_record(folder, request) for request in requests)
-    return [record for record in records if record is not None]
+    """The records of the erasures that are complete, or were once, in their order.
+
+    The log of a store lists them. A copy that was restored over the store may have an older log, so other erasures with
+    a result follow.
+    """
+    lines = folder.lines(ERASURE_LOG) if folder.exists(ERASURE_LOG) else ()
+    logged = dict.fromkeys(match[1].decode() for match in map(_LOGGED.match, lines) if match is not None)
+    others = set(folder.directories(ERASURES)) - set(logged)
+    complete = [read_record(folder, name) for name in others if folder.exists(erasure_file(name, RESULT_FILE))]
+    later = sorted((record for record in complete if record is not None), key=lambda record: record.time)
+    return [record for name in logged if (record := read_record(folder, name)) is not None] + later
+
+
+class RestoredStore(CorruptStore):
+    """Files of a store were restored from a copy of before an erasure."""
 
 
 def check_history(folder: Folder, run: Run) -> None:
-    """Raise CorruptStore if erasures are logged that the run does not have: their documents may be there again."""
+    """Raise RestoredStore if erasures are recorded that the run does not have: their documents may be there again."""
     changes = ((record.request, record.change) for record in erasure_records(folder))
     lost = [request for request, change in changes if change is not None and change not in run.history]
     if lost:
-        raise CorruptStore(
-            f"documents that were erased may be in {folder.root} again",
-            f"requests     {', '.join(lost)}",
-            f"reason       {RUN} does not list these erasures, as after a restore from a copy",
-            f"Run these commands: {'; '.join(f'tokenmill erase {folder.root} --request {name}' for name in lost)}",
+        raise _restored(folder, lost, f"{RUN} does not list these erasures")
+
+
+def refuse_earlier_parts(folder: Folder, run: Run, digest: str) -> None:
+    """Raise RestoredStore if the manifest lists the parts of before an erasure, which the run has."""
+    before = [change.before for change in run.history if change.documents]
+    if digest in before:
+        erasures = [change.request for change in run.history if change.documents]
+        raise _restored(
+            folder, erasures[before.index(digest) :], f"{MANIFEST} lists the parts of before these erasures"
         )
+
+
+def _restored(folder: Folder, requests: list[str], reason: str) -> RestoredStore:
+    commands = "; ".join(f"tokenmill erase {folder.root} --request {name}" for name in requests)
+    return RestoredStore(
+        f"documents that were erased may be in {folder.root} again",
+        f"requests     {', '.join(requests)}",
+        f"reason       {reason}, as after a restore from a copy",
+        f"Run these commands: {commands}",
+    )
 
 
 def refuse_erased(folder: Folder, run: Run | None, what: str) -> None:

@@ -80,8 +80,9 @@ def publish_kept(folder: Folder, unit: int, values: pa.Table, *, durable: bool =
 def read_kept(folder: Folder, summary: PartSummary, replaced_hash: Callable[[pa.Table], str] | None = None) -> pa.Table:
     """Read the kept columns of a part. Raises CorruptStore if they are not those that the part names.
 
-    `replaced_hash` is given while values of some documents are removed from the columns: the columns may have been
-    replaced already. They are accepted if that changes nothing, which is all that can be known of them then.
+    `replaced_hash` is given while values of some documents are removed from the columns. The columns may have been
+    replaced already: they are accepted if that changes nothing, which is all that can be known of them then. Columns
+    that were restored from a copy are accepted, too, if the part names what they become.
     """
     name = kept_name(summary.unit)
     try:
@@ -123,7 +124,7 @@ def _check(values: pa.Table, summary: PartSummary, replaced_hash: Callable[[pa.T
         raise MalformedDataError(f"it has {len(values)} rows, and the part {summary.documents} documents")
     is_plain = all(field.type in TYPES for field in values.schema)
     actual = content_hash(values) if is_plain else ""
-    is_replaced = is_plain and replaced_hash is not None and replaced_hash(values) == actual
+    is_replaced = is_plain and replaced_hash is not None and replaced_hash(values) in (actual, summary.kept)
     if not is_plain or (actual != summary.kept and not is_replaced):
         raise MalformedDataError("its values are not those that the part was committed with")
 

@@ -12,6 +12,7 @@ import xxhash
 from tokenmill.errors import CorruptStore, IncompleteStore
 from tokenmill.storage.digest import canonical
 from tokenmill.store.erasing import refuse_unfinished
+from tokenmill.store.erasures import refuse_earlier_parts
 from tokenmill.store.layout import LOCK, MANIFEST, RUN, committed_units, damaged
 from tokenmill.store.mismatch import refuse_suspect
 from tokenmill.store.tables import MANIFEST_SCHEMA, has_impossible_counts, publish_table, read_table
@@ -93,7 +94,9 @@ def require_listing(folder: Folder, run: Run, skipped: Collection[str] = ()) -> 
     refuse_unfinished(folder, run)
     if folder.exists(MANIFEST):
         refuse_suspect(folder, run)
-        return read_listing(folder, run, skipped)
+        listing = read_listing(folder, run, skipped)
+        refuse_earlier_parts(folder, run, listing.digest)
+        return listing
     committed = int(committed_units(folder, run.units).sum())
     raise IncompleteStore(
         f"the store {folder.root} is not complete",

@@ -93,6 +93,10 @@ class DiskFolder:
         except OSError as error:
             raise unreadable(self.path(directory), error) from error
 
+    def directories(self, directory: str) -> list[str]:
+        """The directories directly inside a directory, unordered. Empty if the directory does not exist."""
+        return [name for name in self.names(directory) if os.path.isdir(self.path(f"{directory}/{name}"))]
+
     def numbered_names(self, directory: str, count: int) -> Iterator[list[str]]:  # noqa: ARG002 - protocol
         """The same in one batch: a disk lists a million names in a second."""
         yield self.names(directory)

@@ -74,9 +74,15 @@ class BucketFolder:
 
     def names(self, directory: str) -> list[str]:
         """The objects directly inside a directory, unordered."""
+        return [name for name, _ in self._sizes_below(directory) if "/" not in name]
+
+    def directories(self, directory: str) -> list[str]:
+        """The directories directly inside a directory: the first parts of the names of the objects in them."""
+        return list({name.split("/")[0] for name, _ in self._sizes_below(directory) if "/" in name})
+
+    def _sizes_below(self, directory: str) -> Iterator[tuple[str, int]]:
         root = self.path(directory)
-        names = (file.path[len(root) + 1 :] for file in read.below(root, self._store))
-        return [name for name in names if "/" not in name]
+        return ((file.path[len(root) + 1 :], file.size) for file in read.below(root, self._store))
 
     def numbered_names(self, directory: str, count: int) -> Iterator[list[str]]:
         """The same in batches, for up to `count` numbered objects. S3 lists several ranges of numbers at a time.
@@ -90,8 +96,7 @@ class BucketFolder:
         """The same, each name with its object's size, which a listing contains anyway."""
         url = self.path(directory)
         if not url.startswith("s3://") or "--x-s3/" in url or count <= LISTED_PER_BATCH:
-            files = [(file.path[len(url) + 1 :], file.size) for file in read.below(url, self._store)]
-            yield [(name, size) for name, size in files if "/" not in name]
+            yield [(name, size) for name, size in self._sizes_below(directory) if "/" not in name]
             return
         edges = [f"{number:08d}" for number in range(LISTED_PER_BATCH, min(count, 10**8), LISTED_PER_BATCH)]
         ranges = zip(["", *edges], [*edges, None], strict=True)
