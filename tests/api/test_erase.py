@@ -165,7 +165,7 @@ def test_selectors(tmp_path: Path) -> None:
     found = {}
     for name, selected in lists.items():
         file = tmp_path / f"{name}.txt"
-        file.write_text("\n".join(selected) + "\n")
+        file.write_text("\n".join(selected) + "\n", encoding="utf-8-sig")  # as Excel and Notepad write it
         for store in (kept, plain):
             options: dict[str, Any] = {"column": "url", name: file, "workers": 1}
             found[name, store] = tokenmill.erase(store, **options, dry_run=True)

@@ -20,6 +20,7 @@ from tokenmill import errors, results
 from tokenmill.api.parameters import FormatName
 from tokenmill.executors.local import LocalExecutor
 from tokenmill.exports import PRELOAD
+from tokenmill.exports.job import PLAN
 
 pytestmark = pytest.mark.timeout(300)
 FORMATS: list[FormatName] = ["nanogpt", "megatron", "olmo", "litdata", "mds", "parquet"]
@@ -130,6 +131,17 @@ def test_the_manifest_names_its_export(tmp_path: Path, store: str, pool: LocalEx
     seal = json.loads(pq.read_schema(tmp_path / MANIFEST).metadata[b"tokenmill.manifest"])
     assert (seal["export"], len(seal["sha256"])) == (frozen.job.digest(), 64)
     assert records.read(folder_at(str(tmp_path)), 0).export == frozen.job.digest()
+
+
+def test_a_damaged_plan_is_found(tmp_path: Path, store: str, pool: LocalExecutor) -> None:
+    """The trainer does not read it, but `locate`, `erase` and the same export do."""
+    out = tmp_path / "out"
+    export(store, out, "llmc", pool)
+    plan = out / PLAN
+    plan.write_bytes(plan.read_bytes()[:-1])
+    error = refused(out, pool)
+    assert isinstance(error, errors.CorruptStore)
+    assert "plan.parquet" in str(error)
 
 
 @pytest.mark.parametrize("inside", [True, False])

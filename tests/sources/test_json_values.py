@@ -151,6 +151,14 @@ def test_a_bracket_that_closes_nothing_is_refused() -> None:
         ValueLines().convert(b'[{"text": "a"}]]')
 
 
+def test_numbers_that_only_python_writes(tmp_path: Path) -> None:
+    """`json.dump` writes NaN and Infinity, which JSON does not have. They are read, as in JSON Lines."""
+    records = [{"text": "a", "score": float("nan")}, {"text": "b", "score": float("-inf")}]
+    (tmp_path / "a.json").write_text(json.dumps(records))
+    (batch,) = read(tmp_path / "a.json")
+    assert batch.text.to_pylist() == ["a", "b"]
+
+
 def test_an_empty_array_has_no_documents(tmp_path: Path) -> None:
     """It is read, and gives nothing."""
     path = tmp_path / "array.json"
