@@ -31,7 +31,7 @@ _QUOTE, _BACKSLASH, _COMMA, _LINE_END, _SPACE, _BRACKET = b'"\\,\n ['
 _DEPTHS = np.zeros(256, np.int64)
 _DEPTHS[list(b"{[")], _DEPTHS[list(b"}]")] = 1, -1
 _MATTERS = (_DEPTHS != 0) | np.isin(np.arange(256), [_COMMA, _LINE_END])
-# The bytes that JSON has outside of strings. NaN and Infinity, which Python writes, and a byte order mark are among them.
+# The bytes that JSON has outside of strings, those of NaN and Infinity, which Python writes, and of a byte order mark.
 _OUTSIDE = np.isin(np.arange(256), list(b" \t\r\n{}[]:,+-.0123456789eE" + b"truefalsenullNaNInfinity\xef\xbb\xbf"))
 
 Positions = npt.NDArray[np.int64]
