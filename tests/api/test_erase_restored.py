@@ -60,7 +60,7 @@ def test_a_part_names_an_erasure_that_the_run_does_not_list(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("is_outside", [False, True])
 def test_a_copy_over_a_store_with_erased_documents(tmp_path: Path, is_outside: bool) -> None:
-    """`verify` names the request, and the same command erases again, in the exports of the copy, too."""
+    """All commands name the requests, and the same commands erase again, in the exports of the copy, too."""
     out, secret = make(tmp_path)
     far = tmp_path / "far" if is_outside else tmp_path / "out/llmc"
     tokenmill.export(out, to="llmc", out=str(far), workers=1)
@@ -69,9 +69,16 @@ def test_a_copy_over_a_store_with_erased_documents(tmp_path: Path, is_outside: b
     erase(out, 18, request="s")
     shutil.copytree(tmp_path / "copy", out, dirs_exist_ok=True)
     assert files_with(tmp_path / "out", secret)
-    with pytest.raises(CorruptStore) as found:
-        tokenmill.verify(out, workers=1)
-    assert "--request r; tokenmill erase" in str(found.value)
+    calls: list[Callable[[], object]] = [
+        lambda: Store(out),
+        lambda: tokenmill.export(out, to="nanogpt", workers=1),
+        lambda: tokenmill.verify(out, workers=1),
+        lambda: tokenmill.prepare(str(tmp_path / "in/a.parquet"), out=out, keep="id,url", **CALL),
+        lambda: erase(out, 41, request="t"),
+    ]
+    for call in calls:
+        with pytest.raises(CorruptStore, match=r"(?s)erased may be in .* again.*--request r; tokenmill erase"):
+            call()
     shutil.rmtree(tmp_path / "copy")
     for name in ("r", "s"):
         assert tokenmill.erase(out, request=name, workers=1).documents == 1
@@ -216,6 +223,30 @@ def test_rows_in_quarantine_do_not_come_back(tmp_path: Path) -> None:
         tokenmill.verify(out, workers=1)
     tokenmill.erase(out, **request)
     assert not any(b"SECRET" in path.read_bytes() for path in before)
+    tokenmill.verify(out, workers=1)
+
+
+@pytest.mark.parametrize("restored", ["quarantine.jsonl", "quarantine", "both"])
+def test_rows_in_quarantine_that_were_erased_with_documents(tmp_path: Path, restored: str) -> None:
+    """A copy brings their text back, under the name of the part of before. The same erasure removes it."""
+    source, out = tmp_path / "a.jsonl", tmp_path / "out"
+    lines = [{"text": f"document {row}", "id": row % 5} for row in range(20)] + [{"text": 7, "id": 3, "name": "SECRET"}]
+    source.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    call: dict[str, Any] = {"tokenizer": SMALL_TIKTOKEN, "eot": 1199, "workers": 1, "max_bad": 0.5}
+    tokenmill.prepare(str(source), out=str(out), quarantine_text=True, keep="id", **call)
+    shutil.copytree(out, tmp_path / "copy")
+    request: dict[str, Any] = {"column": "id", "values": ["3"], "request": "r", "workers": 1}
+    result = tokenmill.erase(out, **request)
+    assert (result.documents, result.quarantined) == (4, 1)
+    if restored != "quarantine":
+        shutil.copyfile(tmp_path / "copy/quarantine.jsonl", out / "quarantine.jsonl")
+    if restored != "quarantine.jsonl":
+        shutil.copytree(tmp_path / "copy/quarantine", out / "quarantine", dirs_exist_ok=True)
+    assert any(b"SECRET" in path.read_bytes() for path in out.rglob("*.jsonl"))
+    with pytest.raises(CorruptStore):
+        tokenmill.verify(out, workers=1)
+    tokenmill.erase(out, **request)
+    assert not any(b"SECRET" in path.read_bytes() for path in out.rglob("*.jsonl"))
     tokenmill.verify(out, workers=1)
 
 

@@ -42,6 +42,7 @@ from tokenmill.store.erasures import (
     erased_documents,
     erasure_file,
     read_record,
+    refuse_restored,
 )
 from tokenmill.store.job import STORE_FORMAT, Run, StoreChange
 from tokenmill.store.manifest import parts_digest, read_manifest, require_manifest
@@ -155,6 +156,8 @@ class _Erasure:
                 expect_export(folder, name, export)
             if export in self.exports:  # the command in the mark does not name them
                 add_export(folder, export)
+        if read_record(folder, self.request) is None:
+            refuse_restored(folder, self.run)
         record = self._begin(selector)
         result = self._read_complete(record)
         if result is None:

@@ -13,7 +13,7 @@ from tokenmill.humanize import count
 from tokenmill.pipeline.part_summaries import ANY_SLICE, InvalidPart
 from tokenmill.pipeline.stale_parts import check_parts, remove_parts, with_other_text
 from tokenmill.store import event_log, layout, quarantine
-from tokenmill.store.erasures import RestoredStore
+from tokenmill.store.erasures import RestoredStore, refuse_restored
 from tokenmill.store.job import STORE_FORMAT
 from tokenmill.store.manifest import log_run, require_manifest
 from tokenmill.store.mismatch import read_mismatch, rechecked_checksums
@@ -117,6 +117,7 @@ class PartInventory:
         folder, run = self.context.folder, self.context.frozen.run
         if not folder.exists(layout.MANIFEST):
             return False
+        refuse_restored(folder, run)
         try:
             manifest = require_manifest(folder, run)
         except RestoredStore:

@@ -17,6 +17,7 @@ import pyarrow as pa
 from tokenmill.errors import UsageError
 from tokenmill.sources.plain_values import TEXT, unify
 from tokenmill.storage import Folder, folder_at, resolved
+from tokenmill.store.erasures import refuse_restored
 from tokenmill.store.job import Job, Run
 from tokenmill.store.listed_parts import ListedParts, ListedStore, with_source_offset
 from tokenmill.store.manifest import require_listing
@@ -171,6 +172,7 @@ def open_collection(directories: Sequence[str], *, is_repeated: bool = False) ->
             _refuse_different(members[0], folder, run)
         if not is_repeated and any(resolved(member.directory) == resolved(folder.root) for member in members):
             raise UsageError(f"the store {folder.root} is given twice", "Name each store once.")
+        refuse_restored(folder, run)
         # Parts are compared by their SHA-256, which covers the XXH3. Reading a million texts takes a second.
         listing = require_listing(folder, run, skipped=["xxh3"])
         members.append(members[-1].next(folder, run, listing) if members else Member(folder, run, *listing))

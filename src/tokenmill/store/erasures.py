@@ -25,9 +25,10 @@ from tokenmill.storage.untrusted.malformed import MalformedDataError, decode
 from tokenmill.store import tables
 from tokenmill.store.job import StoreChange
 from tokenmill.store.layout import ERASURES, MANIFEST, MAX_JSON_BYTES, RUN, damaged, table_name
+from tokenmill.store.run import read_run
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from tokenmill.storage import Folder
     from tokenmill.store.job import Run
@@ -118,10 +119,14 @@ def erasure_records(folder: Folder) -> list[ErasureRecord]:
     """
     lines = folder.lines(ERASURE_LOG) if folder.exists(ERASURE_LOG) else ()
     logged = dict.fromkeys(match[1].decode() for match in map(_LOGGED.match, lines) if match is not None)
-    others = set(folder.directories(ERASURES)) - set(logged)
-    complete = [read_record(folder, name) for name in others if folder.exists(erasure_file(name, RESULT_FILE))]
-    later = sorted((record for record in complete if record is not None), key=lambda record: record.time)
+    later = _complete_records(folder, set(folder.directories(ERASURES)) - set(logged))
     return [record for name in logged if (record := read_record(folder, name)) is not None] + later
+
+
+def _complete_records(folder: Folder, requests: Iterable[str]) -> list[ErasureRecord]:
+    """The records of those requests that have a result, in their order."""
+    found = [read_record(folder, name) for name in requests if folder.exists(erasure_file(name, RESULT_FILE))]
+    return sorted((record for record in found if record is not None), key=lambda record: record.time)
 
 
 class RestoredStore(CorruptStore):
@@ -130,7 +135,23 @@ class RestoredStore(CorruptStore):
 
 def check_history(folder: Folder, run: Run) -> None:
     """Raise RestoredStore if erasures are recorded that the run does not have: their documents may be there again."""
-    changes = ((record.request, record.change) for record in erasure_records(folder))
+    _refuse_lost(folder, run, erasure_records(folder))
+
+
+def refuse_restored(folder: Folder, run: Run) -> None:
+    """Raise RestoredStore if the directory of an erasure has a result, and the run does not list the erasure.
+
+    Every reader calls this. It does not read the log, which has a line for each erased document. In an object store an
+    erasure may have ended since the run was read, so the run is read again.
+    """
+    known = {change.request for change in run.history}
+    others = _complete_records(folder, set(folder.directories(ERASURES)) - known)
+    if any(record.change is not None for record in others):
+        _refuse_lost(folder, read_run(folder, with_tables=False) or run, others)
+
+
+def _refuse_lost(folder: Folder, run: Run, records: Sequence[ErasureRecord]) -> None:
+    changes = ((record.request, record.change) for record in records)
     lost = [request for request, change in changes if change is not None and change not in run.history]
     if lost:
         raise _restored(folder, lost, f"{RUN} does not list these erasures")

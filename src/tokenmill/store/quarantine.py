@@ -121,6 +121,13 @@ def is_gathered(folder: Folder, units: Iterable[int]) -> bool:
     return all(one == other for one, other in itertools.zip_longest(expected, actual))
 
 
+def has_unused_files(folder: Folder, units: Iterable[int]) -> bool:
+    """Whether there are records of rows that belong to no part."""
+    parts = prefetch_map(folder, partial(read_summary, folder), units, PREFETCH_HEADERS)
+    recorded = {f"{layout.QUARANTINE}/{name}" for name in folder.names(layout.QUARANTINE) if _FILE.fullmatch(name)}
+    return not recorded <= {unit_file(part) for part in parts}
+
+
 def _is_recorded(folder: Folder, part: PartSummary) -> bool:
     """Whether the records of a part name as many rows as it skips, each in a range that it skips for that reason."""
     try:
