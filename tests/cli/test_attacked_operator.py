@@ -283,6 +283,14 @@ def test_an_interrupt_while_a_class_is_created_is_an_interrupt(tmp_path: Path, w
     assert "bug in tokenmill" not in done.stderr
 
 
+def test_an_interrupt_while_modules_are_loaded_has_no_traceback() -> None:
+    """Ctrl-C in the first third of a second."""
+    load = "class Finder:\n    def find_spec(name, *_):\n        if name == 'tokenmill.cli': raise KeyboardInterrupt"
+    code = f"import sys\n{load}\nsys.meta_path.insert(0, Finder)\nfrom tokenmill.__main__ import main\nmain()"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (130, "")
+
+
 def test_an_interrupted_run_says_so_afterwards(tmp_path: Path) -> None:
     """A signal leaves an event in the log, a record on stdout with --json, and exit code 130."""
     process, out = slow_run(tmp_path, "--json", "-q")
