@@ -27,9 +27,9 @@ def as_tensors(batch: Batch) -> Tensors:
 class TokenDataset(IterableDataset[Tensors]):  # type: ignore[misc]
     """The batches of a loader, for `DataLoader(dataset, batch_size=None, num_workers=n)`.
 
-    Workers take whole batches in turn, so the order of batches does not depend on their number. In a plain `DataLoader`
-    with workers, the main process does not know what the workers have read: `set_epoch` begins the next pass, and
-    `TokenDataLoader` or torchdata's `StatefulDataLoader` saves the state.
+    Workers take whole batches in turn, so the order of batches does not depend on their number. The main process does
+    not know what workers have read: call `set_epoch` before each pass, or the pass is repeated. `TokenDataLoader` and
+    torchdata's `StatefulDataLoader` save the state; `TokenDataLoader` needs no `set_epoch`.
     """
 
     def __init__(self, loader: Loader) -> None:
