@@ -46,16 +46,38 @@ def test_a_lost_run_of_a_store_with_erased_documents(tmp_path: Path) -> None:
 
 
 def test_a_part_names_an_erasure_that_the_run_does_not_list(tmp_path: Path) -> None:
-    """The files of the erasure are lost, too. Readers do not end in an IndexError."""
+    """The files of the erasure are lost, too. `prepare` does not take the parts for documents of end tokens."""
     out, _ = make(tmp_path)
     erase(out, request="r")
     (tmp_path / "out/run.json").unlink()
     for name in ("erasures.jsonl", "manifest.parquet"):
         (tmp_path / "out" / name).unlink()
     shutil.rmtree(tmp_path / "out/erasures")
-    tokenmill.prepare(str(tmp_path / "in/a.parquet"), out=out, keep="id,url", **CALL)
     with pytest.raises(CorruptStore, match=r"names an erasure that run\.json does not list"):
-        Store(out).document(SECRET)
+        tokenmill.prepare(str(tmp_path / "in/a.parquet"), out=out, keep="id,url", **CALL)
+
+
+@pytest.mark.parametrize("known", [0, 1])
+def test_an_older_run_is_restored(tmp_path: Path, known: int) -> None:
+    """Only `run.json` is of before the erasures. The same commands list them in it again; another order is refused."""
+    out, _ = make(tmp_path)
+    kept = {0: (tmp_path / "out/run.json").read_bytes()}
+    for number, (row, name) in enumerate(zip((SECRET, 18), "rs", strict=True), 1):
+        erase(out, row, request=name)
+        kept[number] = (tmp_path / "out/run.json").read_bytes()
+    expected = {path: path.read_bytes() for path in (tmp_path / "out").rglob("*") if path.is_file()}
+    (tmp_path / "out/run.json").write_bytes(kept[known])
+    for call in (lambda: Store(out), lambda: erase(out, 41, request="t"), lambda: tokenmill.verify(out, workers=1)):
+        with pytest.raises(CorruptStore, match="erased may be in"):
+            call()
+    if not known:
+        with pytest.raises(CorruptStore, match="--request r; tokenmill erase"):
+            tokenmill.erase(out, request="s", workers=1)
+    for name in "rs"[known:]:
+        assert tokenmill.erase(out, request=name, workers=1).documents == 1
+    assert (tmp_path / "out/run.json").read_bytes() == kept[2]
+    assert all(path.read_bytes() == content for path, content in expected.items() if path.suffix != ".jsonl")
+    tokenmill.verify(out, workers=1)
 
 
 @pytest.mark.parametrize("is_outside", [False, True])
@@ -177,6 +199,24 @@ def test_an_erasure_in_a_copy_leaves_the_exports_of_the_original(tmp_path: Path)
     shutil.rmtree(out)
     assert list(tokenmill.erase(copy, request="r", workers=1).exports) == [str(far)]
     assert not files_with(tmp_path, secret)
+
+
+@pytest.mark.parametrize("is_named", [False, True])
+def test_only_the_files_of_an_export_are_restored(tmp_path: Path, is_named: bool) -> None:
+    """`cp copy/* export/` leaves `.tokenmill` as it is. The export is listed as not reached until it is made again."""
+    out, secret = make(tmp_path)
+    far = tmp_path / "far"
+    tokenmill.export(out, to="llmc", out=str(far), workers=1)
+    copies = {path: path.read_bytes() for path in far.glob("*.bin")}
+    erase(out, request="r")
+    for path, content in copies.items():
+        path.write_bytes(content)
+    result = erase(out, request="r", export=str(far) if is_named else ())
+    assert list(result.unreached) == [str(far)]
+    tokenmill.export(out, to="llmc", out=str(far), workers=1)
+    assert not files_with(far, secret)
+    assert erase(out, request="r").unreached == {}
+    tokenmill.verify(str(far), workers=1)
 
 
 @pytest.mark.parametrize("how", ["same", "named", "named by another request"])

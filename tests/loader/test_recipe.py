@@ -14,6 +14,7 @@ import tokenmill
 from benchmarks.synthetic import Shape, make_store
 from tokenmill.errors import UsageError
 from tokenmill.loader.recipe_loader import RecipeLoader
+from tokenmill.loader.sequences import SequenceView
 
 GRAIN = 256
 
@@ -288,6 +289,14 @@ def test_skips_jump(base: dict[str, Any], tmp_path: Path) -> None:
     counter = Counter()
     counter.add(loader, steps)
     counter.check(loader, skipped=6 * 6 * 64)
+
+
+def test_single_sequences_cannot_be_skipped(base: dict[str, Any], tmp_path: Path) -> None:
+    """A sampler would take the sequences of the skipped steps, too."""
+    assert len(SequenceView(opened(base, tmp_path))) > 0
+    base["stages"][0]["skip"] = [[3, 5]]
+    with pytest.raises(UsageError, match="skips steps"):
+        SequenceView(opened(base, tmp_path))
 
 
 @pytest.mark.parametrize("world_size", [2, 3])

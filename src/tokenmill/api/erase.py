@@ -27,7 +27,16 @@ from tokenmill.exports.erase_export import StoreErasure, erase_in_export, larges
 from tokenmill.exports.erase_log import append_log
 from tokenmill.exports.job import refuse_export
 from tokenmill.exports.known_exports import add_export, known_exports
-from tokenmill.pipeline.erase import Found, erase_in_store, find, freeze_erasure, is_erased, mark_store, publish_file
+from tokenmill.pipeline.erase import (
+    Found,
+    erase_in_store,
+    find,
+    freeze_erasure,
+    is_erased,
+    is_in_parts,
+    mark_store,
+    publish_file,
+)
 from tokenmill.pipeline.erase_selector import ONE_SELECTOR, Selector, not_found, select
 from tokenmill.pipeline.freeze import load_existing
 from tokenmill.pipeline.resources import SMALLEST_WORKER_BYTES, Resources, plan_resources
@@ -44,7 +53,7 @@ from tokenmill.store.erasures import (
     read_record,
     refuse_restored,
 )
-from tokenmill.store.job import STORE_FORMAT, Run, StoreChange
+from tokenmill.store.job import STORE_FORMAT, Run
 from tokenmill.store.manifest import parts_digest, read_manifest, require_manifest
 from tokenmill.store.run import require_run
 
@@ -156,8 +165,7 @@ class _Erasure:
                 expect_export(folder, name, export)
             if export in self.exports:  # the command in the mark does not name them
                 add_export(folder, export)
-        if read_record(folder, self.request) is None:
-            refuse_restored(folder, self.run)
+        refuse_restored(folder, self.run, self.request)
         record = self._begin(selector)
         result = self._read_complete(record)
         if result is None:
@@ -184,7 +192,7 @@ class _Erasure:
             if selector is None:
                 selector = self._read_selector(record)
             mark_store(folder, record)
-            if not self._is_outdated(record.change):
+            if not self._is_outdated(record):
                 return record
             if read_record(folder, self.request) == record:  # else another process has frozen it again
                 remove_mark(folder, self.request)
@@ -199,11 +207,13 @@ class _Erasure:
             raise UsageError(f"the request {record.request} has no list", f"Give its selector again: {record.selector}")
         return selector
 
-    def _is_outdated(self, change: StoreChange) -> bool:
+    def _is_outdated(self, record: ErasureRecord) -> bool:
         """Whether another erasure has changed the store after this one was frozen, and before it began."""
         current = parts_digest(read_manifest(self.folder, self.run))
         self.run = require_run(self.folder)  # read after the manifest, which an erasure publishes after run.json
-        return change not in self.run.history and change.before != current
+        if record.change is None or record.change in self.run.history or record.change.before == current:
+            return False
+        return not is_in_parts(self.folder, self.run, record)
 
     def _finish(self, record: ErasureRecord, run: Run, exports: Iterable[str]) -> EraseResult:
         """Erase in exports, as far as that is not done, and publish log and result. Kills do not change their order."""
@@ -275,7 +285,7 @@ class _Erasure:
                 raise
             self.run = require_run(self.folder)
             return self._freeze(selector)
-        now = datetime.now(UTC).isoformat(timespec="seconds")
+        now = datetime.now(UTC).isoformat(timespec="microseconds")
         return freeze_erasure(self.folder, manifest, selector, found, self.request, self.reason, now)
 
     def _manifest(self) -> pa.Table:

@@ -13,6 +13,7 @@ from tokenmill.exports import job as names
 from tokenmill.exports import records
 from tokenmill.exports.erase_shard import ShardErasure
 from tokenmill.exports.job import FrozenExport, read_frozen
+from tokenmill.exports.verify import IsAsWritten, byte_ranges
 from tokenmill.storage import Folder, folder_at, read_existing
 from tokenmill.storage.untrusted.malformed import MalformedDataError, decode
 from tokenmill.store import layout
@@ -56,7 +57,7 @@ def forget_restored(store: Folder, requests: Sequence[str], directory: str) -> b
 
 
 def is_restored(directory: str, done: Sequence[ExportErasure]) -> bool:
-    """Whether an export has other shards than these erasures have left, in their order."""
+    """Whether an export has other shards than these erasures have left, in their order. Their files are read."""
     expected = {item.shard: msgspec.to_builtins(item.after) for one in done for item in one.shards}
     if not expected:
         return False
@@ -66,9 +67,14 @@ def is_restored(directory: str, done: Sequence[ExportErasure]) -> bool:
         if frozen is None or not folder.exists(names.MANIFEST):
             return False
         listed = listed_files(folder, frozen)
+        if any(listed.get(shard) != list(after) for shard, after in expected.items()):
+            return True
+        ranges = byte_ranges(records.read_manifest(folder, frozen.job.digest()))
     except (StoreError, StorageError):
         return False
-    return any(listed.get(shard) != list(after) for shard, after in expected.items())
+    changed = {(file["name"], file["xxh3"]) for shard in expected for file in listed[shard]}
+    files = tuple(one for one in ranges if (one.name, one.xxh3) in changed)
+    return not IsAsWritten(directory)((0, files))
 
 
 def listed_files(folder: Folder, frozen: FrozenExport) -> dict[int, list[dict[str, Any]]]:

@@ -44,6 +44,11 @@ class Loader:
         """The number of stages: 1, unless a recipe has more."""
         return 1
 
+    @property
+    def skips(self) -> bool:
+        """Whether a `for` loop leaves out steps: not without a recipe."""
+        return False
+
     def __len__(self) -> int:
         """The number of batches in a pass: `epochs` epochs. A rest that fills no batch begins the next pass."""
         return max(1, self.options.epochs * self.sequences // self.options.batch_sequences)

@@ -50,6 +50,11 @@ class RecipeLoader(Loader):
         """The number of stages."""
         return len(self.plan.stages)
 
+    @property
+    def skips(self) -> bool:
+        """Whether a `for` loop leaves out steps."""
+        return self.timeline.delivered_steps < self.timeline.steps
+
     def __len__(self) -> int:
         """The number of batches in all stages, without those that are skipped."""
         return self.timeline.delivered_steps

@@ -26,6 +26,11 @@ class SequenceView:
             )
         if "cu_seqlens" in loader.options.fields:
             raise UsageError("cu_seqlens is of a whole batch", "Use document_ids or position_ids for single sequences.")
+        if loader.skips:
+            raise UsageError(
+                "the recipe skips steps, and single sequences have none",
+                "Remove skip from the recipe, or take batches: TokenDataLoader, or the loader itself.",
+            )
         self._loader = loader
         self._length = loader.options.epochs * loader.sequences
 

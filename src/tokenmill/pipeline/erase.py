@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from tokenmill.executors.fan_out import FanOut
 from tokenmill.pipeline import plan
 from tokenmill.pipeline.erase_selector import Selector, not_found
-from tokenmill.pipeline.erase_units import EraseUnit, FindDocuments, FoundUnit, IsErased, UnitErasure
+from tokenmill.pipeline.erase_units import EraseUnit, FindDocuments, FoundUnit, IsErased, UnitErasure, has_erased
 from tokenmill.pipeline.freeze import FrozenRun
 from tokenmill.pipeline.units import WorkerLimits
 from tokenmill.sources.missing_column import NoColumn
@@ -38,7 +38,7 @@ from tokenmill.store.erasures import (
 )
 from tokenmill.store.job import LATEST_STORE_FORMAT, Run, StoreChange
 from tokenmill.store.manifest import parts_digest, publish_manifest, read_manifest
-from tokenmill.store.part import part_name
+from tokenmill.store.part import part_name, read_summary
 from tokenmill.store.run import require_run, run_record
 
 
@@ -189,6 +189,12 @@ def is_erased(folder: Folder, run: Run, record: ErasureRecord, fan_out: FanOut) 
         is_whole &= done.value
         fan_out.advance(change.tokens // len(items))
     return is_whole
+
+
+def is_in_parts(folder: Folder, run: Run, record: ErasureRecord) -> bool:
+    """Whether the parts have an erasure that the run does not list, as its next one. An older run was restored then."""
+    number = len(run.history) + 1
+    return all(has_erased(read_summary(folder, item.unit), item, number) for item in _items(folder, record))
 
 
 def erase_in_store(folder: Folder, run: Run, record: ErasureRecord, fan_out: FanOut) -> Run:

@@ -269,5 +269,6 @@ def _republish(folder: Folder, before: PartSummary, after: PartSummary, rows: Co
     """Publish the rows in quarantine of a part under its new name, without the text of erased rows."""
     if not before.quarantined_rows or (before.sha256 == after.sha256 and not rows):
         return
-    entries = quarantine.read_unit_file(folder, before)
+    is_there = folder.exists(quarantine.unit_file(before))  # not if only the part was restored from a copy
+    entries = quarantine.read_unit_file(folder, before if is_there else after)
     quarantine.publish_unit_file(folder, after, list(without_text(entries, rows)))

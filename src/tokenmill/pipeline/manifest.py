@@ -17,6 +17,7 @@ from tokenmill.pipeline.sample import ROW_BYTES
 from tokenmill.pipeline.stale_parts import check_parts
 from tokenmill.storage import prefetch_map
 from tokenmill.store import event_log, layout, quarantine, tables
+from tokenmill.store.erasures import refuse_unlisted
 from tokenmill.store.job import Run
 from tokenmill.store.manifest import manifest_columns, manifest_row, publish_manifest
 from tokenmill.store.part import INTENDED, NULL, PartSummary, part_name, read_summary
@@ -66,6 +67,7 @@ class ManifestBuilder:
         if (summary.job, summary.slice) != (self._digest, self._slices[unit]):
             path = self._folder.path(part_name(unit))
             raise CorruptStore(f"part {unit} belongs to another run", f"file         {path}")
+        refuse_unlisted(self._folder, self._run, summary)
         self._collected[unit] = True
         reasons: Counter[str] = Counter()
         for skipped in summary.skipped:

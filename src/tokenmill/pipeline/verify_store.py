@@ -22,7 +22,7 @@ from tokenmill.storage import Folder
 from tokenmill.store import quarantine
 from tokenmill.store.deny import read_content
 from tokenmill.store.duplicates import read_duplicates
-from tokenmill.store.erasures import check_history, check_selector, erasure_records
+from tokenmill.store.erasures import check_history, check_selector, erasure_records, refuse_unlisted
 from tokenmill.store.job import STORE_FORMAT, Run
 from tokenmill.store.manifest import is_listed
 from tokenmill.store.run import read_vocabulary
@@ -95,6 +95,10 @@ def check_store(
         summary = done.value.summary
         if not is_listed(manifest, summary):
             checks.problems.append(f"part {done.item.unit} is not the one the manifest describes")
+        try:
+            refuse_unlisted(folder, frozen.run, summary)
+        except CorruptStore as error:
+            checks.problems.append(error.text)
         checked.compared += done.value.compared
         checked.copies += done.value.copies
         step = progress.Step(step.text_bytes + summary.text_bytes, step.tokens + summary.tokens, step.units + 1)

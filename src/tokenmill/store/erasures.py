@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from tokenmill.storage import Folder
     from tokenmill.store.job import Run
-    from tokenmill.store.part import PartContent
+    from tokenmill.store.part import PartContent, PartSummary
 
 ERASURE_LOG = "erasures.jsonl"
 DENY_FILE = "deny.jsonl"
@@ -138,23 +138,39 @@ def check_history(folder: Folder, run: Run) -> None:
     _refuse_lost(folder, run, erasure_records(folder))
 
 
-def refuse_restored(folder: Folder, run: Run) -> None:
+def refuse_restored(folder: Folder, run: Run, request: str = "") -> None:
     """Raise RestoredStore if the directory of an erasure has a result, and the run does not list the erasure.
 
     Every reader calls this. It does not read the log, which has a line for each erased document. In an object store an
-    erasure may have ended since the run was read, so the run is read again.
+    erasure may have ended since the run was read, so the run is read again. With `request`, the first such erasure may
+    be that one: it is about to be carried out again.
     """
     known = {change.request for change in run.history}
     others = _complete_records(folder, set(folder.directories(ERASURES)) - known)
     if any(record.change is not None for record in others):
-        _refuse_lost(folder, read_run(folder, with_tables=False) or run, others)
+        _refuse_lost(folder, read_run(folder, with_tables=False) or run, others, request)
 
 
-def _refuse_lost(folder: Folder, run: Run, records: Sequence[ErasureRecord]) -> None:
-    changes = ((record.request, record.change) for record in records)
-    lost = [request for request, change in changes if change is not None and change not in run.history]
-    if lost:
+def _refuse_lost(folder: Folder, run: Run, records: Sequence[ErasureRecord], request: str = "") -> None:
+    lost = [record.request for record in records if record.change is not None and record.change not in run.history]
+    if lost and lost[0] != request:
         raise _restored(folder, lost, f"{RUN} does not list these erasures")
+
+
+def refuse_unlisted(folder: Folder, run: Run, part: PartSummary) -> None:
+    """Raise RestoredStore if documents of a part are erased by a change that the run does not have."""
+    if isinstance(part.erased, msgspec.UnsetType) or all(one.change <= len(run.history) for one in part.erased):
+        return
+    raise unlisted(folder, run)
+
+
+def unlisted(folder: Folder, run: Run) -> RestoredStore:
+    """The error for a part that names an erasure which the run does not have."""
+    check_history(folder, run)
+    return RestoredStore(
+        f"a part of {folder.root} names an erasure that {RUN} does not list",
+        f"Restore {RUN} and {ERASURES} from a copy that was made after the erasure.",
+    )
 
 
 def refuse_earlier_parts(folder: Folder, run: Run, digest: str) -> None:

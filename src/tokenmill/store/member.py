@@ -11,13 +11,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tokenmill.errors import CorruptStore
 from tokenmill.sources.documents import Slice
 from tokenmill.sources.plain_values import TEXT
 from tokenmill.storage import Folder
 from tokenmill.store import layout, tables
 from tokenmill.store.duplicates import read_duplicates
-from tokenmill.store.erasures import check_history, erased_counts
+from tokenmill.store.erasures import erased_counts, unlisted
 from tokenmill.store.job import Run
 from tokenmill.store.kept import matching, read_kept
 from tokenmill.store.manifest import ManifestListing, is_listed
@@ -79,8 +78,7 @@ class Member:
         """The request that erased a document of a part; empty if it is not erased."""
         change = 0 if content.erased is None else int(content.erased[index])
         if change > len(self.run.history):
-            check_history(self.folder, self.run)
-            raise CorruptStore(f"a part of {self.directory} names an erasure that {layout.RUN} does not list")
+            raise unlisted(self.folder, self.run)
         return self.run.history[change - 1].request if change else ""
 
     @functools.cached_property
