@@ -149,6 +149,20 @@ def test_arrow_of_before_0_15_is_read(tmp_path):
     assert texts(path) == ["one", "two", "three"]
 
 
+def test_a_file_without_a_schema_message_is_read(tmp_path):
+    """Polars writes the schema without the length of a message. The footer has the schema, too."""
+    path = tmp_path / "x.arrow"
+    table = pa.table({"n": [1, 2, 3], "text": pa.array(["one", None, "three" * 10], pa.string_view())})
+    with pa.ipc.new_file(path, table.schema) as writer:
+        writer.write_table(table, 2)
+    content = bytearray(path.read_bytes())
+    content[8:16] = bytes([4, 0, 0, 0, 0xF2, 0xFF, 0xFF, 0xFF])
+    path.write_bytes(content)
+    assert read_all(str(path), unit_bytes=1) == [(0, "one"), (1, None), (2, "three" * 10)]
+    found = sources.read_columns(source(str(path)), None, ("n",), ReadOptions())
+    assert [value for part in found for value in part.values["n"].to_pylist()] == [1, 2, 3]
+
+
 def test_a_saved_dataset_is_read(tmp_path):
     """`Dataset.save_to_disk` gives streams and a few JSON files; the streams are the sources."""
     documents = [f"document {i}" for i in range(250)]

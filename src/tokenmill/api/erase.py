@@ -159,13 +159,13 @@ class _Erasure:
         layout.remove_temporaries(folder)
         folder.remove_temporaries(erasure_file(self.request, "."))
         refuse_other(read_mark(folder), self.request)
+        refuse_restored(folder, self.run, self.request)
         earlier = [change.request for change in self.run.history if change.documents]
         for export in [*self.exports, *restored_exports(folder, self.exports, earlier, self.request)]:
             for name in earlier:
                 expect_export(folder, name, export)
             if export in self.exports:  # the command in the mark does not name them
                 add_export(folder, export)
-        refuse_restored(folder, self.run, self.request)
         record = self._begin(selector)
         result = self._read_complete(record)
         if result is None:

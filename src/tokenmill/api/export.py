@@ -178,8 +178,10 @@ def _refuse_place_in_another_store(export: Folder, stores: Collection) -> None:
 
 def _explain_change(stores: Collection, error: TokenmillError) -> None:
     """Raise another error if parts did not match because an erasure has changed a store meanwhile."""
+    if error.exit_code != CORRUPT:
+        return
     changed = [member.directory for member in stores.members if read_run(member.folder) != member.run]
-    if error.exit_code == CORRUPT and changed:
+    if changed:
         raise StoreError(
             "the store was changed while it was exported",
             f"store        {changed[0]}",

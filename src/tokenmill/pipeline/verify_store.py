@@ -97,8 +97,8 @@ def check_store(
             checks.problems.append(f"part {done.item.unit} is not the one the manifest describes")
         try:
             refuse_unlisted(folder, frozen.run, summary)
-        except CorruptStore as error:
-            checks.problems.append(error.text)
+        except CorruptStore as error:  # the same for each part of the store
+            checks.problems += [error.text] if error.text not in checks.problems else []
         checked.compared += done.value.compared
         checked.copies += done.value.copies
         step = progress.Step(step.text_bytes + summary.text_bytes, step.tokens + summary.tokens, step.units + 1)

@@ -15,7 +15,16 @@ import pyarrow as pa
 
 from tokenmill import storage
 from tokenmill.errors import SourceError
-from tokenmill.sources.arrow_messages import RECORD_BATCH, SCHEMA, Excerpt, Message, check_footer, walk
+from tokenmill.sources.arrow_messages import (
+    RECORD_BATCH,
+    SCHEMA,
+    Excerpt,
+    Message,
+    check_footer,
+    first_batch,
+    schema_message,
+    walk,
+)
 from tokenmill.sources.columnar import (
     ColumnPath,
     checked_counts,
@@ -29,6 +38,7 @@ from tokenmill.sources.columnar import (
 )
 from tokenmill.sources.documents import Columns, Documents, Int64Array, ReadOptions, Slice, Slices, SourceFile, Span
 from tokenmill.sources.text_columns import template_of
+from tokenmill.storage.untrusted.malformed import MalformedDataError
 
 MAGIC = b"ARROW1"
 
@@ -97,7 +107,7 @@ def _project(file: SourceFile, messages: list[Message], indices: list[int], batc
     """Record batches with some of their columns."""
     projection = pa.ipc.IpcReadOptions(included_fields=indices, use_threads=False)
     needed = list(_needed(messages, batches.start, batches.stop))
-    spans = [(message.start, message.stop) for message in needed]
+    spans = [(message.start, message.stop) for message in needed if not message.data]
     with (
         storage.open_input(file.info, spans, keep=True) as stream,
         pa.ipc.open_stream(Excerpt(stream, needed), options=projection) as reader,
@@ -146,7 +156,14 @@ def _messages(file: SourceFile, stream: pa.NativeFile) -> list[Message]:
     if ending[4:] != MAGIC:
         raise EOFError("the file has no footer: it breaks off, or its writer was stopped")
     footer = file.size - 10 - int.from_bytes(ending[:4], "little")
-    messages = list(walk(stream, 8, footer, needs_end=False))
+    try:
+        messages = list(walk(stream, 8, footer, needs_end=False))
+    except (EOFError, MalformedDataError):
+        first = first_batch(stream, footer, file.size - 10)
+        if first is None or not len(MAGIC) < first < footer:
+            raise
+        schema = schema_message(pa.ipc.open_file(stream).schema)
+        messages = [schema, *walk(stream, first, footer, needs_end=False)]
     check_footer(stream, footer, file.size - 10, _batches(messages))
     pa.ipc.open_file(stream)  # validates more of the footer than check_footer does
     return messages

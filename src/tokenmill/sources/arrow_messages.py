@@ -26,13 +26,17 @@ MAX_HEADER_BYTES = 1 << 28
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One message in the bytes [start, stop). Only a record batch has rows and buffer sizes."""
+    """One message in the bytes [start, stop). Only a record batch has rows and buffer sizes.
+
+    `data` is the message itself if the file does not have it as a message.
+    """
 
     kind: int
     start: int
     stop: int
     rows: int
     buffer_bytes: Int64Array
+    data: bytes = b""
 
 
 def walk(stream: pa.NativeFile, position: int, stop: int, *, needs_end: bool) -> Iterator[Message]:
@@ -82,6 +86,23 @@ def _message(stream: pa.NativeFile, start: int, position: int, length: int, stop
     return Message(kind, start, end, batch.number(0, "<q"), buffers[:, 1])
 
 
+def schema_message(schema: pa.Schema) -> Message:
+    """A message for a schema that only the footer of a file has. Polars writes such files."""
+    data = schema.serialize().to_pybytes()
+    return Message(SCHEMA, 0, len(data), 0, np.empty(0, dtype=np.int64), data)
+
+
+def first_batch(stream: pa.NativeFile, start: int, stop: int) -> int | None:
+    """The position of the first record batch that the footer in the bytes [start, stop) lists.
+
+    None if there is no batch, or if there are dictionaries: only a schema message gives their numbers.
+    """
+    stream.seek(start)
+    footer = Table(stream.read(stop - start))
+    batches = footer.tuples(3, 3)
+    return None if len(footer.tuples(2, 3)) or not len(batches) else int(batches[0, 0])
+
+
 def check_footer(stream: pa.NativeFile, start: int, stop: int, batches: list[Message]) -> None:
     """Raise EOFError unless the footer in the bytes [start, stop) lists exactly these record batches."""
     stream.seek(start)
@@ -100,6 +121,7 @@ class Excerpt(io.RawIOBase):
         self._stream = stream
         self._messages = iter(messages)
         self._position = self._stop = 0
+        self._data = b""
 
     def readable(self) -> bool:
         """Always True; writing and seeking are not supported."""
@@ -110,8 +132,7 @@ class Excerpt(io.RawIOBase):
         chunks = []
         while size and self._advance():
             remaining = self._stop - self._position
-            self._stream.seek(self._position)
-            data = self._stream.read(remaining if size < 0 else min(remaining, size))
+            data = self._next_bytes(remaining if size < 0 else min(remaining, size))
             if not data:
                 raise EOFError("the file ends too early")
             self._position += len(data)
@@ -119,10 +140,17 @@ class Excerpt(io.RawIOBase):
             chunks.append(data)
         return b"".join(chunks)
 
+    def _next_bytes(self, size: int) -> bytes:
+        if self._data:
+            return self._data[self._position : self._position + size]
+        self._stream.seek(self._position)
+        data: bytes = self._stream.read(size)
+        return data
+
     def _advance(self) -> bool:
         while self._position == self._stop:
             message = next(self._messages, None)
             if message is None:
                 return False
-            self._position, self._stop = message.start, message.stop
+            self._position, self._stop, self._data = message.start, message.stop, message.data
         return True
