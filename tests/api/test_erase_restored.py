@@ -45,12 +45,13 @@ def test_a_lost_run_of_a_store_with_erased_documents(tmp_path: Path) -> None:
     tokenmill.verify(out, workers=1)
 
 
-def test_a_part_names_an_erasure_that_the_run_does_not_list(tmp_path: Path) -> None:
+@pytest.mark.parametrize("lost", [(), ("manifest.parquet",)])
+def test_a_part_names_an_erasure_that_the_run_does_not_list(tmp_path: Path, lost: tuple[str, ...]) -> None:
     """The files of the erasure are lost, too. `prepare` does not take the parts for documents of end tokens."""
     out, _ = make(tmp_path)
     erase(out, request="r")
     (tmp_path / "out/run.json").unlink()
-    for name in ("erasures.jsonl", "manifest.parquet"):
+    for name in ("erasures.jsonl", *lost):
         (tmp_path / "out" / name).unlink()
     shutil.rmtree(tmp_path / "out/erasures")
     with pytest.raises(CorruptStore, match=r"names an erasure that run\.json does not list"):

@@ -13,7 +13,7 @@ from tokenmill.humanize import count
 from tokenmill.pipeline.part_summaries import ANY_SLICE, InvalidPart
 from tokenmill.pipeline.stale_parts import check_parts, remove_parts, with_other_text
 from tokenmill.store import event_log, layout, quarantine
-from tokenmill.store.erasures import RestoredStore, refuse_restored
+from tokenmill.store.erasures import RestoredStore, refuse_restored, refuse_unlisted
 from tokenmill.store.job import STORE_FORMAT
 from tokenmill.store.manifest import log_run, require_manifest
 from tokenmill.store.mismatch import read_mismatch, rechecked_checksums
@@ -158,14 +158,15 @@ class PartInventory:
 
     def _unlisted(self, executor: Executor, manifest: pa.Table, units: npt.NDArray[np.int64]) -> list[int]:
         """The units whose parts have another checksum in their summary than in the manifest."""
+        folder, run = self.context.folder, self.context.frozen.run
         parts = ((unit, ANY_SLICE) for unit in units.tolist())
-        summaries = check_parts(self._fan_out(executor), self.context.folder, self.context.frozen.run.job, parts)
-        checksums = manifest["sha256"]
-        return sorted(
-            part.unit
-            for part in summaries
-            if isinstance(part, InvalidPart) or part.sha256 != checksums[part.unit].as_py()
-        )
+        checksums, unlisted = manifest["sha256"], list[int]()
+        for part in check_parts(self._fan_out(executor), folder, run.job, parts):
+            if isinstance(part, InvalidPart) or part.sha256 != checksums[part.unit].as_py():
+                unlisted.append(part.unit)
+            else:
+                refuse_unlisted(folder, run, part)
+        return sorted(unlisted)
 
     def _unusable(self, executor: Executor, units: npt.NDArray[np.int64], *, with_content: bool = False) -> list[int]:
         """The units whose parts are damaged, missing, or made from something else; the manifest gets the others."""
