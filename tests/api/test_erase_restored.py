@@ -32,6 +32,21 @@ def erase(store: str, row: int = SECRET, **options: Any) -> Any:
     return tokenmill.erase(store, rows=[("a.parquet", row)], workers=1, **options)
 
 
+def check_refused(tmp_path: Path, advice: str) -> None:
+    """All commands say that erased documents may be in the store again, and what to run."""
+    out = str(tmp_path / "out")
+    calls: list[Callable[[], object]] = [
+        lambda: Store(out),
+        lambda: tokenmill.export(out, to="nanogpt", workers=1),
+        lambda: tokenmill.verify(out, workers=1),
+        lambda: tokenmill.prepare(str(tmp_path / "in/a.parquet"), out=out, keep="id,url", **CALL),
+        lambda: erase(out, 41, request="t"),
+    ]
+    for call in calls:
+        with pytest.raises(CorruptStore, match=f"(?s)erased may be in .* again.*{advice}"):
+            call()
+
+
 def test_a_lost_run_of_a_store_with_erased_documents(tmp_path: Path) -> None:
     """`prepare` does not adopt the parts: it would forget what was erased."""
     out, _ = make(tmp_path)
@@ -92,16 +107,7 @@ def test_a_copy_over_a_store_with_erased_documents(tmp_path: Path, is_outside: b
     erase(out, 18, request="s")
     shutil.copytree(tmp_path / "copy", out, dirs_exist_ok=True)
     assert files_with(tmp_path / "out", secret)
-    calls: list[Callable[[], object]] = [
-        lambda: Store(out),
-        lambda: tokenmill.export(out, to="nanogpt", workers=1),
-        lambda: tokenmill.verify(out, workers=1),
-        lambda: tokenmill.prepare(str(tmp_path / "in/a.parquet"), out=out, keep="id,url", **CALL),
-        lambda: erase(out, 41, request="t"),
-    ]
-    for call in calls:
-        with pytest.raises(CorruptStore, match=r"(?s)erased may be in .* again.*--request r; tokenmill erase"):
-            call()
+    check_refused(tmp_path, "--request r; tokenmill erase")
     shutil.rmtree(tmp_path / "copy")
     for name in ("r", "s"):
         assert tokenmill.erase(out, request=name, workers=1).documents == 1
@@ -138,16 +144,7 @@ def test_a_restore_that_ends_before_the_run(tmp_path: Path, requests: int) -> No
     (tmp_path / "copy/run.json").unlink()
     shutil.copytree(tmp_path / "copy", out, dirs_exist_ok=True)
     shutil.rmtree(tmp_path / "copy")
-    calls: list[Callable[[], object]] = [
-        lambda: Store(out),
-        lambda: tokenmill.export(out, to="nanogpt", workers=1),
-        lambda: tokenmill.verify(out, workers=1),
-        lambda: tokenmill.prepare(str(tmp_path / "in/a.parquet"), out=out, keep="id,url", **CALL),
-        lambda: erase(out, 41, request="t"),
-    ]
-    for call in calls:
-        with pytest.raises(CorruptStore, match=r"(?s)erased may be in .* again.*--request r"):
-            call()
+    check_refused(tmp_path, "--request r")
     if requests == 2:
         with pytest.raises(CorruptStore, match="--request r; tokenmill erase"):
             tokenmill.erase(out, request="s", workers=1)

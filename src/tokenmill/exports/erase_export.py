@@ -140,7 +140,7 @@ def _erase(directory: str, erasure: StoreErasure, fan_out: FanOut) -> ExportEras
             return removed
         erased = ErasedDocuments(erasure.folder.root, erasure.change, positions.sources, erasure.run.erased_token)
         eraser = ShardEraser(folder.root, frozen.job, erased, stores)
-        plan = read_export_plan(folder, frozen)
+        plan = shards.read_export_plan(folder, frozen)
         for name in _files(frozen, plan) if frozen.job.shard_tokens is None else ():
             folder.discard_regions(name)
         planned = _plan_shards(folder, frozen, plan, eraser, erasure, positions.parts, fan_out)
@@ -182,11 +182,6 @@ def store_positions(export: Folder, frozen: FrozenExport, store: Folder, version
 def exported_stores(export: Folder, frozen: FrozenExport, store: Folder) -> tuple[str, ...]:
     """The directories of the stores of an export, of which `store` is one. It may have moved since the export."""
     return (store.root,) if isinstance(frozen.store, str) else tuple(frozen.directories(export))
-
-
-def read_export_plan(folder: Folder, frozen: FrozenExport) -> pa.Table:
-    """The plan of an export, without the check that needs the counts of its stores."""
-    return shards.read_plan(folder, frozen.work_digest(), names.MAX_TOKENS, names.MAX_TOKENS)
 
 
 def _plan_shards(  # noqa: PLR0913, PLR0917 - an export, what is erased in it, and what does it
@@ -315,7 +310,7 @@ def largest_shard(directory: str) -> int:
         frozen = read_frozen(folder, unfinished_too=True)
         if frozen is None or not folder.exists(names.PLAN):
             return 0
-        plan = read_export_plan(folder, frozen)
+        plan = shards.read_export_plan(folder, frozen)
     except (StoreError, StorageError, SourceError):
         return 0
     tokens = plan["stop"].to_numpy() - plan["start"].to_numpy()
@@ -325,7 +320,7 @@ def largest_shard(directory: str) -> int:
 def _remove(folder: Folder, frozen: FrozenExport) -> None:
     """Remove what an incomplete export has written: its files, records and plan, but not its export.json."""
     if folder.exists(names.PLAN):
-        for name in _files(frozen, read_export_plan(folder, frozen)):
+        for name in _files(frozen, shards.read_export_plan(folder, frozen)):
             folder.discard(name)
             folder.discard_regions(name)
     folder.remove(names.RECORDS)

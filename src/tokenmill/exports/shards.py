@@ -19,7 +19,7 @@ import pyarrow as pa
 from tokenmill.errors import CorruptStore, UsageError
 from tokenmill.exports.file_checks import WRITE_AGAIN, damaged, publish_checked, read_checked
 from tokenmill.exports.formats.protocol import FormatSpec, Split
-from tokenmill.exports.job import FIRST_SHARD, PLAN, ExportJob
+from tokenmill.exports.job import FIRST_SHARD, MAX_TOKENS, PLAN, ExportJob, FrozenExport
 from tokenmill.storage import Folder
 from tokenmill.storage.untrusted.malformed import MalformedDataError, decode
 
@@ -157,6 +157,11 @@ def _numbered(rows: list[dict[str, Any]]) -> pa.Table:
 def publish_plan(folder: Folder, plan: pa.Table, work: str) -> None:
     """Publish the plan of an export with this work digest."""
     publish_checked(folder, PLAN, plan, _CHECKSUM_KEY, work)
+
+
+def read_export_plan(folder: Folder, frozen: FrozenExport) -> pa.Table:
+    """The plan of an export, without the check that needs the counts of its stores."""
+    return read_plan(folder, frozen.work_digest(), MAX_TOKENS, MAX_TOKENS)
 
 
 def read_plan(folder: Folder, work: str, tokens: int, blocks: int) -> pa.Table:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from tokenmill.errors import CorruptStore, StorageError, StoreError
 from tokenmill.executors import progress
 from tokenmill.exports import records
-from tokenmill.exports.erase_export import read_export_plan
 from tokenmill.exports.file_checks import EXPORT_AGAIN
 from tokenmill.exports.formats import FORMATS
 from tokenmill.exports.job import EXPORT, MANIFEST, PLAN, FrozenExport, is_begun, read_frozen, restart_advice
+from tokenmill.exports.shards import read_export_plan
 from tokenmill.exports.sort_documents import chunks
 from tokenmill.exports.verify import CheckByteRange, CheckRecords, byte_ranges, unlisted
 from tokenmill.exports.verify_erased import check_erased

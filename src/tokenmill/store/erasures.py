@@ -175,12 +175,10 @@ def unlisted(folder: Folder, run: Run) -> RestoredStore:
 
 def refuse_earlier_parts(folder: Folder, run: Run, digest: str) -> None:
     """Raise RestoredStore if the manifest lists the parts of before an erasure, which the run has."""
-    before = [change.before for change in run.history if change.documents]
-    if digest in before:
-        erasures = [change.request for change in run.history if change.documents]
-        raise _restored(
-            folder, erasures[before.index(digest) :], f"{MANIFEST} lists the parts of before these erasures"
-        )
+    erasures = {change.before: change.request for change in run.history if change.documents}
+    if digest in erasures:
+        lost = list(erasures.values())[list(erasures).index(digest) :]
+        raise _restored(folder, lost, f"{MANIFEST} lists the parts of before these erasures")
 
 
 def _restored(folder: Folder, requests: list[str], reason: str) -> RestoredStore:

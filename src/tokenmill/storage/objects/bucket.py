@@ -74,15 +74,13 @@ class BucketFolder:
 
     def names(self, directory: str) -> list[str]:
         """The objects directly inside a directory, unordered."""
-        return [name for name, _ in self._sizes_below(directory) if "/" not in name]
+        return [name for name, _ in read.sizes_below(self.path(directory), self._store) if "/" not in name]
 
     def directories(self, directory: str) -> list[str]:
         """The directories directly inside a directory: the first parts of the names of the objects in them."""
-        return list({name.split("/")[0] for name, _ in self._sizes_below(directory) if "/" in name})
-
-    def _sizes_below(self, directory: str) -> Iterator[tuple[str, int]]:
-        root = self.path(directory)
-        return ((file.path[len(root) + 1 :], file.size) for file in read.below(root, self._store))
+        return list(
+            {name.split("/")[0] for name, _ in read.sizes_below(self.path(directory), self._store) if "/" in name}
+        )
 
     def numbered_names(self, directory: str, count: int) -> Iterator[list[str]]:
         """The same in batches, for up to `count` numbered objects. S3 lists several ranges of numbers at a time.
@@ -96,7 +94,7 @@ class BucketFolder:
         """The same, each name with its object's size, which a listing contains anyway."""
         url = self.path(directory)
         if not url.startswith("s3://") or "--x-s3/" in url or count <= LISTED_PER_BATCH:
-            yield [(name, size) for name, size in self._sizes_below(directory) if "/" not in name]
+            yield [(name, size) for name, size in read.sizes_below(url, self._store) if "/" not in name]
             return
         edges = [f"{number:08d}" for number in range(LISTED_PER_BATCH, min(count, 10**8), LISTED_PER_BATCH)]
         ranges = zip(["", *edges], [*edges, None], strict=True)

@@ -61,6 +61,11 @@ def below(url: str, store: ObjectStore | None = None) -> Iterator[FileInfo]:
             yield file
 
 
+def sizes_below(url: str, store: ObjectStore | None = None) -> Iterator[tuple[str, int]]:
+    """Names and sizes of all objects below a URL. A name is what follows the URL."""
+    return ((file.path[len(url) + 1 :], file.size) for file in below(url, store))
+
+
 def sizes_between(url: str, after: str, until: str | None, store: ObjectStore | None = None) -> list[tuple[str, int]]:
     """Names and sizes of the objects directly below a URL, after one name and up to another one, in key order."""
     store, prefix = _at(url, store)
