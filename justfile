@@ -20,14 +20,13 @@ prose:
 types:
     mypy
 
-# The tests that take a minute on two cores.
-fast *args:
+# The fast tests: under a minute on two cores.
+test-fast *args:
     pytest -m fast -n 2 {{ args }}
 
-# All tests but those marked slow; the doctor's come first, because they need the machine for themselves.
-test *args:
-    pytest tests/doctor/test_watch.py
-    pytest -n 2 --dist loadfile --ignore tests/doctor/test_watch.py {{ args }}
+# The tests of one room (`just test store`), or all tests but those marked slow.
+test room="" *args:
+    pytest -n 2 --dist loadfile --no-loadscope-reorder tests/{{ room }} {{ args }}
 
 # The tests marked slow.
 slow *args:
