@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -39,9 +39,14 @@ def main() -> int:
     options = parser.parse_args()
     data = Path(os.environ["TOKENMILL_TEST_DATA"])
     os.environ["TIKTOKEN_CACHE_DIR"] = str(data / "vocab")
-    files = [str(f) for name in ("en", "multi") for f in sorted((data / "corpus" / name).iterdir())[: options.files]]
+    files = corpora(data, options.files)
     with tempfile.TemporaryDirectory() as directory:
         return check_all(options, data, files if options.rows is None else cut(files, options.rows, directory))
+
+
+def corpora(data: Path, count: int | None) -> list[str]:
+    """The first files of each corpus."""
+    return [str(f) for name in ("en", "multi") for f in sorted((data / "corpus" / name).iterdir())[:count]]
 
 
 def cut(files: list[str], rows: int, directory: str) -> list[str]:
@@ -69,31 +74,28 @@ def check_all(options: argparse.Namespace, data: Path, files: list[str]) -> int:
 
 def check(data: Path, name: str, files: list[str]) -> tuple[int, int, int]:
     """Prepare with one tokenizer and compare: documents, tokens, and how many documents differ."""
-    tokenizer = str(data / "vocab" / "hf" / name) if name.endswith(".json") else name
+    tokenizer = address(data, name)
     with tempfile.TemporaryDirectory() as out, ProcessPoolExecutor() as pool:
-        command = [
-            sys.executable,
-            "-m",
-            "tokenmill",
-            "prepare",
-            *files,
-            "--tokenizer",
-            tokenizer,
-            "--out",
-            out,
-            "--quiet",
-        ]
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-        store = tokenmill.open(out)
-        position = differences = 0
-        expected = pool.map(partial(reference, tokenizer), files)
-        for path, documents in zip(files, expected, strict=True):
-            for row, tokens in enumerate(documents):
-                found = store.document(position)
-                differences += (found.source, found.row, found.tokens.tolist()) != (path, row, tokens)
-                position += 1
-        assert position == len(store), f"{position} documents expected, {len(store)} in the store"
-        return position, store.token_count, differences
+        command = [sys.executable, "-m", "tokenmill", "prepare", *files, "--tokenizer", tokenizer, "--out", out]
+        subprocess.run([*command, "--quiet"], check=True, stdout=subprocess.DEVNULL)
+        return compare(tokenmill.open(out), files, pool.map(partial(reference, tokenizer), files))
+
+
+def address(data: Path, name: str) -> str:
+    """What `--tokenizer` is given."""
+    return str(data / "vocab" / "hf" / name) if name.endswith(".json") else name
+
+
+def compare(store: tokenmill.Store, files: list[str], expected: Iterable[list[list[int]]]) -> tuple[int, int, int]:
+    """Compare a store with the tokens that are expected of each file: documents, tokens, and how many differ."""
+    position = differences = 0
+    for path, documents in zip(files, expected, strict=True):
+        for row, tokens in enumerate(documents):
+            found = store.document(position)
+            differences += (found.source, found.row, found.tokens.tolist()) != (path, row, tokens)
+            position += 1
+    assert position == len(store), f"{position} documents expected, {len(store)} in the store"
+    return position, store.token_count, differences
 
 
 def reference(tokenizer: str, path: str) -> list[list[int]]:

@@ -66,7 +66,7 @@ class Trial:
         """Make the store that the others are compared with."""
         words = ("--tokenizer", SMALL_JSON, "--unit-bytes", "1", "--json", "--out", f"{self.bucket}/local-{corpus}")
         variables = {**self.server.environment(), **self.site_variables}
-        told = tokenmill("prepare", f"{self.bucket}/{corpus}", *words, seconds=LONG_SECONDS, **variables).result()
+        told = tokenmill("prepare", f"{self.bucket}/{corpus}", *words, **variables).result()
         self.units = told["units"]
         print(f"{corpus}: {told['documents']:,} documents, {told['tokens']:,} tokens, {self.units} units", flush=True)
 

@@ -5,7 +5,10 @@ from __future__ import annotations
 import base64
 import os
 import secrets
+import shutil
+import signal
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import hypothesis
@@ -14,11 +17,13 @@ import pytest
 from tests.support import TESTS
 from tests.support.corpora import write_parquet
 from tests.support.documents import DOCUMENTS
+from tests.support.inline_executor import inline_workers, worker_processes
 from tests.support.kept_forkservers import kept_forkservers
 from tests.support.servers.azure import AzureServer, find_azurite, start_azurite
 from tests.support.servers.hub import Hub
 from tests.support.servers.proxy import Proxy
 from tests.support.servers.seaweed import Bucket, S3Server, start_seaweed
+from tokenmill.storage.hub import files as hub_files
 
 SERVER_FIXTURES = {"s3_server", "azure_server", "hub", "cluster"}
 
@@ -49,7 +54,6 @@ SLOW_FILES = {
     "doctor/test_why_it_dies.py",
     "executors/test_cluster.py",
     "executors/test_contract.py",
-    "executors/test_growth_on_ray.py",
     "executors/test_node_versions.py",
     "executors/test_own_cluster.py",
     "executors/test_prefetch.py",
@@ -121,9 +125,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--slow", action="store_true", help="also run the tests marked slow")
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Let what tests start be interrupted: a shell starts what it puts into the background with SIGINT ignored."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark the fast tests, and skip, with a reason, what cannot run here."""
     data = os.environ.get("TOKENMILL_TEST_DATA")
+    items.sort(key=lambda item: not _is_in_slow_file(item))  # short files come last, so that all cores end together
     for item in items:
         if _is_fast(item):
             item.add_marker(pytest.mark.fast)
@@ -136,15 +147,25 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def _is_fast(item: pytest.Item) -> bool:
     """Whether a test takes little time: it needs no server and is not in a file of processes."""
     needs_server = not SERVER_FIXTURES.isdisjoint(getattr(item, "fixturenames", ()))
-    is_in_slow_file = item.path.relative_to(TESTS).as_posix() in SLOW_FILES
     takes_long = "slow" in item.keywords or "thorough" in item.keywords
-    return not is_in_slow_file and not takes_long and not needs_server
+    return not _is_in_slow_file(item) and not takes_long and not needs_server
+
+
+def _is_in_slow_file(item: pytest.Item) -> bool:
+    return item.path.relative_to(TESTS).as_posix() in SLOW_FILES
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _kept_forkservers() -> Iterator[None]:
-    """Let the calls of a test process share fork servers."""
-    with kept_forkservers():
+def _inline_workers() -> Iterator[None]:
+    """Let calls work in the test's process, and those that start processes share fork servers."""
+    with kept_forkservers(), inline_workers():
+        yield
+
+
+@pytest.fixture(autouse=True)
+def _worker_processes(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Let the calls of a test that is marked `processes` start worker processes."""
+    with worker_processes() if "processes" in request.keywords else nullcontext():
         yield
 
 
@@ -180,7 +201,7 @@ def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
 def s3(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> Bucket:
     """A fresh bucket, with the environment that clients need. To go through a proxy, set AWS_ENDPOINT_URL to it."""
     _set_environment(monkeypatch, s3_server.environment(), clear="AWS_")
-    return Bucket(s3_server, s3_server.bucket(f"bucket-{secrets.token_hex(6)}"))
+    return Bucket(s3_server, s3_server.fresh_bucket())
 
 
 @pytest.fixture(scope="session")
@@ -201,16 +222,26 @@ def azure(azure_server: AzureServer, monkeypatch: pytest.MonkeyPatch) -> str:
     return azure_server.container(f"container-{secrets.token_hex(6)}")
 
 
-@pytest.fixture
-def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
-    """A hub without repositories (`hub.add` one), with the environment that clients need.
-
-    huggingface_hub reads that environment when it is imported, which may have happened: run tokenmill as a process, or
-    give the endpoint, as in `HfApi(endpoint=hub.endpoint)`.
-    """
+@pytest.fixture(scope="session")
+def hub_server() -> Iterator[Hub]:
+    """A hub for all tests of the session."""
     with Hub() as served:
-        _set_environment(monkeypatch, served.environment(tmp_path / "hf_home"), clear="HF_")
         yield served
+
+
+@pytest.fixture
+def hub(hub_server: Hub, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Hub:
+    """A hub without repositories (`hub.add` one), with the environment that clients need, and an empty HF_HOME.
+
+    huggingface_hub reads that environment when it is imported, which may have happened: run a command, or give the
+    endpoint, as in `HfApi(endpoint=hub.endpoint)`.
+    """
+    hub_server.reset()
+    hub_files._locations.cache_clear()  # of repositories that may have had the same commit
+    home = tmp_path_factory.getbasetemp() / "hf_home"
+    shutil.rmtree(home, ignore_errors=True)
+    _set_environment(monkeypatch, hub_server.environment(home), clear="HF_")
+    return hub_server
 
 
 def _set_environment(monkeypatch: pytest.MonkeyPatch, wanted: dict[str, str], clear: str) -> None:

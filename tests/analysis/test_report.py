@@ -6,7 +6,6 @@ import json
 import os
 import re
 import subprocess
-import sys
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Unpack
@@ -18,6 +17,7 @@ import pytest
 
 import tokenmill
 from tests.support.arguments import PrepareArguments
+from tests.support.command import process, run
 from tests.support.corpora import SMALL_TIKTOKEN, write_parquet
 from tests.support.servers.seaweed import Bucket
 from tokenmill.analysis.html import render
@@ -92,8 +92,7 @@ def prepared(tmp_path: Path, *sources: str, **words: Unpack[PrepareArguments]) -
 
 def command(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run tokenmill as people do."""
-    line = [sys.executable, "-m", "tokenmill", *words]
-    return subprocess.run(line, capture_output=True, text=True, check=False, env={**os.environ, **environment})
+    return run(*words, code=None, **environment)
 
 
 @pytest.fixture(scope="module")
@@ -173,7 +172,7 @@ def test_bars_fit_the_terminal(hostile: str, columns: int) -> None:
     """No bar is wider than the terminal, and nothing that a terminal would obey is printed."""
     from rich.cells import cell_len
 
-    done = command("stats", hostile, "--by", "tag", "-q", COLUMNS=str(columns), PYTHONIOENCODING="utf-8")
+    done = command("stats", hostile, "--by", "tag", "-q", COLUMNS=str(columns))
     assert done.returncode == 0, done.stderr
     bars = [line for line in done.stdout.splitlines() if line.startswith("  ")]
     assert len(bars) > 10
@@ -194,9 +193,7 @@ def test_a_chart_of_the_largest_names_their_share(tmp_path: Path) -> None:
 
 def test_a_terminal_without_unicode_gets_other_bars(hostile: str) -> None:
     """Where block characters cannot be printed, # stands for them."""
-    done = command("stats", hostile, "-q", PYTHONIOENCODING="ascii")
-    assert done.returncode == 0, done.stderr
-    assert "###" in done.stdout
+    assert "###" in process("stats", hostile, "-q", PYTHONIOENCODING="ascii").stdout
 
 
 def test_the_page_goes_where_it_is_wanted(tmp_path: Path) -> None:

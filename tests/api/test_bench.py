@@ -19,11 +19,13 @@ import pyarrow.parquet as pq
 import pytest
 
 import tokenmill
+from tests.support.command import run as run_command
 from tests.support.corpora import SMALL_JSON, SMALL_TIKTOKEN, write_parquet
+from tests.support.inline_executor import InlineExecutor
+from tests.support.killing import wait_until
 from tests.support.servers.hub import Hub
 from tests.support.servers.seaweed import Bucket
 from tokenmill.errors import SourceError, UsageError
-from tokenmill.executors.local import LocalExecutor
 from tokenmill.pipeline import plan
 from tokenmill.pipeline.bench import cells, made_up_text, measurement, readings, sample, scratch
 from tokenmill.pipeline.bench import run as bench_run
@@ -39,16 +41,9 @@ from tokenmill.system import machine
 QUICK = ("--tokenizer", SMALL_TIKTOKEN, "--workers", "1", "--seconds", "0.4")
 
 
-def command(*arguments: str | Path) -> list[str]:
-    return [sys.executable, "-m", "tokenmill", "bench", *map(str, arguments)]
-
-
 def run(*arguments: str | Path, code: int = 0) -> subprocess.CompletedProcess[str]:
-    """Run the command as a user would."""
-    done = subprocess.run(command(*arguments), capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == code, done.stderr
-    assert "Traceback" not in done.stderr
-    return done
+    """Run the command in this process."""
+    return run_command("bench", *arguments, code=code)
 
 
 def cell(workers: int, bytes_per_second: float, wall: Steps, cpu: Steps) -> Cell:
@@ -170,6 +165,7 @@ def test_units_are_drawn_from_all_over_and_numbered_anew(tmp_path: Path) -> None
     assert len({sample.UnitDraw(taken, max_bytes=1).next().file_slice for _ in range(20)}) == 1, "but one in any case"
 
 
+@pytest.mark.processes
 def test_bench_tells_all_in_json(tmp_path: Path, documents: list[str]) -> None:
     """Every engine is measured, shares are of all time, and the corpus is counted as a run counts it."""
     source = write_parquet(tmp_path / "corpus.parquet", documents * 3)
@@ -275,15 +271,13 @@ def test_an_interrupted_bench_leaves_nothing(tmp_path: Path, documents: list[str
     source = write_parquet(tmp_path / "corpus.parquet", documents * 30)
     scratch = tmp_path / "scratch"
     scratch.mkdir()
-    arguments = command(source, "--tokenizer", SMALL_TIKTOKEN, "--seconds", "60", "--out", scratch, "--quiet")
-    process = subprocess.Popen(arguments, stderr=subprocess.PIPE, text=True)
+    command = [sys.executable, "-m", "tokenmill", "bench", source, "--tokenizer", SMALL_TIKTOKEN]
+    options = ["--seconds", "60", "--out", str(scratch), "--quiet"]
+    process = subprocess.Popen([*command, *options], stderr=subprocess.PIPE, text=True)
     try:
-        deadline = time.monotonic() + 30
-        while not list(scratch.glob(".tokenmill-bench-*/parts/*")) and time.monotonic() < deadline:
-            time.sleep(0.01)
-        assert list(scratch.iterdir()), "it has begun to write"
+        assert wait_until(lambda: bool(list(scratch.glob(".tokenmill-bench-*/parts/*")))), "it has begun to write"
         process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=30)
+        _, said = process.communicate(timeout=60)
     finally:
         process.kill()
         process.wait()
@@ -304,7 +298,7 @@ def test_a_unit_is_broken_off_where_an_engine_is_slow(tmp_path: Path) -> None:
     (tmp_path / "nulls.jsonl").write_text('{"text": null}\n' * 1000)
     started = time.monotonic()
     told = tokenmill.bench(str(tmp_path), tokenizer=SMALL_JSON, workers=2, seconds=0.4)
-    assert time.monotonic() - started < 20
+    assert time.monotonic() - started < 100
     size = sum(map(len, texts))
     slow = next(each for each in told.cells if each.engine == "tokenizers")
     assert slow.text_bytes < size / 2
@@ -341,8 +335,7 @@ def test_units_that_were_not_read_are_as_those_that_were() -> None:
     found.add(1, small, Timing(0, 0, 0, 3, None, 0, BUSY, BUSY))
     found.add(0, large, Timing(200, 20, 40, 20, Stop(0, 100), 0, BUSY, BUSY))
     found.add(0, large, Timing(100, 10, 20, 10, Stop(0, 50), 0, BUSY, BUSY))
-    with LocalExecutor() as pool:
-        held = found.totals(sample.BenchSample(sources, units), pool)
+    held = found.totals(sample.BenchSample(sources, units), InlineExecutor())
     assert found.text_bytes == 200
     assert held.unit_bytes.tolist() == pytest.approx([2000, 0, 2000 / 1010 * 500, 300])
     assert held.tokens == pytest.approx(held.text_bytes / 5)
@@ -361,9 +354,8 @@ def test_what_a_file_unpacks_to_is_told_by_its_beginning(tmp_path: Path) -> None
     found = readings.Readings()
     task = plan.UnitTask(0, (gone,), 4 * gone.size, Slice(0, gone.size))
     found.add(0, task, Timing(50, 1, 1, 1, Stop(0, gone.size), 0, BUSY, BUSY))
-    with LocalExecutor() as pool:
-        units = pa.table({"text_bytes": [4 * gone.size], "source": [0]})
-        held = found.totals(sample.BenchSample(sources, units), pool.start(1))
+    units = pa.table({"text_bytes": [4 * gone.size], "source": [0]})
+    held = found.totals(sample.BenchSample(sources, units), InlineExecutor())
     assert held.is_guessed
     assert held.text_bytes == pytest.approx(200)
 
@@ -380,6 +372,7 @@ def test_few_units_leave_workers_idle(units: list[float], workers: int, busy: fl
     assert told.seconds == pytest.approx(3600 / busy, abs=0.01)
 
 
+@pytest.mark.processes
 def test_a_turn_in_which_a_worker_dies_is_done_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The dead worker and the one that came for it are not two: the turn is thrown away, and a note says so."""
     source = write_parquet(tmp_path / "a.parquet", [f"document {n} " * 50 for n in range(20_000)], row_group_size=2000)
@@ -420,15 +413,19 @@ def test_a_worker_that_was_replaced_does_not_count_twice() -> None:
 
 
 def test_a_remote_source_is_measured_where_it_is(tmp_path: Path, hub: Hub, documents: list[str]) -> None:
-    """A dataset of the Hub is read by the workers, ahead of what they are at."""
+    """A dataset of the Hub is read from there."""
     hub.add("org/text", {"data/a.parquet": Path(write_parquet(tmp_path / "a.parquet", documents * 5))})
     told = json.loads(run("hf://datasets/org/text/data/a.parquet", *QUICK, "--json", "--out", tmp_path).stdout)
     assert told["corpus"]["documents"] == 5 * len(documents)
     assert set(os.listdir(tmp_path)) <= {"a.parquet", "hf_home"}
 
 
+@pytest.mark.processes
 def test_sources_and_parts_may_be_in_an_object_store(tmp_path: Path, documents: list[str], s3: Bucket) -> None:
-    """A store that will be in a bucket is measured there, by requests that go on beside the work, and removed."""
+    """A store that will be in a bucket is measured there, by requests that go on beside the work, and removed.
+
+    Workers read sources ahead of what they are at.
+    """
     write_parquet(tmp_path / "text" / "a.parquet", documents * 5)
     s3.server.upload(tmp_path / "text", f"{s3.url}/text")
     told = tokenmill.bench(f"{s3.url}/text", tokenizer=SMALL_TIKTOKEN, workers=1, seconds=0.4, out=f"{s3.url}/later")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,25 +18,14 @@ from tests.api.test_erase import CALL, ROWS, files_with, write
 from tests.support.corpora import SMALL_JSON, SMALL_TIKTOKEN
 from tokenmill.api import erase as command
 from tokenmill.errors import StorageError, StoreError, UsageError
-from tokenmill.executors.local import LocalExecutor
-from tokenmill.exports import PRELOAD, erase_export
+from tokenmill.exports import erase_export
 from tokenmill.exports.formats import FORMATS
 from tokenmill.exports.job import ERASING, EXPORT
 from tokenmill.storage import folder_at
 from tokenmill.store.layout import publish_json
 from tokenmill.store.reader import Store
 
-POOL: list[LocalExecutor] = []
 SECRET = 17
-
-
-@pytest.fixture(scope="module", autouse=True)
-def workers() -> Iterator[None]:
-    """One worker for all calls here."""
-    with LocalExecutor(PRELOAD) as executor:
-        POOL.append(executor)
-        yield
-    POOL.clear()
 
 
 def make(tmp_path: Path, name: str = "out", word: str = "") -> tuple[str, np.ndarray]:
@@ -46,18 +35,18 @@ def make(tmp_path: Path, name: str = "out", word: str = "") -> tuple[str, np.nda
         table = pq.read_table(source)
         texts = [f"{word} {text}" for text in table["text"].to_pylist()]
         pq.write_table(table.set_column(0, "text", pa.array(texts)), source, row_group_size=10)
-    tokenmill.prepare(source, out=str(tmp_path / name), executor=POOL[0], **CALL)
+    tokenmill.prepare(source, out=str(tmp_path / name), **CALL)
     return str(tmp_path / name), Store(str(tmp_path / name))[SECRET][1:-1].copy()
 
 
 def export(stores: Any, to: Any = "llmc", **options: Any) -> Any:
-    return tokenmill.export(stores, to=to, workers=1, executor=POOL[0], **options)
+    return tokenmill.export(stores, to=to, workers=1, **options)
 
 
 def erase(store: str, rows: tuple[int, ...] = (SECRET,), **options: Any) -> Any:
     if "request" not in options or rows:
         options["rows"] = [("a.parquet", row) for row in rows]
-    return tokenmill.erase(store, workers=1, executor=POOL[0], **options)
+    return tokenmill.erase(store, workers=1, **options)
 
 
 def interrupted(monkeypatch: pytest.MonkeyPatch, name: str, store: str, calls: int = 0, **options: Any) -> None:
@@ -92,7 +81,7 @@ def test_every_copy_in_an_export_by_recipe(tmp_path: Path) -> None:
     assert files_with(tmp_path / "blend", secret)
     erase(out)
     assert not files_with(tmp_path / "blend", secret)
-    tokenmill.verify(str(tmp_path / "blend"), workers=1, executor=POOL[0])
+    tokenmill.verify(str(tmp_path / "blend"), workers=1)
     assert export(path, out=str(tmp_path / "blend")).shards_done_now == 0
 
 
@@ -124,7 +113,7 @@ def test_the_list_of_exports_changes_after_a_kill(tmp_path: Path, monkeypatch: p
     assert f"{out}/{second}" in result.exports
     assert not files_with(tmp_path / "out", secret)
     assert result.removed_exports == ([f"{out}/{first}"] if change == "removed by the erasure" else [])
-    tokenmill.verify(f"{out}/{second}", workers=1, executor=POOL[0])
+    tokenmill.verify(f"{out}/{second}", workers=1)
 
 
 def test_a_kill_before_the_mark_of_an_export_is_removed(tmp_path: Path) -> None:
@@ -136,7 +125,7 @@ def test_a_kill_before_the_mark_of_an_export_is_removed(tmp_path: Path) -> None:
     (change,) = Store(out).run.history
     publish_json(folder_at(f"{out}/llmc"), ERASING, {"change": change, "shards": []})
     erase(out, (), request="r")
-    tokenmill.verify(f"{out}/llmc", workers=1, executor=POOL[0])
+    tokenmill.verify(f"{out}/llmc", workers=1)
 
 
 def test_a_done_export_out_of_reach(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -199,24 +188,31 @@ def test_an_export_that_is_named_later(tmp_path: Path, request_: str) -> None:
     result = erase(out, request=request_, export=str(tmp_path / "far"))
     assert result.retried == {str(tmp_path / "far"): "first"}
     assert not files_with(tmp_path / "far", secret)
-    tokenmill.verify(str(tmp_path / "far"), workers=1, executor=POOL[0])
+    tokenmill.verify(str(tmp_path / "far"), workers=1)
 
 
 def test_an_export_that_could_not_be_reached_is_tried_again(tmp_path: Path) -> None:
-    """The same command erases in it when it is back, and a later request erases what both named."""
+    """The same command, or a later erasure, erases what all requests named in it as soon as it is back."""
     out, secret = make(tmp_path)
-    for name in ("one", "two"):
-        export(out, out=str(tmp_path / name))
-        (tmp_path / name).rename(tmp_path / f"{name}-away")
-    assert len(erase(out, request="first").unreached) == 2
-    (tmp_path / "one-away").rename(tmp_path / "one")
+    other = Store(out)[41][1:-1].copy()
+    first, second, third = places = [str(tmp_path / name) for name in "abc"]
+    for place in places:
+        export(out, out=place)
+        Path(place).rename(f"{place}-away")
+    assert list(erase(out, request="first").unreached) == places
+    Path(f"{first}-away").rename(first)
     result = erase(out, request="first")
-    assert (list(result.exports), list(result.unreached)) == ([str(tmp_path / "one")], [str(tmp_path / "two")])
-    (tmp_path / "two-away").rename(tmp_path / "two")
-    erase(out, (5,), request="second")
-    for name in ("one", "two"):
-        assert not files_with(tmp_path / name, secret)
-        tokenmill.verify(str(tmp_path / name), workers=1, executor=POOL[0])
+    assert (list(result.exports), list(result.unreached)) == ([first], [second, third])
+    Path(f"{second}-away").rename(second)
+    assert erase(out, (41,), request="second").retried == {second: "first"}
+    Path(f"{third}-away").rename(third)
+    assert erase(out, request="first").unreached == {}
+    for place in places:
+        assert not files_with(Path(place), secret)
+        assert not files_with(Path(place), other)
+        tokenmill.verify(place, workers=1)
+    lines = [json.loads(line) for line in (tmp_path / "out/erasures.jsonl").read_text().splitlines()]
+    assert [line["unreached"] for line in lines if line["event"] == "erasure"] == [{}, {}]
 
 
 def test_a_kill_while_an_export_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -237,7 +233,7 @@ def test_a_kill_while_an_export_is_tried_again(tmp_path: Path, monkeypatch: pyte
     assert not files_with(tmp_path / "far", secret)
     assert not files_with(tmp_path / "far", third)
     for directory in (out, str(tmp_path / "far")):
-        tokenmill.verify(directory, workers=1, executor=POOL[0])
+        tokenmill.verify(directory, workers=1)
 
 
 def test_two_stores_with_one_name_of_a_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -257,7 +253,7 @@ def test_two_stores_with_one_name_of_a_request(tmp_path: Path, monkeypatch: pyte
     assert erase(stores[1], (), request="r").retried == {far: "r"}
     for secret in secrets:
         assert not files_with(tmp_path / "far", secret)
-    tokenmill.verify(far, workers=1, executor=POOL[0])
+    tokenmill.verify(far, workers=1)
 
 
 def test_a_kill_after_an_export_was_named_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -269,7 +265,7 @@ def test_a_kill_after_an_export_was_named_later(tmp_path: Path, monkeypatch: pyt
     interrupted(monkeypatch, "erase_in_store", out, rows=(5,), request="second", export=str(tmp_path / "far"))
     assert erase(out, (), request="second").retried == {str(tmp_path / "far"): "first"}
     assert not files_with(tmp_path / "far", secret)
-    tokenmill.verify(str(tmp_path / "far"), workers=1, executor=POOL[0])
+    tokenmill.verify(str(tmp_path / "far"), workers=1)
 
 
 def _killed_at_call(original: Any, number: int) -> Any:
@@ -309,17 +305,20 @@ def test_a_store_that_moved_after_its_export(tmp_path: Path) -> None:
     assert not files_with(tmp_path / "single", secret)
     (tmp_path / "moved").rename(tmp_path / "out")
     assert "no such store" in erase(out, request="r").unreached[str(tmp_path / "both")]
-    tokenmill.verify(out, workers=1, executor=POOL[0])
+    tokenmill.verify(out, workers=1)
 
 
 def test_another_request_between_freezing_and_the_first_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A request that was frozen before another one changed the parts looks for its documents again."""
     out, secret = make(tmp_path)
+    documents = [tokens.copy() for tokens in Store(out)]
     interrupted(monkeypatch, "mark_store", out, request="a")
-    erase(out, (18,), request="b")
+    assert erase(out, (18,), request="b").documents == 1
     assert erase(out, (), request="a").documents == 1
     assert not files_with(tmp_path / "out", secret)
-    tokenmill.verify(out, workers=1, executor=POOL[0])
+    for row, tokens in enumerate(Store(out)):
+        assert np.array_equal(tokens, documents[row]) == (row not in {SECRET, 18})
+    tokenmill.verify(out, all=True, workers=1)
 
 
 def test_the_first_shard_is_taken_from_what_is_left(tmp_path: Path) -> None:
@@ -339,12 +338,12 @@ def test_another_tokenizer_does_not_bring_documents_back(tmp_path: Path) -> None
     """The run of the first store makes no part of a second store from which documents were erased."""
     source = write(tmp_path / "in/a.parquet")
     options: Any = {"tokenizer": [SMALL_JSON, SMALL_TIKTOKEN], "eot": 1199, "unit_bytes": 900, "workers": 1}
-    tokenmill.prepare(source, out=str(tmp_path / "both"), executor=POOL[0], **options)
+    tokenmill.prepare(source, out=str(tmp_path / "both"), **options)
     second = tmp_path / "both/small.tiktoken"
     secret = Store(str(second))[SECRET][1:-1].copy()
     erase(str(second))
     for path in (tmp_path / "both").glob("*/parts/*.arrow"):
         path.unlink()
     with pytest.raises(StoreError, match="documents were erased"):
-        tokenmill.prepare(source, out=str(tmp_path / "both"), executor=POOL[0], **options)
+        tokenmill.prepare(source, out=str(tmp_path / "both"), **options)
     assert not files_with(second, secret)

@@ -5,12 +5,8 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-import os
 import random
 import shutil
-import subprocess
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +15,11 @@ import pyarrow.parquet as pq
 import pytest
 
 import tokenmill
+from tests.support import command
 from tests.support.corpora import SMALL_JSON, SMALL_TIKTOKEN, write_parquet
 from tests.support.export_model import END, read_back
 from tokenmill.api.parameters import FormatName
 from tokenmill.errors import JobChanged, StoreError, UsageError
-from tokenmill.executors.local import LocalExecutor
-from tokenmill.exports import PRELOAD
 from tokenmill.exports.formats import FORMATS, find_format
 from tokenmill.exports.locator import LocatedDocument, Locator
 from tokenmill.exports.trace import ExportIndex
@@ -41,10 +36,10 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """Parquet, JSON Lines, text and small files together: short, empty, missing and very long documents."""
     rng = random.Random(3)
     folder = tmp_path_factory.mktemp("sources")
-    texts = ["".join(rng.choices("etaoin shrdlu é\n", k=rng.choice([0, 3, 40, 300]))) for _ in range(400)]
+    texts = ["".join(rng.choices("etaoin shrdlu é\n", k=rng.choice([0, 3, 40, 300]))) for _ in range(150)]
     texts[130] = LONG
-    write_parquet(folder / "a.parquet", [None if n % 50 == 7 else text for n, text in enumerate(texts)], 40)
-    lines = [json.dumps({"text": text}) for text in texts[:200]]
+    write_parquet(folder / "a.parquet", [None if n % 50 == 7 else text for n, text in enumerate(texts)], 15)
+    lines = [json.dumps({"text": text}) for text in texts[:60]]
     (folder / "b.jsonl").write_text("\n".join(lines) + "\n")
     for number in range(3):
         (folder / f"c{number}.txt").write_text(f"A small file, number {number}.")
@@ -55,15 +50,8 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 def store(sources: list[str], tmp_path_factory: pytest.TempPathFactory) -> tokenmill.Store:
     """A store of some dozen parts."""
     out = str(tmp_path_factory.mktemp("store") / "store")
-    tokenmill.prepare(sources, tokenizer=SMALL_TIKTOKEN, out=out, eot=END, unit_bytes=4_000, workers=2)
+    tokenmill.prepare(sources, tokenizer=SMALL_TIKTOKEN, out=out, eot=END, unit_bytes=2_000, workers=2)
     return tokenmill.open(out)
-
-
-@pytest.fixture(scope="module")
-def crew() -> Iterator[LocalExecutor]:
-    """One pair of workers for all exports here."""
-    with LocalExecutor(PRELOAD) as executor:
-        yield executor
 
 
 def at_every_position(store: tokenmill.Store) -> list[tuple[int, int]]:
@@ -101,23 +89,29 @@ def test_every_document_is_found_by_its_row(store: tokenmill.Store) -> None:
             assert (store.find(number, row) is not None) == ((source, row) in there)
 
 
-CHOICES: list[dict[str, Any]] = [
-    {"val": 0.1, "shuffle": 7},
-    {"val": "none"},
-    {"val": "first-shard", "shuffle": 8, "end_token": "prepended"},
-]
+CHOICES: dict[str, dict[str, Any]] = {
+    "shuffled": {"val": 0.1, "shuffle": 7},
+    "in order": {"val": "none"},
+    "prepended": {"val": "first-shard", "shuffle": 8, "end_token": "prepended"},
+}
 
 
-@pytest.mark.parametrize("choice", CHOICES, ids=["shuffled", "in-order", "prepended"])
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize(
+    ("name", "chosen"),
+    [
+        *((name, "shuffled") for name in FORMATS),
+        *((name, "in order") for name in ("nanogpt", "megatron", "parquet")),
+        *((name, "prepended") for name in ("llmc", "megatron", "mds")),
+    ],
+)
 def test_tokens_of_every_format_lead_to_the_store_and_back(
-    store: tokenmill.Store, crew: LocalExecutor, name: FormatName, choice: dict[str, Any], tmp_path: Path
+    store: tokenmill.Store, name: FormatName, chosen: str, tmp_path: Path
 ) -> None:
     """A token of an exported file is the one that locate names, and that document is told to be where the token was."""
     out = tmp_path / "out"
-    more = {"sequence_tokens": 64} if name == "mds" else {}
+    choice, more = CHOICES[chosen], {"sequence_tokens": 64} if name == "mds" else {}
     options = {"shard_tokens": 2_000, **choice, **more}
-    tokenmill.export(store.directory, to=name, out=str(out), executor=crew, workers=2, **options)
+    tokenmill.export(store.directory, to=name, out=str(out), workers=2, **options)
     rng, traits = random.Random(name), find_format(name).SPEC
     locator, export = Locator(store, 5), ExportIndex(folder_at(str(out)))
     files = token_files(out)
@@ -153,10 +147,10 @@ def place_of(files: list[tuple[str, int]], path: str) -> int:
     return next(place for place, (name, _) in enumerate(files) if path.endswith(name))
 
 
-def test_a_stretch_names_every_document(store: tokenmill.Store, crew: LocalExecutor, tmp_path: Path) -> None:
+def test_a_stretch_names_every_document(store: tokenmill.Store, tmp_path: Path) -> None:
     """The documents of [TOKEN, TOKEN2) follow each other, in a store and in a file, and have all of its tokens."""
     out = tmp_path / "out"
-    tokenmill.export(store.directory, to="nanogpt", out=str(out), val="none", executor=crew)
+    tokenmill.export(store.directory, to="nanogpt", out=str(out), val="none")
     for where, made_from in ((store.directory, None), (str(out / "train.bin"), store.directory)):
         documents = tokenmill.locate(where, 100, 5_000, store=made_from).documents
         assert documents[0].token == 100
@@ -190,25 +184,21 @@ def test_a_long_stretch_is_shown_by_its_ends(store: tokenmill.Store) -> None:
     assert whole.after.startswith(part.text)
 
 
-def test_stretches_of_prepended_documents_leave_no_gap(
-    store: tokenmill.Store, crew: LocalExecutor, tmp_path: Path
-) -> None:
+def test_stretches_of_prepended_documents_leave_no_gap(store: tokenmill.Store, tmp_path: Path) -> None:
     """The end token before a document counts with it, and the text begins with the document."""
     out = tmp_path / "out"
-    tokenmill.export(store.directory, to="llmc", out=str(out), executor=crew, val="none", shard_tokens=100_000)
+    tokenmill.export(store.directory, to="llmc", out=str(out), val="none", shard_tokens=100_000)
     file = token_files(out)[0][0]
     documents = tokenmill.locate(str(out / file), 0, 3_000, store=store.directory).documents
     assert all(a.token + a.tokens == b.token for a, b in itertools.pairwise(documents))
     assert [d.offset for d in documents if d.document_tokens > 1] == [0] * sum(d.document_tokens > 1 for d in documents)
 
 
-def test_links_copies_and_other_names_of_a_file_are_understood(
-    store: tokenmill.Store, crew: LocalExecutor, tmp_path: Path
-) -> None:
+def test_links_copies_and_other_names_of_a_file_are_understood(store: tokenmill.Store, tmp_path: Path) -> None:
     """A link leads to its file, a copy is known by name and size in the store that is named, a pair by any name."""
     plain = tmp_path / "store"
     shutil.copytree(store.directory, plain)
-    tokenmill.export(str(plain), to="megatron", executor=crew)
+    tokenmill.export(str(plain), to="megatron")
     pair = plain / "megatron/train_text_document"
     (tmp_path / "link.bin").symlink_to(f"{pair}.bin")
     shutil.copy(f"{pair}.bin", tmp_path)
@@ -221,14 +211,12 @@ def test_links_copies_and_other_names_of_a_file_are_understood(
         tokenmill.locate(copy, 777)
 
 
-def test_a_copy_of_another_export_with_the_same_size_is_refused(crew: LocalExecutor, tmp_path: Path) -> None:
+def test_a_copy_of_another_export_with_the_same_size_is_refused(tmp_path: Path) -> None:
     """Two shuffles of a store have files of equal names and sizes: the checksum says which one a copy is of."""
     source = write_parquet(tmp_path / "a.parquet", [f"document {row} says this" for row in range(60)])
-    tokenmill.prepare(source, tokenizer=SMALL_TIKTOKEN, out=str(tmp_path / "store"), eot=1199, workers=1, executor=crew)
+    tokenmill.prepare(source, tokenizer=SMALL_TIKTOKEN, out=str(tmp_path / "store"), eot=1199, workers=1)
     for seed, out in ((8, None), (7, str(tmp_path / "seven"))):
-        tokenmill.export(
-            str(tmp_path / "store"), to="nanogpt", val="none", shuffle=seed, out=out, workers=1, executor=crew
-        )
+        tokenmill.export(str(tmp_path / "store"), to="nanogpt", val="none", shuffle=seed, out=out, workers=1)
     (tmp_path / "copy").mkdir()
     copy = shutil.copy(tmp_path / "seven" / "train.bin", tmp_path / "copy")
     with pytest.raises(StoreError, match="neither a tokenmill store nor a file of an export"):
@@ -237,16 +225,16 @@ def test_a_copy_of_another_export_with_the_same_size_is_refused(crew: LocalExecu
     assert tokenmill.locate(str(copy), 100, store=str(tmp_path / "store")).documents
 
 
-def test_an_export_that_is_not_of_the_store_is_not_asked(crew: LocalExecutor, tmp_path: Path) -> None:
+def test_an_export_that_is_not_of_the_store_is_not_asked(tmp_path: Path) -> None:
     """What was exported before the store was made anew, and what is not complete, is named with the reason."""
     source, out = write_parquet(tmp_path / "a.parquet", ["One text.", "Another text."]), str(tmp_path / "store")
     prepare(source, tmp_path)
     for name in ("llmc", "nanogpt", "megatron"):
-        tokenmill.export(out, to=name, executor=crew, val="none")
+        tokenmill.export(out, to=name, val="none")
     (tmp_path / "store/megatron/.tokenmill/manifest.parquet").unlink()
     other = write_parquet(tmp_path / "b.parquet", ["One text.", "Another one."])
     prepare(other, tmp_path / "other")
-    tokenmill.export(str(tmp_path / "other/store"), to="llmc", executor=crew, val="none")
+    tokenmill.export(str(tmp_path / "other/store"), to="llmc", val="none")
     shutil.rmtree(tmp_path / "store/llmc")
     shutil.move(tmp_path / "other/store/llmc", tmp_path / "store/llmc")
     found = tokenmill.locate(out, source="a.parquet", row=1)
@@ -259,9 +247,7 @@ def test_nothing_in_a_document_is_obeyed_by_a_terminal(tmp_path: Path) -> None:
     text = "red \x1b[31m title \x1b]0;me\x07 back \x08\r over \u202e turned \x9b2J"
     directory = prepare(write_parquet(tmp_path / "a.parquet", [text]), tmp_path)
     for words in (["2"], ["--source", "a.parquet", "--row", "0"]):
-        command = [sys.executable, "-m", "tokenmill", "locate", directory, *words]
-        shown = subprocess.run(command, capture_output=True, check=True, env={**os.environ, "FORCE_COLOR": "1"}).stdout
-        found = shown.decode()
+        found = command.run("locate", directory, *words, FORCE_COLOR="1").stdout
         assert not any(
             code in found.replace("\x1b[1;7m", "").replace("\x1b[0m", "") for code in "\x1b\x07\x08\r\u202e\x9b"
         )
@@ -292,10 +278,10 @@ def prepare(source: str, folder: Path, tokenizer: str = SMALL_TIKTOKEN) -> str:
     return out
 
 
-def test_what_cannot_be_found_is_told(store: tokenmill.Store, crew: LocalExecutor, tmp_path: Path) -> None:
+def test_what_cannot_be_found_is_told(store: tokenmill.Store, tmp_path: Path) -> None:
     """Each wrong question gets an answer that says what there is."""
     out, directory = str(tmp_path / "out"), store.directory
-    tokenmill.export(directory, to="llmc", out=out, executor=crew)
+    tokenmill.export(directory, to="llmc", out=out)
     shard = f"{out}/{token_files(Path(out))[0][0]}"
     questions: list[tuple[type[Exception], str, dict[str, Any]]] = [
         (UsageError, "holds        ", {"where": directory, "token": store.token_count}),
@@ -330,8 +316,7 @@ def test_the_command_shows_both_ways(store: tokenmill.Store) -> None:
     """A token leads to source, row and text, with the token marked; a row leads to its tokens."""
 
     def run(*words: str) -> str:
-        command = [sys.executable, "-m", "tokenmill", "locate", store.directory, *words]
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        return command.run("locate", store.directory, *words).stdout
 
     start = store.start_of(store.find(number_of(store, "c1.txt"), 0) or 0)
     shown = run(f"{start + 2:,}")

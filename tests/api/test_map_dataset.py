@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import signal
 import subprocess
 import sys
-import textwrap
-import time
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +14,7 @@ import numpy as np
 import pytest
 
 import tokenmill
+from tests.support import poison
 from tests.support.corpora import SMALL_JSON, write_parquet
 from tests.support.killing import alive, wait_until, workers
 from tokenmill.errors import BadDocument, UsageError
@@ -31,13 +29,12 @@ def cache(tmp_path: Path) -> str:
     return str(tmp_path / "tokens")
 
 
-@pytest.fixture
-def loaded(tmp_path: Path, documents: list[str]) -> Any:
+@pytest.fixture(scope="module")
+def loaded(tmp_path_factory: pytest.TempPathFactory, documents: list[str]) -> Any:
     """A dataset as people load it: from Parquet, with Arrow files behind it."""
-    write_parquet(tmp_path / "corpus.parquet", documents * 40)
-    return datasets.load_dataset(
-        "parquet", data_files=str(tmp_path / "*.parquet"), split="train", cache_dir=str(tmp_path)
-    )
+    folder = tmp_path_factory.mktemp("loaded")
+    source = write_parquet(folder / "corpus.parquet", documents * 10)
+    return datasets.load_dataset("parquet", data_files=source, split="train", cache_dir=str(folder))
 
 
 def by_map(dataset: Any, column: str = "text", **words: Any) -> Any:
@@ -214,9 +211,10 @@ def test_damaged_tokens_are_made_anew(loaded: Any, cache: str) -> None:
     assert_same(tokenmill.map_dataset(loaded, SMALL_JSON, cache_dir=cache), by_map(loaded))
 
 
-def test_rows_of_another_unit_are_made_anew(tmp_path: Path, cache: str) -> None:
+def test_rows_of_another_unit_are_made_anew(tmp_path: Path, cache: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The files of two units that were exchanged, with their records, are not used."""
-    texts = [f"document {row} " + "says little " * 300 for row in range(2000)]
+    monkeypatch.setattr(plan, "default_unit_bytes", lambda _: 1)
+    texts = [f"document {row} says little" for row in range(2000)]
     datasets.Dataset.from_dict({"text": texts}).save_to_disk(str(tmp_path / "saved"))
     dataset = datasets.load_from_disk(str(tmp_path / "saved"))
     tokenmill.map_dataset(dataset, SMALL_JSON, cache_dir=cache)
@@ -246,9 +244,9 @@ def test_the_text_of_an_interrupted_call_is_written_again(cache: str, monkeypatc
 def test_calls_at_the_same_time_wait_for_each_other(tmp_path: Path, documents: list[str], cache: str) -> None:
     """As the ranks of a training job make them: one does the work, all get the rows."""
     datasets.Dataset.from_dict({"text": documents * 20}).save_to_disk(str(tmp_path / "dataset"))
-    command = [sys.executable, "-c", textwrap.dedent(SCRIPT), str(tmp_path / "dataset"), cache, SMALL_JSON]
-    calls = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(3)]
-    assert [call.communicate()[0] for call in calls] == [f"{len(documents) * 20}\n"] * 3
+    command = [sys.executable, "-c", SCRIPT, str(tmp_path / "dataset"), cache, SMALL_JSON]
+    calls = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    assert [call.communicate()[0] for call in calls] == [f"{len(documents) * 20}\n"] * 2
     assert len(os.listdir(cache)) == 1
 
 
@@ -280,41 +278,45 @@ def test_files_are_not_too_many(loaded: Any, cache: str, monkeypatch: pytest.Mon
 
 SCRIPT = """
 import datasets, sys, tokenmill
+from tokenmill.pipeline import plan
+plan.default_unit_bytes = lambda _: 1
 dataset = datasets.load_from_disk(sys.argv[1])
 found = tokenmill.map_dataset(dataset, sys.argv[3], num_proc=2, cache_dir=sys.argv[2], engine="tokenizers")
 print(len(found), flush=True)
 """
 
 
-def until_written(cache: str, units: int, process: subprocess.Popen[bytes]) -> list[int]:
-    """Wait until more units than that are written; returns the workers that are at it."""
-    assert wait_until(lambda: bool(workers(process.pid)))
-    at_work = workers(process.pid)
-    assert wait_until(lambda: len(list(Path(cache).rglob("rows/*.arrow"))) > units or process.poll() is not None)
-    assert process.poll() is None
-    return at_work
+def units_written(cache: str) -> int:
+    return len(list(Path(cache).rglob("rows/*.arrow")))
 
 
-def all_gone(pids: list[int]) -> bool:
-    return not alive(pids)
+def test_killed_at_any_moment_it_goes_on(
+    tmp_path: Path, documents: list[str], cache: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A killed call leaves no process behind; a killed worker is replaced; in the end, the rows are the same.
 
-
-def test_killed_at_any_moment_it_goes_on(tmp_path: Path, documents: list[str], cache: str) -> None:
-    """A killed call leaves no process behind; a killed worker is replaced; in the end, the rows are the same."""
-    dataset = datasets.Dataset.from_dict({"text": [text * 10 for text in documents] * 300})
+    The last document hangs in the first call, so that there is work left.
+    """
+    dataset = datasets.Dataset.from_dict({"text": [*documents * 100, "POISON:HANG"]})
     dataset.save_to_disk(str(tmp_path / "dataset"))
     dataset = datasets.load_from_disk(str(tmp_path / "dataset"))
-    command = [sys.executable, "-c", textwrap.dedent(SCRIPT), str(tmp_path / "dataset"), cache, SMALL_JSON]
-    for attempt in range(3):
-        with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
-            at_work = until_written(cache, attempt, process)
-            if attempt == 0:
+    command = [sys.executable, "-c", SCRIPT, str(tmp_path / "dataset"), cache, SMALL_JSON]
+    environment = poison.environment(tmp_path / "site")
+    for has_worker_killed in (True, False):
+        with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as process:
+            assert wait_until(lambda: bool(units_written(cache) and workers(process.pid)))
+            at_work = workers(process.pid)
+            if has_worker_killed:
                 os.kill(at_work[0], signal.SIGKILL)
-                time.sleep(0.2)
+                assert wait_until(lambda: bool(set(workers(process.pid)) - set(at_work)))  # noqa: B023
+                at_work += workers(process.pid)
+            assert process.poll() is None
             process.kill()
-        assert wait_until(functools.partial(all_gone, at_work))
-    assert subprocess.run(command, check=True, capture_output=True, text=True).stdout == f"{len(dataset)}\n"
+        assert wait_until(lambda: not alive(at_work))  # noqa: B023
+    done = units_written(cache)
+    monkeypatch.setattr(plan, "default_unit_bytes", lambda _: 1)
     assert_same(tokenmill.map_dataset(dataset, SMALL_JSON, cache_dir=cache), by_map(dataset))
+    assert units_written(cache) > done
 
 
 @pytest.mark.parametrize(

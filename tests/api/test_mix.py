@@ -10,7 +10,7 @@ import pytest
 
 import tokenmill
 from benchmarks.synthetic import Shape, make_store
-from tests.cli.test_commands import run
+from tests.support.command import run
 from tokenmill.errors import UsageError
 
 RECIPE = """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 
 import tokenmill
 from tests.support.corpora import SMALL_TIKTOKEN
-from tests.support.killing import wait_until, write_corpus
+from tests.support.killing import write_corpus
 from tests.support.remote_runs import SMALL_UNITS, end, running
 from tests.support.remote_runs import tokenmill as run_tokenmill
 from tests.support.servers.proxy import Proxy
@@ -21,8 +22,8 @@ from tokenmill.store import heartbeats, layout
 
 pytestmark = pytest.mark.timeout(120)
 
-UNITS = 40
-HALTED_SECONDS = 6.0
+UNITS = 20
+HALTED_SECONDS = 3.0
 LOOKS = 5
 
 
@@ -39,9 +40,10 @@ def proxy(s3: Bucket) -> Iterator[Proxy]:
         yield proxy
 
 
-def pulses(s3: Bucket) -> int:
-    """How many drivers have a file."""
-    return sum(len(page) for page in s3.server.store(f"{s3.url}/run/drivers").list())
+def wait_for_driver(s3: Bucket, run: subprocess.Popen[str]) -> None:
+    """Wait until the driver has a file."""
+    while run.poll() is None and not any(s3.server.store(f"{s3.url}/run/drivers").list()):
+        time.sleep(0.05)
 
 
 def test_a_look_reads_one_small_object(corpus: Path, s3: Bucket, proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -49,7 +51,7 @@ def test_a_look_reads_one_small_object(corpus: Path, s3: Bucket, proxy: Proxy, m
     job = ("prepare", corpus, *SMALL_UNITS, "--out", f"{s3.url}/run")
     slow = Proxy(s3.server.port, latency_seconds=0.2)
     with slow, running(*job, AWS_ENDPOINT_URL=slow.endpoint) as run:
-        assert wait_until(lambda: pulses(s3) > 0 or run.poll() is not None)
+        wait_for_driver(s3, run)
         slow.latency_seconds = HALTED_SECONDS
         monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.endpoint)
         watch = StatusWatch(f"{s3.url}/run")
@@ -74,7 +76,7 @@ def test_a_look_reads_one_small_object(corpus: Path, s3: Bucket, proxy: Proxy, m
 def test_a_watched_run_is_seen_to_end(corpus: Path, s3: Bucket) -> None:
     """`status --watch` on a bucket follows a run until it is complete."""
     with running("prepare", corpus, *SMALL_UNITS, "--out", f"{s3.url}/run") as run:
-        assert wait_until(lambda: pulses(s3) > 0 or run.poll() is not None)
+        wait_for_driver(s3, run)
         watched = run_tokenmill("status", f"{s3.url}/run", "--watch", "--json").result()
         assert end(run).code == 0
     assert (watched["state"], watched["units_done"]) == ("complete", UNITS)

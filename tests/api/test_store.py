@@ -20,8 +20,6 @@ from tests.support.small_stores import ROWS, UNITS, prepare, write_source
 from tests.support.source_files import source
 from tokenmill.api.results import StoreSlice
 from tokenmill.errors import SourceError
-from tokenmill.executors.local import LocalExecutor
-from tokenmill.pipeline import worker_modules
 from tokenmill.sources.documents import ReadOptions
 from tokenmill.store.source_text import whole_file
 
@@ -122,12 +120,11 @@ def test_begin_and_end_tokens_are_no_text(store: tokenmill.Store, tmp_path: Path
     """With a begin token or without an end token, `decode` still gives the text."""
     source = write_parquet(tmp_path / "source.parquet", documents)
     special = next(iter(store.job.tokenizer.special_tokens))
-    with LocalExecutor(worker_modules("auto")) as executor:
-        for name, options in {"both": {"bos": special}, "neither": {"eot": "none"}}.items():
-            given: dict[str, Any] = {"tokenizer": SMALL_JSON, "workers": 1, "executor": executor, **options}
-            tokenmill.prepare(source, out=tmp_path / name, **given)
-            opened = tokenmill.open(tmp_path / name)
-            assert [opened.decode(position) for position in range(len(opened))] == documents
+    for name, options in {"both": {"bos": special}, "neither": {"eot": "none"}}.items():
+        given: dict[str, Any] = {"tokenizer": SMALL_JSON, "workers": 1, **options}
+        tokenmill.prepare(source, out=tmp_path / name, **given)
+        opened = tokenmill.open(tmp_path / name)
+        assert [opened.decode(position) for position in range(len(opened))] == documents
 
 
 def _in_child(given: tuple[Any, int]) -> tuple[int, list[int], int]:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import click
 import pytest
 
+from tests.support.command import run
 from tests.support.corpora import SMALL_TIKTOKEN, write_parquet
 from tokenmill.cli import cli
 from tokenmill.errors import TokenizerError, UsageError
@@ -25,21 +24,6 @@ from tokenmill.tokenizers.resolve import resolve
 
 ENGINE = ("--engine", "tiktoken")
 TOKENS = ("--tokenizer", SMALL_TIKTOKEN, "--eot", "1199", *ENGINE)
-
-
-def run(*arguments: str | Path, code: int = 0, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run the command as a user would."""
-    done = subprocess.run(
-        [sys.executable, "-m", "tokenmill", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        env={**os.environ, **environment},
-        check=False,
-    )
-    assert done.returncode == code, done.stderr
-    assert "Traceback" not in done.stderr
-    return done
 
 
 @pytest.fixture
@@ -383,8 +367,6 @@ def test_lines_are_broken_between_words() -> None:
 
 def test_debug_shows_the_traceback(tmp_path: Path) -> None:
     """--debug shows where an error comes from."""
-    done = subprocess.run(
-        [sys.executable, "-m", "tokenmill", "status", str(tmp_path), "--debug"], capture_output=True, check=False
-    )
+    done = run("status", tmp_path, "--debug", code=None)
     assert done.returncode == 2
-    assert b"Traceback" in done.stderr
+    assert "Traceback" in done.stderr

@@ -21,7 +21,7 @@ from tests.support import ROOT
 from tests.support.cluster_runs import SLOW, Site, losses, nodes_of, site, units_of
 from tests.support.corpora import SMALL_JSON
 from tests.support.killing import wait_until, write_corpus
-from tests.support.remote_runs import end, kill, running
+from tests.support.remote_runs import end, kill, tokenmill
 from tests.support.servers import networks, ray_nodes
 from tests.support.servers.networks import GATEWAY, Network
 from tests.support.servers.seaweed import S3Server
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.timeout(400)
 FIRST = 2
 """The first node with processors; 1 is the head."""
 
-SLOW_WAY = 5e5
+SLOW_WAY = 2e5
 """Bytes per second between nodes and storage while a run waits to be disturbed: it must not be over before."""
 
 
@@ -58,7 +58,7 @@ def test_links_can_be_cut() -> None:
         network.mend(machines[1])
         assert wait_until(lambda: reached() == [True, True])
         network.kill(machines[1])
-        assert sleeper.wait(10) == -signal.SIGKILL
+        assert sleeper.wait(60) == -signal.SIGKILL
     assert not _left_of(network.name)
 
 
@@ -76,7 +76,7 @@ def test_a_killed_test_leaves_no_network() -> None:
     words = [sys.executable, "-c", script]
     ended = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
     assert ended.stdout.startswith(networks.PREFIX), ended.stderr
-    assert wait_until(lambda: not _left_of(ended.stdout.strip()), 20)
+    assert wait_until(lambda: not _left_of(ended.stdout.strip()))
 
 
 def _left_of(network: str) -> list[Path]:
@@ -102,18 +102,15 @@ class Mill:
 
 @pytest.fixture(scope="module")
 def mill(s3_server: S3Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mill]:
-    """The cluster. While it starts, the same is done without it, with another engine: all have to give the same."""
+    """The cluster. The same is done without it, with another engine: all have to give the same."""
     if reason := ray_nodes.missing():
         pytest.skip(reason)
     bucket, folder = s3_server.bucket("cluster"), tmp_path_factory.mktemp("corpus")
-    write_corpus(folder / "corpus", documents=3000, rows_per_group=30)
+    write_corpus(folder / "corpus", documents=2000, rows_per_group=30)
     s3_server.upload(folder, bucket)
     options = ("--tokenizer", SMALL_JSON, "--unit-bytes", "1", "--quiet", "--out", f"{bucket}/local")
-    with (
-        running("prepare", f"{bucket}/corpus", *options, **s3_server.environment()) as local,
-        site(s3_server, nodes=2, cpus=1) as cluster,
-    ):
-        assert end(local).code == 0
+    assert tokenmill("prepare", f"{bucket}/corpus", *options, **s3_server.environment()).code == 0
+    with site(s3_server, nodes=2, cpus=1) as cluster:
         yield Mill(cluster, bucket)
 
 
@@ -138,7 +135,7 @@ def test_nodes_come_and_go(mill: Mill) -> None:
 def test_the_driver_dies(mill: Mill) -> None:
     """A new driver does what the killed one has not; what is committed is neither done again nor touched."""
     store = f"{mill.bucket}/drivers"
-    mill.site.way.bytes_per_second = SLOW_WAY
+    mill.site.way.bytes_per_second = 2 * SLOW_WAY
     with mill.site.running(*mill.prepare("drivers")) as run:
         mill.site.wait_for_parts(store, 8, run)
         kill(run)
@@ -154,23 +151,16 @@ def test_the_driver_dies(mill: Mill) -> None:
     assert mill.differences("drivers") == []
 
 
-def test_exports_and_checks(mill: Mill) -> None:
-    """An export and a check of everything on the cluster give what they give on one machine."""
-    store = f"{mill.bucket}/local"
+def test_an_export(mill: Mill) -> None:
+    """An export on the cluster gives what it gives on one machine."""
     mill.site.way.bytes_per_second = math.inf
-    export = ("export", store, "--to", "llmc", "--shuffle", "1", "--shard-tokens", "500k", "--json", "--out")
+    export = ("export", f"{mill.bucket}/local", "--to", "llmc", "--shuffle", "1", "--shard-tokens", "500k", "--json")
     here, there = f"{mill.bucket}/exports/here", f"{mill.bucket}/exports/there"
-    told = [_told(mill.site, *export, here), _told(mill.site, *export, there, *mill.site.on)]
-    assert told[0] == {**told[1], "directory": here}
+    one_machine = tokenmill(*export, "--out", here, **mill.site.server.environment()).result()
+    cluster = mill.site.tokenmill(*export, "--out", there, *mill.site.on).result()
+    differing = {name for name in one_machine if one_machine[name] != cluster[name]}
+    assert differing <= {"seconds", "tokens_per_second", "directory", "use"}
     assert _shards(mill.site, here) == _shards(mill.site, there) != {}
-    check = ("verify", store, "--all", "--json")
-    assert _told(mill.site, *check) == _told(mill.site, *check, *mill.site.on)
-
-
-def _told(cluster: Site, *command: object) -> dict[str, object]:
-    """What a command tells of its result, without how long it took, and without the paths that a trainer is given."""
-    told = cluster.tokenmill(*command).result()
-    return {name: value for name, value in told.items() if "second" not in name and name != "use"}
 
 
 def _shards(cluster: Site, url: str) -> dict[str, bytes]:

@@ -6,7 +6,6 @@ import contextlib
 import os
 import random
 import signal
-import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -93,16 +92,6 @@ def test_nothing_is_foreseen_unless_asked_for(one: LocalExecutor, log: str) -> N
     assert [what for what, _ in lines(log)[count:]] == ["begin"] * 20
 
 
-def test_foreseeing_doing_and_publishing_overlap(one: LocalExecutor, log: str) -> None:
-    """Three things that take as long as each other take little longer than one of them."""
-    function = Foreseeing(log, seconds=0.2, publish_seconds=0.2, foresee_seconds=0.2)
-    started = time.monotonic()
-    outcomes = list(one.run(function, items(*["publish"] * 8), AHEAD))
-    assert time.monotonic() - started < 8 * 0.4  # what it takes if two of them overlap
-    assert sorted(values(outcomes)) == list(range(8))
-    assert all(isinstance(outcome, Done) and outcome.seconds >= 0.4 for outcome in outcomes)
-
-
 @pytest.mark.parametrize("ahead", [0, 2])
 def test_a_future_is_answered_for_when_it_is_done(one: LocalExecutor, log: str, ahead: int) -> None:
     """Values and errors of futures come back as those of the function do, each with its own item."""
@@ -122,8 +111,11 @@ def test_a_future_is_answered_for_when_it_is_done(one: LocalExecutor, log: str, 
 
 
 def test_a_worker_goes_on_while_it_publishes_but_not_for_ever(one: LocalExecutor, log: str) -> None:
-    """At most two futures are outstanding when the next item is begun."""
-    list(one.run(Stages(log, publish_seconds=0.1), items(*["publish"] * 8), RetryPolicy(prefetch=7)))
+    """At most two futures are outstanding when the next item is begun; what they take counts."""
+    work = items(*["publish wait for two"] * 6, "publish", "publish")
+    outcomes = list(one.run(Stages(log, publish_seconds=0.05), work, RetryPolicy(prefetch=7)))
+    assert sorted(values(outcomes)) == list(range(8))
+    assert all(isinstance(outcome, Done) and outcome.seconds >= 0.05 for outcome in outcomes)
     open_items, most = 0, 0
     for what, _ in lines(log):
         open_items += 1 if what == "begin" else -1
@@ -150,7 +142,7 @@ def test_items_go_to_the_worker_that_has_fewest(log: str) -> None:
 
 
 @pytest.mark.parametrize("function", [Stages, Foreseeing])
-@pytest.mark.parametrize("deadly", [0, 1, 2, 3, 4])
+@pytest.mark.parametrize("deadly", [0, 2, 4])
 @pytest.mark.parametrize(("what", "exit_code"), [("crash once", -signal.SIGABRT), ("be killed", -signal.SIGKILL)])
 def test_a_death_is_blamed_on_the_item_that_the_worker_was_at(
     one: LocalExecutor, log: str, function: type[Stages], deadly: int, what: str, exit_code: int
@@ -217,7 +209,7 @@ def test_a_run_that_is_left_with_items_in_flight_does_not_speak_in_the_next(log:
             break
         assert sorted(values(executor.run(negate, range(10), AHEAD))) == list(range(-9, 1))
         assert not set(before) & set(executor.pids)
-        assert wait_until(lambda: not alive(before), 5.0)
+        assert wait_until(lambda: not alive(before))
 
 
 def test_a_stopped_worker_is_found(one: LocalExecutor, log: str) -> None:
@@ -241,7 +233,7 @@ def test_a_future_that_is_never_done_is_found(one: LocalExecutor, log: str, othe
 
 def test_waiting_for_futures_is_not_silence_while_some_are_done(one: LocalExecutor, log: str) -> None:
     """Each answer is a sign of life: futures may take longer together than one may take."""
-    function = Stages(log, publish_seconds=0.9, wait_seconds=1.3)
+    function = Stages(log, publish_seconds=1.0, wait_seconds=1.8)
     outcomes = list(one.run(function, items("publish", "publish later"), AHEAD))
     assert values(outcomes) == [0, 1]
 
@@ -251,13 +243,14 @@ def test_a_worker_that_answers_for_what_it_was_stopped_for_takes_no_other_item_a
 ) -> None:
     """If the answer is faster than the kill, the answer counts, and what else the worker had is done by another."""
     outcomes = []
-    for outcome in one.run(Foreseeing(log, seconds=0.2), items(*[""] * 4), AHEAD):
+    for outcome in one.run(Foreseeing(log), items("", "wait for word", "", ""), AHEAD):
         outcomes.append(outcome)
         if outcome.item[0] == 0:
-            assert wait_until(lambda: ("begin", 1) in lines(log), 5.0)
+            assert wait_until(lambda: ("begin", 1) in lines(log))
             with monkeypatch.context() as patch:
                 patch.setattr(one._forkserver, "kill", lambda pid: None)
                 one._workers[0].stop(Cause.STALLED, 1.0)
+            Path(f"{log}.word").touch()
     assert values(outcomes) == list(range(4))
     first, second, third, fourth = (outcome.worker.pid for outcome in outcomes)
     assert first == second != third == fourth
@@ -274,15 +267,15 @@ def test_large_items_and_values_do_not_block_each_other() -> None:
 WHAT_MAY_COME = ["", "publish", "fail", "publish fail", "crash", "crash once", "be killed"]
 
 
-@pytest.mark.parametrize("seed", range(8))
-def test_every_item_comes_to_one_end_whatever_is_killed(log: str, seed: int) -> None:
+@pytest.mark.parametrize("ahead", range(4))
+def test_every_item_comes_to_one_end_whatever_is_killed(log: str, ahead: int) -> None:
     """With workers killed at random, each item ends once, as it would without, and only what crashes is blamed."""
-    chance = random.Random(seed)
+    chance = random.Random(ahead)
     work = items(*chance.choices(WHAT_MAY_COME, k=25))
-    terms = RetryPolicy(max_crashes=2, max_kills=1000, prefetch=chance.randrange(4))
-    function = chance.choice([Stages, Foreseeing])(log, publish_seconds=0.01)
+    terms = RetryPolicy(max_crashes=2, max_kills=1000, prefetch=ahead)
+    function = (Stages, Foreseeing)[ahead % 2](log, publish_seconds=0.01)
     outcomes = []
-    with LocalExecutor().start(chance.randint(1, 3)) as executor:
+    with LocalExecutor().start(1 + ahead % 3) as executor:
         for outcome in executor.run(function, work, terms):
             outcomes.append(outcome)
             if chance.random() < 0.2:

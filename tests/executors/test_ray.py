@@ -1,25 +1,29 @@
-"""The contract of executors on a Ray cluster of one node, and what is special to it; test_cluster.py has several."""
+"""The contract of executors on a Ray cluster of one node, what is special to it, and commands with `--on ray`.
+
+One cluster serves all tests. test_cluster.py has one of several nodes.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from functools import cache
 from pathlib import Path
-from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
-from tests.support import ROOT
+from tests.support import ROOT, command
 
 pytest.importorskip("ray", reason="Ray is not installed: pip install 'tokenmill[ray]'")
 
 from tests.executors.test_contract import (  # noqa: F401 - the contract, run here with the fixtures of this module
-    make,
     test_a_death_costs_only_the_item_that_had_it,
     test_a_huge_value_comes_back_whole,
     test_a_run_that_is_abandoned_does_not_speak_in_the_next,
@@ -28,14 +32,15 @@ from tests.executors.test_contract import (  # noqa: F401 - the contract, run he
     test_an_item_that_dies_once_is_done_at_the_second_attempt,
     test_any_other_error_comes_with_its_traceback,
     test_every_value_comes_back_once,
-    test_every_worker_can_die,
     test_last_words_are_kept,
     test_no_items_give_no_outcomes,
     test_the_largest_worker_gives_way_when_memory_runs_out,
     values,
 )
+from tests.support.documents import DOCUMENTS
 from tests.support.executor_functions import announce_and_wait, double, fail, pid
 from tests.support.killing import wait_until
+from tests.support.remote_runs import SMALL_UNITS, differences, local_files
 from tokenmill.errors import RunFailed, UsageError
 from tokenmill.executors.outcomes import Cause, Died, Done
 from tokenmill.executors.ray import node_actor as crews
@@ -47,43 +52,56 @@ pytestmark = [pytest.mark.timeout(120), pytest.mark.filterwarnings("default")]
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def cluster() -> Iterator[None]:
     """A Ray cluster of this process's own, whose nodes can import the functions of these tests."""
     before = dict(os.environ)
-    os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "PYTHONPATH": str(ROOT), "RAY_AUTH_MODE": "disabled"}
+    path = os.pathsep.join(filter(None, [str(ROOT), before.get("PYTHONPATH")]))
+    os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "PYTHONPATH": path, "RAY_AUTH_MODE": "disabled"}
     import ray
 
     quiet = {"include_dashboard": False, "log_to_driver": False, "configure_logging": False}
-    ray.init(address="local", num_cpus=4, object_store_memory=100_000_000, **quiet)
+    ray.init(address="local", num_cpus=16, object_store_memory=100_000_000, **quiet)
     yield
     ray.shutdown()
     os.environ.clear()
     os.environ |= before
 
 
+Make = Callable[..., RayExecutor]
+
+
+@pytest.fixture(scope="module")
+def shared(cluster: None) -> Iterator[Callable[[int], RayExecutor]]:
+    """Gives an executor with so many workers, the same for all tests: Ray takes seconds to start an actor."""
+    with ExitStack() as stack:
+        yield cache(lambda workers: stack.enter_context(RayExecutor().start(workers)))
+
+
 @pytest.fixture
-def kind(cluster: None) -> Any:
-    """Makes the executor, to be closed by the test."""
+def make(shared: Callable[[int], RayExecutor]) -> Iterator[Make]:
+    """Gives an executor; one with a memory budget is for one test, and is closed after it."""
+    with ExitStack() as stack:
 
-    def ray_executor(
-        workers: int, worker_bytes: int | None = None, memory_bytes: int | None = None, preload: tuple[str, ...] = ()
-    ) -> RayExecutor:
-        return RayExecutor(None, preload).start(workers, worker_bytes, memory_bytes)
+        def executor(workers: int, memory_bytes: int | None = None) -> RayExecutor:
+            if memory_bytes is None:
+                return shared(workers)
+            return stack.enter_context(RayExecutor().start(workers, None, memory_bytes))
 
-    return ray_executor
+        yield executor
 
 
-def test_workers_are_named_with_their_node(make: Any) -> None:  # noqa: F811
+def test_workers_are_named_with_their_node(make: Make) -> None:
     """What a worker of a cluster did, and its death, are told with its node."""
     executor = make(2)
-    outcomes = list(executor.run(pid, range(20)))
+    outcomes = [outcome for outcome in executor.run(pid, range(20)) if isinstance(outcome, Done)]
+    assert len(outcomes) == 20
     assert {outcome.worker.node for outcome in outcomes} == set(executor.nodes)
     assert executor.workers == 2
     assert {outcome.value for outcome in outcomes} == {outcome.worker.pid for outcome in outcomes}
     assert all(" on " in str(outcome.worker) for outcome in outcomes)
 
 
-def test_a_killed_crew_costs_a_retry_of_what_it_had(make: Any, tmp_path: Path) -> None:  # noqa: F811
+def test_a_killed_crew_costs_a_retry_of_what_it_had(make: Make, tmp_path: Path) -> None:
     """When the process that supervises the workers of a node is killed, they go with it; others do their items."""
     executor = make(2)
     marker = tmp_path / "worker"
@@ -108,17 +126,14 @@ def test_a_killed_crew_costs_a_retry_of_what_it_had(make: Any, tmp_path: Path) -
     assert [outcome.item for outcome in outcomes if isinstance(outcome, Done)] == [str(marker)]
 
 
-def test_work_can_be_left_when_it_is_done_elsewhere(make: Any) -> None:  # noqa: F811
+def test_work_can_be_left_when_it_is_done_elsewhere(make: Make, tmp_path: Path) -> None:
     """When the terms say that it is enough, nobody waits for what is under way."""
-    started = time.monotonic()
-    executor = make(1)
-    assert (
-        list(executor.run(time.sleep, [600.0], RetryPolicy(should_stop=lambda: time.monotonic() > started + 15))) == []
-    )
+    executor, marker = make(1), tmp_path / "worker"
+    assert list(executor.run(announce_and_wait, [str(marker)], RetryPolicy(should_stop=marker.exists))) == []
     assert values(executor.run(double, range(5))) == [0, 2, 4, 6, 8]
 
 
-def test_quick_items_share_calls(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+def test_quick_items_share_calls(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     """Items that take no time are given and told in lots."""
     executor = make(2)
     calls: list[object] = []
@@ -136,6 +151,7 @@ def test_quick_items_share_calls(make: Any, monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_node_with_another_version_says_so(cluster: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """If no node can work, that ends the run, with the reason."""
     monkeypatch.setattr("tokenmill.executors.ray.executor.own_version", lambda: "0.0.1")
+    monkeypatch.setattr("tokenmill.executors.ray.executor.MAX_START_FAILURES", 1)
     with RayExecutor().start(1) as executor, pytest.raises(RunFailed, match=r"it has tokenmill .* tokenmill 0\.0\.1"):
         list(executor.run(double, range(3)))
 
@@ -149,11 +165,12 @@ def test_whoever_waits_for_room_is_told(cluster: None, monkeypatch: pytest.Monke
     assert said[0].startswith("waiting for a node of the cluster that has 1 processor and")
 
 
-def test_an_address_that_is_none_is_refused() -> None:
+def test_an_address_that_is_none_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Before Ray is asked."""
-    code = "from tokenmill.executors.ray.executor import RayExecutor; RayExecutor('ray://nowhere')"
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
-    assert 'on="ray://nowhere" is not the address of a cluster' in ended.stderr
+    monkeypatch.setattr("ray.is_initialized", lambda: False)
+    monkeypatch.delattr("ray.init")
+    with pytest.raises(UsageError, match='on="ray://nowhere" is not the address of a cluster'):
+        RayExecutor("ray://nowhere")
 
 
 def test_a_crew_works_without_a_cluster() -> None:
@@ -207,3 +224,38 @@ def test_usage_of_places() -> None:
 
     with pytest.raises(UsageError, match="on= is local, ray or"):
         check_executor("dask")
+
+
+def test_stores_that_grow_on_ray(cluster: None, tmp_path: Path) -> None:
+    """--keep, --deny, --like, exports of two stores, an erasure and a check equal those of local commands."""
+    sources = []
+    for name in ("a", "b"):
+        texts = [f"{name} {text}" for text in DOCUMENTS]
+        urls = [f"https://host{row % 4}.example/{name}/{row}" for row in range(len(texts))]
+        sources.append(tmp_path / f"{name}.parquet")
+        pq.write_table(pa.table({"text": texts, "url": urls}), sources[-1], row_group_size=8)
+    (deny := tmp_path / "deny.jsonl").write_text(json.dumps({"column": "url", "host": "host1.example"}) + "\n")
+    (hosts := tmp_path / "hosts.txt").write_text("host2.example\n")
+    checks = []
+    for place, on in (("local", "local"), ("ray", "ray")):
+        a, b, out = tmp_path / place / "a", tmp_path / place / "b", tmp_path / place
+        where = ("--on", on, "--workers", "2", "--quiet")
+        command.run("prepare", sources[0], *SMALL_UNITS, "--keep", "url", "--deny", deny, "--out", a, *where)
+        command.run("prepare", sources[1], "--like", a, "--unit-bytes", "1", "--out", b, *where)
+        command.run("export", a, b, "--to", "megatron", "--val", "0.1", "--out", out / "megatron", *where)
+        llmc = ("--to", "llmc", "--shuffle", "7", "--shard-tokens", "900")
+        command.run("export", a, b, *llmc, "--out", out / "llmc", *where)
+        command.run("erase", a, "--column", "url", "--hosts", hosts, "--request", "r", *where)
+        told = command.run("verify", a, b, "--all", "--json", *where[:4]).stdout
+        checks.append(json.loads(told.replace(str(out), "")) | {"seconds": 0})
+    assert checks[0] == checks[1]
+    for name in ("a", "b"):
+        there, here = (local_files(tmp_path / place / name) for place in ("ray", "local"))
+        found = differences(there, here)  # the records of exports elsewhere have their paths
+        assert [file for file in found if not file.startswith(("exports/", "erasures"))] == []
+    assert json.loads((tmp_path / "ray/a/erasures/r/result.json").read_text())["documents"] > 0
+    for name in ("megatron", "llmc"):
+        there, here = (local_files(tmp_path / place / name) for place in ("ray", "local"))
+        shards = [file for file in here if not file.startswith(".tokenmill/")]
+        assert len(shards) > 1
+        assert {file: there[file] for file in shards} == {file: here[file] for file in shards}

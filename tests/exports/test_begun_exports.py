@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import tokenmill
+from tests.support.command import run as run_command
 from tests.support.corpora import SMALL_JSON, write_parquet
 from tests.support.export_harm import error_of, tree
 from tests.support.killing import wait_until
 from tokenmill import errors
-from tokenmill.executors.local import LocalExecutor
-from tokenmill.exports import PRELOAD
 
 pytestmark = pytest.mark.timeout(300)
 STATE = ".tokenmill"
@@ -37,7 +37,7 @@ MOMENTS = {
 def store(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A store of some hundred documents."""
     directory = tmp_path_factory.mktemp("store")
-    texts = [f"document {row} " + "says little " * (row % 13) for row in range(400)]
+    texts = [f"document {row} " + "says little " * (row % 13) for row in range(200)]
     source = write_parquet(directory / "a.parquet", texts, row_group_size=50)
     tokenmill.prepare(source, tokenizer=SMALL_JSON, out=str(directory / "store"), unit_bytes=1, workers=1)
     return str(directory / "store")
@@ -51,89 +51,106 @@ def command(store: str, out: Path, **changes: str) -> list[str]:
 
 def run(store: str, out: Path, **changes: str) -> subprocess.CompletedProcess[str]:
     """Run an export to its end."""
-    return subprocess.run(command(store, out, **changes), capture_output=True, text=True, check=False, timeout=120)
+    return run_command(*command(store, out, **changes)[3:], code=None)
 
 
-@pytest.fixture(scope="module")
-def pool() -> Iterator[LocalExecutor]:
-    """Workers for the exports that run in this process."""
-    with LocalExecutor(PRELOAD) as executor:
-        yield executor
-
-
-def export(store: str, out: Path, pool: LocalExecutor, **changes: str) -> None:
+def export(store: str, out: Path, **changes: str) -> None:
     """The same export in this process."""
     options = {name.strip("-").replace("-", "_"): value for name, value in {**OPTIONS, **changes}.items()}
     given: dict[str, Any] = {**options, **{name: int(options[name]) for name in ("shuffle", "workers")}}
-    tokenmill.export(store, out=str(out), executor=pool, **given)
+    tokenmill.export(store, out=str(out), **given)
 
 
 @pytest.fixture(scope="module")
-def whole(store: str, pool: LocalExecutor, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, bytes]]:
-    """The files of the undisturbed export, and of each with other options, by the option that differs."""
+def whole(store: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The undisturbed export, and each with other options, by the option that differs."""
     directory = tmp_path_factory.mktemp("whole")
-    found = {}
-    for number, changes in enumerate([{}, *CHANGES]):
-        export(store, directory / str(number), pool, **changes)
-        found[next(iter(changes), "")] = tree(directory / str(number))
+    found = {next(iter(changes), ""): directory / str(number) for number, changes in enumerate([{}, *CHANGES])}
+    for out, changes in zip(found.values(), [{}, *CHANGES], strict=True):
+        export(store, out, **changes)
     return found
+
+
+@pytest.fixture(scope="module")
+def killed(store: str, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """What an export leaves that was killed at a moment."""
+    directory = tmp_path_factory.mktemp("killed")
+
+    @functools.cache
+    def kill(moment: str) -> Path:
+        out = directory / moment
+        process = subprocess.Popen(command(store, out), stderr=subprocess.DEVNULL, start_new_session=True)
+        assert wait_until(lambda: MOMENTS[moment](out), 300)
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        return out
+
+    return kill
 
 
 @pytest.mark.parametrize(
     ("moment", "changes"),
-    [*((moment, CHANGES[place]) for place, moment in enumerate(MOMENTS)), *(("some shards", each) for each in CHANGES)],
+    [*zip(MOMENTS, CHANGES, strict=True), *(("some shards", changes) for changes in CHANGES if "--to" not in changes)],
 )
 def test_other_options_after_a_kill_are_refused_or_begin_anew(
-    store: str, tmp_path: Path, whole: dict[str, dict[str, bytes]], changes: dict[str, str], moment: str
+    store: str,
+    tmp_path: Path,
+    killed: Callable[[str], Path],
+    whole: dict[str, Path],
+    changes: dict[str, str],
+    moment: str,
 ) -> None:
     """Killed at some moment, then run with other options: refused with what differs, or exactly the new export."""
-    out, option = tmp_path / "out", next(iter(changes))
-    process = subprocess.Popen(command(store, out), stderr=subprocess.DEVNULL, start_new_session=True)
-    assert wait_until(lambda: MOMENTS[moment](out))
-    if process.poll() is None:
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+    out, option = shutil.copytree(killed(moment), tmp_path / "out"), next(iter(changes))
     ended = run(store, out, **changes)
     if ended.returncode == 0:
         assert moment == "frozen"
-        assert tree(out) == whole[option]
+        assert tree(out) == tree(whole[option])
         assert tokenmill.verify(str(out), workers=1).notices == []
         return
     assert ended.returncode == errors.FAILED, ended.stderr
     assert f"another {option}" in ended.stderr or f"{option} " in ended.stderr
     assert run(store, out).returncode == 0
-    assert tree(out) == whole[""]
+    assert tree(out) == tree(whole[""])
     tokenmill.verify(str(out), workers=1)
 
 
-@pytest.mark.parametrize("lost", [["plan.parquet"], ["plan.parquet", "manifest.parquet"], ["export.json"]])
-@pytest.mark.parametrize("changes", CHANGES, ids=lambda changes: next(iter(changes)))
+@pytest.mark.parametrize(
+    ("lost", "changes"),
+    [
+        (["plan.parquet"], {"--shuffle": "2"}),
+        (["plan.parquet"], {"--val": "none"}),
+        (["plan.parquet", "manifest.parquet"], {"--to": "olmo"}),
+        (["plan.parquet", "manifest.parquet"], {"--shard-tokens": "700"}),
+        (["export.json"], {"--shuffle": "2"}),
+        (["export.json"], {"--to": "olmo"}),
+    ],
+)
 def test_other_options_where_state_was_lost(
     store: str,
     tmp_path: Path,
-    pool: LocalExecutor,
-    whole: dict[str, dict[str, bytes]],
+    whole: dict[str, Path],
     changes: dict[str, str],
     lost: list[str],
 ) -> None:
     """An export whose plan or job was lost does not give way to one with other options."""
-    out = tmp_path / "out"
-    export(store, out, pool)
+    out = shutil.copytree(whole[""], tmp_path / "out")
     for name in lost:
         (out / STATE / name).unlink()
-    error = error_of(lambda: export(store, out, pool, **changes))
+    error = error_of(lambda: export(store, out, **changes))
     assert error is not None
     assert error.exit_code in (errors.FAILED, errors.CORRUPT), str(error)
-    assert tree(out) == whole[""]
+    assert tree(out) == tree(whole[""])
     if lost == ["export.json"]:
         shutil.rmtree(out)
-    export(store, out, pool)
-    assert tree(out) == whole[""]
+    export(store, out)
+    assert tree(out) == tree(whole[""])
 
 
-@pytest.mark.parametrize("changes", CHANGES, ids=lambda changes: next(iter(changes)))
+@pytest.mark.parametrize("changes", [{"--shuffle": "2"}, {"--to": "olmo"}], ids=["--shuffle", "--to"])
 def test_two_exports_at_the_same_time(
-    store: str, tmp_path: Path, whole: dict[str, dict[str, bytes]], changes: dict[str, str]
+    store: str, tmp_path: Path, whole: dict[str, Path], changes: dict[str, str]
 ) -> None:
     """Of two exports into one directory with different options one wins; the other is refused, and writes nothing."""
     out, option = tmp_path / "out", next(iter(changes))
@@ -142,13 +159,13 @@ def test_two_exports_at_the_same_time(
         name: subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
         for name, words in commands.items()
     }
-    messages = {name: process.communicate(timeout=120)[1] for name, process in running.items()}
+    messages = {name: process.communicate(timeout=300)[1] for name, process in running.items()}
     codes = {name: process.returncode for name, process in running.items()}
     (winner,) = [name for name, code in codes.items() if code == 0]
     (loser,) = [name for name, code in codes.items() if code != 0]
     assert codes[loser] in (errors.FAILED, errors.TRY_AGAIN), messages[loser]  # 75 while the other one is at work
     assert str(out) in messages[loser]
     assert "Traceback" not in messages[loser]
-    assert tree(out) == whole[winner]
+    assert tree(out) == tree(whole[winner])
     assert not [path for path in out.iterdir() if path.is_dir() and path.name != STATE and not any(path.iterdir())]
     tokenmill.verify(str(out), workers=1)

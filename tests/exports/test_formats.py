@@ -229,7 +229,7 @@ def test_flipped_bytes_are_damage_or_tokens(tmp_path: Path, name: str) -> None:
     folder, each, files = exported(tmp_path, name)
     for path in (tmp_path / file for file in files):
         data = path.read_bytes()
-        for place, mask in itertools.product(range(len(data)), (0x01, 0x80, 0xFF)):
+        for place, mask in itertools.product(range(len(data)), (0x01, 0x80)):
             damage(path, data[:place] + bytes([data[place] ^ mask]) + data[place + 1 :])
             try:
                 found = each.read(folder, files, "uint16")
@@ -409,12 +409,12 @@ def test_parquet_names_each_path_once(tmp_path: Path) -> None:
 
 def test_parquet_holds_a_long_document_of_one_token(tmp_path: Path) -> None:
     """Such a file is compressed to nearly nothing, and is not taken for damage."""
-    tokens = np.full(20_000_000, 7, np.uint16)
+    tokens = np.full(5_000_000, 7, np.uint16)
     one = np.zeros(1, np.int64)
     content = Content(one + len(tokens), one.astype(np.uint32), one.astype(np.uint64), iter([tokens]))
     folder = folder_at(str(tmp_path))
     (written,) = parquet.write(folder, make_shard(count=1), content)
-    assert (tmp_path / written.name).stat().st_size < 100_000
+    assert (tmp_path / written.name).stat().st_size < 50_000
     assert np.array_equal(parquet.read(folder, [written.name], "uint16").tokens, tokens)
 
 

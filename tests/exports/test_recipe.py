@@ -7,7 +7,6 @@ import random
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,28 +15,16 @@ import pytest
 
 import tokenmill
 from benchmarks.synthetic import Shape, make_store
-from tests.cli.test_commands import run
+from tests.support.command import run
 from tests.support.corpora import SMALL_TIKTOKEN, write_parquet
 from tests.support.export_model import END, read_back
 from tokenmill.api.parameters import FormatName
 from tokenmill.errors import JobChanged, UsageError
-from tokenmill.executors.local import LocalExecutor
-from tokenmill.exports import PRELOAD
 from tokenmill.exports.job import EXPORT, read_frozen
 from tokenmill.storage import folder_at
 from tokenmill.store import layout
 
-POOL: list[LocalExecutor] = []
 STAGE = {"sequence_tokens": 32, "batch_sequences": 2, "tokens": {"a": "1.5x", "b": "2.25x", "c": "0.3x"}}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def crew() -> Iterator[None]:
-    """One pair of workers for all exports here."""
-    with LocalExecutor(PRELOAD) as executor:
-        POOL.append(executor)
-        yield
-    POOL.clear()
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +64,7 @@ def expected_tokens(path: Path) -> dict[str, int]:
 def test_each_source_has_its_tokens_to_the_document(folder: Path, tmp_path: Path) -> None:
     """Tokens are those that the loader reads, less than a document apart; copies are as asked."""
     path = write(folder)
-    result = tokenmill.export(path, to="parquet", out=tmp_path / "out", executor=POOL[0])
+    result = tokenmill.export(path, to="parquet", out=tmp_path / "out")
     found = Counter(documents(tmp_path / "out", "parquet")["train"])
     for name, wanted in expected_tokens(path).items():
         own = [tuple(document.tolist()) for document in tokenmill.open(folder / name)]
@@ -96,14 +83,14 @@ def test_formats_hold_the_same_documents(folder: Path, tmp_path: Path) -> None:
     """Megatron, nanogpt and Parquet hold one stream, shuffled over all sources and copies, the same every time."""
     path = write(folder)
     for to in ("parquet", "megatron", "nanogpt"):
-        tokenmill.export(path, to=to, out=tmp_path / to, executor=POOL[0])
+        tokenmill.export(path, to=to, out=tmp_path / to)
     parquet, megatron = (documents(tmp_path / to, to)["train"] for to in ("parquet", "megatron"))
     assert parquet == megatron
     flat = [token for document in parquet for token in document]
     assert (
         np.concatenate([tokens for tokens, _ in read_back(tmp_path / "nanogpt", "nanogpt")["train"]]).tolist() == flat
     )
-    tokenmill.export(path, to="parquet", out=tmp_path / "again", executor=POOL[0], memory="2GB", workers=2)
+    tokenmill.export(path, to="parquet", out=tmp_path / "again", memory="2GB", workers=2)
     assert documents(tmp_path / "again", "parquet")["train"] == parquet
     own = {tuple(document.tolist()) for document in tokenmill.open(folder / "a")}
     places = [index for index, document in enumerate(parquet) if document in own]
@@ -113,13 +100,13 @@ def test_formats_hold_the_same_documents(folder: Path, tmp_path: Path) -> None:
 def test_validation_documents_are_there_once(folder: Path, tmp_path: Path) -> None:
     """`val` of the recipe holds out documents of all sources, in one copy."""
     path = write(folder, val=0.2)
-    tokenmill.export(path, to="parquet", out=tmp_path / "out", executor=POOL[0])
+    tokenmill.export(path, to="parquet", out=tmp_path / "out")
     found = documents(tmp_path / "out", "parquet")
     assert max(Counter(found["val"]).values()) == 1
     assert not set(found["val"]) & set(found["train"])
     held_out = set()
     for name in "abc":
-        tokenmill.export(folder / name, to="parquet", val=0.2, out=tmp_path / name, executor=POOL[0])
+        tokenmill.export(folder / name, to="parquet", val=0.2, out=tmp_path / name)
         held_out |= set(documents(tmp_path / name, "parquet")["val"])
     assert set(found["val"]) == held_out
 
@@ -127,9 +114,9 @@ def test_validation_documents_are_there_once(folder: Path, tmp_path: Path) -> No
 def test_locate_and_verify(folder: Path, tmp_path: Path) -> None:
     """`locate` names the store, source and row behind tokens of the export; `verify` compares it with its stores."""
     out = tmp_path / "out"
-    tokenmill.export(write(folder), to="nanogpt", out=out, executor=POOL[0])
+    tokenmill.export(write(folder), to="nanogpt", out=out)
     tokens = np.fromfile(out / "train.bin", np.uint16)
-    for token in range(0, len(tokens), 997):
+    for token in range(0, len(tokens), 2999):
         (document,) = tokenmill.locate(out / "train.bin", token).documents
         store = tokenmill.open(document.store)
         assert store[document.document][document.offset] == tokens[token]
@@ -140,11 +127,11 @@ def test_locate_and_verify(folder: Path, tmp_path: Path) -> None:
 def test_a_changed_recipe_is_another_export(folder: Path, tmp_path: Path) -> None:
     """The recipe is part of the job; the same recipe finds its shards."""
     out = tmp_path / "out"
-    tokenmill.export(write(folder), to="nanogpt", out=out, executor=POOL[0])
-    assert tokenmill.export(write(folder), to="nanogpt", out=out, executor=POOL[0]).shards_done_now == 0
+    tokenmill.export(write(folder), to="nanogpt", out=out)
+    assert tokenmill.export(write(folder), to="nanogpt", out=out).shards_done_now == 0
     changed = write(folder, stages=[STAGE | {"tokens": {"a": "1x", "b": "2x"}}])
     with pytest.raises(JobChanged):
-        tokenmill.export(changed, to="nanogpt", out=out, executor=POOL[0])
+        tokenmill.export(changed, to="nanogpt", out=out)
 
 
 def test_what_is_refused(folder: Path, tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ import json
 import pickle
 import random
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,31 +13,19 @@ import numpy as np
 import pytest
 
 import tokenmill
-from tests.cli.test_commands import run
 from tests.support import DATA
+from tests.support.command import run
 from tests.support.corpora import SMALL_JSON, SMALL_TIKTOKEN, write_parquet
 from tests.support.export_model import END, flat, model, read_back
 from tokenmill.api.parameters import FormatName
 from tokenmill.errors import CorruptStore, JobChanged, UsageError
-from tokenmill.executors.local import LocalExecutor
-from tokenmill.exports import PRELOAD
 from tokenmill.exports.formats import FORMATS
 
-POOL: list[LocalExecutor] = []
 VAL = 0.2
 
 
-@pytest.fixture(scope="module", autouse=True)
-def crew() -> Iterator[None]:
-    """One pair of workers for all exports here."""
-    with LocalExecutor(PRELOAD) as executor:
-        POOL.append(executor)
-        yield
-    POOL.clear()
-
-
 def export(stores: list[str], **options: Any) -> Any:
-    return tokenmill.export(stores, executor=POOL[0], **options)
+    return tokenmill.export(stores, **options)
 
 
 def texts(seed: int) -> list[str | None]:
@@ -82,20 +69,22 @@ def documents(out: Path, name: str) -> dict[str, tuple[list[int], list[int]]]:
     return found
 
 
-@pytest.mark.parametrize("name", FORMATS)
-def test_three_generations_equal_one_store(name: FormatName, stores: list[str], whole: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "shuffle"), [*((name, 7) for name in FORMATS), ("nanogpt", None), ("megatron", None), ("parquet", None)]
+)
+def test_three_generations_equal_one_store(
+    name: FormatName, shuffle: int | None, stores: list[str], whole: str, tmp_path: Path
+) -> None:
     """An export of three stores holds what an export of one store of all sources holds, document for document."""
-    options = {"to": name, "val": VAL, "tail": "keep"}
+    options: dict[str, Any] = {"to": name, "val": VAL, "tail": "keep", "shuffle": shuffle}
     if name not in ("nanogpt", "megatron"):
         options["shard_tokens"] = 3000
-    for shuffle in (None, 7):
-        outs = [tmp_path / f"{which}-{shuffle}" for which in ("several", "one")]
-        result = export(stores, out=str(outs[0]), shuffle=shuffle, **options)
-        export([whole], out=str(outs[1]), shuffle=shuffle, **options)
-        assert result.stores == stores
-        several, one = (documents(out, name) for out in outs)
-        assert several == one
-        assert set(several) == {"train", "val"}
+    result = export(stores, out=str(tmp_path / "several"), **options)
+    export([whole], out=str(tmp_path / "one"), **options)
+    assert result.stores == stores
+    several, one = (documents(tmp_path / which, name) for which in ("several", "one"))
+    assert several == one
+    assert set(several) == {"train", "val"}
 
 
 @pytest.mark.parametrize("name", FORMATS)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +18,7 @@ from tests.support.export_harm import tree
 from tokenmill import errors
 from tokenmill.api import export as exporting
 from tokenmill.api.parameters import FormatName
-from tokenmill.executors.local import LocalExecutor
-from tokenmill.exports import PRELOAD, exporter
+from tokenmill.exports import exporter
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -35,16 +34,9 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
     return str(directory / "one"), str(directory / "other")
 
 
-@pytest.fixture(scope="module")
-def pool() -> Iterator[LocalExecutor]:
-    """Workers for all exports."""
-    with LocalExecutor(PRELOAD) as executor:
-        yield executor
-
-
-def export(store: str, out: Path, pool: LocalExecutor, shuffle: int | None, to: FormatName = "nanogpt") -> None:
+def export(store: str, out: Path, shuffle: int | None, to: FormatName = "nanogpt") -> None:
     """An export in one file."""
-    tokenmill.export(store, to=to, out=str(out), val="none", shuffle=shuffle, workers=1, executor=pool)
+    tokenmill.export(store, to=to, out=str(out), val="none", shuffle=shuffle, workers=1)
 
 
 def interrupt(monkeypatch: pytest.MonkeyPatch, method: str, action: Callable[[], None]) -> None:
@@ -82,7 +74,7 @@ HARMS: dict[str, Callable[[Path], object]] = {
 
 @pytest.mark.parametrize("harm", [*HARMS, "of another store"])
 def test_sorted_runs_of_an_interrupted_shuffle(
-    tmp_path: Path, stores: tuple[str, str], pool: LocalExecutor, monkeypatch: pytest.MonkeyPatch, harm: str
+    tmp_path: Path, stores: tuple[str, str], monkeypatch: pytest.MonkeyPatch, harm: str
 ) -> None:
     """A run that is damaged, lost, or another one's is sorted again."""
     whole = exporting._freeze_work
@@ -91,16 +83,16 @@ def test_sorted_runs_of_an_interrupted_shuffle(
         return msgspec.structs.replace(whole(*arguments), run_tokens=1500)
 
     monkeypatch.setattr(exporting, "_freeze_work", small)
-    export(stores[0], tmp_path / "right", pool, 7)
+    export(stores[0], tmp_path / "right", 7)
     for store, name in zip(stores, ("out", "other"), strict=True):
-        interrupt(monkeypatch, "_write", functools.partial(export, store, tmp_path / name, pool, 7))
+        interrupt(monkeypatch, "_write", functools.partial(export, store, tmp_path / name, 7))
     runs = tmp_path / "out" / ".tokenmill" / "runs"
     assert (runs / "00000001.index").exists()
     if harm == "of another store":
         shutil.copytree(tmp_path / "other" / ".tokenmill" / "runs", runs, dirs_exist_ok=True)
     else:
         HARMS[harm](runs)
-    export(stores[0], tmp_path / "out", pool, 7)
+    export(stores[0], tmp_path / "out", 7)
     assert tree(tmp_path / "out") == tree(tmp_path / "right")
 
 
@@ -109,44 +101,43 @@ def test_sorted_runs_of_an_interrupted_shuffle(
 def test_an_unfinished_file_is_compared_with_its_checksums(
     tmp_path: Path,
     stores: tuple[str, str],
-    pool: LocalExecutor,
     monkeypatch: pytest.MonkeyPatch,
     to: FormatName,
     is_damaged: bool,
 ) -> None:
     """All shards are recorded, but the file is not finalized: a flipped bit is noticed, and written over."""
-    export(stores[0], tmp_path / "right", pool, None, to)
-    interrupt(monkeypatch, "_finish", lambda: export(stores[0], tmp_path / "out", pool, None, to))
+    export(stores[0], tmp_path / "right", None, to)
+    interrupt(monkeypatch, "_finish", lambda: export(stores[0], tmp_path / "out", None, to))
     (unfinished,) = (tmp_path / "out").glob(".*.unsealed")
     if is_damaged:
         damage(unfinished)
-    export(stores[0], tmp_path / "out", pool, None, to)
+    export(stores[0], tmp_path / "out", None, to)
     assert tree(tmp_path / "out") == tree(tmp_path / "right")
 
 
 @pytest.mark.parametrize("to", ["nanogpt", "megatron"])
 def test_a_complete_export_whose_file_has_its_unfinished_name(
-    tmp_path: Path, stores: tuple[str, str], pool: LocalExecutor, to: FormatName
+    tmp_path: Path, stores: tuple[str, str], to: FormatName
 ) -> None:
     """The manifest is there, but the trainer finds no file: the same export gives the file its name."""
-    export(stores[0], tmp_path / "out", pool, None, to)
+    export(stores[0], tmp_path / "out", None, to)
     expected = tree(tmp_path / "out")
     (final,) = (tmp_path / "out").glob("train*.bin")
     final.rename(final.with_name(f".{final.name}.unsealed"))
-    export(stores[0], tmp_path / "out", pool, None, to)
+    export(stores[0], tmp_path / "out", None, to)
     assert tree(tmp_path / "out") == expected
 
 
-def test_verify_names_an_export_without_its_manifest(tmp_path: Path, pool: LocalExecutor) -> None:
+def test_verify_names_an_export_without_its_manifest(tmp_path: Path) -> None:
     """An export that is not complete cannot be checked, so the store is not verified."""
     source = write_parquet(tmp_path / "a.parquet", ["some text"] * 20)
     store = tmp_path / "store"
-    tokenmill.prepare(source, tokenizer=SMALL_JSON, out=str(store), workers=1, executor=pool)
-    tokenmill.export(str(store), to="nanogpt", val="none", workers=1, executor=pool)
+    tokenmill.prepare(source, tokenizer=SMALL_JSON, out=str(store), workers=1)
+    tokenmill.export(str(store), to="nanogpt", val="none", workers=1)
     (store / "nanogpt" / ".tokenmill" / "manifest.parquet").unlink()
     with pytest.raises(errors.TokenmillError, match="not complete"):
         tokenmill.verify(str(store), all=True)
-    tokenmill.export(str(store), to="nanogpt", val="none", workers=1, executor=pool)
+    tokenmill.export(str(store), to="nanogpt", val="none", workers=1)
     tokenmill.verify(str(store), all=True)
 
 
@@ -162,7 +153,7 @@ def flip_offset(part: Path) -> bytes:
 
 @pytest.mark.parametrize("to", ["parquet", "megatron", "olmo", "litdata"])
 @pytest.mark.parametrize("val", ["none", "0.2"])
-def test_no_plan_is_made_from_a_damaged_part(tmp_path: Path, pool: LocalExecutor, to: FormatName, val: str) -> None:
+def test_no_plan_is_made_from_a_damaged_part(tmp_path: Path, to: FormatName, val: str) -> None:
     """An export of a damaged part ends with an error, and the export of the repaired store is right."""
     texts = [f"document {row} " + "says little " * (row % 13) for row in range(200)]
     source = write_parquet(tmp_path / "a.parquet", texts, row_group_size=200)
@@ -171,9 +162,7 @@ def test_no_plan_is_made_from_a_damaged_part(tmp_path: Path, pool: LocalExecutor
 
     def write(out: str) -> None:
         tokens = None if to == "megatron" else 500
-        tokenmill.export(
-            store, to=to, out=str(tmp_path / out), val=val, shard_tokens=tokens, tail="keep", workers=1, executor=pool
-        )
+        tokenmill.export(store, to=to, out=str(tmp_path / out), val=val, shard_tokens=tokens, tail="keep", workers=1)
 
     write("right")
     (part,) = Path(store, "parts").iterdir()

@@ -7,9 +7,8 @@ import json
 import os
 import random
 import re
-from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Unpack
 
 import datasets
 import duckdb
@@ -25,12 +24,10 @@ import tokenmill
 from tests.support.arguments import PrepareArguments
 from tests.support.corpora import SMALL_JSON, SMALL_TIKTOKEN, part_bytes, write_parquet
 from tests.support.documents import DOCUMENTS
+from tests.support.inline_executor import InlineExecutor
 from tokenmill import errors
 from tokenmill.api.results import PrepareResult
-from tokenmill.executors.local import LocalExecutor
-from tokenmill.executors.outcomes import Done, Worker
 from tokenmill.executors.progress import Silent
-from tokenmill.executors.retry_policy import DEFAULT_POLICY, RetryPolicy
 from tokenmill.pipeline import plan as planning
 from tokenmill.pipeline.complete import CompletionOptions, RunCompletion
 from tokenmill.pipeline.context import RunContext
@@ -66,6 +63,7 @@ def corpus(tmp_path: Path) -> list[str]:
     return [write_parquet(tmp_path / f"in/{n}.parquet", texts[n * 50 : n * 50 + 50], 7) for n in range(3)]
 
 
+@pytest.mark.processes
 def test_bytes_do_not_depend_on_workers_or_engine(tmp_path: Path, corpus: list[str]) -> None:
     """One, two or four workers and either engine write the same parts."""
     runs: list[PrepareArguments] = [
@@ -282,8 +280,7 @@ def test_a_plan_is_read_as_it_was_written(
     for number in range(4):
         (tmp_path / f"in/small-{number}.txt").write_text("small")
     sources = with_identities(discover([*corpus, str(tmp_path / "in/lines.jsonl"), f"{tmp_path}/in/*.txt"]).table)
-    with LocalExecutor() as executor:
-        plan = plan_units(sources, ReadOptions(), 300, None, executor.start(1))
+    plan = plan_units(sources, ReadOptions(), 300, None, InlineExecutor())
     data = tables.table_bytes(plan)
     folder = folder_at(str(tmp_path))
     folder.publish_new(layout.PLAN, data)
@@ -394,20 +391,6 @@ def test_a_part_has_these_bytes(tmp_path: Path) -> None:
     assert summary.xxh3 == xxhash.xxh3_128_hexdigest(columns)
     assert summary.sha256 == hashlib.sha256(columns + stated).hexdigest()
     assert open_part(folder, 3)[0] == summary
-
-
-class InlineExecutor:
-    """Runs functions right here, so that a test can reach into what they use."""
-
-    def run(
-        self,
-        function: Callable[[Any], Any],
-        items: Iterable[Any],
-        terms: RetryPolicy = DEFAULT_POLICY,
-    ) -> Iterator[Done[Any, Any]]:
-        """Every item is done."""
-        for item in items:
-            yield Done(item, function(item), Worker(os.getpid(), 1), 0.0)
 
 
 def test_a_run_gives_up_an_engine_that_fails_an_audit(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tokenmill
-from tests.support import DATA, ROOT
+from scripts import check_exactness
+from tests.support import DATA
 from tests.support.corpora import SMALL_JSON, SMALL_TIKTOKEN, write_parquet
 from tests.support.documents import DOCUMENTS
 from tokenmill.api.parameters import EngineName
@@ -76,10 +75,20 @@ REFERENCE = {
 }
 
 
+@pytest.fixture(scope="module")
 def reference_json() -> tokenizers.Tokenizer:
     """The reference for a tokenizer.json: special spellings are text."""
     tokenizer = tokenizers.Tokenizer.from_file(SMALL_JSON)
     tokenizer.encode_special_tokens = True
+    return tokenizer
+
+
+@pytest.fixture(scope="module")
+def fast_json() -> Tokenizer:
+    """The same tokenizer on the fast engine."""
+    vocabulary = resolve(SMALL_JSON)
+    tokenizer = Tokenizer(vocabulary.spec, vocabulary.content, "gigatoken")
+    assert tokenizer.engine == "gigatoken"
     return tokenizer
 
 
@@ -98,13 +107,12 @@ def test_any_unicode_gives_the_reference_tokens(scheme: str, texts: list[str]) -
 
 @settings(deadline=None, max_examples=150)
 @given(texts=st.lists(ANY_TEXT | TRICKY_TEXT, max_size=6))
-def test_any_unicode_gives_the_tokens_of_a_tokenizer_json(texts: list[str]) -> None:
+def test_any_unicode_gives_the_tokens_of_a_tokenizer_json(
+    fast_json: Tokenizer, reference_json: tokenizers.Tokenizer, texts: list[str]
+) -> None:
     """The same holds for a tokenizer.json: special spellings are text, other added tokens are matched."""
-    vocabulary = resolve(SMALL_JSON)
-    fast = Tokenizer(vocabulary.spec, vocabulary.content, "gigatoken")
-    expected = [reference_json().encode(text, add_special_tokens=False).ids for text in texts]
-    assert fast.engine == "gigatoken"
-    assert encoded(fast, texts) == expected
+    expected = [reference_json.encode(text, add_special_tokens=False).ids for text in texts]
+    assert encoded(fast_json, texts) == expected
 
 
 @pytest.mark.parametrize("scheme", PATTERNS)
@@ -152,11 +160,13 @@ def test_store_holds_reference_tokens_with_boundaries(
 
 
 @pytest.mark.parametrize("engine", ["gigatoken", "tokenizers"])
-def test_store_holds_the_tokens_of_a_tokenizer_json(tmp_path: Path, parquet: str, engine: EngineName) -> None:
+def test_store_holds_the_tokens_of_a_tokenizer_json(
+    tmp_path: Path, parquet: str, reference_json: tokenizers.Tokenizer, engine: EngineName
+) -> None:
     """A tokenizer.json gives its own tokens and its own end token, found by its spelling."""
     result = tokenmill.prepare(parquet, tokenizer=SMALL_JSON, out=str(tmp_path / "out"), engine=engine, workers=1)
     assert result.engine == engine
-    expected = [[*reference_json().encode(text, add_special_tokens=False).ids, 1201] for text in DOCUMENTS]
+    expected = [[*reference_json.encode(text, add_special_tokens=False).ids, 1201] for text in DOCUMENTS]
     assert [tokens.tolist() for tokens in tokenmill.open(str(tmp_path / "out"))] == expected
 
 
@@ -221,17 +231,15 @@ def test_schemes_are_tiktokens_own(test_data: Path, name: str) -> None:
 
 @pytest.mark.data
 @pytest.mark.parametrize("name", ["gpt2", "cl100k_base", "o200k_base", "gpt2.json", "gpt-neox-20b.json"])
-def test_real_corpora_equal_the_reference(test_data: Path, name: str) -> None:
-    """Some real text gives the reference's tokens, document by document (all of it: the script itself)."""
-    script = ROOT / "scripts" / "check_exactness.py"
-    done = subprocess.run(
-        [sys.executable, script, "--files", "1", "--rows", "800", "--tokenizer", name],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert " 0 differ" in done.stdout
+def test_real_corpora_equal_the_reference(test_data: Path, tmp_path: Path, name: str) -> None:
+    """Some real text gives the reference's tokens, document by document (all of it: scripts/check_exactness.py)."""
+    tokenizer = check_exactness.address(test_data, name)
+    files = check_exactness.cut(check_exactness.corpora(test_data, 1), 800, str(tmp_path))
+    tokenmill.prepare(files, tokenizer=tokenizer, out=tmp_path / "out")
+    expected = (check_exactness.reference(tokenizer, file) for file in files)
+    documents, tokens, differences = check_exactness.compare(tokenmill.open(tmp_path / "out"), files, expected)
+    assert (documents, differences) == (1600, 0)
+    assert tokens > documents
 
 
 @pytest.mark.fast

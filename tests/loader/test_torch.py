@@ -21,7 +21,6 @@ from tokenmill.loader.torch import SequenceDataset, TokenDataLoader, TokenDatase
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
 
 SMALL: dict[str, Any] = {"sequence_tokens": 64, "grain": 256, "batch_sequences": 192, "seed": 5}
-WORKERS = [0, 1, 2, 4]
 
 
 def ids(batch: Any) -> np.ndarray:
@@ -35,13 +34,12 @@ def passes(loader: Any, steps: int, workers: int) -> list[np.ndarray]:
     return [ids(next(batches)) for _ in range(steps)]
 
 
-@pytest.mark.parametrize("workers", WORKERS)
-@pytest.mark.parametrize("world_size", [1, 2, 3, 4, 8, 64])
+@pytest.mark.parametrize(("world_size", "workers"), [(1, 0), (1, 2), (3, 1), (8, 4), (64, 2)])
 def test_ranks_and_workers_give_the_same_global_batches(store: str, world_size: int, workers: int) -> None:
     """Whatever the number of ranks and workers is, the slices of the ranks are those of the global batches."""
     whole = tokenmill.loader(store, **SMALL)
     own = 192 // world_size
-    for rank in {0, world_size // 2, world_size - 1}:
+    for rank in {0, world_size - 1}:
         loader = tokenmill.loader(store, **SMALL, rank=rank, world_size=world_size)
         for step, found in enumerate(passes(loader, 5, workers)):
             assert np.array_equal(found, whole[step]["input_ids"][rank * own : (rank + 1) * own])
@@ -74,7 +72,7 @@ def test_the_state_counts_delivered_batches(store: str) -> None:
     settings = SMALL | {"batch_sequences": 24}
     whole = tokenmill.loader(store, **settings)
     state, step = whole.state_dict(), 0
-    for workers, world_size in ((2, 1), (0, 2), (4, 3), (1, 1), (3, 4)):
+    for workers, world_size in ((2, 1), (0, 3), (1, 2), (3, 1)):
         loaders = [tokenmill.loader(store, **settings, rank=rank, world_size=world_size) for rank in range(world_size)]
         feeds = [
             TokenDataLoader(loader, num_workers=workers, prefetch_factor=4 if workers else None) for loader in loaders
@@ -91,12 +89,11 @@ def test_the_state_counts_delivered_batches(store: str) -> None:
         assert state["sequences"] == 24 * step
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("persistent", [False, True])
+@pytest.mark.parametrize(("workers", "persistent"), [(0, False), (2, False), (2, True)])
 def test_passes_follow_each_other(store: str, workers: int, persistent: bool) -> None:
     """A second loop takes the next pass; a loop that was left goes on where it was, also with persistent workers."""
     loader = tokenmill.loader(store, **SMALL)
-    feed = TokenDataLoader(loader, num_workers=workers, persistent_workers=persistent and workers > 0)
+    feed = TokenDataLoader(loader, num_workers=workers, persistent_workers=persistent)
     assert len(feed) == len(loader)
     found = [ids(batch) for batch in feed]
     found += [ids(batch) for batch, _ in zip(feed, range(3), strict=False)]

@@ -15,7 +15,7 @@ import pyarrow.parquet.encryption as pe
 import pytest
 
 import tokenmill
-from tests.cli.test_commands import run
+from tests.support.command import run
 from tests.support.corpora import SMALL_TIKTOKEN, part_bytes, write_parquet
 from tests.support.servers.seaweed import Bucket
 from tokenmill import sources

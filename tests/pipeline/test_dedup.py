@@ -13,8 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import tokenmill
+from tests.support.command import run
 from tests.support.corpora import SMALL_JSON, SMALL_TIKTOKEN, part_bytes
-from tests.support.remote_runs import end, start
 from tokenmill.errors import JobChanged
 from tokenmill.pipeline.deduplicate import HASHED_ROW, later_rows
 
@@ -74,6 +74,7 @@ def ids(store: str | Path) -> list[int]:
     return [int(value) for value in tokenmill.open(store).columns("id")["id"].to_pylist()]
 
 
+@pytest.mark.processes
 def test_the_first_of_each_group_is_left(tmp_path: Path) -> None:
     """Any number of workers and any size of units leave the same documents; the store verifies and has no duplicate."""
     rows = write(tmp_path / "in")
@@ -195,11 +196,10 @@ def test_the_command_reports_duplicates(tmp_path: Path) -> None:
     """The result has a line for them, and `inspect --skipped` names the reason."""
     write(tmp_path / "in")
     command = ("prepare", tmp_path / "in/0.parquet", "--tokenizer", SMALL_TIKTOKEN, "--eot", "none", "--workers", "1")
-    result = end(start(*command, "--out", tmp_path / "out", "--dedup", "exact"))
-    assert result.code == 0, result.err
-    assert re.search(r"duplicates +\d+ rows left out \(--dedup\)", result.out)
-    assert "duplicate" in end(start("inspect", tmp_path / "out", "--skipped")).out
-    assert end(start(*command, "--out", tmp_path / "x", "--dedup", "near")).code == 2
+    result = run(*command, "--out", tmp_path / "out", "--dedup", "exact")
+    assert re.search(r"duplicates +\d+ rows left out \(--dedup\)", result.stdout)
+    assert "duplicate" in run("inspect", tmp_path / "out", "--skipped").stdout
+    run(*command, "--out", tmp_path / "x", "--dedup", "near", code=2)
 
 
 def test_later_rows_of_random_hashes() -> None:

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import tokenmill
-from tests.cli.test_commands import run
+from tests.support.command import run
 from tests.support.corpora import SMALL_TIKTOKEN, part_bytes
 from tests.support.export_model import read_back
 from tokenmill.api.parameters import FormatName
@@ -116,16 +116,17 @@ def test_the_list_is_part_of_the_job(tmp_path: Path) -> None:
     assert part_bytes(like) == whole
 
 
-@pytest.mark.parametrize("name", FORMATS)
-def test_three_generations_with_denied_rows_equal_one_store(name: FormatName, tmp_path: Path) -> None:
-    """Stores of prepare, --like, and --like with --deny equal one store of all sources without the denied rows."""
+@pytest.fixture(scope="module")
+def generations(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[str], str]:
+    """Stores of prepare, --like, and --like with --deny; and one of all sources without the denied rows."""
+    folder = tmp_path_factory.mktemp("generations")
     tables = [table(name, first) for name, first in (("p", 1000), ("q", 2000), ("x", 0))]
-    sources = [write(tmp_path / f"in/{number}x.parquet", values) for number, values in enumerate(tables)]
-    stores = [str(tmp_path / f"store{number}") for number in range(3)]
+    sources = [write(folder / f"in/{number}x.parquet", values) for number, values in enumerate(tables)]
+    stores = [str(folder / f"store{number}") for number in range(3)]
     tokenmill.prepare(sources[0], out=stores[0], **CALL)
     tokenmill.prepare(sources[1], out=stores[1], like=stores[0], workers=1)
     rules: list[dict[str, Any]] = [{"column": "url", "host": "b.example"}, {"column": "id", "value": 3}]
-    tokenmill.prepare(sources[2], out=stores[2], like=stores[1], deny=deny(tmp_path / "deny.jsonl", rules), workers=1)
+    tokenmill.prepare(sources[2], out=stores[2], like=stores[1], deny=deny(folder / "deny.jsonl", rules), workers=1)
     kept = pa.Table.from_pylist(
         [
             row
@@ -134,14 +135,21 @@ def test_three_generations_with_denied_rows_equal_one_store(name: FormatName, tm
         ],
         tables[2].schema,
     )
-    whole = tmp_path / "whole"
-    clean = write(tmp_path / "clean/2x.parquet", kept)
-    tokenmill.prepare([*sources[:2], clean], out=str(whole), **CALL)
+    whole = str(folder / "whole")
+    tokenmill.prepare([*sources[:2], write(folder / "clean/2x.parquet", kept)], out=whole, **CALL)
+    return stores, whole
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_three_generations_with_denied_rows_equal_one_store(
+    generations: tuple[list[str], str], name: FormatName, tmp_path: Path
+) -> None:
+    """The export of three stores, the last with denied rows, is that of one store without these rows."""
     options: dict[str, Any] = {"to": name, "val": "none", "tail": "keep", "workers": 1}
     if name not in ("nanogpt", "megatron"):
         options["shard_tokens"] = 3000
     tokens = []
-    for number, given in enumerate((stores, [str(whole)])):
+    for number, given in enumerate(generations):
         tokenmill.export(given, out=str(tmp_path / f"out{number}"), **options)
         shards = read_back(tmp_path / f"out{number}", name)["train"]
         lengths = [n for _, some in shards for n in (some.tolist() if some is not None and name != "mds" else [])]

@@ -12,7 +12,7 @@ import pytest
 
 import tokenmill
 from tests.support.corpora import SMALL_JSON, part_bytes
-from tests.support.small_stores import prepare, write_source
+from tests.support.small_stores import Kept, keep_pair, prepare
 from tokenmill import errors
 from tokenmill.store import layout
 
@@ -27,12 +27,16 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
 }
 
 
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Kept:
+    """The stores."""
+    return keep_pair(tmp_path_factory.mktemp("stores"))
+
+
 @pytest.fixture
-def out(tmp_path: Path) -> Path:
+def out(pair: Kept) -> Path:
     """A store, beside another one of the same job and of a source of the same shape."""
-    for name, word in (("out", "documents"), ("other", "sentences")):
-        prepare(write_source(tmp_path / "in" / f"{name}.parquet", word), tmp_path / name)
-    return tmp_path / "out"
+    return pair.restored() / "out"
 
 
 def source(out: Path) -> str:

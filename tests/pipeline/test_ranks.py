@@ -8,8 +8,8 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -22,8 +22,9 @@ from tests.support.servers.proxy import Proxy
 from tests.support.servers.seaweed import Bucket
 from tests.support.small_stores import prepare, write_source
 from tokenmill.errors import UsageError
+from tokenmill.pipeline import run_once as run_once_module
 from tokenmill.pipeline.ranks import RankShare, choose_rank_share
-from tokenmill.pipeline.run_once import run_once
+from tokenmill.pipeline.run_once import FINISHING, run_once
 from tokenmill.pipeline.schedule import CommittedUnits, Schedule
 from tokenmill.storage import folder_at
 from tokenmill.storage.local import disk
@@ -46,18 +47,24 @@ def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-@pytest.fixture
-def corpus(tmp_path: Path) -> Path:
-    """A corpus of 300 units."""
-    write_parquet(tmp_path / "corpus" / "one.parquet", DOCUMENTS * 40, row_group_size=4)
-    return tmp_path / "corpus"
+REPEATS = 16
+UNITS = len(DOCUMENTS) * REPEATS // 4
 
 
-@pytest.fixture
-def reference(corpus: Path, tmp_path: Path) -> dict[str, bytes]:
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A corpus of many small units."""
+    path = tmp_path_factory.mktemp("ranks") / "corpus"
+    write_parquet(path / "one.parquet", DOCUMENTS * REPEATS, row_group_size=4)
+    return path
+
+
+@pytest.fixture(scope="module")
+def reference(corpus: Path) -> dict[str, bytes]:
     """The store that one process makes of it."""
-    assert tokenmill("prepare", corpus, *SMALL_UNITS, "--out", tmp_path / "reference").code == 0
-    return local_files(tmp_path / "reference")
+    out = corpus.parent / "reference"
+    assert tokenmill("prepare", corpus, *SMALL_UNITS, "--out", out).code == 0
+    return local_files(out)
 
 
 def rank(number: int, of: int, corpus: Path, out: object, *more: object) -> list[object]:
@@ -186,9 +193,9 @@ def test_ranks_on_a_shared_disk_make_one_store(corpus: Path, reference: dict[str
     ended = together([rank(number, 3, corpus, tmp_path / "out") for number in range(3)])
     told = [each.result() for each in ended]
     assert differences(local_files(tmp_path / "out"), reference) == []
-    assert all(each["documents"] == len(DOCUMENTS) * 40 for each in told)
+    assert all(each["documents"] == len(DOCUMENTS) * REPEATS for each in told)
     done = [each["units_done_now"] for each in told]
-    assert 0.9 * told[0]["units"] < sum(done) <= told[0]["units"]  # nobody waits for what others have committed
+    assert 0.9 * UNITS < sum(done) <= UNITS == told[0]["units"]  # nobody waits for what others have committed
     assert not [name for name in local_files(tmp_path / "out") if name.endswith(".tmp")]
 
 
@@ -196,10 +203,15 @@ def test_a_rank_does_the_work_of_those_that_never_come(
     corpus: Path, reference: dict[str, bytes], tmp_path: Path
 ) -> None:
     """One of four ranks alone completes the store; when the others come after all, there is nothing left for them."""
-    assert tokenmill(*rank(2, 4, corpus, tmp_path / "out")).result()["units_done_now"] > 100
+    assert tokenmill(*rank(2, 4, corpus, tmp_path / "out")).result()["units_done_now"] == UNITS
     assert differences(local_files(tmp_path / "out"), reference) == []
     late = tokenmill(*rank(0, 4, corpus, tmp_path / "out")).result()
-    assert (late["units_done_now"], late["documents"]) == (0, len(DOCUMENTS) * 40)
+    assert (late["units_done_now"], late["documents"]) == (0, len(DOCUMENTS) * REPEATS)
+
+
+def drivers(files: dict[str, bytes]) -> int:
+    """How many processes have taken part in a run."""
+    return sum(name.startswith("drivers/") for name in files)
 
 
 def test_killed_and_doubled_ranks_do_no_harm(
@@ -207,12 +219,14 @@ def test_killed_and_doubled_ranks_do_no_harm(
 ) -> None:
     """A rank is killed in mid-run and started again, another one runs twice: complete, and identical."""
     out = f"{s3.url}/run"
-    with Proxy(s3.server.port, latency_seconds=0.05) as proxy:
+    with Proxy(s3.server.port, latency_seconds=0.02) as proxy:
         far = {"AWS_ENDPOINT_URL": proxy.endpoint}
         with running(*rank(0, 2, corpus, out), **far) as one, running(*rank(1, 2, corpus, out), **far) as other:
-            assert wait_until(lambda: sum("/parts/" in each.path for each in list(proxy.exchanges)) > 40)
-            os.killpg(one.pid, signal.SIGKILL)
-            again = [start(*rank(number, 2, corpus, out), **far) for number in (0, 1)]
+            assert wait_until(lambda: sum("/parts/" in each.path for each in list(proxy.exchanges)) > UNITS // 4)
+            with proxy.held("/parts/0"):
+                os.killpg(one.pid, signal.SIGKILL)
+                again = [start(*rank(number, 2, corpus, out), **far) for number in (0, 1)]
+                assert wait_until(lambda: drivers(s3.server.objects(out)) == 4, pause=0.1)
             ended = [end(process) for process in [other, *again]]
     assert [each.code for each in ended] == [0, 0, 0], [each.err for each in ended]
     assert differences(s3.server.objects(out), reference) == []
@@ -232,26 +246,27 @@ def test_the_last_ranks_death_is_mended_by_finish(corpus: Path, reference: dict[
     (out / "parts" / "00000011.arrow").unlink()
     gap = tokenmill("finish", out)
     assert gap.code == 1
-    assert "1 unit of 300 has no part yet" in gap.err
+    assert f"1 unit of {UNITS} has no part yet" in gap.err
     assert "unit 11" in gap.err
 
 
 BAD = b'{"text": "one"}\n{"text": "\xff"}\n{"text": "three"}\n{"text": 4}\n'
 
 
-def test_a_rank_that_is_stopped_leaves_the_names_of_others_alone(tmp_path: Path) -> None:
+def test_a_rank_that_is_stopped_leaves_the_names_of_others_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What is in quarantine is named by whoever completes the store; `verify` finds it if the names are gone."""
     (tmp_path / "corpus.jsonl").write_bytes(BAD)
     words = [tmp_path / "corpus.jsonl", *SMALL_UNITS, *ALONE, "--max-bad", "90%", "--out", tmp_path / "out"]
     folder = folder_at(str(tmp_path / "out"))
     folder.create()
-    claim = folder.lease("finishing")
+    claim = folder.lease(FINISHING)
     assert claim.take()
-    with running("prepare", *words, "--rank", 0, "--of", 2) as one:
-        assert wait_until(lambda: len(folder.names("parts")) >= 1)
-        time.sleep(1.0)  # it waits for whoever holds the claim
-        one.send_signal(signal.SIGTERM)
-        assert one.wait(20) == 130
+    with monkeypatch.context() as patch:  # a signal comes while the rank waits for the claim
+        patch.setattr(run_once_module, "time", SimpleNamespace(sleep=lambda _: signal.raise_signal(signal.SIGTERM)))
+        assert tokenmill("prepare", *words, "--rank", 0, "--of", 2).code == 130
+    assert folder.names("parts")
     assert not folder.exists("quarantine.jsonl")
     claim.release()
     assert tokenmill("prepare", *words, "--rank", 1, "--of", 2).code == 0
@@ -290,18 +305,19 @@ def test_a_rank_cannot_export(corpus: Path, tmp_path: Path) -> None:
 def test_status_tells_of_all_ranks(s3: Bucket, corpus: Path) -> None:
     """Drivers and workers of a run that goes on elsewhere, read from the store; none when it is over."""
     out = f"{s3.url}/run"
-    with Proxy(s3.server.port, latency_seconds=0.1) as proxy:
+    with Proxy(s3.server.port) as proxy:
         far = {"AWS_ENDPOINT_URL": proxy.endpoint}
         with running(*rank(0, 2, corpus, out), **far) as one, running(*rank(1, 2, corpus, out), **far) as other:
 
             def seen() -> bool:
                 state = tokenmill("status", out, "--json")
-                return state.code == 0 and json.loads(state.out)["drivers"] == 2
+                return state.code == 0 and json.loads(state.out)["workers"] == 2
 
-            assert wait_until(seen, 40)
-            state = tokenmill("status", out, "--json").result()
+            with proxy.held("/parts/0"):
+                assert wait_until(seen, pause=0.2)
+                state = tokenmill("status", out, "--json").result()
             assert [end(process).code for process in (one, other)] == [0, 0]
-    assert (state["state"], state["workers"], state["nodes"]) == ("running", 2, 1)
+    assert (state["state"], state["drivers"], state["workers"], state["nodes"]) == ("running", 2, 2, 1)
     over = tokenmill("status", out, "--json").result()
     assert (over["state"], over["drivers"], over["workers"]) == ("complete", 0, 0)
 
@@ -317,21 +333,23 @@ def folder(request: pytest.FixtureRequest, tmp_path: Path):
 
 def test_of_several_one_gets_its_turn(folder) -> None:
     """While one is at it, the others wait; when it is done, they know, and do not do it again."""
-    done, worked = threading.Event(), []
+    done = threading.Event()
+    worked: list[int] = []
+    waiting: set[int] = set()
 
     def work() -> None:
-        with run_once(folder, "planning", done.is_set, lambda: None) as is_ours:
+        with run_once(folder, "planning", done.is_set, lambda: waiting.add(threading.get_ident())) as is_ours:
             if is_ours:
                 worked.append(1)
-                time.sleep(0.5)
+                wait_until(lambda: len(waiting) == 3)
                 done.set()
 
     threads = [threading.Thread(target=work) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(20)
-    assert worked == [1]
+        thread.join()
+    assert (worked, len(waiting)) == ([1], 3)
 
 
 def test_a_claim_whose_holder_was_killed_is_taken_over(folder, tmp_path: Path, monkeypatch) -> None:
@@ -358,17 +376,25 @@ def test_a_claim_whose_holder_was_killed_is_taken_over(folder, tmp_path: Path, m
 
 def test_a_claim_that_is_renewed_is_not_taken_over(s3: Bucket, monkeypatch) -> None:
     """As long as its holder writes, however long that is."""
-    monkeypatch.setattr(lease, "STALE_SECONDS", 1.5)
-    monkeypatch.setattr(lease, "RENEW_SECONDS", 0.1)
+    clock = SimpleNamespace(now=0.0)
+    monkeypatch.setattr(lease, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    monkeypatch.setattr(lease, "RENEW_SECONDS", 0.2)
     folder = folder_at(f"{s3.url}/claims")
     held, other = folder.lease("finishing"), folder.lease("finishing")
+    assert isinstance(other, lease.BucketLease)
     assert held.take()
-    assert not wait_until(other.take, 4)
+    seen = {b""}
+    for _ in range(4):
+        assert wait_until(lambda: other._read() not in seen)
+        assert not other.take()
+        seen.add(other._last_body)
+        clock.now += 0.9 * lease.STALE_SECONDS
     held.release()
     assert other.take()
     other.release()
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("looks", [1, 2])
 def test_a_part_in_a_listing_may_be_the_drivers_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, looks: int

@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 import tokenmill
-from tests.support import dying, poison
+from tests.support import poison
+from tests.support.command import run
 from tests.support.corpora import SMALL_JSON, SMALL_TIKTOKEN, write_parquet
-from tests.support.killing import events, result_files, write_corpus
-from tests.support.remote_runs import end, kill, start
+from tests.support.killing import events, part_files, result_files, wait_until, write_corpus
+from tests.support.remote_runs import kill, running
 from tests.support.remote_runs import tokenmill as run_command
 from tests.support.servers.proxy import Proxy
 from tests.support.servers.seaweed import Bucket
@@ -63,16 +64,27 @@ def test_stores_are_those_of_separate_runs(corpus: Path, separate: dict[str, dic
     assert [each.units_done_now for each in (again, *again.others)] == [0, 0]
 
 
+def kill_after_parts(command: tuple[object, ...], out: Path, parts: int, seconds: float) -> None:
+    """Start a command, and kill it when both stores have so many parts more, and some seconds later."""
+
+    def committed() -> int:
+        return sum(len(part_files(out / name)) for name in TOKENIZERS)
+
+    wanted = committed() + parts
+    with running(*command) as process:
+        assert wait_until(lambda: committed() >= wanted)
+        time.sleep(seconds)
+        kill(process)
+
+
 def test_killed_runs_are_resumed(corpus: Path, separate: dict[str, dict[str, bytes]], tmp_path: Path) -> None:
     """A run that is killed at random moments ends with the same stores."""
-    rng = random.Random(3)
-    command = ("prepare", corpus, *BOTH, *OPTIONS, "--out", tmp_path / "out")
-    for _ in range(6):
-        process = start(*command)
-        time.sleep(rng.uniform(0.8, 2.5))
-        kill(process)
-    assert end(start(*command)).code == 0
-    assert stores(tmp_path / "out") == separate
+    rng, out = random.Random(3), tmp_path / "out"
+    command = ("prepare", corpus, *BOTH, *OPTIONS, "--out", out)
+    for _ in range(3):
+        kill_after_parts(command, out, rng.randint(1, 8), rng.uniform(0, 0.02))
+    assert run_command(*command).code == 0
+    assert stores(out) == separate
 
 
 def test_lost_parts_are_made_again(corpus: Path, separate: dict[str, dict[str, bytes]], tmp_path: Path) -> None:
@@ -87,16 +99,17 @@ def test_lost_parts_are_made_again(corpus: Path, separate: dict[str, dict[str, b
     assert stores(out) == separate
 
 
-@pytest.mark.parametrize("words", [{7: "POISON:SEGFAULT"}, {7: "FASTPOISON:ABORT", 30: "POISON:RAISE"}])
-def test_documents_that_kill_a_worker(words: dict[int, str], tmp_path: Path) -> None:
-    """A document that kills workers is excluded from each store as in a run of its own."""
-    texts = [f"document {row} says little {words.get(row, '')}" for row in range(60)]
+@pytest.mark.processes
+def test_documents_that_kill_a_worker(tmp_path: Path) -> None:
+    """Documents that kill or fail workers are excluded from each store as in a run of its own."""
+    poisons = {7: "POISON:SEGFAULT", 27: "FASTPOISON:ABORT", 50: "POISON:RAISE"}
+    texts = [f"document {row} says little {poisons.get(row, '')}" for row in range(60)]
     source = write_parquet(tmp_path / "a.parquet", texts, row_group_size=20)
-    environment = poison.environment(tmp_path / "site")
-    limit = ("--max-bad", "10%")
+    path = poison.environment(tmp_path / "site")["PYTHONPATH"]
+    words = ("prepare", source, *OPTIONS, "--max-bad", "10%")
     for name, tokenizer in TOKENIZERS.items():
-        _run(environment, source, "--tokenizer", tokenizer, *OPTIONS, *limit, "--out", tmp_path / "alone" / name)
-    _run(environment, source, *BOTH, *OPTIONS, *limit, "--out", tmp_path / "out")
+        run(*words, "--tokenizer", tokenizer, "--out", tmp_path / "alone" / name, PYTHONPATH=path)
+    run(*words, *BOTH, "--out", tmp_path / "out", PYTHONPATH=path)
     assert stores(tmp_path / "out") == stores(tmp_path / "alone")
 
 
@@ -104,23 +117,19 @@ def test_an_engine_that_fails_an_audit(tmp_path: Path) -> None:
     """A wrong token of the fast engine in either tokenizer makes no store wrong."""
     texts = [f"document {row} says little" + " WRONGTOKEN" * (row in (13, 44)) for row in range(60)]
     source = write_parquet(tmp_path / "a.parquet", texts, row_group_size=10)
-    _run(poison.environment(tmp_path / "site"), source, *BOTH, *OPTIONS, "--out", tmp_path / "out")
+    with poison.infected():
+        run("prepare", source, *BOTH, *OPTIONS, "--out", tmp_path / "out")
     for name, tokenizer in TOKENIZERS.items():
         engine = "tokenizers" if name == "small" else "tiktoken"
         alone = tmp_path / "alone" / name
-        _run({}, source, "--tokenizer", tokenizer, "--engine", engine, *OPTIONS, "--out", alone)
+        run("prepare", source, "--tokenizer", tokenizer, "--engine", engine, *OPTIONS, "--out", alone)
         assert (tmp_path / "out" / name / "engine-mismatch.json").exists()
         parts = {name for name in result_files(alone) if name.startswith("parts/")}
         assert parts
         assert all(result_files(tmp_path / "out" / name)[part] == result_files(alone)[part] for part in parts)
 
 
-def _run(environment: dict[str, str], source: str, *options: str | Path) -> None:
-    command = ("tokenmill", "prepare", source, *options)
-    ended = dying.run(*command, environment=environment or None, seconds=120)
-    assert ended.exit_code == 0, ended.output
-
-
+@pytest.mark.processes
 def test_sources_in_a_bucket_are_read_once(corpus: Path, s3: Bucket, proxy: Proxy, tmp_path: Path) -> None:
     """Two tokenizers take no more bytes from the network than one, but for the footers."""
     for file in corpus.iterdir():

@@ -10,7 +10,6 @@ import os
 import random
 import signal
 import subprocess
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -18,14 +17,15 @@ from pathlib import Path
 import pytest
 
 import tokenmill
+from tests.support.command import run
+from tests.support.inline_executor import inline_workers
+from tests.support.killing import part_files, wait_until
 from tests.support.soaking import corpora, disks, power, shims, tracing
 from tests.support.soaking.commands import Ending, Job, Running, leftovers, result_files
 from tests.support.soaking.models import SMALL, differences, expected
 from tests.support.soaking.power import File, Folder, Machine
-from tokenmill.executors.local import LocalExecutor
-from tokenmill.pipeline import worker_modules
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = [pytest.mark.timeout(180), pytest.mark.processes]
 
 ROOM_BYTES = 64 << 20
 STATES = 24
@@ -76,11 +76,16 @@ def undisturbed(job: Job, tmp_path_factory: pytest.TempPathFactory) -> dict[str,
     return result_files(out)
 
 
+def finish(job: Job, out: Path) -> Ending:
+    """Run the command to its end in this process, with workers of its own."""
+    done = run(*job.command(out)[3:], code=None)
+    return Ending(done.returncode, done.stderr, [])
+
+
 def check_finishes(job: Job, out: Path, undisturbed: dict[str, bytes]) -> None:
     """The same command in peace ends well, with the same bytes and nothing else."""
-    ending = job.finish(out)
+    ending = finish(job, out)
     assert ending.exit_code == 0, ending.stderr
-    assert ending.left_behind == []
     assert result_files(out) == undisturbed
     assert leftovers(out) == []
 
@@ -90,7 +95,12 @@ def forced(job: Job) -> Job:
     return replace(job, options=(*job.options, "--force"))
 
 
-def check_failed(ending: Ending, *words: str, code: int = 1) -> None:
+def without_exports(job: Job) -> Job:
+    """The same store, and no export of it."""
+    return replace(job, options=job.options[: job.options.index("--to")])
+
+
+def check_failed(ending: Ending, *words: str, code: int = 75) -> None:
     """The command failed, and said why in sentences."""
     assert ending.exit_code == code, ending
     assert all(word in ending.stderr for word in words), ending.stderr
@@ -108,7 +118,7 @@ def test_a_full_disk_is_named_and_room_is_all_it_takes(
     pages = sum(-(-len(data) // disks.PAGE_BYTES) for data in undisturbed.values())
     with disks.small_disk(tmp_path / "disk", int(share * pages) * disks.PAGE_BYTES) as disk:
         out = tmp_path / "disk" / "store"
-        check_failed(forced(job).finish(out), "No space left on device", str(out), code=75)
+        check_failed(finish(forced(job), out), "No space left on device", str(out))
         disk.resize(ROOM_BYTES)
         check_finishes(job, out, undisturbed)
 
@@ -120,10 +130,9 @@ def test_a_disk_that_fills_up_while_exporting_costs_the_export_only(
     """A store that is complete stays so, and can be read, when its export finds no room."""
     with disks.small_disk(tmp_path / "disk", ROOM_BYTES) as disk:
         out = tmp_path / "disk" / "store"
-        plain = replace(job, options=job.options[: job.options.index("--to")])
-        assert plain.finish(out).exit_code == 0
+        assert finish(without_exports(job), out).exit_code == 0
         disk.resize(0)
-        check_failed(forced(job).finish(out), "No space left on device", str(out / "nanogpt"), code=75)
+        check_failed(finish(forced(job), out), "No space left on device", str(out / "nanogpt"))
         assert len(tokenmill.open(str(out))) == job.corpus.documents
         disk.resize(ROOM_BYTES)
         check_finishes(job, out, undisturbed)
@@ -139,7 +148,7 @@ def test_a_full_directory_for_temporary_files_does_no_harm(
         disk.resize(0, files=1)
         ending = job.finish(tmp_path / "store", {"TMPDIR": str(tmp_path / "tmp")})
     if ending.exit_code != 0:
-        check_failed(ending, "No space left on device", code=75)
+        check_failed(ending, "No space left on device")
     check_finishes(job, tmp_path / "store", undisturbed)
 
 
@@ -150,20 +159,16 @@ def test_a_directory_that_cannot_be_written_is_named(job: Job, undisturbed: dict
         out = tmp_path / "disk" / "store"
         for _ in range(2):
             assert disk.read_only(is_so=True)
-            check_failed(job.finish(out), "Read-only file system", str(out))
+            check_failed(finish(job, out), "Read-only file system", str(out), code=1)
             assert disk.read_only(is_so=False)
-            replace(job, options=job.options[: job.options.index("--to")]).finish(out)
+            finish(without_exports(job), out)
         check_finishes(job, out, undisturbed)
 
 
 def until_parts(run: Running, out: Path, parts: int) -> None:
     """Wait until so many parts are there."""
-    end = time.monotonic() + 60
-    while run.going and time.monotonic() < end:
-        if (out / "parts").is_dir() and len(os.listdir(out / "parts")) >= parts:
-            return
-        time.sleep(0.005)
-    raise AssertionError(run.stderr.read_text())
+    assert wait_until(lambda: not run.going or len(part_files(out)) >= parts)
+    assert run.going, run.stderr.read_text()
 
 
 def test_the_second_of_two_runs_is_refused(slow_job: Job, tmp_path: Path) -> None:
@@ -171,9 +176,10 @@ def test_the_second_of_two_runs_is_refused(slow_job: Job, tmp_path: Path) -> Non
     out = tmp_path / "store"
     first = slow_job.start(out)
     until_parts(first, out, 1)
-    second = slow_job.finish(out)
-    assert first.going, "the first run was too fast for this test"
-    assert (second.exit_code, second.left_behind) == (75, []), second.stderr
+    first.signal(None, signal.SIGSTOP)  # it cannot end before the second one has begun
+    second = finish(slow_job, out)
+    first.signal(None, signal.SIGCONT)
+    assert second.exit_code == 75, second.stderr
     assert "another run is writing" in second.stderr
     assert str(first.process.pid) in second.stderr
     ending = first.end()
@@ -200,12 +206,9 @@ def test_a_run_that_is_told_to_stop_can_go_on(slow_job: Job, tmp_path: Path, num
     assert (ending.exit_code, ending.left_behind) == (130, []), ending.stderr
     assert "interrupted: committed work is kept; run the same command again to continue" in ending.stderr
     before = {path.name: path.stat().st_ino for path in (out / "parts").glob("[0-9]*.arrow")}
-    run = slow_job.start(out)
-    until_parts(run, out, len(before) + 5)
-    run.signal(None, signal.SIGKILL)
-    run.end()
+    assert finish(slow_job, out).exit_code == 0
     after = {path.name: path.stat().st_ino for path in (out / "parts").glob("[0-9]*.arrow")}
-    assert before.items() <= after.items()
+    assert before.items() < after.items()
 
 
 def test_nohup_is_respected(slow_job: Job, tmp_path: Path) -> None:
@@ -233,7 +236,7 @@ def test_a_source_that_cannot_be_read_is_named(
     """An error of the disk under a source names the source; once it is gone the same command completes."""
     victim = job.corpus.directory / "f2.jsonl"
     shim = shims.Shim(str(victim), calls, after, 10**6)
-    check_failed(job.finish(tmp_path / "store", shim.environment()), "Input/output error", str(victim), code=75)
+    check_failed(job.finish(tmp_path / "store", shim.environment()), "Input/output error", str(victim))
     check_finishes(job, tmp_path / "store", undisturbed)
 
 
@@ -245,7 +248,7 @@ def test_a_store_that_cannot_be_written_is_named(
     """An error of the disk under the store, whatever is being written, names the file; the next run completes."""
     out = tmp_path / "store"
     shim = shims.Shim(str(out), calls, after, 10**6)
-    check_failed(job.finish(out, shim.environment()), "Input/output error", str(out), code=75)
+    check_failed(job.finish(out, shim.environment()), "Input/output error", str(out))
     check_finishes(job, out, undisturbed)
 
 
@@ -275,7 +278,7 @@ def test_a_quota_is_named(job: Job, tmp_path: Path) -> None:
     out = tmp_path / "store"
     shim = shims.Shim(str(out / "parts"), "w", 0, 10**6, errno.EDQUOT)
     quota = os.strerror(errno.EDQUOT)
-    check_failed(job.finish(out, shim.environment()), quota, "Free some of the quota", code=75)
+    check_failed(job.finish(out, shim.environment()), quota, "Free some of the quota")
 
 
 @pytest.fixture(scope="module")
@@ -387,29 +390,10 @@ def test_a_run_goes_on_after_a_loss_of_power_at_any_moment(
     print(f"to repeat this: TOKENMILL_KILL_SEED={seed}")  # noqa: T201 - pytest shows it for a failed test
     rng = random.Random(seed)
     cuts = set(rng.sample(range(len(traced[1])), STATES))
-    with LocalExecutor(worker_modules("auto")) as executor:
-        for number, (machine, _) in enumerate(at_each(traced)):
-            store = machine.root.names.get("store")
-            if number in cuts and isinstance(store, Folder):
-                out = tmp_path / f"store-{number}"
-                power.write_crash(rng, store, out, strict=rng.random() < 0.4)
-                prepare_as(job, out, executor)
-                assert result_files(out) == undisturbed, f"after change {number} of {len(traced[1])}"
-                assert leftovers(out) == []
-
-
-def prepare_as(job: Job, out: Path, executor: LocalExecutor) -> None:
-    """What the command does, with workers that are there already."""
-    tokenmill.prepare(
-        str(job.corpus.directory),
-        tokenizer=SMALL,
-        out=str(out),
-        separator=corpora.SEPARATOR,
-        unit_bytes=8000,
-        workers=2,
-        memory="2GB",
-        to=["nanogpt", "parquet"],
-        shuffle=1,
-        val="0.1",
-        executor=executor,
-    )
+    for number, (machine, _) in enumerate(at_each(traced)):
+        store = machine.root.names.get("store")
+        if number in cuts and isinstance(store, Folder):
+            out = tmp_path / f"store-{number}"
+            power.write_crash(rng, store, out, strict=rng.random() < 0.4)
+            with inline_workers():
+                check_finishes(job, out, undisturbed)

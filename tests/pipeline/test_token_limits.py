@@ -15,6 +15,7 @@ import pytest
 
 import tokenmill
 from tests.support.corpora import SMALL_JSON, SMALL_TIKTOKEN, part_bytes
+from tests.support.small_stores import Kept
 from tokenmill.errors import CorruptStore, JobChanged, UsageError
 from tokenmill.pipeline.plan import tasks
 from tokenmill.pipeline.units import WorkerLimits
@@ -33,7 +34,7 @@ LIMITS: dict[str, Any] = {"min_tokens": 12, "max_tokens": 60}
 def write(directory: Path, seed: int = 7) -> list[str | None]:
     """Two files with texts of many lengths; some rows have no text."""
     rng = np.random.default_rng(seed)
-    directory.mkdir(exist_ok=True)
+    directory.mkdir(parents=True, exist_ok=True)
     texts: list[str | None] = ["word ö " * int(count) for count in rng.integers(0, 25, 300)]
     texts[::31] = [None] * len(texts[::31])
     rows = [{"id": number, "text": text} for number, text in enumerate(texts)]
@@ -53,37 +54,45 @@ def lengths(store: Path) -> list[int]:
     return [len(opened[number]) for number in range(len(opened))]
 
 
-@pytest.fixture
-def both(tmp_path: Path) -> tuple[Path, Path]:
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Kept:
     """A store of all documents, and one with limits."""
-    write(tmp_path / "in")
-    tokenmill.prepare(tmp_path / "in", out=tmp_path / "all", keep="id", **CALL)
-    tokenmill.prepare(tmp_path / "in", out=tmp_path / "some", keep="id", **LIMITS, **CALL)
-    return tmp_path / "all", tmp_path / "some"
+    folder = tmp_path_factory.mktemp("limits") / "stores"
+    write(folder / "in")
+    tokenmill.prepare(folder / "in", out=folder / "all", keep="id", **CALL)
+    tokenmill.prepare(folder / "in", out=folder / "some", keep="id", **LIMITS, **CALL)
+    return Kept.keep(folder)
 
 
-def test_exactly_the_documents_within_the_limits_are_left(both: tuple[Path, Path], tmp_path: Path) -> None:
+@pytest.fixture
+def folder(kept: Kept) -> Path:
+    """The directory of both stores and their sources."""
+    return kept.restored()
+
+
+@pytest.mark.processes
+def test_exactly_the_documents_within_the_limits_are_left(folder: Path) -> None:
     """Begin and end token do not count. Workers and units do not change what is left."""
-    everything, some = both
+    everything, some = folder / "all", folder / "some"
     counts = lengths(everything)
     expected = [number for number, tokens in zip(kept_ids(everything), counts, strict=True) if 12 <= tokens - 2 <= 60]
     assert kept_ids(some) == expected
     assert 0 < len(expected) < len(counts)
-    result = tokenmill.prepare(tmp_path / "in", out=some, keep="id", **LIMITS, **CALL)  # from the manifest
+    result = tokenmill.prepare(folder / "in", out=some, keep="id", **LIMITS, **CALL)  # from the manifest
     assert result.skipped_reasons == {"null": 10, "length": len(counts) - len(expected)}
     assert result.quarantined == 0
-    texts = write(tmp_path / "again")
+    texts = write(folder / "again")
     assert result.text_bytes == sum(len((texts[number] or "").encode()) for number in expected)
     other = {**CALL, "workers": 2}
-    tokenmill.prepare(tmp_path / "in", out=tmp_path / "two", keep="id", **LIMITS, **other)
-    assert part_bytes(tmp_path / "two") == part_bytes(some)
-    tokenmill.prepare(tmp_path / "in", out=tmp_path / "one", keep="id", **LIMITS, **CALL | {"unit_bytes": "1MB"})
-    assert kept_ids(tmp_path / "one") == expected
+    tokenmill.prepare(folder / "in", out=folder / "two", keep="id", **LIMITS, **other)
+    assert part_bytes(folder / "two") == part_bytes(some)
+    tokenmill.prepare(folder / "in", out=folder / "one", keep="id", **LIMITS, **CALL | {"unit_bytes": "1MB"})
+    assert kept_ids(folder / "one") == expected
 
 
-def test_the_store_verifies_and_names_the_reason(both: tuple[Path, Path], tmp_path: Path) -> None:
+def test_the_store_verifies_and_names_the_reason(folder: Path) -> None:
     """Each row of the sources is a document, or has a reason why it is not."""
-    _, some = both
+    some = folder / "some"
     assert tokenmill.verify(some, all=True, workers=1).documents == len(kept_ids(some))
     left = set(kept_ids(some))
     opened = tokenmill.open(some)
@@ -102,48 +111,48 @@ def test_one_limit_alone(tmp_path: Path, limits: dict[str, Any]) -> None:
     tokenmill.verify(tmp_path / "out", all=True, workers=1)
 
 
-def test_changed_text_is_noticed(both: tuple[Path, Path], tmp_path: Path) -> None:
+def test_changed_text_is_noticed(folder: Path) -> None:
     """A document that was left out and is long enough now changes the sources of a complete store."""
-    _, some = both
-    path = tmp_path / "in" / "1.jsonl"
+    some = folder / "some"
+    path = folder / "in" / "1.jsonl"
     rows = [json.loads(line) for line in path.read_text().splitlines()]
     short = next(row for row in rows if row["text"] is not None and len(row["text"]) < 10)
     short["text"] = "long " * 20
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     with pytest.raises(JobChanged):
-        tokenmill.prepare(tmp_path / "in", out=some, keep="id", **LIMITS, **CALL)
+        tokenmill.prepare(folder / "in", out=some, keep="id", **LIMITS, **CALL)
 
 
-def test_touched_sources_keep_their_parts(both: tuple[Path, Path], tmp_path: Path) -> None:
+def test_touched_sources_keep_their_parts(folder: Path) -> None:
     """The text is compared, with that of the documents which were left out; nothing is made again."""
-    _, some = both
-    for path in (tmp_path / "in").iterdir():
+    some = folder / "some"
+    for path in (folder / "in").iterdir():
         path.write_bytes(path.read_bytes())
-    result = tokenmill.prepare(tmp_path / "in", out=some, keep="id", **LIMITS, **CALL)
+    result = tokenmill.prepare(folder / "in", out=some, keep="id", **LIMITS, **CALL)
     assert result.units_done_now == 0
 
 
-def test_verify_finds_a_document_that_is_missing(both: tuple[Path, Path]) -> None:
+def test_verify_finds_a_document_that_is_missing(folder: Path) -> None:
     """A part that lacks a document within the limits, and lists it as too short, is not accepted."""
-    _, some = both
-    folder, run = folder_at(str(some)), require_run(folder_at(str(some)))
-    plan, sources = read_plan(folder, run), read_sources(folder, run)
+    some = folder / "some"
+    store, run = folder_at(str(some)), require_run(folder_at(str(some)))
+    plan, sources = read_plan(store, run), read_sources(store, run)
     (task,) = tasks(plan, sources, [0])
-    check = Verify(folder.root, run.job, 1.0, WorkerLimits(1 << 30))
+    check = Verify(store.root, run.job, 1.0, WorkerLimits(1 << 30))
     assert check(task).compared > 2
-    summary, content = open_part(folder, 0)
+    summary, content = open_part(store, 0)
     shorter = content.slice(0, summary.documents - 1)
     shorter = replace(shorter, tokens=content.tokens[: shorter.offsets[-1]])
     last, row = next(rows for rows in summary.skipped if rows.reason == "length"), int(content.row[-1])
     extended = SkippedRow(last.source, min(last.first, row), max(last.last, row), last.rows + 1, last.reason)
     skipped = tuple(extended if rows == last else rows for rows in summary.skipped)
-    kept = read_kept(folder, summary).slice(0, summary.documents - 1)
+    kept = read_kept(store, summary).slice(0, summary.documents - 1)
     planted = msgspec.structs.replace(
         summary, documents=len(shorter.row), tokens=len(shorter.tokens), skipped=skipped, kept=content_hash(kept)
     )
-    folder.discard(kept_name(0))
-    publish_kept(folder, 0, kept)
-    publish_part(folder, with_checksum(planted, shorter), shorter, replace=True)
+    store.discard(kept_name(0))
+    publish_kept(store, 0, kept)
+    publish_part(store, with_checksum(planted, shorter), shorter, replace=True)
     with pytest.raises(CorruptStore, match=f"row {row} is missing"):
         check(task)
 
@@ -160,14 +169,14 @@ def test_contradictions_are_refused(tmp_path: Path) -> None:
         tokenmill.prepare(tmp_path / "in", out=tmp_path / "out", min_tokens=1, **several)
 
 
-def test_other_limits_are_another_job(both: tuple[Path, Path], tmp_path: Path) -> None:
+def test_other_limits_are_another_job(folder: Path) -> None:
     """A store is not continued with other limits; `like` takes them."""
-    _, some = both
+    some = folder / "some"
     with pytest.raises(JobChanged) as caught:
-        tokenmill.prepare(tmp_path / "in", out=some, keep="id", min_tokens=13, max_tokens=60, **CALL)
+        tokenmill.prepare(folder / "in", out=some, keep="id", min_tokens=13, max_tokens=60, **CALL)
     assert "min_tokens" in str(caught.value)
-    tokenmill.prepare(tmp_path / "in", out=tmp_path / "like", like=some, workers=1, unit_bytes=600)
-    assert kept_ids(tmp_path / "like") == kept_ids(some)
+    tokenmill.prepare(folder / "in", out=folder / "like", like=some, workers=1, unit_bytes=600)
+    assert kept_ids(folder / "like") == kept_ids(some)
 
 
 def test_with_a_filter_and_duplicates(tmp_path: Path) -> None:

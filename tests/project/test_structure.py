@@ -8,15 +8,10 @@ from collections import defaultdict
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
-import pytest
-
 from tests.conftest import SLOW_FILES
 from tests.support import ROOT, TESTS
 
 PACKAGE = ROOT / "src" / "tokenmill"
-MAX_TOP_MODULES = 6
-MAX_ATTRIBUTES = 12
-FLAT_RECORDS = {"BenchResult", "LocatedDocument", "ExportJob", "ExportResult", "ShardTask"}  # see docs/decisions/0049
 
 
 def modules() -> dict[str, Path]:
@@ -76,27 +71,6 @@ def test_imports_are_seen() -> None:
     assert "tokenmill.pipeline.part_builder" in imported(name, files[name], set(files))
 
 
-def attributes(node: ast.ClassDef) -> set[str]:
-    """The fields of a class, and the attributes that its methods set."""
-    fields = {
-        each.target.id for each in node.body if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name)
-    }
-    stored = [each for each in ast.walk(node) if isinstance(each, ast.Attribute) and isinstance(each.ctx, ast.Store)]
-    return fields | {each.attr for each in stored if isinstance(each.value, ast.Name) and each.value.id == "self"}
-
-
-@pytest.mark.parametrize("package", ["pipeline", "exports"])
-def test_classes_have_few_attributes(package: str) -> None:
-    """A class has at most 12 attributes, unless they are the columns of a file or the keys of a result."""
-    large = {
-        node.name
-        for path in (PACKAGE / package).rglob("*.py")
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.ClassDef) and len(attributes(node)) > MAX_ATTRIBUTES
-    }
-    assert large <= FLAT_RECORDS
-
-
 def test_readme_lists_the_packages() -> None:
     """The tree in README.md names exactly the packages and the shared modules at the top of tokenmill."""
     tree = re.search(r"^    src/tokenmill/\n((?:      .*\n)+)", (ROOT / "README.md").read_text(), re.MULTILINE)
@@ -105,11 +79,6 @@ def test_readme_lists_the_packages() -> None:
     packages = [path.parent.name for path in PACKAGE.glob("*/__init__.py")]
     shared = [path.name for path in PACKAGE.glob("*.py") if not path.name.startswith("__")]
     assert sorted(listed) == sorted(packages + shared)
-
-
-def test_few_modules_are_at_the_top() -> None:
-    """The top of the package holds packages, and only a few modules."""
-    assert len(list(PACKAGE.glob("*.py"))) <= MAX_TOP_MODULES
 
 
 def test_the_list_of_slow_files_has_no_old_names() -> None:

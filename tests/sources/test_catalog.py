@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import tokenmill
+from tests.support.command import run
 from tests.support.corpora import SMALL_TIKTOKEN, write_parquet
 from tests.support.servers.hub import Hub
 from tokenmill.errors import SourceError, UsageError
@@ -37,21 +35,6 @@ glob = "sample/10BT/*.parquet"
 glob = "data/{{version}}/*.parquet"
 example = "CC-MAIN-2024-10"
 """
-
-
-def run(*arguments: str | Path, code: int = 0, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run the command as a user would."""
-    done = subprocess.run(
-        [sys.executable, "-m", "tokenmill", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        env={**os.environ, **environment},
-        check=False,
-    )
-    assert done.returncode == code, done.stderr
-    assert "Traceback" not in done.stderr
-    return done
 
 
 @pytest.fixture(autouse=True)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.guarantees.test_deterministic import InlineExecutor
+from tests.support.inline_executor import InlineExecutor
 from tokenmill import sources
 from tokenmill.errors import SourceError
 from tokenmill.pipeline.split_sources import plan_units

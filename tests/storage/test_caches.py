@@ -129,22 +129,18 @@ def test_a_part_of_an_earlier_store_does_not_count(s3: Bucket) -> None:
 
 
 def test_an_export_takes_the_sources_of_its_own_store(tmp_path: Path, documents: list[str]) -> None:
-    """Workers that exported a store export another one at the same path with that one's sources and split."""
-    out, expected = tmp_path / "run", {}
-    corpora = {}
+    """A process that exported a store exports another one at the same path with that one's sources and split."""
+    expected, found = {}, {}
     for name, texts in (("one", documents * 20), ("other", list(reversed(documents)) * 20)):
-        corpora[name] = write_parquet(tmp_path / name / f"{name}.parquet", texts)
-        with LocalExecutor() as executor:
-            expected[name] = _exported(corpora[name], out, executor)
-    with LocalExecutor() as executor:
-        assert {name: _exported(corpus, out, executor) for name, corpus in corpora.items()} == expected
+        corpus = write_parquet(tmp_path / name / f"{name}.parquet", texts)
+        expected[name], found[name] = (_exported(corpus, tmp_path / out) for out in (f"{name}-run", "run"))
+    assert found == expected
     assert expected["one"]["val"] != expected["other"]["val"]
 
 
-def _exported(corpus: str, out: Path, executor: LocalExecutor) -> dict[str, bytes]:
+def _exported(corpus: str, out: Path) -> dict[str, bytes]:
     """The files of an export of a new store at a path."""
     shutil.rmtree(out, ignore_errors=True)
-    given: PrepareArguments = {**JOB, "executor": executor}
-    tokenmill.prepare(corpus, out=str(out), **given)
-    tokenmill.export(str(out), to="nanogpt", val=0.3, shuffle=1, workers=1, executor=executor)
+    tokenmill.prepare(corpus, out=str(out), **JOB)
+    tokenmill.export(str(out), to="nanogpt", val=0.3, shuffle=1, workers=1)
     return {split: (out / "nanogpt" / f"{split}.bin").read_bytes() for split in ("train", "val")}

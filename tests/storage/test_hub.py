@@ -8,11 +8,11 @@ import hashlib
 import os
 import random
 import re
+import resource
 import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -21,9 +21,10 @@ from pathlib import Path
 import huggingface_hub.constants
 import pytest
 
+from tests.support.killing import wait_until
 from tests.support.servers.faults import Fault
 from tests.support.servers.hub import Hub
-from tests.support.servers.hub_log import API, CDN, RESOLVE
+from tests.support.servers.hub_log import API, CDN, RESOLVE, Clock
 from tests.support.servers.proxy import Proxy
 from tests.support.servers.repositories import File
 from tokenmill.errors import SourceError, StorageError, StoreError, TokenmillError, UsageError
@@ -54,22 +55,21 @@ PATHS = (
 )
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The files of a repository: noise, some of it large enough for several pieces of an answer."""
-    rng = random.Random(6)
+    rng, folder = random.Random(6), tmp_path_factory.mktemp("repository")
     for number, path in enumerate(PATHS):
-        file = tmp_path / "repository" / path
+        file = folder / path
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(rng.randbytes(1_000_000 if path == LARGE else 1000 + number))
-    return tmp_path / "repository"
+    return folder
 
 
 @pytest.fixture
 def served(hub: Hub, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Hub:
     """A hub with that repository, which this process takes for the Hub."""
     hub.add(NAME, folder)
-    hub_files._locations.cache_clear()  # the repository of another test has the same commit
     monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", hub.endpoint)
     return hub
 
@@ -82,10 +82,13 @@ def cdn(served: Hub) -> Iterator[Proxy]:
         yield proxy
 
 
-@pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As many attempts as ever, with short pauses."""
-    monkeypatch.setattr(hub_requests, "FIRST_PAUSE_SECONDS", 0.001)
+@pytest.fixture(autouse=True)
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """The time of clients: they make as many attempts as ever, and their pauses take no time."""
+    clock = Clock()
+    for module in (hub_files, hub_requests):
+        monkeypatch.setattr(module, "time", clock)
+    return clock
 
 
 def pinned(served: Hub, path: str) -> str:
@@ -287,20 +290,20 @@ def test_a_cdn_that_is_gone(served, folder):
     assert len(served.log.of(RESOLVE)) == 2
 
 
-def test_an_address_about_to_expire(served):
-    """An address is not used until the CDN refuses it: the Hub is asked before."""
-    served.signature_seconds = 2
+def test_an_address_about_to_expire(served, clock):
+    """An address is not used until the CDN refuses it: the Hub is asked before, and not much before."""
+    served.signature_seconds = 100
     file = info(served, LARGE)
-    read(file, 0, 10)
-    time.sleep(2)
-    read(file, 0, 10)
-    assert [request.status for request in served.log.of(CDN)] == [206, 206]
-    assert len(served.log.of(RESOLVE)) == 2
+    for seconds, resolved in ((0, 1), (85, 1), (10, 2)):
+        clock.sleep(seconds)
+        read(file, 0, 10)
+        assert len(served.log.of(RESOLVE)) == resolved
+    assert [request.status for request in served.log.of(CDN)] == [206] * 3
 
 
-def test_too_many_requests(served):
+def test_too_many_requests(served, clock):
     """After 429 a request comes back when the Hub has asked for it, and not before."""
-    served.limit_requests(1, seconds=1)
+    served.limit_requests(1, 1.0, clock.monotonic)
     _, files = datasets.find(f"{DATASET}/sample/10BT")
     assert len(files) == 2
     assert read(files[0], 0, 10)
@@ -322,14 +325,14 @@ def test_cut_bodies(served, cdn, folder):
 @pytest.mark.parametrize(
     "fault", [Fault(status=503), Fault(lose=True), Fault(cut=0), Fault(status=429, retry_after_seconds=0)]
 )
-def test_faults_pass(served, cdn, folder, impatient, fault):
+def test_faults_pass(served, cdn, folder, fault):
     """Seven failures in a row cost nothing but time."""
     cdn.inject(fault, times=7)
     assert read(info(served, LARGE)) == (folder / LARGE).read_bytes()
     assert cdn.orders.left == 0
 
 
-def test_faults_of_the_hub_pass(served, impatient, monkeypatch):
+def test_faults_of_the_hub_pass(served, monkeypatch):
     """A hub that fails for a while is asked again, while listing and resolving too."""
     with Proxy(served.port) as proxy:
         monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", proxy.endpoint)
@@ -341,17 +344,20 @@ def test_faults_of_the_hub_pass(served, impatient, monkeypatch):
         assert proxy.orders.left == 0
 
 
-def test_a_stall(served, cdn, folder, impatient, monkeypatch):
+def test_a_stall(served, cdn, folder, monkeypatch):
     """A server that does not answer is asked again."""
-    monkeypatch.setattr(hub_client, "STALL_SECONDS", 0.3)
+    monkeypatch.setattr(hub_client, "STALL_SECONDS", 0.2)
     hub_client.client.cache_clear()
-    cdn.inject(Fault(stall_seconds=1.0), times=2)
-    assert read(info(served, LARGE)) == (folder / LARGE).read_bytes()
-    hub_client.client.cache_clear()
+    cdn.inject(Fault(stall_seconds=60), times=2)
+    try:
+        assert read(info(served, LARGE)) == (folder / LARGE).read_bytes()
+    finally:
+        hub_client.client.cache_clear()
+    assert cdn.orders.left == 0
 
 
 @pytest.mark.parametrize("fault", [Fault(status=503), Fault(status=403), Fault(status=410), Fault(lose=True)])
-def test_failures_are_bounded(served, cdn, impatient, fault):
+def test_failures_are_bounded(served, cdn, fault):
     """After eight failures in a row the file, the reason and the way on are told, and no signature."""
     cdn.inject(fault, times=100)
     with pytest.raises(StorageError, match="Run the same command again") as raised:
@@ -435,7 +441,7 @@ def test_offline(served, monkeypatch):
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "no-such-host.invalid"])
-def test_no_connection(monkeypatch, impatient, host):
+def test_no_connection(monkeypatch, host):
     """A hub that cannot be reached is told, with the reason."""
     with socket.create_server(("127.0.0.1", 0)) as unused:
         port = unused.getsockname()[1]
@@ -458,7 +464,7 @@ def test_a_web_server_is_not_a_hub(tmp_path, monkeypatch, path):
     monkeypatch.setattr(SimpleHTTPRequestHandler, "log_message", lambda *_: None)
     handler = functools.partial(SimpleHTTPRequestHandler, directory=str(tmp_path))
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", f"http://127.0.0.1:{server.server_port}")
         with pytest.raises(SourceError, match="the server does not answer as the Hub does") as raised:
             datasets.find(f"{DATASET}/{path}")
@@ -513,12 +519,24 @@ def test_a_copy_with_another_content(served, folder, tmp_path, path):
     file = info(served, path)
     copy = tmp_path / file.fingerprint
     for _ in range(2):  # before it was ever checked, and after that
-        time.sleep(0.05)  # file systems count time in steps of some milliseconds
+        wait_for_another_time(copy)
         copy.write_bytes(b"x" * file.size)
         assert datasets.kept_copy(file.fingerprint, file.size, str(tmp_path)) is None
         assert datasets.local_copy(file.path, file.fingerprint, file.size, str(tmp_path)) == str(copy)
         assert copy.read_bytes() == (folder / path).read_bytes()
         assert datasets.kept_copy(file.fingerprint, file.size, str(tmp_path)) == str(copy)
+
+
+def wait_for_another_time(path: Path) -> None:
+    """File systems count time in steps of some milliseconds: wait for the one after a file was changed."""
+    probe = path.with_name("probe")
+
+    def time_of_the_file_system() -> int:
+        probe.touch()
+        return probe.stat().st_ctime_ns
+
+    changed = path.stat().st_ctime_ns if path.exists() else 0
+    assert wait_until(lambda: time_of_the_file_system() > changed)
 
 
 def test_a_copy_is_checked_once(served, folder, tmp_path, monkeypatch):
@@ -588,10 +606,10 @@ def test_two_processes_one_download(served, folder, tmp_path):
     file, cache = info(served, LARGE), tmp_path / "cache"
     arguments = [file.path, file.fingerprint, str(file.size), str(cache)]
     processes = [
-        subprocess.Popen([sys.executable, "-c", KEEP, *arguments], stdout=subprocess.PIPE, text=True) for _ in range(3)
+        subprocess.Popen([sys.executable, "-c", KEEP, *arguments], stdout=subprocess.PIPE, text=True) for _ in range(2)
     ]
     answers = [process.communicate(timeout=60)[0].strip() for process in processes]
-    assert answers == [str(cache / file.fingerprint)] * 3
+    assert answers == [str(cache / file.fingerprint)] * 2
     assert Path(answers[0]).read_bytes() == (folder / LARGE).read_bytes()
     assert served.log.bytes_sent(CDN) == file.size
     assert sorted(os.listdir(cache)) == [f".{file.fingerprint}.checked", file.fingerprint]
@@ -603,9 +621,7 @@ def test_a_killed_download(served, cdn, folder, tmp_path):
     arguments = [file.path, file.fingerprint, str(file.size), str(cache)]
     cdn.inject(Fault(stall_seconds=60))
     process = subprocess.Popen([sys.executable, "-c", KEEP, *arguments])
-    deadline = time.monotonic() + 60
-    while cdn.orders.left and time.monotonic() < deadline:
-        time.sleep(0.05)
+    assert wait_until(lambda: not cdn.orders.left)
     process.kill()
     process.wait()
     assert os.listdir(cache) == [f".{file.fingerprint}.tmp"]
@@ -616,13 +632,13 @@ def test_a_killed_download(served, cdn, folder, tmp_path):
 
 def test_no_room_for_a_copy(served, tmp_path):
     """A cache that cannot be written to is told, with what to do, and nothing half-written stays."""
-    file = info(served, LARGE)
-    limit = f"import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))\n{KEEP}"
-    arguments = [file.path, file.fingerprint, str(file.size), str(tmp_path / "cache")]
-    done = subprocess.run([sys.executable, "-c", limit, *arguments], capture_output=True, text=True, check=False)
-    assert "StoreError: cannot keep a file of the Hub" in done.stderr
-    assert "File too large" in done.stderr
-    assert "cache=" in done.stderr
+    file, limits = info(served, LARGE), resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, limits[1]))
+    try:
+        with pytest.raises(StoreError, match=r"(?s)cannot keep a file of the Hub.*File too large.*cache="):
+            datasets.local_copy(file.path, file.fingerprint, file.size, str(tmp_path / "cache"))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert not os.listdir(tmp_path / "cache")
     (tmp_path / "file").touch()
     with pytest.raises(StoreError, match="Name another directory with cache=") as raised:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import subprocess
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -12,41 +10,48 @@ import pytest
 
 from tests.support.corpora import write_parquet
 from tests.support.documents import DOCUMENTS
+from tests.support.killing import part_files, wait_until
 from tests.support.remote_runs import SMALL_UNITS, differences, local_files, prepared, running, tokenmill
 from tests.support.servers.hub import Hub
+from tests.support.servers.hub_log import Clock
+from tests.support.servers.proxy import Proxy
 from tests.support.servers.seaweed import Bucket
+from tokenmill.storage.hub import requests as hub_requests
 
 ADDRESS = "hf://datasets/org/corpus"
 FILES = 5
+EXPORT = ("--to", "llmc", "--shard-tokens", "500")
 
 
-@pytest.fixture
-def corpus(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Five Parquet files of several row groups, and one that is no source."""
+    folder = tmp_path_factory.mktemp("corpus")
     for number in range(FILES):
-        texts = [f"{number}: {text}" for text in DOCUMENTS * 2]
-        write_parquet(tmp_path / "corpus" / "data" / f"{number:03d}_00000.parquet", texts, row_group_size=8)
-    (tmp_path / "corpus" / "README.md").write_text("# about it")
-    return tmp_path / "corpus"
+        texts = [f"{number}: {text}" for text in DOCUMENTS]
+        write_parquet(folder / "data" / f"{number:03d}_00000.parquet", texts, row_group_size=8)
+    (folder / "README.md").write_text("# about it")
+    return folder
 
 
-@pytest.fixture
-def local(tmp_path: Path, corpus: Path) -> dict[str, bytes]:
+@pytest.fixture(scope="module")
+def local(tmp_path_factory: pytest.TempPathFactory, corpus: Path) -> dict[str, bytes]:
     """The store of a run from disk to disk."""
-    prepared(corpus / "data", *SMALL_UNITS, "--out", tmp_path / "local", "--to", "llmc", "--shard-tokens", "500")
-    return local_files(tmp_path / "local")
+    out = tmp_path_factory.mktemp("local") / "store"
+    prepared(corpus / "data", *SMALL_UNITS, "--out", out, *EXPORT)
+    return local_files(out)
 
 
 def test_from_the_hub_to_a_disk(hub: Hub, corpus: Path, local: dict[str, bytes], tmp_path: Path) -> None:
-    """The bytes are those of a local run; the repository is listed once, each file is resolved once by each process."""
+    """The bytes are those of a local run; the repository is listed once, and each file is resolved once."""
     repository = hub.add("org/corpus", corpus)
     hub.page_size = 2
-    options = (f"{ADDRESS}/data", *SMALL_UNITS, "--out", tmp_path / "store", "--to", "llmc", "--shard-tokens", "500")
+    options = (f"{ADDRESS}/data", *SMALL_UNITS, "--out", tmp_path / "store", *EXPORT)
     prepared(*options)
     assert not differences(local_files(tmp_path / "store"), local)
     listed = hub.log.of("api", path="/tree/")
     assert len(listed) == -(-FILES // 2), "a page is asked for once"
-    assert len(hub.log.of("resolve")) <= (1 + 2 + 2) * FILES, "by the parent and the workers"
+    assert len(hub.log.of("resolve")) == 1 + FILES, "the first tells that it is no file"
     paths = pq.read_table(tmp_path / "store" / "sources.parquet")["path"].to_pylist()
     assert all(path.startswith(f"{ADDRESS}@{repository.sha}/data/") for path in paths)
 
@@ -60,15 +65,19 @@ def test_from_the_hub_to_s3(hub: Hub, s3: Bucket, corpus: Path, local: dict[str,
     """Neither the sources nor the store are on a disk, and the bytes are the same."""
     hub.add("org/corpus", corpus)
     glob = f"{ADDRESS}/data/*.parquet"
-    prepared(glob, *SMALL_UNITS, "--out", f"{s3.url}/run", "--to", "llmc", "--shard-tokens", "500")
+    prepared(glob, *SMALL_UNITS, "--out", f"{s3.url}/run", *EXPORT)
     assert not differences(s3.server.objects(f"{s3.url}/run"), local)
 
 
-def test_a_busy_hub_is_waited_for(hub: Hub, corpus: Path, local: dict[str, bytes], tmp_path: Path) -> None:
+def test_a_busy_hub_is_waited_for(
+    hub: Hub, corpus: Path, local: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Answers of 429 in mid-run cost time, no more, and nobody comes back before he was asked to."""
     hub.add("org/corpus", corpus)
-    hub.limit_requests(4, 1.0)
-    prepared(f"{ADDRESS}/data", *SMALL_UNITS, "--out", tmp_path / "store", "--to", "llmc", "--shard-tokens", "500")
+    clock = Clock()
+    monkeypatch.setattr(hub_requests, "time", clock)
+    hub.limit_requests(4, 1.0, clock.monotonic)
+    prepared(f"{ADDRESS}/data", *SMALL_UNITS, "--out", tmp_path / "store", *EXPORT)
     assert hub.log.refused
     assert not hub.log.too_early
     assert not differences(local_files(tmp_path / "store"), local)
@@ -101,13 +110,16 @@ def test_a_file_that_is_replaced_in_mid_run_is_refused(hub: Hub, corpus: Path, t
 
 
 def test_killed_and_resumed_from_the_hub(hub: Hub, corpus: Path, local: dict[str, bytes], tmp_path: Path) -> None:
-    """A run that is killed again and again over the Hub ends with the bytes of one that was not."""
+    """A run that is killed while it plans, and while it works, ends with the bytes of one that was not."""
     hub.add("org/corpus", corpus)
-    options = (f"{ADDRESS}/data", *SMALL_UNITS, "--out", tmp_path / "store", "--to", "llmc", "--shard-tokens", "500")
-    for seconds in (1.2, 1.6, 2.0):
-        with running("prepare", *options) as process, contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(seconds)
-    prepared(*options)
+    options = (f"{ADDRESS}/data", *SMALL_UNITS, "--out", tmp_path / "store", *EXPORT)
+    with Proxy(hub.cdn_port, latency_seconds=0.1) as cdn:
+        hub.cdn_endpoint = cdn.endpoint
+        for is_reached in (lambda: bool(cdn.exchanges), lambda: bool(part_files(tmp_path / "store"))):
+            with running("prepare", *options) as run:
+                assert wait_until(lambda: is_reached() or run.poll() is not None)  # noqa: B023 - within this round
+        cdn.latency_seconds = 0
+        prepared(*options)
     assert not differences(local_files(tmp_path / "store"), local)
 
 

@@ -10,7 +10,9 @@ import signal
 import socket
 import time
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import pyarrow as pa
@@ -22,6 +24,7 @@ from tests.support.killing import wait_until, write_corpus
 from tests.support.remote_runs import (
     SMALL_UNITS,
     TOKENIZER,
+    Ended,
     differences,
     end,
     kill,
@@ -31,7 +34,6 @@ from tests.support.remote_runs import (
     running,
     start,
     tokenmill,
-    units_done,
 )
 from tests.support.servers.azure import AzureServer
 from tests.support.servers.faults import Fault
@@ -42,25 +44,22 @@ from tokenmill import storage
 from tokenmill.errors import StorageError
 from tokenmill.exports.formats import FORMATS
 from tokenmill.sources.store_guard import StoreGuard
-from tokenmill.storage.objects import bucket
+from tokenmill.storage.objects import bucket, clients
 from tokenmill.store import layout
 
 pytestmark = pytest.mark.timeout(120)
 
-UNITS = 40
+UNITS = 24
 EXPORTS = [word for name in FORMATS for word in ("--to", name)]
-SHUFFLED = ("--shuffle", "3", "--val", "0.1", "--shard-tokens", "100k")
-LATENCY_SECONDS = 0.03
+SHUFFLED = ("--shuffle", "3", "--val", "0.1", "--shard-tokens", "30k")
+LATENCY_SECONDS = 0.06
 """What makes a run slow enough to do something to it meanwhile."""
-
-HALTED_SECONDS = 3.0
-"""What all but stops it."""
 
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two Parquet files of many small row groups."""
-    return write_corpus(tmp_path_factory.mktemp("remote") / "corpus", documents=UNITS * 10, rows_per_group=10)
+    return write_corpus(tmp_path_factory.mktemp("remote") / "corpus", documents=UNITS * 5, rows_per_group=5)
 
 
 @pytest.fixture(scope="module")
@@ -103,21 +102,13 @@ def anonymous(files: dict[str, bytes]) -> dict[str, bytes]:
     return {name: data for name, data in files.items() if not NAMES_SOURCES.match(name)}
 
 
-def test_sources_and_store_in_object_storage_give_the_same_bytes(
-    remote: str, s3: Bucket, local_exports: dict[tuple[str, ...], dict[str, bytes]]
-) -> None:
-    """From S3 to S3, parts, plan, manifest and the exports in all nine formats are those of a local run."""
-    told = prepared(remote, *SMALL_UNITS, "--out", f"{s3.url}/run", *EXPORTS)
-    assert (told["units"], told["units_done_now"], len(told["exports"])) == (UNITS, UNITS, 9)
-    assert differences(anonymous(s3.server.objects(f"{s3.url}/run")), anonymous(local_exports[()])) == []
-
-
 def test_sources_in_object_storage_give_the_same_bytes(
     corpus: Path, remote: str, s3: Bucket, local_exports: dict[tuple[str, ...], dict[str, bytes]], tmp_path: Path
 ) -> None:
-    """Shuffled, the nine formats are the same from S3 to S3, from S3 to a disk, and from a disk to a disk."""
+    """Shuffled, parts and nine formats are the same from S3 to S3, from S3 to a disk, and from a disk to a disk."""
     for out in (f"{s3.url}/run", tmp_path / "run"):
-        prepared(remote, *SMALL_UNITS, "--out", out, *EXPORTS, *SHUFFLED)
+        told = prepared(remote, *SMALL_UNITS, "--out", out, *EXPORTS, *SHUFFLED)
+        assert (told["units"], told["units_done_now"], len(told["exports"])) == (UNITS, UNITS, 9)
     far, near, expected = s3.server.objects(f"{s3.url}/run"), local_files(tmp_path / "run"), local_exports[SHUFFLED]
     assert differences(far, near) == []
     assert [data for name, data in far.items() if name.startswith("sources-")] == [near["sources.parquet"]]
@@ -133,9 +124,9 @@ def test_a_store_in_object_storage_holds_the_same_bytes(
     corpus: Path, s3: Bucket, local_exports: dict[tuple[str, ...], dict[str, bytes]]
 ) -> None:
     """Of local sources the store in S3, its exports in all nine formats included, has the bytes of a local one."""
-    prepared(corpus, *SMALL_UNITS, "--out", f"{s3.url}/run", *EXPORTS, *SHUFFLED)
+    prepared(corpus, *SMALL_UNITS, "--out", f"{s3.url}/run", *EXPORTS)
     found = s3.server.objects(f"{s3.url}/run")
-    assert differences(found, local_exports[SHUFFLED]) == []
+    assert differences(found, local_exports[()]) == []
     assert not [name for name in found if ".pieces" in name or name.endswith(".tmp")]
 
 
@@ -185,7 +176,7 @@ def write_kinds(directory: Path, documents: list[str]) -> None:
     for name in ("empty.parquet", "empty.arrow"):
         KINDS["parquet" if name.endswith("parquet") else "arrow file"].write(str(directory / name), [], 3)
     (directory / "small").mkdir()
-    for number in range(120):
+    for number in range(40):
         (directory / "small" / f"{number}.txt").write_text(f"Document {number}. {SEPARATOR} {documents[number % 10]}")
 
 
@@ -199,7 +190,7 @@ def test_every_kind_of_source_under_every_name(
     common = (*TOKENIZER, "--workers", "2", "--unit-bytes", "2k", *options)
     here = prepared(tmp_path / "corpus", *common, "--out", tmp_path / "run")
     there = prepared(f"{s3.url}/corpus", *common, "--out", f"{s3.url}/run")
-    assert here["documents"] == there["documents"] > 120
+    assert here["documents"] == there["documents"] > 40
     assert differences(s3.server.objects(f"{s3.url}/run"), local_files(tmp_path / "run")) == []
     assert tokenmill("verify", f"{s3.url}/run", "--all").code == 0
 
@@ -274,12 +265,12 @@ def test_a_killed_run_goes_on_where_it_was(
     seed = int(os.environ.get("TOKENMILL_KILL_SEED") or random.SystemRandom().randrange(1 << 32))
     print(f"to repeat this: TOKENMILL_KILL_SEED={seed}")  # noqa: T201 - pytest shows it for a failed test
     rng, there = random.Random(seed), 0
-    proxy.latency_seconds = 2 * LATENCY_SECONDS
-    for _ in range(3):
+    proxy.latency_seconds = LATENCY_SECONDS
+    for _ in range(2):
         with running("prepare", remote, *SMALL_UNITS, "--out", f"{s3.url}/run") as run:
             more = there + rng.randint(0, 5)
             # The loop's `more` and `run` are read within this round only.
-            assert wait_until(lambda: parts(s3) > more or run.poll() is not None)  # noqa: B023
+            assert wait_until(lambda: proxy.written("/parts/") > more or run.poll() is not None)  # noqa: B023
             time.sleep(rng.uniform(0, 0.05))
             kill(run)
         assert run.returncode == -signal.SIGKILL
@@ -308,25 +299,23 @@ def test_a_run_killed_while_it_starts_leaves_nothing_to_stumble_over(
 def test_a_remote_store_is_watched_inspected_and_opened(remote: str, s3: Bucket, proxy: Proxy, corpus: Path) -> None:
     """`status` tells a run at work from a complete one; `inspect` and `tokenmill.open` read what is there."""
     url = f"{s3.url}/run"
-    proxy.latency_seconds = 3 * LATENCY_SECONDS
     with running("prepare", remote, *SMALL_UNITS, "--out", url) as run:
-        assert wait_until(lambda: parts(s3) > 3 or run.poll() is not None)
-        proxy.latency_seconds = HALTED_SECONDS
-        meanwhile = tokenmill("status", url, "--json", AWS_ENDPOINT_URL=s3.server.endpoint).result()
-        refused = tokenmill("inspect", url, AWS_ENDPOINT_URL=s3.server.endpoint)
-        assert run.poll() is None
-        proxy.latency_seconds = 0
+        with proxy.held("/parts/", "PUT", after=7):
+            assert wait_until(lambda: proxy.written("/parts/") == 7)
+            meanwhile = tokenmill("status", url, "--json", AWS_ENDPOINT_URL=s3.server.endpoint).result()
+            refused = tokenmill("inspect", url, AWS_ENDPOINT_URL=s3.server.endpoint)
+            assert run.poll() is None
         assert end(run).code == 0
-    assert (meanwhile["state"], meanwhile["units"]) != ("complete", UNITS)
-    assert 3 < meanwhile["units_done"] < UNITS
+    assert (meanwhile["state"], meanwhile["units"]) == ("running", UNITS)
+    assert meanwhile["units_done"] == 7
     assert (refused.code, "is not complete" in refused.err) == (1, True)
     assert tokenmill("status", url, "--json").result()["state"] == "complete"
     first = pq.read_table(corpus / "000.parquet")["text"][0].as_py()
     assert first[:40] in tokenmill("inspect", url, "--doc", "0").out.replace("|", "")
-    assert len(package.open(url)) == UNITS * 10
+    assert len(package.open(url)) == UNITS * 5
 
 
-TEXT_BYTES = 24_000_000
+TEXT_BYTES = 8_000_000
 
 
 def test_a_run_reads_the_text_and_the_footers_and_little_else(s3: Bucket, proxy: Proxy, tmp_path: Path) -> None:
@@ -339,12 +328,12 @@ def test_a_run_reads_the_text_and_the_footers_and_little_else(s3: Bucket, proxy:
         texts = [" ".join(rng.choices(words, k=1000)) for _ in range(TEXT_BYTES // 2 // 6000)]
         other = [rng.randbytes(4000) for _ in texts]
         path = tmp_path / "corpus" / f"{name}.parquet"
-        pq.write_table(pa.table({"before": other, "text": texts, "after": other}), path, row_group_size=200)
+        pq.write_table(pa.table({"before": other, "text": texts, "after": other}), path, row_group_size=66)
         footer = pq.read_metadata(path)
         needed += footer.serialized_size + 8
         needed += sum(footer.row_group(g).column(1).total_compressed_size for g in range(footer.num_row_groups))
     s3.server.upload(tmp_path / "corpus", f"{s3.url}/corpus")
-    told = prepared(f"{s3.url}/corpus", *TOKENIZER, "--workers", "2", "--unit-bytes", "1M", "--out", tmp_path / "run")
+    told = prepared(f"{s3.url}/corpus", *TOKENIZER, "--workers", "2", "--unit-bytes", "350k", "--out", tmp_path / "run")
     reads = [exchange for exchange in proxy.exchanges if exchange.method == "GET" and "/corpus/" in exchange.path]
     ratio, per_unit = proxy.bytes_down / needed, len(reads) / told["units"]
     assert told["units"] > 10
@@ -365,63 +354,44 @@ def test_a_source_replaced_in_mid_run_is_refused(
     remote: str, s3: Bucket, proxy: Proxy, corpus: Path, local: dict[str, bytes]
 ) -> None:
     """Another content of the same size under the same key is not read; the run ends with the key and what to do."""
-    proxy.latency_seconds = 3 * LATENCY_SECONDS
-    original = (corpus / "001.parquet").read_bytes()
-    with running("prepare", remote, *SMALL_UNITS, "--out", f"{s3.url}/run") as run:
-        assert wait_until(lambda: parts(s3) > 2 or run.poll() is not None)
-        proxy.latency_seconds = HALTED_SECONDS
-        s3.server.store(remote).put("001.parquet", original[:-1] + b"x")
-        proxy.latency_seconds = 0
-        ended = end(run)
-    assert ended.code == 1
+    original, there = (corpus / "001.parquet").read_bytes(), s3.server.store(remote)
+    replace = Fault(meanwhile=lambda: there.put("001.parquet", original[:-1] + b"x"))
+    for fault in (Fault(), Fault(), replace):
+        proxy.inject(fault, method="PUT", path="/parts/")
+    ended = tokenmill("prepare", remote, *SMALL_UNITS, "--out", f"{s3.url}/run")
+    assert (ended.code, proxy.orders.left) == (1, 0)
     assert "a source changed since the run was planned" in ended.err
     assert f"{remote}/001.parquet" in ended.err
     again = tokenmill("prepare", remote, *SMALL_UNITS, "--out", f"{s3.url}/run")
     assert (again.code, f"{remote}/001.parquet" in again.err) == (1, True)
-    s3.server.store(remote).put("001.parquet", original)
+    there.put("001.parquet", original)
     prepared(remote, *SMALL_UNITS, "--out", f"{s3.url}/run")
     assert differences(s3.server.objects(f"{s3.url}/run"), local) == []
 
 
-def test_two_drivers_share_a_store(remote: str, s3: Bucket, proxy: Proxy, local: dict[str, bytes]) -> None:
-    """Two commands that start at once on an empty store both succeed, and leave the store that one of them would."""
-    proxy.latency_seconds = LATENCY_SECONDS
-    runs = [start("prepare", remote, *SMALL_UNITS, "--out", f"{s3.url}/run", "--to", "nanogpt") for _ in range(2)]
-    ended = [end(run) for run in runs]
-    assert [each.code for each in ended] == [0, 0], [each.err for each in ended]
-    found = s3.server.objects(f"{s3.url}/run")
-    assert differences({n: d for n, d in found.items() if not n.startswith("nanogpt/")}, local) == []
-    # A driver whose PUT is answered late tries again, finds its own part, and takes it for the other's.
-    assert len(set(range(UNITS)) - set(units_done(found))) < 4
-    assert tokenmill("verify", f"{s3.url}/run", "--all").code == 0
-    assert tokenmill("verify", f"{s3.url}/run/nanogpt").code == 0
-
-
 def test_a_second_driver_joins_a_run_at_work(remote: str, s3: Bucket, proxy: Proxy, local: dict[str, bytes]) -> None:
     """One that comes later does only what is missing."""
-    proxy.latency_seconds = LATENCY_SECONDS
-    first = start("prepare", remote, *SMALL_UNITS, "--out", f"{s3.url}/run")
-    assert wait_until(lambda: parts(s3) > 5 or first.poll() is not None)
-    second = start("prepare", remote, *SMALL_UNITS, "--out", f"{s3.url}/run", "--json")
-    ended = [end(first), end(second)]
-    assert [each.code for each in ended] == [0, 0], [each.err for each in ended]
-    assert ended[1].result()["units_done_now"] < UNITS
+    job = (remote, *SMALL_UNITS, "--out", f"{s3.url}/run")
+    with running("prepare", *job) as first:
+        with proxy.held("/parts/", "PUT", after=7):
+            assert wait_until(lambda: proxy.written("/parts/") == 7)
+            assert prepared(*job, AWS_ENDPOINT_URL=s3.server.endpoint)["units_done_now"] == UNITS - 7
+        ended = end(first)
+    assert ended.code == 0, ended.err
     assert differences(s3.server.objects(f"{s3.url}/run"), local) == []
 
 
-def test_of_two_different_jobs_one_wins(remote: str, s3: Bucket, proxy: Proxy, corpus: Path, tmp_path: Path) -> None:
-    """On one empty store one job is frozen, and the other is refused with what changed; the store is sound."""
-    proxy.latency_seconds = LATENCY_SECONDS
-    ends = ["1199", "none"]
-    base = [word for word in SMALL_UNITS if word not in {"--eot", "1199"}]
-    runs = [start("prepare", remote, *base, "--eot", token, "--out", f"{s3.url}/run") for token in ends]
-    ended = [end(run) for run in runs]
-    assert sorted(each.code for each in ended) == [0, 1], [each.err for each in ended]
-    loser = next(each for each in ended if each.code)
+def test_of_two_different_jobs_one_wins(remote: str, s3: Bucket, proxy: Proxy, local: dict[str, bytes]) -> None:
+    """Of two that are about to be frozen one is, and the other is refused with what changed; the store is sound."""
+    job = ("prepare", remote, *SMALL_UNITS, "--out", f"{s3.url}/run")
+    winners: list[Ended] = []
+    win = Fault(meanwhile=lambda: winners.append(end(start(*job, AWS_ENDPOINT_URL=s3.server.endpoint))))
+    proxy.inject(win, method="PUT", path="/run/run.json")
+    loser = tokenmill(*("none" if word == "1199" else word for word in job))
+    assert [winner.code for winner in winners] == [0], winners
+    assert loser.code == 1
     assert "this directory holds a run with another --eot" in loser.err
-    winner = ends[next(place for place, each in enumerate(ended) if not each.code)]
-    prepared(corpus, *base, "--eot", winner, "--out", tmp_path / "run")
-    assert differences(s3.server.objects(f"{s3.url}/run"), local_files(tmp_path / "run")) == []
+    assert differences(s3.server.objects(f"{s3.url}/run"), local) == []
     assert tokenmill("verify", f"{s3.url}/run", "--all").code == 0
 
 
@@ -457,8 +427,12 @@ def test_what_lies_beside_a_store_is_left_alone(remote: str, s3: Bucket, local: 
     assert differences({n: d for n, d in mine.items() if not n.startswith("nanogpt/")}, local) == []
 
 
-def test_a_server_that_is_not_there_or_says_no_is_told_at_once(s3: Bucket, tmp_path: Path) -> None:
-    """A wrong endpoint, missing and wrong credentials each give one error with what to do, within twenty seconds."""
+def test_a_server_that_is_not_there_or_says_no_is_told_at_once(
+    s3: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A wrong endpoint, missing and wrong credentials each give one error with what to do, after a first attempt."""
+    assert cast("timedelta", clients.FIRST_RETRIES["retry_timeout"]) < timedelta(seconds=10)
+    monkeypatch.setitem(clients.FIRST_RETRIES, "retry_timeout", timedelta(seconds=1))
     nobody, keys = "http://127.0.0.1:9", ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
     refused = r"the object store does not allow this process to read s3://\S+\n.*\n"
     refused += r"  Check the credentials, and what they allow"
@@ -473,14 +447,11 @@ def test_a_server_that_is_not_there_or_says_no_is_told_at_once(s3: Bucket, tmp_p
         "AWS_ENDPOINT_URL is not the address of a server": {"AWS_ENDPOINT_URL": "127.0.0.1:9"},
     }
     words = ("prepare", f"{s3.url}/corpus", *TOKENIZER, "--out", f"{s3.url}/run")
-    started = time.monotonic()
-    commands = [start(*words, HOME=str(tmp_path), **environment) for environment in expected.values()]
-    for sentence, command in zip(expected, commands, strict=True):
-        ended = end(command)
+    for sentence, environment in expected.items():
+        ended = tokenmill(*words, HOME=str(tmp_path), **environment)
         assert ended.code in {1, 2, 75}
         assert re.match(rf"error: {sentence}.*\n", ended.err), ended.err
         assert ended.err.count("\n") <= 4
-    assert time.monotonic() - started < 20
 
 
 PROSE = re.compile(r"Generic|Error performing|retries|greeting|169\.254|https?://\S+/|committed")
@@ -524,7 +495,7 @@ def test_reasons_are_short(
     assert said.replace("PORT", port) in str(raised.value)
     assert not PROSE.search(str(raised.value))
     assert len(raised.value.details) <= 3
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < cast("timedelta", clients.FIRST_RETRIES["retry_timeout"]).total_seconds()
 
 
 @dataclass(frozen=True)
@@ -568,7 +539,7 @@ def test_a_first_contact_can_be_interrupted() -> None:
             started = time.monotonic()
             run.send_signal(signal.SIGINT)
             assert end(run).code == 130
-            assert time.monotonic() - started < 2
+            assert time.monotonic() - started < 4  # the request itself would be given up after five seconds
             connection.close()
 
 
@@ -598,10 +569,10 @@ def test_azure_gives_the_same_bytes(
     refused = tokenmill("prepare", f"{azure}/corpus", *SMALL_UNITS, "--out", f"{azure}/run")
     assert (refused.code, "another --limit-units" in refused.err) == (1, True)
     store.delete(["run/" + entry["path"][4:] for page in store.list("run") for entry in page])
-    with running("prepare", f"{azure}/corpus", *SMALL_UNITS, "--out", f"{azure}/run") as run:
-        assert wait_until(lambda: sum(map(len, store.list("run/parts"))) > 3 or run.poll() is not None)
-        kill(run)
-    prepared(f"{azure}/corpus", *SMALL_UNITS, "--out", f"{azure}/run", "--to", "megatron", "--shuffle", "3")
+    prepared(f"{azure}/corpus", *SMALL_UNITS, "--out", f"{azure}/run")
+    store.delete(["run/manifest.parquet", *(f"run/parts/{unit:08d}.arrow" for unit in range(5, UNITS))])
+    resumed = (f"{azure}/corpus", *SMALL_UNITS, "--out", f"{azure}/run", "--to", "megatron", "--shuffle", "3")
+    assert prepared(*resumed)["units_done_now"] == UNITS - 5
     names = [entry["path"] for page in store.list("run") for entry in page]
     files = {name[4:]: bytes(store.get(name).bytes()) for name in names if not name.startswith("run/megatron/")}
     assert differences(files, local) == []

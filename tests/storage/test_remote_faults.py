@@ -5,14 +5,12 @@ The faults are injected by a proxy in front of a real server; the server that is
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.support.killing import wait_until, write_corpus
-from tests.support.remote_runs import SMALL_UNITS, differences, end, local_files, prepared, running, start, tokenmill
+from tests.support.remote_runs import SMALL_UNITS, differences, end, local_files, prepared, running, tokenmill
 from tests.support.servers.faults import Fault
 from tests.support.servers.proxy import Proxy
 from tests.support.servers.seaweed import Bucket, start_seaweed
@@ -21,14 +19,14 @@ from tokenmill.storage.objects import clients
 
 pytestmark = pytest.mark.timeout(150)
 
-UNITS = 40
+UNITS = 24
 EXPORT = ("--to", "nanogpt", "--shuffle", "3")
 
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two Parquet files of many small row groups."""
-    return write_corpus(tmp_path_factory.mktemp("faults") / "corpus", documents=UNITS * 10, rows_per_group=10)
+    return write_corpus(tmp_path_factory.mktemp("faults") / "corpus", documents=UNITS * 5, rows_per_group=5)
 
 
 @pytest.fixture(scope="module")
@@ -37,14 +35,6 @@ def local(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, b
     out = tmp_path_factory.mktemp("local") / "run"
     prepared(corpus, *SMALL_UNITS, "--out", out, *EXPORT)
     return local_files(out)
-
-
-@pytest.fixture
-def proxy(s3: Bucket, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
-    """A proxy in front of the server, which commands go through."""
-    with Proxy(s3.server.port) as proxy:
-        monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.endpoint)
-        yield proxy
 
 
 @pytest.fixture
@@ -57,11 +47,6 @@ def job(s3: Bucket, corpus: Path, proxy: Proxy) -> list[str]:
 def part_names(s3: Bucket) -> list[str]:
     """The names of the store's parts."""
     return [meta["path"] for page in s3.server.store(f"{s3.url}/run/parts").list() for meta in page]
-
-
-def parts(s3: Bucket) -> int:
-    """How many parts the store has."""
-    return len(part_names(s3))
 
 
 def assert_sound(s3: Bucket, local: dict[str, bytes]) -> None:
@@ -92,9 +77,9 @@ def test_broken_answers_are_completed(job: list[str], s3: Bucket, proxy: Proxy, 
 
 
 def test_late_answers_are_waited_for(job: list[str], s3: Bucket, proxy: Proxy, local: dict[str, bytes]) -> None:
-    """Requests of every kind that are answered half a second late change nothing."""
+    """Requests of every kind that are answered late change nothing."""
     for method in ("HEAD", "GET", "PUT"):
-        proxy.inject(Fault(stall_seconds=0.5), method=method, times=3)
+        proxy.inject(Fault(stall_seconds=0.3), method=method, times=2)
     ended = tokenmill(*job)
     assert ended.code == 0, ended.err
     assert proxy.orders.left == 0
@@ -115,7 +100,7 @@ def test_an_answer_that_never_comes_is_asked_for_again(
         file.write(b"content")
     assert folder.read("name") == b"content"
     assert proxy.orders.left == 0
-    assert [exchange.status for exchange in proxy.exchanges] == [None, 404, None, 200, None, 200]
+    assert [exchange.status for exchange in proxy.exchanges if exchange.status] == [404, 200, 200]
 
 
 def test_lost_answers_do_no_harm(job: list[str], s3: Bucket, proxy: Proxy, local: dict[str, bytes]) -> None:
@@ -170,15 +155,12 @@ def test_a_large_object_survives_faults_in_its_upload(s3: Bucket, proxy: Proxy) 
 def test_expired_credentials_end_a_run_that_goes_on_with_new_ones(
     job: list[str], s3: Bucket, proxy: Proxy, local: dict[str, bytes]
 ) -> None:
-    """The run stops within seconds and says what has happened and what to do; the same command then ends it."""
-    proxy.latency_seconds = 0.05
+    """The run stops at once and says what has happened and what to do; the same command then ends it."""
     with running(*job) as run:
-        assert wait_until(lambda: parts(s3) > 3 or run.poll() is not None)
-        proxy.inject(Fault(status=403), times=1_000_000)
-        proxy.latency_seconds = 0
-        started = time.monotonic()
+        with proxy.held("/parts/", "PUT", after=7):
+            assert wait_until(lambda: proxy.written("/parts/") == 7)
+            proxy.inject(Fault(status=403), times=1_000_000)
         ended = end(run)
-    assert time.monotonic() - started < 10
     assert ended.code == 75
     assert "the credentials have expired" in ended.err
     assert "Renew them. Run the same command again: committed work is kept." in ended.err
@@ -196,23 +178,24 @@ def test_expired_credentials_end_a_run_that_goes_on_with_new_ones(
     assert_sound(s3, local)
 
 
-def test_a_server_that_is_killed_and_comes_back_costs_time_only(tmp_path: Path) -> None:
+def test_a_server_that_is_killed_and_comes_back_costs_time_only(
+    corpus: Path, local: dict[str, bytes], tmp_path: Path
+) -> None:
     """While the server is gone the run waits, and it goes on when it is back."""
-    corpus = write_corpus(tmp_path / "corpus", documents=1200, rows_per_group=6)
-    prepared(corpus, *SMALL_UNITS, "--out", tmp_path / "run", *EXPORT)
     server = start_seaweed(tmp_path / "server", "ACCESS", "secret")
     try:
         bucket = Bucket(server, server.bucket("bucket"))
         server.upload(corpus, f"{bucket.url}/corpus")
         job = ["prepare", f"{bucket.url}/corpus", *SMALL_UNITS, "--out", f"{bucket.url}/run", *EXPORT]
-        with running(*job, **server.environment()) as run:
-            assert wait_until(lambda: parts(bucket) > 20 or run.poll() is not None)
-            server.stop()
-            assert run.poll() is None
+        with Proxy(server.port) as proxy, running(*job, **server.environment(proxy.endpoint)) as run:
+            with proxy.held("/parts/", "PUT", after=7):
+                assert wait_until(lambda: proxy.written("/parts/") == 7)
+                server.stop()
+            assert wait_until(lambda: any(exchange.status == 502 for exchange in list(proxy.exchanges)))
             server.start()
             ended = end(run, 120)
         assert ended.code == 0, ended.err
-        assert differences(server.objects(f"{bucket.url}/run"), local_files(tmp_path / "run")) == []
-        assert end(start("verify", f"{bucket.url}/run", "--all", **server.environment())).code == 0
+        assert differences(server.objects(f"{bucket.url}/run"), local) == []
+        assert tokenmill("verify", f"{bucket.url}/run", "--all", **server.environment()).code == 0
     finally:
         server.stop()

@@ -58,7 +58,7 @@ def test_an_endpoint_of_a_profile_is_looked_at_too(
 
 def test_the_command_refuses_it_as_well(parquet: str, elsewhere: None) -> None:
     """`--endpoint http://...` of another machine ends a command at once, with exit code 2."""
-    ended = command("prepare", parquet, *TOKENIZER, "--out", "s3://bucket/run", "--endpoint", ELSEWHERE, seconds=30)
+    ended = command("prepare", parquet, *TOKENIZER, "--out", "s3://bucket/run", "--endpoint", ELSEWHERE)
     assert ended.code == 2
     assert "is not encrypted" in ended.err
 

@@ -7,7 +7,7 @@ import json
 import os
 import shutil
 from pathlib import Path
-from typing import Unpack
+from typing import Any, Unpack
 
 import numpy as np
 import pyarrow as pa
@@ -15,15 +15,18 @@ import pyarrow.parquet as pq
 import pytest
 
 import tokenmill
-from tests.support import DATA, dying, poison
+from tests.support import DATA, poison
 from tests.support.arguments import PrepareArguments
+from tests.support.command import run
 from tests.support.corpora import SMALL_JSON, SMALL_TIKTOKEN, part_bytes, write_parquet
+from tests.support.small_stores import Kept
 from tokenmill import errors
 from tokenmill.api.parameters import FormatName
 from tokenmill.api.results import PrepareResult
-from tokenmill.executors.local import LocalExecutor
 from tokenmill.executors.outcomes import Executor
 from tokenmill.pipeline.compare_sources import compare_sources
+from tokenmill.pipeline.inventory import PartInventory
+from tokenmill.pipeline.units import check_reference
 from tokenmill.storage import folder_at
 from tokenmill.store import layout, tables
 from tokenmill.store.mismatch import MismatchRecord, publish_mismatch, read_mismatch
@@ -32,7 +35,6 @@ from tokenmill.store.run import require_run
 
 pytestmark = pytest.mark.timeout(240)
 ROW_GROUP = 50
-END = 1199
 END = 1199
 
 
@@ -47,10 +49,24 @@ def prepare(source: str | list[str], out: Path, **options: Unpack[PrepareArgumen
     return tokenmill.prepare(source, out=str(out), **given)
 
 
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Kept:
+    """A source of eight row groups, and its store of as many units."""
+    folder = tmp_path_factory.mktemp("sound") / "store"
+    prepare(write_parquet(folder / "in/a.parquet", texts(), row_group_size=ROW_GROUP), folder / "out")
+    return Kept.keep(folder)
+
+
 @pytest.fixture
-def source(tmp_path: Path) -> str:
-    """Eight row groups, and as many units."""
-    return write_parquet(tmp_path / "in" / "a.parquet", texts(), row_group_size=ROW_GROUP)
+def out(kept: Kept) -> Path:
+    """The store."""
+    return kept.restored() / "out"
+
+
+@pytest.fixture
+def source(out: Path) -> str:
+    """Its source."""
+    return str(out.parent / "in/a.parquet")
 
 
 def replaced(path: str, documents: list[str | None], row_group_size: int = ROW_GROUP) -> str:
@@ -76,14 +92,13 @@ def flip(path: Path, position: int | None = None) -> None:
     path.write_bytes(content)
 
 
-def test_a_deleted_part_is_made_again_under_a_new_manifest(tmp_path: Path, source: str) -> None:
+def test_a_deleted_part_is_made_again_under_a_new_manifest(source: str, out: Path) -> None:
     """A part that is missing beside a manifest is made again, and the manifest is written again."""
-    prepare(source, tmp_path / "out")
-    before = part_bytes(tmp_path / "out"), (tmp_path / "out/manifest.parquet").read_bytes()
-    (tmp_path / "out/parts/00000003.arrow").unlink()
-    result = prepare(source, tmp_path / "out")
+    before = part_bytes(out), (out / "manifest.parquet").read_bytes()
+    (out / "parts/00000003.arrow").unlink()
+    result = prepare(source, out)
     assert result.units_done_now == 1
-    assert (part_bytes(tmp_path / "out"), (tmp_path / "out/manifest.parquet").read_bytes()) == before
+    assert (part_bytes(out), (out / "manifest.parquet").read_bytes()) == before
     assert any("missing, cut off" in notice for notice in result.notices)
 
 
@@ -97,76 +112,69 @@ def test_the_manifest_is_withdrawn_before_a_unit_is_done_again(tmp_path: Path) -
         tokenmill.export(str(tmp_path / "out"), to="nanogpt", val="none")
 
 
-@pytest.mark.parametrize("format_", ["nanogpt", "megatron", "parquet", "olmo"])
-def test_quarantine_is_retried_by_an_option_and_exports_hold_every_document(
-    tmp_path: Path, format_: FormatName
-) -> None:
+def test_quarantine_is_retried_by_an_option_and_exports_hold_every_document(tmp_path: Path) -> None:
     """--retry-quarantine does the units again; a later export has all of it, and an earlier one is refused."""
-    environment = poison.environment(tmp_path / "site")
     documents = texts()
     documents[60] = "POISON:RAISE " + str(documents[60])
     source = write_parquet(tmp_path / "in/a.parquet", documents, row_group_size=ROW_GROUP)
-    command = (
-        "tokenmill",
-        "prepare",
-        source,
-        "--tokenizer",
-        SMALL_JSON,
-        "--out",
-        tmp_path / "out",
-        "--unit-bytes",
-        "1",
-    )
-    ended = dying.run(*command, "--max-bad", "1%", environment=environment, seconds=120)
-    assert ended.exit_code == 0, ended.output
-    assert tokenmill.export(str(tmp_path / "out"), to=format_, val="none").splits["train"].documents == 399
-    again = dying.run(*command, "--max-bad", "1%", "--retry-quarantine", seconds=120)  # without the poison
-    assert again.exit_code == 0, again.output
-    store = tokenmill.open(str(tmp_path / "out"))
+    out = tmp_path / "out"
+    formats: tuple[FormatName, ...] = ("nanogpt", "megatron", "parquet", "olmo")
+    words = ("prepare", source, "--tokenizer", SMALL_JSON, "--out", out, "--unit-bytes", "1", "--max-bad", "1%")
+    with poison.infected():
+        run(*words)
+    for name in formats:
+        assert tokenmill.export(str(out), to=name, val="none").splits["train"].documents == 399
+    run(*words, "--retry-quarantine")
+    store = tokenmill.open(str(out))
     assert len(store) == 400
-    assert not (tmp_path / "out/quarantine.jsonl").exists()
-    with pytest.raises(errors.JobChanged, match="another store"):
-        tokenmill.export(str(tmp_path / "out"), to=format_, val="none")
-    shutil.rmtree(tmp_path / "out" / format_)
-    exported = tokenmill.export(str(tmp_path / "out"), to=format_, val="none").splits["train"]
-    assert (exported.documents, exported.tokens) == (400, store.token_count)
+    assert not (out / "quarantine.jsonl").exists()
+    for name in formats:
+        with pytest.raises(errors.JobChanged, match="another store"):
+            tokenmill.export(str(out), to=name, val="none")
+        shutil.rmtree(out / name)
+        exported = tokenmill.export(str(out), to=name, val="none").splits["train"]
+        assert (exported.documents, exported.tokens) == (400, store.token_count)
 
 
-@pytest.mark.parametrize("shuffle", [None, 1])
-def test_an_export_refuses_a_part_of_another_store(tmp_path: Path, source: str, shuffle: int | None) -> None:
+def test_an_export_refuses_a_part_of_another_store(tmp_path: Path, out: Path) -> None:
     """A part with the same number of tokens that the manifest does not describe is never exported."""
-    prepare(source, tmp_path / "out")
     other = replaced(str(tmp_path / "in/b.parquet"), [str(text).replace("says", "sees") for text in texts()])
     prepare(other, tmp_path / "other")
     name = "parts/00000002.arrow"
-    stored, foreign = (tokenmill.open(str(tmp_path / each)) for each in ("out", "other"))
+    stored, foreign = (tokenmill.open(str(each)) for each in (out, tmp_path / "other"))
     assert stored.manifest["documents"].equals(foreign.manifest["documents"])
-    shutil.copyfile(tmp_path / "other" / name, tmp_path / "out" / name)
+    shutil.copyfile(tmp_path / "other" / name, out / name)
+    for shuffle in (None, 1):
+        with pytest.raises((errors.RunFailed, errors.CorruptStore), match="not the part that the manifest describes"):
+            tokenmill.export(str(out), to="nanogpt", val="none", shuffle=shuffle, out=tmp_path / f"shuffle-{shuffle}")
     with pytest.raises((errors.RunFailed, errors.CorruptStore), match="not the part that the manifest describes"):
-        tokenmill.export(str(tmp_path / "out"), to="nanogpt", val="none", shuffle=shuffle)
-    with pytest.raises((errors.RunFailed, errors.CorruptStore), match="not the part that the manifest describes"):
-        tokenmill.stats(str(tmp_path / "out"))
+        tokenmill.stats(str(out))
 
 
-@pytest.mark.parametrize("shuffle", [None, 1])
-@pytest.mark.parametrize("format_", ["nanogpt", "megatron", "parquet"])
-def test_an_export_finds_a_flipped_bit(tmp_path: Path, source: str, format_: FormatName, shuffle: int | None) -> None:
+def test_an_export_finds_a_flipped_bit(tmp_path: Path, source: str, out: Path) -> None:
     """A bit that flipped in the tokens of a part ends the export with an error; --repair makes the part again."""
-    prepare(source, tmp_path / "out")
-    sound = part_bytes(tmp_path / "out")
-    flip(tmp_path / "out/parts/00000005.arrow")
-    with pytest.raises((errors.RunFailed, errors.CorruptStore), match="part 5 is damaged"):
-        tokenmill.export(str(tmp_path / "out"), to=format_, val="none", shuffle=shuffle)
-    assert not (tmp_path / "out" / format_ / ".tokenmill/manifest.parquet").exists()
-    result = prepare(source, tmp_path / "out", repair=True)
+    sound = part_bytes(out)
+    flip(out / "parts/00000005.arrow")
+    formats: tuple[FormatName, ...] = ("nanogpt", "megatron", "parquet")
+    exports: list[dict[str, Any]] = [
+        {"to": name, "val": "none", "shuffle": shuffle, "out": tmp_path / f"{name}-{shuffle}"}
+        for name in formats
+        for shuffle in (None, 1)
+    ]
+    for options in exports:
+        with pytest.raises((errors.RunFailed, errors.CorruptStore), match="part 5 is damaged"):
+            tokenmill.export(str(out), **options)
+        assert not (options["out"] / ".tokenmill/manifest.parquet").exists()
+    result = prepare(source, out, repair=True)
     assert result.units_done_now == 1
-    assert part_bytes(tmp_path / "out") == sound
-    tokenmill.export(str(tmp_path / "out"), to=format_, val="none", shuffle=shuffle)
+    assert part_bytes(out) == sound
+    for options in exports:
+        tokenmill.export(str(out), **options)
 
 
-def test_parts_of_an_old_text_are_not_adopted(tmp_path: Path, source: str) -> None:
+def test_parts_of_an_old_text_are_not_adopted(tmp_path: Path) -> None:
     """With run.json gone and a source replaced, even by one of the same size and beginning, parts are made again."""
-    lines = tmp_path / "in" / "a.txt"
+    lines = tmp_path / "a.txt"
     lines.write_text("x" * 5000 + "\n\nold text\n\n" + "y" * 5000)
     options: PrepareArguments = {"separator": "\n\n", "unit_bytes": 3000}
     prepare(str(lines), tmp_path / "out", **options)
@@ -180,54 +188,49 @@ def test_parts_of_an_old_text_are_not_adopted(tmp_path: Path, source: str) -> No
     tokenmill.verify(str(tmp_path / "out"), all=True)
 
 
-def test_parts_are_kept_when_only_the_run_was_lost(tmp_path: Path, source: str) -> None:
+def test_parts_are_kept_when_only_the_run_was_lost(source: str, out: Path) -> None:
     """With run.json gone and the sources unchanged, the parts are compared with the text and kept."""
-    prepare(source, tmp_path / "out")
-    (tmp_path / "out/run.json").unlink()
-    assert prepare(source, tmp_path / "out").units_done_now == 0
+    (out / "run.json").unlink()
+    assert prepare(source, out).units_done_now == 0
 
 
-def test_a_part_of_another_slice_is_not_adopted(tmp_path: Path, source: str) -> None:
+def test_a_part_of_another_slice_is_not_adopted(source: str, out: Path) -> None:
     """A part under the number of another unit is found before the store is complete, and made again."""
-    prepare(source, tmp_path / "out")
-    sound = part_bytes(tmp_path / "out")
-    parts = tmp_path / "out/parts"
-    (tmp_path / "out/manifest.parquet").unlink()
+    sound = part_bytes(out)
+    parts = out / "parts"
+    (out / "manifest.parquet").unlink()
     content = (parts / "00000001.arrow").read_bytes().replace(b'{"unit":1,', b'{"unit":2,')
     (parts / "00000002.arrow").write_bytes(content)
-    prepare(source, tmp_path / "out")
-    assert part_bytes(tmp_path / "out") == sound
+    prepare(source, out)
+    assert part_bytes(out) == sound
 
 
-def test_a_failed_audit_makes_every_part_suspect(tmp_path: Path) -> None:
+@pytest.mark.parametrize("workers", [pytest.param(2, marks=pytest.mark.processes), 1])
+def test_a_failed_audit_makes_every_part_suspect(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int) -> None:
     """Parts that were committed before the fast engine was caught are compared with the reference, and corrected."""
-    environment = poison.environment(tmp_path / "site")
-    documents = texts(rows=2000)
-    for row in range(100, 1500, 100):  # some wrong documents that the audit may not meet, then nothing but wrong ones
+    monkeypatch.setenv("PYTHONPATH", poison.environment(tmp_path / "site")["PYTHONPATH"])
+    documents = texts(rows=800)
+    for row in range(40, 600, 40):  # some wrong documents that the audit may not meet, then nothing but wrong ones
         documents[row] = f"{documents[row]} WRONGTOKEN"
-    documents[1900:] = [f"WRONGTOKEN {text}" for text in documents[1900:]]
-    source = write_parquet(tmp_path / "in/a.parquet", documents, row_group_size=100)
-    prepare(source, tmp_path / "right", tokenizer=SMALL_JSON, eot=None, engine="tokenizers")
-    for workers in ("1", "2"):
-        out = tmp_path / workers
-        command = ("tokenmill", "prepare", source, "--tokenizer", SMALL_JSON, "--out", out, "--unit-bytes", "1")
-        ended = dying.run(*command, "--workers", workers, environment=environment, seconds=120)
-        assert ended.exit_code == 0, ended.output
-        assert "failed an audit" in ended.output
-        assert part_bytes(out) == part_bytes(tmp_path / "right")
-        assert (out / "manifest.parquet").read_bytes() == (tmp_path / "right/manifest.parquet").read_bytes()
+    documents[760:] = [f"WRONGTOKEN {text}" for text in documents[760:]]
+    source = write_parquet(tmp_path / "in/a.parquet", documents, row_group_size=40)
+    right, out = tmp_path / "right", tmp_path / "out"
+    prepare(source, right, tokenizer=SMALL_JSON, eot=None, engine="tokenizers")
+    with poison.infected():
+        result = prepare(source, out, tokenizer=SMALL_JSON, eot=None, workers=workers)
+    assert any("failed an audit" in notice for notice in result.notices)
+    assert part_bytes(out) == part_bytes(right)
+    assert (out / "manifest.parquet").read_bytes() == (right / "manifest.parquet").read_bytes()
 
 
 def test_a_store_stays_suspect_until_every_part_is_confirmed(tmp_path: Path) -> None:
     """A run that is killed after a failed audit goes on with the reference; until then readers refuse the store."""
-    documents = texts(rows=1000)
+    documents = texts()
     documents[150] = f"{documents[150]} WRONGTOKEN"
-    source = write_parquet(tmp_path / "in/a.parquet", documents, row_group_size=100)
+    source = write_parquet(tmp_path / "in/a.parquet", documents, row_group_size=ROW_GROUP)
     out = tmp_path / "out"
-    environment = poison.environment(tmp_path / "site")
-    command = ("tokenmill", "prepare", source, "--tokenizer", SMALL_JSON, "--out", out, "--unit-bytes", "1")
-    ended = dying.run(*command, environment=environment, seconds=120)
-    assert ended.exit_code == 0, ended.output
+    with poison.infected():
+        prepare(source, out, tokenizer=SMALL_JSON, eot=None)
     prepare(source, tmp_path / "right", tokenizer=SMALL_JSON, eot=None, engine="tokenizers")
     # As a kill leaves it, whether the sample has met the document or not: recorded, and nothing confirmed.
     shutil.rmtree(out / layout.RECHECKED, ignore_errors=True)
@@ -236,46 +239,41 @@ def test_a_store_stays_suspect_until_every_part_is_confirmed(tmp_path: Path) -> 
         tokenmill.open(str(out))
     prepare(source, out, tokenizer=SMALL_JSON, eot=None)
     assert part_bytes(out) == part_bytes(tmp_path / "right")
-    assert len(tokenmill.open(str(out))) == 1000
+    assert len(tokenmill.open(str(out))) == 400
 
 
-def test_another_version_of_the_reference_is_refused(tmp_path: Path, source: str) -> None:
+def test_another_version_of_the_reference_is_refused(source: str, out: Path) -> None:
     """A run begun with another version of the library that defines the tokens does not go on; others are noted."""
-    prepare(source, tmp_path / "out")
-    (tmp_path / "out/manifest.parquet").unlink()
-    (tmp_path / "out/parts/00000000.arrow").unlink()
-    run = tmp_path / "out/run.json"
+    (out / "manifest.parquet").unlink()
+    (out / "parts/00000000.arrow").unlink()
+    run = out / "run.json"
     original = run.read_text()
     content = json.loads(original)
     del content["checksum"]
     content["versions"]["tiktoken"] = "0.0.1"
     run.write_text(json.dumps(content))
     with pytest.raises(errors.JobChanged, match=r"(?s)started with 0\.0\.1.*tiktoken==0\.0\.1"):
-        prepare(source, tmp_path / "out")
+        prepare(source, out)
     content = json.loads(original)
     del content["checksum"]
     content["versions"]["gigatoken"] = "0.0.1"
     run.write_text(json.dumps(content))
-    assert any("gigatoken" in notice and "0.0.1" in notice for notice in prepare(source, tmp_path / "out").notices)
+    assert any("gigatoken" in notice and "0.0.1" in notice for notice in prepare(source, out).notices)
 
 
-def test_a_worker_with_another_version_of_the_reference_is_refused(tmp_path: Path, source: str) -> None:
+def test_a_worker_with_another_version_of_the_reference_is_refused(out: Path) -> None:
     """A node or rank whose library differs from the run's fails its units, by name, and the run ends."""
-    from tokenmill.pipeline.units import check_reference
-
-    prepare(source, tmp_path / "out")
-    job = tokenmill.open(str(tmp_path / "out")).job
+    job = tokenmill.open(str(out)).job
     with pytest.raises(errors.TokenizerError, match=r"started with 0\.0\.1"):
         check_reference(job, "0.0.1")
 
 
-def test_a_touched_source_is_compared_by_content(tmp_path: Path, source: str) -> None:
-    """Another modification time alone changes nothing; other text under the old size is found."""
-    prepare(source, tmp_path / "out")
+def test_a_touched_source_is_compared_by_content(source: str, out: Path) -> None:
+    """Another modification time alone changes nothing."""
     os.utime(source, ns=(1, 1))
-    assert prepare(source, tmp_path / "out").units_done_now == 0
-    tokenmill.verify(str(tmp_path / "out"), all=True)
-    assert prepare(source, tmp_path / "out").units_done_now == 0
+    assert prepare(source, out).units_done_now == 0
+    tokenmill.verify(str(out), all=True)
+    assert prepare(source, out).units_done_now == 0
 
 
 def test_a_touched_source_in_an_unfinished_run(tmp_path: Path) -> None:
@@ -295,15 +293,14 @@ def test_a_touched_source_in_an_unfinished_run(tmp_path: Path) -> None:
     assert 1 <= again.units_done_now < first.units // 2
 
 
-@pytest.mark.parametrize("option", [(), ("in=elsewhere",)])
-def test_a_moved_source(tmp_path: Path, source: str, option: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("named", [False, True])
+def test_a_moved_source(out: Path, named: bool) -> None:
     """A copy at another path is recognised by its content; --moved names it where that cannot be."""
-    prepare(source, tmp_path / "out")
-    shutil.move(tmp_path / "in", tmp_path / "elsewhere")
-    moved = [f"{tmp_path}/in={tmp_path}/elsewhere"] if option else []
-    result = prepare(str(tmp_path / "elsewhere/a.parquet"), tmp_path / "out", moved=moved)
+    before, after = out.parent / "in", out.parent / "elsewhere"
+    before.rename(after)
+    result = prepare(str(after / "a.parquet"), out, moved=[f"{before}={after}"] if named else [])
     assert result.units_done_now == 0
-    tokenmill.verify(str(tmp_path / "out"), all=True)
+    tokenmill.verify(str(out), all=True)
 
 
 def padded_parquet(path: Path, rows: int, padding: int) -> int:
@@ -390,49 +387,33 @@ def test_a_move_of_parts_that_was_killed_goes_on(tmp_path: Path) -> None:
     assert part_bytes(tmp_path / "out") == part_bytes(tmp_path / "grown") | strays
 
 
-def test_a_foreign_part_beside_a_missing_one(tmp_path: Path, source: str) -> None:
+def test_a_foreign_part_beside_a_missing_one(source: str, out: Path) -> None:
     """While a manifest is there, every part is compared with it before it is withdrawn, with every option."""
-    prepare(source, tmp_path / "out")
-    sound = part_bytes(tmp_path / "out")
+    sound = part_bytes(out)
     choices: list[PrepareArguments] = [{}, {"repair": True}, {"retry_quarantine": True}]
     for options in choices:
-        summary, content = open_part(folder_at(str(tmp_path / "out")), 3)
+        summary, content = open_part(folder_at(str(out)), 3)
         tokens = content.tokens.copy()
         tokens[0] ^= 1
-        (tmp_path / "out/parts/00000003.arrow").unlink()
-        write_part(
-            folder_at(str(tmp_path / "out")), summary, PartContent(tokens, content.offsets, content.source, content.row)
-        )
-        (tmp_path / "out/parts/00000006.arrow").unlink()
-        prepare(source, tmp_path / "out", **options)
-        assert part_bytes(tmp_path / "out") == sound
-
-
-def test_a_part_that_was_cut_off_without_a_manifest(tmp_path: Path, source: str) -> None:
-    """One byte less at the end of a part is seen, although its header is whole and no manifest lists its size."""
-    prepare(source, tmp_path / "out")
-    sound = part_bytes(tmp_path / "out")
-    (tmp_path / "out/manifest.parquet").unlink()
-    os.truncate(tmp_path / "out/parts/00000002.arrow", len(sound["00000002.arrow"]) - 1)
-    assert prepare(source, tmp_path / "out").units_done_now == 1
-    assert part_bytes(tmp_path / "out") == sound
+        (out / "parts/00000003.arrow").unlink()
+        write_part(folder_at(str(out)), summary, PartContent(tokens, content.offsets, content.source, content.row))
+        (out / "parts/00000006.arrow").unlink()
+        prepare(source, out, **options)
+        assert part_bytes(out) == sound
 
 
 @pytest.mark.parametrize(("format_", "index"), [("megatron", "*.idx"), ("mds", "**/index.json")])
-def test_an_index_of_an_export_that_is_gone_is_written_again(
-    tmp_path: Path, source: str, format_: FormatName, index: str
-) -> None:
+def test_an_index_of_an_export_that_is_gone_is_written_again(out: Path, format_: FormatName, index: str) -> None:
     """The same export again sees that a file beside the shards is gone or cut off."""
-    prepare(source, tmp_path / "out")
-    export = tmp_path / "out" / format_
-    tokenmill.export(str(tmp_path / "out"), to=format_, val="none")
+    export = out / format_
+    tokenmill.export(str(out), to=format_, val="none")
     (path, *_) = sorted(export.glob(index))
     content = path.read_bytes()
     for damage in (path.unlink, lambda: os.truncate(path, 3)):
         damage()
-        tokenmill.export(str(tmp_path / "out"), to=format_, val="none")
+        tokenmill.export(str(out), to=format_, val="none")
         assert path.read_bytes() == content
-        tokenmill.verify(str(tmp_path / "out"))
+        tokenmill.verify(str(out))
 
 
 def test_a_new_commit_of_a_dataset_changes_nothing(tmp_path: Path) -> None:
@@ -483,14 +464,16 @@ def test_what_is_too_long_follows_from_the_job(tmp_path: Path) -> None:
     source = tmp_path / "in" / "a.jsonl"
     source.parent.mkdir()
     source.write_text("".join(json.dumps({"text": text}) + "\n" for text in ["x" * 3000, "short", "y" * 900]))
+    options: PrepareArguments = {"unit_bytes": 1000, "max_bad": 0.5}
     for memory in ("1GB", "4GB"):
-        result = prepare(str(source), tmp_path / memory, memory=memory, max_document_bytes=1000, max_bad=0.5)
+        given: PrepareArguments = {**options, "memory": memory, "max_document_bytes": 1000}
+        result = prepare(str(source), tmp_path / memory, **given)
         assert (result.documents, result.quarantined) == (2, 1)
     assert part_bytes(tmp_path / "1GB") == part_bytes(tmp_path / "4GB")
     with pytest.raises(errors.UsageError, match=r"(?s)memory=.* less than one worker needs.*max_document_bytes="):
         prepare(str(source), tmp_path / "small", memory="400MB")
     with pytest.raises(errors.JobChanged, match="max_document_bytes="):
-        prepare(str(source), tmp_path / "1GB", max_document_bytes=2000)
+        prepare(str(source), tmp_path / "1GB", max_document_bytes=2000, unit_bytes=1000, max_bad=0.5)
 
 
 def test_a_text_that_is_one_long_document_is_refused_at_planning(tmp_path: Path) -> None:
@@ -505,8 +488,6 @@ def test_a_part_that_vanishes_while_the_run_goes_on(
     tmp_path: Path, source: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The manifest is written only when every part is there."""
-    from tokenmill.pipeline.inventory import PartInventory
-
     collect = PartInventory.collect
     calls: list[int] = []
 
@@ -536,36 +517,32 @@ def test_parts_of_a_complete_store_that_were_swapped(tmp_path: Path) -> None:
     assert part_bytes(tmp_path / "out") == sound
 
 
-@pytest.mark.parametrize("with_manifest", [True, False])
-def test_a_truncated_part_is_made_again(tmp_path: Path, source: str, with_manifest: bool) -> None:
-    """`prepare` on a store with a part that was cut off makes it again."""
-    prepare(source, tmp_path / "out")
-    sound = part_bytes(tmp_path / "out")
-    part = tmp_path / "out/parts/00000006.arrow"
-    part.write_bytes(part.read_bytes()[:-700])
+@pytest.mark.parametrize(("lost_bytes", "with_manifest"), [(700, True), (1, False)])
+def test_a_truncated_part_is_made_again(source: str, out: Path, lost_bytes: int, with_manifest: bool) -> None:
+    """A part that was cut off is made again, although its header is whole and, maybe, no manifest lists its size."""
+    sound = part_bytes(out)
+    os.truncate(out / "parts/00000006.arrow", len(sound["00000006.arrow"]) - lost_bytes)
     if not with_manifest:
-        (tmp_path / "out/manifest.parquet").unlink()
-    assert prepare(source, tmp_path / "out").units_done_now == 1
-    assert part_bytes(tmp_path / "out") == sound
+        (out / "manifest.parquet").unlink()
+    assert prepare(source, out).units_done_now == 1
+    assert part_bytes(out) == sound
 
 
-def test_a_store_without_its_parts_goes_on(tmp_path: Path, source: str) -> None:
+def test_a_store_without_its_parts_goes_on(source: str, out: Path) -> None:
     """After `rm -r parts` everything is done again, and status says meanwhile that the store is incomplete."""
-    prepare(source, tmp_path / "out")
-    sound = part_bytes(tmp_path / "out")
-    shutil.rmtree(tmp_path / "out/parts")
-    assert tokenmill.status(str(tmp_path / "out")).state != "complete"
-    prepare(source, tmp_path / "out")
-    assert part_bytes(tmp_path / "out") == sound
+    sound = part_bytes(out)
+    shutil.rmtree(out / "parts")
+    assert tokenmill.status(str(out)).state != "complete"
+    prepare(source, out)
+    assert part_bytes(out) == sound
 
 
-def test_verify_checks_the_vocabulary(tmp_path: Path, source: str) -> None:
+def test_verify_checks_the_vocabulary(out: Path) -> None:
     """A damaged vocabulary in the store is a problem that verify reports."""
-    prepare(source, tmp_path / "out")
-    (vocabulary,) = (tmp_path / "out/tokenizer").iterdir()
+    (vocabulary,) = (out / "tokenizer").iterdir()
     flip(vocabulary)
     with pytest.raises(errors.CorruptStore, match="is not the vocabulary"):
-        tokenmill.verify(str(tmp_path / "out"))
+        tokenmill.verify(str(out))
 
 
 def unfinished_copy(tmp_path: Path) -> Path:
@@ -581,6 +558,7 @@ def test_a_store_of_format_5_can_be_read(tmp_path: Path) -> None:
     shutil.copytree(with_format_5, tmp_path / "old")
     store = tokenmill.open(str(tmp_path / "old"))
     assert store.run.format == 5
+    assert tokenmill.status(str(tmp_path / "old")).state == "complete"
     assert len(store) > 0
     exported = tokenmill.export(str(tmp_path / "old"), to="nanogpt", val="none")
     tokens = np.fromfile(tmp_path / "old/nanogpt/train.bin", np.uint16)
@@ -594,48 +572,37 @@ def test_a_store_of_format_5_can_be_read(tmp_path: Path) -> None:
         tokenmill.verify(str(tmp_path / "old"))
 
 
-def test_manifest_rows_have_both_checksums(tmp_path: Path, source: str) -> None:
+def test_manifest_rows_have_both_checksums(out: Path) -> None:
     """The manifest lists SHA-256, XXH3 and the size of every part."""
-    prepare(source, tmp_path / "out")
-    manifest = pq.read_table(tmp_path / "out/manifest.parquet")
-    sizes = [path.stat().st_size for path in sorted((tmp_path / "out/parts").iterdir())]
+    manifest = pq.read_table(out / "manifest.parquet")
+    sizes = [path.stat().st_size for path in sorted((out / "parts").iterdir())]
     assert manifest["bytes"].to_pylist() == sizes
     assert {len(value) for value in manifest["xxh3"].to_pylist()} == {32}
 
 
-def test_a_flipped_bit_in_run_json_is_found(tmp_path: Path, source: str) -> None:
+def test_a_flipped_bit_in_run_json_is_found(source: str, out: Path) -> None:
     """A changed digit of a size is damage, with advice that heals the store, and not another job."""
-    prepare(source, tmp_path / "out")
-    expected = part_bytes(tmp_path / "out")
-    run = tmp_path / "out/run.json"
+    expected = part_bytes(out)
+    run = out / "run.json"
     size = json.loads(run.read_text())["job"]["tokenizer"]["vocabulary_size"]
     run.write_text(run.read_text().replace(f'"vocabulary_size": {size}', f'"vocabulary_size": {size + 70_000}'))
     for call in (tokenmill.verify, tokenmill.open):
         with pytest.raises(errors.CorruptStore, match=r"(?s)run\.json is damaged.*Remove run\.json"):
-            call(str(tmp_path / "out"))
+            call(str(out))
     run.unlink()
-    prepare(source, tmp_path / "out")
-    assert part_bytes(tmp_path / "out") == expected
+    prepare(source, out)
+    assert part_bytes(out) == expected
 
 
 def test_a_worker_does_not_take_the_tokenizer_of_an_earlier_store(tmp_path: Path) -> None:
-    """Two runs of one executor in one directory: the second has another split pattern."""
+    """Two runs in one process and one directory: the second has another split pattern."""
     source = write_parquet(
         tmp_path / "a.parquet", [f"It's {row} o'clock, they'LL say 12345 times" for row in range(60)]
     )
     vocabulary = SMALL_TIKTOKEN.partition(":")[0]
-    with LocalExecutor() as pool:
-        for name, scheme in (("out", "gpt2"), ("out", "cl100k_base"), ("right", "cl100k_base")):
-            shutil.rmtree(tmp_path / name, ignore_errors=True)
-            executor = pool if name == "out" else None
-            tokenmill.prepare(
-                source,
-                tokenizer=f"{vocabulary}:{scheme}",
-                out=tmp_path / name,
-                eot="none",
-                workers=1,
-                executor=executor,
-            )
+    for name, scheme in (("out", "gpt2"), ("out", "cl100k_base"), ("right", "cl100k_base")):
+        shutil.rmtree(tmp_path / name, ignore_errors=True)
+        prepare(source, tmp_path / name, tokenizer=f"{vocabulary}:{scheme}", eot="none")
     assert part_bytes(tmp_path / "out") == part_bytes(tmp_path / "right")
 
 
@@ -644,12 +611,12 @@ def test_parts_of_a_wrong_engine_stay_out(tmp_path: Path, lost: str) -> None:
     """After a failed audit, a part of the fast engine that is put back, or a lost record, makes no store wrong."""
     texts = [f"document {row} says little" + " WRONGTOKEN" * (row == 3) for row in range(60)]
     source = write_parquet(tmp_path / "a.parquet", texts, row_group_size=10)
-    out, environment = tmp_path / "out", poison.environment(tmp_path / "site")
-    command = ("tokenmill", "prepare", source, "--tokenizer", SMALL_JSON, "--unit-bytes", "1", "--out", out)
-    dying.run(*command, "--engine", "tokenizers")
+    out, options = tmp_path / "out", PrepareArguments(tokenizer=SMALL_JSON, eot=None)
+    prepare(source, out, tokenizer=SMALL_JSON, eot=None, engine="tokenizers")
     expected = part_bytes(out)
     shutil.rmtree(out)
-    dying.run(*command, environment=environment)
+    with poison.infected():
+        prepare(source, out, **options)
     assert part_bytes(out) == expected
     (out / "manifest.parquet").unlink()
     if lost == "the record":
@@ -660,32 +627,32 @@ def test_parts_of_a_wrong_engine_stay_out(tmp_path: Path, lost: str) -> None:
     tokens = dataclasses.replace(tokens, tokens=tokens.tokens ^ np.uint16(1))
     (out / "parts/00000005.arrow").unlink()
     write_part(folder_at(str(out)), summary, tokens)
-    assert dying.run(*command, environment=environment).exit_code == 0
+    with poison.infected():
+        prepare(source, out, **options)
     assert part_bytes(out) == expected
 
 
 @pytest.mark.parametrize("key", ["tokens", "documents", "text_bytes", "sha256", "skipped"])
 @pytest.mark.parametrize("with_manifest", [True, False])
 def test_a_flipped_bit_at_the_head_of_a_part_is_found(
-    tmp_path: Path, source: str, key: str, with_manifest: bool
+    tmp_path: Path, source: str, out: Path, key: str, with_manifest: bool
 ) -> None:
     """The metadata of a part is in its file twice; some commands read the first copy, others the second."""
-    prepare(source, tmp_path / "out")
-    expected = part_bytes(tmp_path / "out")
-    part = tmp_path / "out/parts/00000003.arrow"
+    expected = part_bytes(out)
+    part = out / "parts/00000003.arrow"
     content = part.read_bytes()
     flip(part, next(at for at in range(content.index(f'"{key}":'.encode()) + len(key) + 3, 9999) if content[at] > 44))
     assert part.read_bytes() != content
     if with_manifest:
         for call in (
-            lambda: tokenmill.verify(tmp_path / "out"),
-            lambda: tokenmill.export(tmp_path / "out", to="llmc", out=tmp_path / "x"),
+            lambda: tokenmill.verify(out),
+            lambda: tokenmill.export(out, to="llmc", out=tmp_path / "x"),
         ):
             with pytest.raises((errors.CorruptStore, errors.RunFailed), match=r"(?s)part 3 is damaged.*repair=True"):
                 call()
-        prepare(source, tmp_path / "out", repair=True)
+        prepare(source, out, repair=True)
     else:
-        (tmp_path / "out/manifest.parquet").unlink()
-        prepare(source, tmp_path / "out")
-    assert part_bytes(tmp_path / "out") == expected
-    tokenmill.verify(tmp_path / "out", sample=1.0)
+        (out / "manifest.parquet").unlink()
+        prepare(source, out)
+    assert part_bytes(out) == expected
+    tokenmill.verify(out, sample=1.0)

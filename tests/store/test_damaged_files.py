@@ -68,6 +68,18 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return base
 
 
+def results(out: Path) -> dict[str, Any]:
+    """What each command gives."""
+    shutil.rmtree(f"{out}-export", ignore_errors=True)
+    return {name: command(out) for name, command in COMMANDS.items()}
+
+
+@pytest.fixture(scope="module")
+def sound(stores: Path) -> dict[str, Any]:
+    """What each command gives for the store before it is damaged."""
+    return results(stores / "out")
+
+
 def first(out: Path, pattern: str) -> Path:
     """The first file of a store that has such a name."""
     return min(out.glob(pattern))
@@ -106,13 +118,12 @@ def follow(out: Path, source: str, message: str, depth: int = 1) -> None:
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("file", FILES)
 def test_every_command_ends_right_or_with_advice_that_helps(
-    stores: Path, tmp_path: Path, file: str, damage: str
+    stores: Path, sound: dict[str, Any], tmp_path: Path, file: str, damage: str
 ) -> None:
     """Each command gives the result of the sound store, or an error whose advice leads to that store."""
     for name in ("out", "other"):
         shutil.copytree(stores / name, tmp_path / name)
     out, source = tmp_path / "out", str(stores / "in/out.jsonl")
-    sound = {name: command(out) for name, command in COMMANDS.items()}
     parts, manifest = part_bytes(out), (out / layout.MANIFEST).read_bytes()
     path = first(out, FILES[file])
     DAMAGES[damage](path, out, FILES[file])
@@ -132,7 +143,6 @@ def test_every_command_ends_right_or_with_advice_that_helps(
         follow(out, source, advised)
     else:
         prepare(source, out, **OPTIONS)
-    shutil.rmtree(f"{out}-export", ignore_errors=True)
-    assert {name: command(out) for name, command in COMMANDS.items()} == sound
+    assert results(out) == sound
     assert (part_bytes(out), (out / layout.MANIFEST).read_bytes()) == (parts, manifest)
     tokenmill.verify(str(out), all=True)

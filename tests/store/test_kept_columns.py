@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import tokenmill
-from tests.cli.test_commands import run
+from tests.support.command import run
 from tests.support.corpora import SMALL_TIKTOKEN, part_bytes
 from tokenmill.errors import CorruptStore, JobChanged, SourceError, UsageError
 from tokenmill.sources import discover, file_at, read_columns
@@ -193,10 +193,11 @@ def test_kept_columns_are_committed_with_their_part(tmp_path: Path) -> None:
             (out / "manifest.parquet").unlink()
         check(out, 1)
     out = shutil.copytree(tmp_path / "sound", tmp_path / "before its part")
-    for name in ("manifest.parquet", "parts/00000002.arrow"):
+    for name in ("manifest.parquet", "parts/00000001.arrow", "parts/00000002.arrow"):
         (out / name).unlink()
     (out / kept_name(2)).write_bytes(b"of a killed worker")
-    check(out, 1)
+    (out / "kept/.00000002.parquet.0123456789ab.tmp").write_bytes(b"half a fi")
+    check(out, 2)
     out = shutil.copytree(tmp_path / "sound", tmp_path / "exchanged")
     shutil.copyfile(out / kept_name(1), out / kept_name(2))
     with pytest.raises(CorruptStore, match="the kept columns of part 2 are damaged"):

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 import tokenmill
-from tests.support import dying
 from tests.support.arguments import PrepareArguments
+from tests.support.command import run
 from tests.support.corpora import part_bytes
-from tests.support.small_stores import prepare
+from tests.support.small_stores import Kept, prepare
 from tokenmill import errors
 from tokenmill.store.quarantine import QUARANTINE_FILE
 
@@ -24,19 +24,26 @@ OPTIONS: PrepareArguments = {"max_bad": 0.5, "unit_bytes": 1500}
 
 def write_lines(path: Path, first: int) -> str:
     """JSON Lines of which every tenth is bad, from line `first` on."""
-    path.parent.mkdir(exist_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
     texts = [f"document {row} " + "says little " * (row % 7) for row in range(60)]
     lines = [json.dumps({"text": row if row % 10 == first else text}) for row, text in enumerate(texts)]
     path.write_text("\n".join(lines) + "\n")
     return str(path)
 
 
-@pytest.fixture
-def out(tmp_path: Path) -> Path:
-    """A store with bad rows, beside another one with as many in other places."""
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Kept:
+    """Two stores with as many bad rows, in other places."""
+    folder = tmp_path_factory.mktemp("stores") / "pair"
     for name, first in (("out", 3), ("other", 5)):
-        prepare(write_lines(tmp_path / "in" / f"{name}.jsonl", first), tmp_path / name, **OPTIONS)
-    return tmp_path / "out"
+        prepare(write_lines(folder / "in" / f"{name}.jsonl", first), folder / name, **OPTIONS)
+    return Kept.keep(folder)
+
+
+@pytest.fixture
+def out(pair: Kept) -> Path:
+    """A store with bad rows, beside the other one."""
+    return pair.restored() / "out"
 
 
 def edited(change: Callable[[list[str]], list[str]]) -> Callable[[Path], None]:
@@ -91,14 +98,12 @@ def test_records_of_bad_rows_are_checked_and_written_again(out: Path, damage: st
 def test_verify_ends_with_3(out: Path) -> None:
     """The command ends with the exit code for damage."""
     DAMAGES["of another store"](out)
-    ended = dying.run("tokenmill", "verify", out, seconds=60)
-    assert ended.exit_code == errors.CORRUPT
-    assert "tokenmill prepare" in ended.output
+    assert "tokenmill prepare" in run("verify", out, code=errors.CORRUPT).stderr
 
 
 def test_records_in_a_store_without_bad_rows(tmp_path: Path, out: Path) -> None:
     """Records beside parts that skip nothing are reported, and removed."""
-    source = tmp_path / "in" / "good.jsonl"
+    source = tmp_path / "good.jsonl"
     source.write_text(json.dumps({"text": "good"}) + "\n")
     prepare(str(source), tmp_path / "good", **OPTIONS)
     shutil.copyfile(out / QUARANTINE_FILE, tmp_path / "good" / QUARANTINE_FILE)

@@ -12,7 +12,7 @@ import pytest
 
 import tokenmill
 from tests.support.corpora import part_bytes
-from tests.support.small_stores import prepare
+from tests.support.small_stores import Kept, prepare
 from tokenmill import errors
 from tokenmill.storage import folder_at
 from tokenmill.store.manifest import log_run
@@ -24,20 +24,27 @@ UNIT_BYTES = 3000
 
 def write_lines(path: Path, word: str) -> str:
     """JSON Lines of one size and with one beginning of more than 4 KiB, whatever the word is."""
-    path.parent.mkdir(exist_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
     texts = [f"document {row} says little " * 3 for row in range(120)]
     texts[100] = f"document 100 {word}"
     path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
     return str(path)
 
 
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Kept:
+    """The stores of two texts of one shape."""
+    folder = tmp_path_factory.mktemp("stores") / "pair"
+    for name, file, word in (("out", "a", "wind"), ("other", "b", "rain")):
+        prepare(write_lines(folder / "in" / f"{file}.jsonl", word), folder / name, unit_bytes=UNIT_BYTES)
+    return Kept.keep(folder)
+
+
 @pytest.fixture
-def stores(tmp_path: Path) -> tuple[str, Path, Path]:
+def stores(pair: Kept) -> tuple[str, Path, Path]:
     """The source and the store of one text, and the store of another text of the same shape."""
-    source = write_lines(tmp_path / "in" / "a.jsonl", "wind")
-    prepare(source, tmp_path / "out", unit_bytes=UNIT_BYTES)
-    prepare(write_lines(tmp_path / "in" / "b.jsonl", "rain"), tmp_path / "other", unit_bytes=UNIT_BYTES)
-    return source, tmp_path / "out", tmp_path / "other"
+    folder = pair.restored()
+    return str(folder / "in/a.jsonl"), folder / "out", folder / "other"
 
 
 def events(out: Path, event: str) -> int:

@@ -10,7 +10,6 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.support import DATA, TESTS
+from tests.support.command import run
 
 FUZZ = TESTS / "support" / "fuzz"
 
@@ -407,7 +407,7 @@ def test_what_drivers_tell_is_for_people(store: Path) -> None:
 
 
 def command(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "tokenmill", *words], capture_output=True, text=True, check=False)
+    return run(*words, code=None)
 
 
 def test_a_token_beyond_the_vocabulary_is_shown_by_its_number(store: Path) -> None:

@@ -81,6 +81,8 @@ def act(what: str, item: Item, log: str, attempt: int) -> None:
         die("SIGKILL")
     if what == "wait for two":
         until(lambda: all(f" {number + more}\n" in Path(log).read_text() for more in (1, 2)))
+    if what == "wait for word":
+        until(Path(f"{log}.word").exists)
     if what == "hang":
         status_page.set_status(f"hanging {number}".encode(), 1.0)
         time.sleep(WAIT_SECONDS)

@@ -29,7 +29,7 @@ from tokenmill.store.reader import Store
 from tokenmill.store.run import require_run
 
 Files = dict[str, bytes]
-LONG_SECONDS = 120.0
+POLL_SECONDS = 0.005
 MAX_KILLS = 3
 """Kills of one copy, before the command is left alone."""
 
@@ -107,6 +107,7 @@ class ChangeKills:
         while process.poll() is None:
             if marked is None and folder.exists(ERASING):
                 marked = time.monotonic()
+            time.sleep(POLL_SECONDS)
         ended = remote_runs.end(process)
         assert ended.code == 0, ended.err
         assert marked is not None, "the mark of the store was not seen"
@@ -124,7 +125,7 @@ class ChangeKills:
         while count < wanted and self._killed(root):
             count += 1
             self.states[self._check(root, name)] += 1
-        ended = remote_runs.end(remote_runs.start(*self.command(root)), LONG_SECONDS)
+        ended = remote_runs.tokenmill(*self.command(root))
         if ended.code:
             self.problems.append(f"{root}: the same command failed: {ended.err}")
             return count
@@ -142,7 +143,7 @@ class ChangeKills:
         folder = folder_at(root)
         if self.rng.random() < AFTER_THE_MARK:
             while process.poll() is None and not folder.exists(ERASING):
-                time.sleep(0.001)
+                time.sleep(POLL_SECONDS)
             time.sleep(self.rng.uniform(0, self._marked_seconds))
         else:
             time.sleep(self.rng.uniform(0, self._seconds))

@@ -61,7 +61,7 @@ class Running:
 
     def others(self) -> list[int]:
         """The living processes that the command has started, and those that they have."""
-        return sorted(set(_marked(self.mark)) - {self.process.pid})
+        return sorted(set(marked(self.mark)) - {self.process.pid})
 
     def until(self, condition: Callable[[], bool], seconds: float) -> bool:
         """Wait until the condition holds; whether it did before the time was up or the command ended."""
@@ -87,16 +87,7 @@ class Running:
 
     def stop(self) -> None:
         """Kill the command and all that it has started, and wait until they are gone."""
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)
-        end = time.monotonic() + STOP_SECONDS
-        while left := _marked(self.mark):
-            for pid in left:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-            self.process.poll()
-            assert time.monotonic() < end, f"processes that cannot be killed: {left}"
-            time.sleep(0.01)
+        end_marked(self.mark)
         self.process.wait(STOP_SECONDS)
 
     def _cpu_ticks(self) -> dict[int, int]:
@@ -112,10 +103,9 @@ def running(
 ) -> Iterator[Running]:
     """The command, started in its own session and, if given, in a cgroup; on leaving, nothing of it is left."""
     mark = uuid.uuid4().hex
-    inside = ["sh", "-c", 'echo $$ > "$0" && exec "$@"', str(cgroup / "cgroup.procs")] if cgroup else []
     with tempfile.NamedTemporaryFile() as printed:
         process = subprocess.Popen(
-            [*inside, *map(str, command)],
+            [str(word) for word in (within(cgroup, *command) if cgroup else command)],
             stdin=subprocess.DEVNULL,
             stdout=printed,
             stderr=subprocess.STDOUT,
@@ -146,9 +136,36 @@ def run(
         return Ending(exit_code, started.output())
 
 
+def within(cgroup: Path, *command: str | Path) -> tuple[str | Path, ...]:
+    """The command that enters a cgroup and then is the given one."""
+    return "sh", "-c", 'echo $$ > "$0" && exec "$@"', cgroup / "cgroup.procs", *command
+
+
 def script(name: str, *arguments: str | Path) -> tuple[str | Path, ...]:
     """The command that runs one of the reproduction scripts."""
     return sys.executable, SCRIPTS / f"{name}.py", *arguments
+
+
+def marked(mark: str) -> list[int]:
+    """The processes that live and carry the mark in the environment they were started with."""
+    wanted = f"{MARK}={mark}".encode()
+    found = []
+    for entry in os.listdir("/proc") if os.path.isdir("/proc") else []:
+        with contextlib.suppress(OSError):
+            if entry.isdigit() and wanted in Path("/proc", entry, "environ").read_bytes().split(b"\0"):
+                found.append(int(entry))
+    return found
+
+
+def end_marked(mark: str) -> None:
+    """Kill all that carries the mark, and wait until it is gone."""
+    end = time.monotonic() + STOP_SECONDS
+    while left := marked(mark):
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        assert time.monotonic() < end, f"processes that cannot be killed: {left}"
+        time.sleep(0.01)
 
 
 @contextlib.contextmanager
@@ -229,17 +246,6 @@ def _remove_cgroup(directory: Path) -> None:
             time.sleep(0.02)
         else:
             return
-
-
-def _marked(mark: str) -> list[int]:
-    """The processes that live and carry the mark in the environment they were started with."""
-    wanted = f"{MARK}={mark}".encode()
-    found = []
-    for entry in os.listdir("/proc") if os.path.isdir("/proc") else []:
-        with contextlib.suppress(OSError):
-            if entry.isdigit() and wanted in Path("/proc", entry, "environ").read_bytes().split(b"\0"):
-                found.append(int(entry))
-    return found
 
 
 def _cpu_ticks(pid: int) -> int | None:

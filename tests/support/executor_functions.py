@@ -125,6 +125,12 @@ def announce_and_hold_interpreter(marker: str) -> None:
         ctypes.PyDLL(None).sleep(int(WAIT_SECONDS))
 
 
+def announce_and_wait_as_named(marker: str) -> None:
+    """One of these, which the name of the file chooses."""
+    ways = {"unguarded": announce_and_wait_unguarded, "stuck": announce_and_hold_interpreter}
+    ways.get(Path(marker).name, announce_and_wait)(marker)
+
+
 def _announce(marker: str) -> bool:
     if os.path.exists(marker):
         return False
@@ -157,11 +163,17 @@ def pandas_after_use_of_arrow(_: object) -> bool:
 
 
 def mark_and_sleep(times: list[float]) -> str:
-    """Begin one thing after the other, each of which takes so long; each may take a second."""
+    """Begin one thing after the other, each of which takes so long; each may take two seconds."""
     for number, seconds in enumerate(times):
-        status_page.set_status(f"step {number}".encode(), 1.0)
+        status_page.set_status(f"step {number}".encode(), 2.0)
         time.sleep(seconds)
     return "awake"
+
+
+def mark_and_announce(marker: str) -> None:
+    """Begin something that may take two seconds, write one's own pid to a file, and wait."""
+    status_page.set_status(b"marked", 2.0)
+    announce_and_wait(marker)
 
 
 def mark_or_not(item: tuple[float, float]) -> str:
@@ -174,9 +186,9 @@ def mark_or_not(item: tuple[float, float]) -> str:
 
 
 def hold(megabytes: int) -> int:
-    """Have that much memory for a while."""
+    """Have that much memory, if it is much for a while."""
     held = b"x" * (megabytes << 20)
-    time.sleep(1.0)
+    time.sleep(1.0 if megabytes > 1 else 0.0)
     return len(held)
 
 

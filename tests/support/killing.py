@@ -33,13 +33,13 @@ NOT_COMPARED = {"log.jsonl", ".lock", "drivers"}
 """Files and directories of a run directory that tell of its course, not of its result."""
 
 
-def wait_until(condition: Callable[[], bool], seconds: float = WAIT_SECONDS) -> bool:
-    """Whether the condition came true in time."""
+def wait_until(condition: Callable[[], bool], seconds: float = WAIT_SECONDS, pause: float = 0.002) -> bool:
+    """Whether the condition came true in time; `pause` seconds are between two looks."""
     end = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > end:
             return False
-        time.sleep(0.002)
+        time.sleep(pause)
     return True
 
 
@@ -94,13 +94,16 @@ class Job:
     engine: str = "auto"
     unit_bytes: str = "1"
 
+    def words(self, out: Path) -> list[str]:
+        """The words of the command."""
+        options = ["--engine", self.engine, "--unit-bytes", self.unit_bytes, "--workers", "2", "--tokenizer"]
+        return ["prepare", str(self.corpus), "--out", str(out), *options, *self.tokenizer]
+
     def start(self, out: Path) -> Run:
         """Start the command as the leader of its own process group."""
         stderr = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed by Run.collect
-        command = [sys.executable, "-m", "tokenmill", "prepare", str(self.corpus), "--out", str(out)]
-        options = ["--engine", self.engine, "--unit-bytes", self.unit_bytes, "--workers", "2", "--tokenizer"]
         process = subprocess.Popen(
-            [*command, *options, *self.tokenizer],
+            [sys.executable, "-m", "tokenmill", *self.words(out)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=stderr,

@@ -10,10 +10,12 @@ engine; with WRONG_EVERY=N in the environment, so does one document in N, chosen
 from __future__ import annotations
 
 import ctypes
+import mmap
 import os
 import time
 import zlib
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +83,21 @@ def infect(module: Any) -> None:
     module.GigatokenEngine.encode = wrong
 
 
+@contextmanager
+def infected() -> Iterator[None]:
+    """Give the engine to this process alone, for documents that raise or get a wrong token."""
+    import pytest  # not in workers, which load this module as well
+
+    from tokenmill.tokenizers import tokenizer
+    from tokenmill.tokenizers.engines.gigatoken import GigatokenEngine
+
+    with pytest.MonkeyPatch.context() as patch:
+        for engine in (tokenizer.Tokenizer, GigatokenEngine):
+            patch.setattr(engine, "encode", engine.encode)
+        infect(tokenizer)
+        yield
+
+
 def _wrong_tokens(documents: list[str], offsets: Any) -> Iterator[int]:
     """The places of the tokens that are made wrong."""
     every, seed = int(os.environ.get("WRONG_EVERY", "0")), os.environ.get("WRONG_SEED", "")
@@ -109,7 +126,7 @@ def do(way: str) -> None:
     elif way == "ALLOCATE":
         hoard = []
         while True:
-            hoard.append(b"x" * (16 << 20))
+            hoard.append(_filled(16 << 20))
             time.sleep(0.002)
     elif way == "ABORT":
         os.abort()
@@ -118,6 +135,13 @@ def do(way: str) -> None:
     elif way == "RAISE":
         raise ValueError("this document cannot be encoded")
     elif way == "HOLD":  # no death, only hunger
-        held = b"x" * HELD_BYTES
-        time.sleep(0.2)
+        held = _filled(HELD_BYTES)
+        time.sleep(0.5)
         del held
+
+
+def _filled(size: int) -> mmap.mmap | bytes:
+    """Memory that is used, which the kernel fills at once where it can."""
+    if hasattr(mmap, "MAP_POPULATE"):
+        return mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_POPULATE)
+    return b"x" * size

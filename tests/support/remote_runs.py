@@ -18,6 +18,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from tests.support import command
 from tests.support.corpora import SMALL_TIKTOKEN
 from tests.support.killing import without_sources
 from tests.support.servers.seaweed import S3Server
@@ -92,14 +93,15 @@ def running(*arguments: object, **environment: str | None) -> Iterator[subproces
                 stream.close()
 
 
-def tokenmill(*arguments: object, seconds: float = WAIT_SECONDS, **environment: str | None) -> Ended:
-    """Run the command to its end."""
-    return end(start(*arguments, **environment), seconds)
+def tokenmill(*arguments: object, **environment: str | None) -> Ended:
+    """Run the command to its end, in this process."""
+    done = command.run(*arguments, code=None, **environment)
+    return Ended(done.returncode, done.stdout, done.stderr)
 
 
 def prepared(*arguments: object, **environment: str | None) -> Any:
-    """What `prepare --json` tells, which has to succeed."""
-    return end(start("prepare", *arguments, "--json", **environment)).result()
+    """What `prepare --json` prints; it has to succeed."""
+    return tokenmill("prepare", *arguments, "--json", **environment).result()
 
 
 def local_files(directory: Path) -> dict[str, bytes]:

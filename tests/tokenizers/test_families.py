@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,9 @@ MODEL = json.loads(Path(SMALL_JSON).read_text())["model"]
 IS_NEXT = tokenizers.__version__.startswith("1.")
 NEXT_DIFFERS = "'\u017f"
 NEXT_REFUSES = "needs a system-regex backend"
-ALL_TEXTS = [*DOCUMENTS, *adversarial(1500, 5), "<think>" * 50, "1" * 301, "9 " * 200, "", "<think>", "7", "", "42"]
+# The long version, with every code point and both corpora: python -m scripts.tokenizer_families
+SEED = int(os.environ.get("TOKENMILL_FAMILY_SEED", "5"))
+ALL_TEXTS = [*DOCUMENTS, *adversarial(600, SEED), "<think>" * 50, "1" * 301, "9 " * 200, "", "<think>", "7", "", "42"]
 TEXTS = [text for text in ALL_TEXTS if not IS_NEXT or NEXT_DIFFERS not in text]
 
 
@@ -50,37 +53,49 @@ def vocabulary_of(path: Path, content: dict[str, Any]) -> Vocabulary:
     return vocabulary
 
 
+def encoded(engine: HuggingFaceEngine | GigatokenEngine | Tokenizer, texts: list[str]) -> list[list[int]]:
+    """The tokens of each text."""
+    result = engine.encode(pa.array(texts, pa.large_string()))
+    return [result.document(place).tolist() for place in range(len(texts))]
+
+
 def assert_equal_tokens(vocabulary: Vocabulary, texts: list[str], tokenizer: GigatokenEngine | Tokenizer) -> None:
     """Every text's tokens are the reference's."""
-    text = pa.array(texts, pa.large_string())
-    reference, fast = HuggingFaceEngine(vocabulary.spec, vocabulary.content).encode(text), tokenizer.encode(text)
-    wrong = [t for i, t in enumerate(texts) if not np.array_equal(reference.document(i), fast.document(i))]
+    assert_same(texts, encoded(tokenizer, texts), encoded(reference_of(vocabulary), texts))
+
+
+def reference_of(vocabulary: Vocabulary) -> HuggingFaceEngine:
+    """The library that decides."""
+    return HuggingFaceEngine(vocabulary.spec, vocabulary.content)
+
+
+def assert_same(texts: list[str], found: list[list[int]], expected: list[list[int]]) -> None:
+    """Two engines agree on every text."""
+    wrong = [text for text, one, other in zip(texts, found, expected, strict=True) if one != other]
     assert not wrong, wrong[:3]
 
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_a_family_is_encoded_by_the_fast_engine(tmp_path: Path, name: str) -> None:
-    """The family's shape is recognized, and all texts get the tokens of `tokenizers`, in a batch and one by one."""
+    """The family's shape is recognized, and all texts get the tokens of `tokenizers`, in a batch and one by one.
+
+    Where no character is in a table, the engine alone gives them, without the tables and the audit.
+    """
     vocabulary = vocabulary_of(tmp_path / "t.json", FAMILIES[name](MODEL))
     assert choose_engine(vocabulary, "auto").engine == "gigatoken", choose_engine(vocabulary, "auto").reason
     tokenizer = Tokenizer(vocabulary.spec, vocabulary.content, "gigatoken")
     assert tokenizer.engine == "gigatoken", tokenizer.notices
-    assert_equal_tokens(vocabulary, TEXTS, tokenizer)
-    for text in TEXTS[-8:]:
-        assert_equal_tokens(vocabulary, [text], tokenizer)
+    expected = encoded(reference_of(vocabulary), TEXTS)
+    assert_same(TEXTS, encoded(tokenizer, TEXTS), expected)
+    assert_same(TEXTS[-8:], [encoded(tokenizer, [text])[0] for text in TEXTS[-8:]], expected[-8:])
     assert tokenizer.mismatch is None
-
-
-@pytest.mark.parametrize("name", FAMILIES)
-def test_the_fast_engine_alone_is_right_where_there_is_no_gap(tmp_path: Path, name: str) -> None:
-    """Without the tables of characters and without the audit, the tokens are the reference's for other texts."""
-    vocabulary = vocabulary_of(tmp_path / "t.json", FAMILIES[name](MODEL))
     engine = GigatokenEngine(vocabulary.spec, vocabulary.content)
     data, offsets = text_buffers(pa.array(TEXTS, pa.large_string()))
     with_gap = set(documents_with_gap(data, offsets, engine.gap).tolist())
-    texts = [text for index, text in enumerate(TEXTS) if index not in with_gap]
-    assert len(texts) > (1200 if IS_NEXT else 1400)
-    assert_equal_tokens(vocabulary, texts, engine)
+    places = [place for place in range(len(TEXTS)) if place not in with_gap]
+    assert len(places) > 0.75 * len(TEXTS)
+    texts = [TEXTS[place] for place in places]
+    assert_same(texts, encoded(engine, texts), [expected[place] for place in places])
 
 
 @pytest.mark.skipif(not IS_NEXT, reason="needs version 1 of tokenizers")
@@ -109,7 +124,7 @@ def test_added_tokens_are_cut_as_tokenizers_cuts_them(tmp_path: Path, name: str)
     """Overlapping tokens, both passes and special tokens: the leftmost and longest token wins, special ones hide."""
     rng = random.Random(7)
     pieces = [*"aabbb ", "é", "日", "本", ".", "(a|b)", "[ab]+", "x", *[text for text, _, _ in OVERLAPS[name]]]
-    texts = ["".join(rng.choices(pieces, k=rng.randint(0, 12))) for _ in range(2000)]
+    texts = ["".join(rng.choices(pieces, k=rng.randint(0, 12))) for _ in range(800)]
     vocabulary = vocabulary_of(tmp_path / "t.json", shape(GPT2_LEVEL, None, OVERLAPS[name])(MODEL))
     assert choose_engine(vocabulary, "auto").engine == "gigatoken", choose_engine(vocabulary, "auto").reason
     assert_equal_tokens(vocabulary, texts, GigatokenEngine(vocabulary.spec, vocabulary.content))
@@ -149,7 +164,7 @@ def test_a_document_without_cuts_is_passed_on_whole() -> None:
     assert seen[0] is offsets
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", random.Random(SEED).sample(sorted(FAMILIES), 4))
 def test_threads_share_long_documents(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Documents that threads encode in pieces get the tokens of `tokenizers`."""
     monkeypatch.setenv("RAYON_NUM_THREADS", "2")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import copy
 import json
+import os
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -29,7 +30,7 @@ from tokenmill.tokenizers.tokenizer import choose_engine
 from tokenmill.tokenizers.unicode_gap import documents_with_gap
 
 SMALL = json.loads(Path(SMALL_JSON).read_text())
-PER_MUTATION = 6
+PER_MUTATION = int(os.environ.get("TOKENMILL_GATE_CASES", "3"))
 OPTIONS = {
     "unk_token": "a",
     "fuse_unk": True,

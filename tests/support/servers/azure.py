@@ -15,7 +15,7 @@ from typing import Any
 
 from tests.support.servers.processes import ServerProcess, free_ports
 
-REQUEST_SECONDS = 10.0
+REQUEST_SECONDS = 60.0
 API_VERSION = "2021-12-02"
 
 

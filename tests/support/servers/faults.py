@@ -20,7 +20,7 @@ S3_CODES = {
 
 @dataclass(frozen=True)
 class Fault:
-    """What goes wrong with a request. Exactly one of the first five says what."""
+    """What goes wrong with a request. Exactly one of the first six says what."""
 
     status: int | None = None
     """Answer with this status, without asking the server."""
@@ -32,6 +32,8 @@ class Fault:
     """Let the server do what it is asked, then close the connection instead of answering."""
     unconditional: bool = False
     """Pass the request on without its If-None-Match, as servers do that ignore it. Only for unsigned requests."""
+    meanwhile: Callable[[], object] | None = None
+    """Hold the request back until this is done."""
     retry_after_seconds: int | None = None
     """With `status`: when the client may come back."""
 

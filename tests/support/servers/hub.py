@@ -1,6 +1,6 @@
 """The Hub in the tests: dataset repositories over HTTP, spoken to as huggingface_hub speaks to the real one.
 
-Run it for people with `PYTHONPATH=tests python -m servers.hub ORG/NAME=FOLDER ...`.
+Run it for people with `python -m tests.support.servers.hub ORG/NAME=FOLDER ...`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from http.server import ThreadingHTTPServer
 from pathlib import Path
@@ -21,7 +21,7 @@ from types import TracebackType
 from typing import Self
 
 from tests.support.servers.hub_answers import HubHandler
-from tests.support.servers.hub_log import API, RESOLVE, RequestLimit, RequestLog
+from tests.support.servers.hub_log import RequestLimit, RequestLog
 from tests.support.servers.repositories import Repository
 
 
@@ -38,17 +38,12 @@ class Hub:
     another in front of `hub.cdn_port`.
     """
 
-    def __init__(self, page_size: int = 1000, signature_seconds: float = 3600) -> None:
-        self.page_size = page_size
-        self.signature_seconds = signature_seconds
-        self.log = RequestLog()
-        self.limit: RequestLimit | None = None
-        self.repositories: dict[str, Repository] = {}
-        self._signing_key = secrets.token_bytes(16)
+    def __init__(self) -> None:
         handler = type("Handler", (HubHandler,), {"hub": self})
         self._servers = [_Server(("127.0.0.1", 0), handler) for _ in range(2)]
         self.port, self.cdn_port = (server.server_address[1] for server in self._servers)
-        self.endpoint, self.cdn_endpoint = (f"http://127.0.0.1:{port}" for port in (self.port, self.cdn_port))
+        self.endpoint = f"http://127.0.0.1:{self.port}"
+        self.reset()
         self._threads = [threading.Thread(target=server.serve_forever, args=(0.02,)) for server in self._servers]
         for thread in self._threads:
             thread.daemon = True
@@ -62,6 +57,16 @@ class Hub:
     ) -> None:
         self.stop()
 
+    def reset(self) -> None:
+        """Forget all repositories, requests and settings."""
+        self.page_size = 1000
+        self.signature_seconds = 3600.0
+        self.log = RequestLog()
+        self.limit: RequestLimit | None = None
+        self.repositories: dict[str, Repository] = {}
+        self.cdn_endpoint = f"http://127.0.0.1:{self.cdn_port}"
+        self.expire_signatures()
+
     def add(
         self, name: str, content: Path | Mapping[str, Path], sha: str | None = None, token: str | None = None
     ) -> Repository:
@@ -73,9 +78,9 @@ class Hub:
         """What a client of this hub needs in os.environ. Give the endpoint of a proxy to go through that."""
         return {"HF_ENDPOINT": endpoint or self.endpoint, "HF_HOME": str(home), "HF_HUB_DISABLE_TELEMETRY": "1"}
 
-    def limit_requests(self, most: int, seconds: float, kinds: tuple[str, ...] = (API, RESOLVE)) -> None:
-        """From now on, answer 429 with Retry-After to more requests than this in so many seconds."""
-        self.limit = RequestLimit(most, seconds, kinds)
+    def limit_requests(self, most: int, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
+        """From now on, answer 429 with Retry-After to more requests than this in so many seconds of a clock."""
+        self.limit = RequestLimit(most, seconds, clock=clock)
 
     def expire_signatures(self) -> None:
         """Make every CDN address that was given out so far invalid, as time would."""

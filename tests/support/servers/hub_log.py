@@ -6,6 +6,7 @@ import math
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 API, RESOLVE, CDN = "api", "resolve", "cdn"
@@ -66,6 +67,25 @@ class RequestLog:
         self.requests.clear()
 
 
+class Clock:
+    """Stands for the module `time` in a client of the hub: monotonic time passes only while the client sleeps."""
+
+    time = staticmethod(time.time)
+
+    def __init__(self) -> None:
+        self.now = time.monotonic()
+        self.lock = threading.Lock()
+
+    def sleep(self, seconds: float) -> None:
+        """Let some time pass."""
+        with self.lock:
+            self.now += seconds
+
+    def monotonic(self) -> float:
+        """The time now."""
+        return self.now
+
+
 @dataclass
 class RequestLimit:
     """At most so many requests of these kinds in so many seconds, as the Hub counts them: in fixed windows."""
@@ -73,6 +93,7 @@ class RequestLimit:
     most: int
     window_seconds: float
     kinds: tuple[str, ...] = (API, RESOLVE)
+    clock: Callable[[], float] = time.monotonic
     window_start: float = 0.0
     used: int = 0
     not_before: dict[tuple[str, str, str], float] = field(default_factory=dict)
@@ -82,7 +103,7 @@ class RequestLimit:
         """0 if a request may pass, otherwise the Retry-After of its refusal. Marks one that came back too early."""
         if request.kind not in self.kinds:
             return 0
-        now, key = time.monotonic(), (request.method, request.path, request.range)
+        now, key = self.clock(), (request.method, request.path, request.range)
         with self.lock:
             request.too_early = now < self.not_before.pop(key, 0.0)
             if now - self.window_start >= self.window_seconds:

@@ -10,7 +10,8 @@ import socket
 import threading
 import time
 from collections import Counter
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Self
 
@@ -36,6 +37,8 @@ class Proxy:
         self.exchanges: list[Exchange] = []
         self.orders = Orders()
         self._stopped = threading.Event()
+        self._hold: Order | None = None
+        self._change = threading.Condition()
         self._relays: dict[threading.Thread, Relay] = {}
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=512)
         self.port = int(self._listener.getsockname()[1])
@@ -57,7 +60,34 @@ class Proxy:
 
     def inject(self, fault: Fault, method: str | None = None, path: str = "", times: int = 1) -> None:
         """Inject a fault into the next requests with this method (None: any) whose path and query contain a string."""
-        self.orders.add(Order(fault, lambda its, where: method in {None, its} and path in where, times))
+        self.orders.add(Order(fault, _matcher(method, path), times))
+
+    @contextmanager
+    def held(self, path: str, method: str | None = None, after: int = 0) -> Iterator[None]:
+        """Until the block ends, hold such requests back as `inject` takes, after so many that pass."""
+        with self._change:
+            self._hold = Order(Fault(), _matcher(method, path), after)
+        try:
+            yield
+        finally:
+            self._release()
+
+    def _release(self) -> None:
+        with self._change:
+            self._hold = None
+            self._change.notify_all()
+
+    def _passes(self, exchange: Exchange) -> bool:
+        """Whether a request is not held back, or is one of the first that pass."""
+        if self._hold is None or not self._hold.matches(exchange.method, exchange.path):
+            return True
+        self._hold.left -= 1
+        return self._hold.left >= 0
+
+    def written(self, path: str) -> int:
+        """How many objects were written whose path and query contain a string."""
+        done = [exchange for exchange in list(self.exchanges) if exchange.method == "PUT" and exchange.status == 200]
+        return sum(path in exchange.path for exchange in done)
 
     @property
     def requests(self) -> Counter[str]:
@@ -89,6 +119,7 @@ class Proxy:
     def stop(self) -> None:
         """Close every connection and wait for the threads."""
         self._stopped.set()
+        self._release()
         with suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._acceptor.join()
@@ -123,4 +154,12 @@ class Proxy:
 
     def _pause(self, exchange: Exchange) -> bool:
         """Wait as long as a request is to be held back; whether the proxy was stopped meanwhile."""
+        with self._change:
+            self._change.wait_for(lambda: self._passes(exchange))
+        if exchange.fault.meanwhile:
+            exchange.fault.meanwhile()
         return self._stopped.wait(self.latency_seconds + (exchange.fault.stall_seconds or 0))
+
+
+def _matcher(method: str | None, path: str) -> Callable[[str, str], bool]:
+    return lambda its, where: method in {None, its} and path in where

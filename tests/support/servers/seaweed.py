@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import sys
 import urllib.error
 import urllib.request
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,7 @@ from tests.support.servers.processes import ServerProcess, free_ports
 GRPC_OFFSET = 10_000
 """Every part of SeaweedFS listens on a second port, this much above its own."""
 
-REQUEST_SECONDS = 10.0
+REQUEST_SECONDS = 60.0
 UNSIGNED = "unsigned-"
 """Buckets whose names begin so are open to requests without a signature, whose headers a proxy may change."""
 
@@ -34,6 +36,8 @@ class S3Server:
     filer_port: int
     port: int
     process: ServerProcess | None = None
+    _next_bucket: Future[str] | None = None
+    _maker: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1))
 
     @property
     def endpoint(self) -> str:
@@ -52,11 +56,14 @@ class S3Server:
 
     def start(self) -> None:
         """Start the server and wait until it answers."""
-        self.process = ServerProcess.start(self._command(), self.directory, {**os.environ, "HOME": str(self.directory)})
+        surroundings = {**os.environ, "HOME": str(self.directory), "GOMAXPROCS": "1"}  # more cost time of the cores
+        self.process = ServerProcess.start(self._command(), self.directory, surroundings)
         self.process.wait_until(self.healthy)
 
     def stop(self) -> None:
         """Kill the server (SIGKILL: there is no farewell) and remove the sockets it leaves in /tmp."""
+        if self._next_bucket:
+            wait([self._next_bucket])
         if self.process:
             self.process.stop()
             self.process = None
@@ -75,9 +82,28 @@ class S3Server:
 
     def bucket(self, name: str) -> str:
         """Make a bucket, and give its URL. It is made as a folder of the filer, because obstore can make none."""
-        url = f"http://127.0.0.1:{self.filer_port}/buckets/{name}/"
-        with urllib.request.urlopen(urllib.request.Request(url, method="POST"), timeout=REQUEST_SECONDS):
-            return f"s3://{name}"
+        self._ask_filer("POST", f"{name}/")
+        return f"s3://{name}"
+
+    def fresh_bucket(self) -> str:
+        """The URL of a new bucket, made while the one before was used: its first object takes a fifth of a second."""
+        made = self._next_bucket or self._maker.submit(self._make_bucket)
+        self._next_bucket = self._maker.submit(self._make_bucket)
+        return made.result()
+
+    def _make_bucket(self) -> str:
+        name = f"bucket-{secrets.token_hex(6)}"
+        url = self.bucket(name)
+        for method, data in (
+            ("PUT", b"content"),
+            ("DELETE", None),
+        ):  # not by obstore: a test may change its environment
+            self._ask_filer(method, f"{name}/first?collection={name}", data)
+        return url
+
+    def _ask_filer(self, method: str, path: str, data: bytes | None = None) -> None:
+        url = f"http://127.0.0.1:{self.filer_port}/buckets/{path}"
+        urllib.request.urlopen(urllib.request.Request(url, data, method=method), timeout=REQUEST_SECONDS).close()
 
     def store(self, url: str, endpoint: str | None = None, **options: Any) -> Any:
         """The place that a URL names, as an obstore store; `options` go to S3Store as they are."""
@@ -114,7 +140,7 @@ class S3Server:
             *(str(weed), "server", "-dir=data", "-ip=127.0.0.1", "-ip.bind=127.0.0.1"),
             *(f"-{part}.port={port}" for part, port in ports.items()),
             *(f"-{part}.port.grpc={port + GRPC_OFFSET}" for part, port in ports.items()),
-            # A bucket grows seven volumes, so many buckets need many. A master without peers need not be elected.
+            # A bucket has a volume of its own. A master without peers need not be elected.
             *("-volume.max=500", "-master.volumeSizeLimitMB=256", "-master.peers=none", "-master.telemetry=false"),
             *(
                 "-filer",
@@ -136,6 +162,7 @@ def start_seaweed(directory: Path, access_key: str, secret_key: str) -> S3Server
         "actions": ["Admin", "Read", "List", "Tagging", "Write"],
     }
     anonymous = {"name": "anonymous", "actions": [f"{action}:{UNSIGNED}*" for action in ("Read", "List", "Write")]}
+    (directory / "master.toml").write_text("[master.volume_growth]\ncopy_1 = 1\n")  # not seven for each bucket
     (directory / "identities.json").write_text(json.dumps({"identities": [identity, anonymous]}))
     master, volume, filer, port = free_ports(4, also_above=GRPC_OFFSET)
     server = S3Server(directory, access_key, secret_key, master, volume, filer, port)
