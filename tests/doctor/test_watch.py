@@ -345,7 +345,8 @@ def test_a_death_that_a_script_survives_is_counted(doctor: Doctor) -> None:
     """The last line does not deny what a line before it has told."""
     done = doctor("--", *python(SURVIVES))
     assert done.returncode == 0
-    assert "1 process died, and the command continued: 4 processes" in done.stderr
+    # Both workers, if the doctor has not seen who ended the second one.
+    assert re.search("(1 process|2 processes) died, and the command continued: 4 processes", done.stderr)
 
 
 def test_a_reader_that_went_away_is_no_death() -> None:

@@ -159,7 +159,8 @@ def test_an_export(mill: Mill) -> None:
     one_machine = tokenmill(*export, "--out", here, **mill.site.server.environment()).result()
     cluster = mill.site.tokenmill(*export, "--out", there, *mill.site.on).result()
     differing = {name for name in one_machine if one_machine[name] != cluster[name]}
-    assert differing <= {"seconds", "tokens_per_second", "directory", "use"}
+    # A worker may have died with the node that an earlier test killed.
+    assert differing <= {"seconds", "tokens_per_second", "directory", "use", "deaths"}
     assert _shards(mill.site, here) == _shards(mill.site, there) != {}
 
 

@@ -118,6 +118,7 @@ def deadly(pool, tmp_path: Path) -> str:
     pytest.skip("this version of pyarrow survives every bit flip in the schema of a footer")
 
 
+@pytest.mark.processes
 def test_a_footer_that_kills_its_reader_is_named(pool, deadly: str, tmp_path: Path) -> None:
     """One such file among many sound ones costs the lives of workers, not that of the caller, and it is named."""
     directory = tmp_path / "in"

@@ -1,4 +1,4 @@
-"""Run by test_drop_in.py as a script of its own, as users' scripts are: `datasets.map` in every way to call it.
+"""Run by test_tokenize_fn.py as a script of its own, as users' scripts are: `datasets.map` in every way to call it.
 
     python mapping_matrix.py START_METHOD USED_BEFORE CACHE PROCESSES TOKENIZER...
 

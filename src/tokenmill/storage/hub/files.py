@@ -7,7 +7,6 @@ and reads from the CDN.
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 import threading
 import time
@@ -83,10 +82,12 @@ class _LocationCache:
             return entry
 
 
-@functools.lru_cache(maxsize=1)
-def _locations(_process: int) -> _LocationCache:
-    """The cache of this process. A fork may copy a lock that is held."""
-    return _LocationCache()
+_caches: dict[int, _LocationCache] = {}
+
+
+def _locations(process: int) -> _LocationCache:
+    """The cache of this process. A fork may copy a lock that is held. All threads get the same cache."""
+    return _caches.get(process) or _caches.setdefault(process, _LocationCache())
 
 
 def fetch(url: str, fingerprint: str, start: int, stop: int) -> pa.Buffer:
