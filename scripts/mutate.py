@@ -524,6 +524,7 @@ def run(reach_file: Path, out: Path, first_file: Path | None, jobs: int) -> None
         runner = Runner(json.loads(reach_file.read_text()), first, places)
         done = _read_results(out)
         left = [change for change in changes if change.name not in done]
+        random.Random(len(changes)).shuffle(left)  # an interrupted run is a sample of all rooms
         for result in pool.map(runner.run, left):
             _append(out, result)
         done = _read_results(out)

@@ -31,7 +31,7 @@ SERVER_FIXTURES = {"s3_server", "azure_server", "hub", "cluster"}
 hypothesis.settings.register_profile("tokenmill", deadline=None)
 hypothesis.settings.load_profile("tokenmill")
 
-# The tests of these files start processes, kill them, or wait. Those among them that do not are marked fast one by one.
+# The tests of these files start processes, wait, or take long. Those among them that do not are marked fast one by one.
 SLOW_FILES = {
     "analysis/test_card.py",
     "analysis/test_report.py",
@@ -43,11 +43,8 @@ SLOW_FILES = {
     "api/test_erase_restored.py",
     "api/test_locate.py",
     "api/test_map_dataset.py",
-    "api/test_mix.py",
-    "api/test_path_objects.py",
     "api/test_status_cost.py",
     "cli/test_attacked_operator.py",
-    "cli/test_commands.py",
     "cli/test_screens.py",
     "doctor/test_examine.py",
     "doctor/test_watch.py",
@@ -59,7 +56,6 @@ SLOW_FILES = {
     "executors/test_prefetch.py",
     "executors/test_ray.py",
     "exports/test_begun_exports.py",
-    "exports/test_blends.py",
     "exports/test_exchanged_files.py",
     "exports/test_export.py",
     "exports/test_recipe.py",
@@ -71,11 +67,9 @@ SLOW_FILES = {
     "guarantees/test_kept_columns_killed.py",
     "guarantees/test_safe.py",
     "loader/test_example.py",
-    "loader/test_exports.py",
     "loader/test_remote.py",
     "loader/test_torch.py",
     "loader/test_trainers.py",
-    "loader/test_where.py",
     "pipeline/test_changed_sources.py",
     "pipeline/test_denied_rows.py",
     "pipeline/test_dedup.py",
@@ -83,9 +77,7 @@ SLOW_FILES = {
     "pipeline/test_where.py",
     "pipeline/test_growth_by_ranks.py",
     "pipeline/test_lost_tables.py",
-    "pipeline/test_metrics.py",
     "pipeline/test_poison.py",
-    "pipeline/test_python_logging.py",
     "pipeline/test_ranks.py",
     "pipeline/test_several_tokenizers.py",
     "pipeline/test_slurm.py",
@@ -94,10 +86,10 @@ SLOW_FILES = {
     "project/test_examples.py",
     "project/test_notebook_example.py",
     "project/test_oldest.py",
-    "project/test_package.py",
     "project/test_servers.py",
     "sources/test_catalog.py",
     "sources/test_damaged_files.py",
+    "sources/test_json_neighbours.py",
     "storage/test_caches.py",
     "storage/test_hub_runs.py",
     "storage/test_remote.py",
@@ -107,14 +99,9 @@ SLOW_FILES = {
     "store/test_changed_files.py",
     "store/test_damaged_files.py",
     "store/test_kept_columns.py",
-    "store/test_manifest_of_another_run.py",
-    "store/test_quarantine_records.py",
-    "store/test_unrecorded_parts.py",
-    "store/test_untrusted.py",
     "store/test_upgrade.py",
     "tokenizers/test_families.py",
     "tokenizers/test_gate_mutations.py",
-    "tokenizers/test_names.py",
     "tokenizers/test_reference_decides.py",
     "tokenizers/test_tokenize_fn.py",
 }
@@ -147,7 +134,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def _is_fast(item: pytest.Item) -> bool:
     """Whether a test takes little time: it needs no server and is not in a file of processes."""
     needs_server = not SERVER_FIXTURES.isdisjoint(getattr(item, "fixturenames", ()))
-    takes_long = "slow" in item.keywords or "thorough" in item.keywords
+    takes_long = any(mark in item.keywords for mark in ("slow", "thorough", "processes"))
     return not _is_in_slow_file(item) and not takes_long and not needs_server
 
 

@@ -61,6 +61,7 @@ _expressions = st.recursive(
 )
 
 
+@pytest.mark.thorough
 @settings(max_examples=150, deadline=None)
 @given(_expressions)
 def test_an_expression_selects_the_rows_that_duckdb_selects(text: str) -> None:
