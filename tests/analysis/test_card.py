@@ -7,6 +7,7 @@ import json
 import os
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow.parquet as pq
@@ -20,6 +21,7 @@ from tests.support.remote_runs import prepared
 from tests.support.servers.hub import Hub
 from tests.support.servers.seaweed import Bucket
 from tokenmill.analysis.card.public_facts import ETAG, IDENTITY
+from tokenmill.analysis.card.readme import _files
 from tokenmill.api.results import ReportResult
 from tokenmill.errors import UsageError
 
@@ -304,3 +306,13 @@ def test_a_store_in_a_bucket_gets_its_card_there(s3: Bucket, tmp_path: Path) -> 
     s3.server.store(s3.url).put("run/README.md", b"mine")
     with pytest.raises(UsageError, match="would replace"):
         tokenmill.report(f"{s3.url}/run", card=f"{s3.url}/run", workers=1)
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize(
+    ("prefixes", "opened"), [(("",), '"."'), (("web/",), '"web"'), (("web/", "code/"), '["web", "code"]')]
+)
+def test_the_card_opens_the_stores_beside_it(prefixes: tuple[str, ...], opened: str) -> None:
+    """The lines of Python in a card name the directories of the stores, from where the card is."""
+    facts: Any = SimpleNamespace(prefixes=prefixes)
+    assert f"tokenmill.open({opened})" in _files(facts)

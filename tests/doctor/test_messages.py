@@ -10,12 +10,15 @@ import threading
 import time
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from tests.support.killing import wait_until
 from tokenmill.doctor import waits
-from tokenmill.doctor.watching import advice, blame, exits, symptoms, tracebacks
+from tokenmill.doctor.examining.verdicts import fingerprint
+from tokenmill.doctor.watching import advice, blame, exits, hang_findings, symptoms, tracebacks
 from tokenmill.doctor.watching.deaths import Death, Killer
 from tokenmill.doctor.watching.processes import Role
 from tokenmill.system import cgroups, procfs
@@ -300,3 +303,27 @@ def test_a_thread_is_no_process() -> None:
     assert not procfs.is_thread(os.getpid())
     done.set()
     thread.join()
+
+
+@pytest.mark.parametrize("processes", [1, hang_findings.SHOWN_WAITS, hang_findings.SHOWN_WAITS + 3])
+def test_the_waits_of_many_processes_are_counted(processes: int) -> None:
+    """Some are listed one by one; of the rest, the number is."""
+    wait = SimpleNamespace(description="waits for a lock")
+    hang: Any = SimpleNamespace(
+        waits=[SimpleNamespace(process=SimpleNamespace(pid=pid, role="worker"), wait=wait) for pid in range(processes)]
+    )
+    shown = hang_findings._wait_evidence(hang)
+    assert shown[0] == "pid 0, worker, waits for a lock"
+    more = ["... and 3 more"] if processes > hang_findings.SHOWN_WAITS else []
+    assert shown[hang_findings.SHOWN_WAITS :] == more
+
+
+def test_what_cannot_be_hashed_is_named() -> None:
+    """The summary names the variable if it is known, and the error of datasets is evidence either way."""
+    raised = SimpleNamespace(type="TypeError", message="cannot pickle it")
+    obstacle = SimpleNamespace(path="tokenize.lock", type="_thread.lock")
+    known: Any = SimpleNamespace(obstacle=obstacle, raised=raised)
+    unknown: Any = SimpleNamespace(obstacle=None, raised=raised)
+    assert fingerprint._unhashable(known)[0].seen == "none: tokenize.lock cannot be hashed"
+    assert fingerprint._unhashable(unknown)[0].seen == "none"
+    assert "datasets cannot hash it: TypeError: cannot pickle it" in fingerprint._unhashable(unknown)[1][0].evidence
