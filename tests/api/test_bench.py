@@ -392,7 +392,7 @@ def test_a_turn_in_which_a_worker_dies_is_done_again(tmp_path: Path, monkeypatch
 
     monkeypatch.setattr(measurement.Measurement, "add", killing)
     monkeypatch.setattr(bench_run, "summarize_cell", counting)
-    told = tokenmill.bench(source, tokenizer=SMALL_TIKTOKEN, workers=1, seconds=1.5, out=str(tmp_path))
+    told = tokenmill.bench(source, tokenizer=SMALL_TIKTOKEN, workers=1, seconds=5, out=str(tmp_path))
     assert killed
     assert all(each is not killed[0] for each in counted)
     notes = [note for note in told.notices if note.startswith("a worker was killed (SIGKILL) while gigatoken was")]

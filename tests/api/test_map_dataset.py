@@ -33,7 +33,7 @@ def cache(tmp_path: Path) -> str:
 def loaded(tmp_path_factory: pytest.TempPathFactory, documents: list[str]) -> Any:
     """A dataset as people load it: from Parquet, with Arrow files behind it."""
     folder = tmp_path_factory.mktemp("loaded")
-    source = write_parquet(folder / "corpus.parquet", documents * 10)
+    source = write_parquet(folder / "corpus.parquet", documents * 40)  # two batches, also of old versions
     return datasets.load_dataset("parquet", data_files=source, split="train", cache_dir=str(folder))
 
 
