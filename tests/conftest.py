@@ -17,12 +17,13 @@ import pytest
 from tests.support import TESTS
 from tests.support.corpora import write_parquet
 from tests.support.documents import DOCUMENTS
-from tests.support.inline_executor import inline_workers, worker_processes
+from tests.support.inline_executor import InlineExecutor, executors
 from tests.support.kept_forkservers import kept_forkservers
 from tests.support.servers.azure import AzureServer, find_azurite, start_azurite
 from tests.support.servers.hub import Hub
 from tests.support.servers.proxy import Proxy
 from tests.support.servers.seaweed import Bucket, S3Server, start_seaweed
+from tokenmill.executors.local import LocalExecutor
 from tokenmill.storage.hub import files as hub_files
 
 SERVER_FIXTURES = {"s3_server", "azure_server", "hub", "cluster"}
@@ -147,14 +148,14 @@ def _is_in_slow_file(item: pytest.Item) -> bool:
 @pytest.fixture(scope="session", autouse=True)
 def _inline_workers() -> Iterator[None]:
     """Let calls work in the test's process, and those that start processes share fork servers."""
-    with kept_forkservers(), inline_workers():
+    with kept_forkservers(), executors(InlineExecutor):
         yield
 
 
 @pytest.fixture(autouse=True)
 def _worker_processes(request: pytest.FixtureRequest) -> Iterator[None]:
     """Let the calls of a test that is marked `processes` start worker processes."""
-    with worker_processes() if "processes" in request.keywords else nullcontext():
+    with executors(LocalExecutor) if "processes" in request.keywords else nullcontext():
         yield
 
 

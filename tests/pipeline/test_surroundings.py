@@ -18,7 +18,7 @@ import pytest
 
 import tokenmill
 from tests.support.command import run
-from tests.support.inline_executor import inline_workers
+from tests.support.inline_executor import InlineExecutor, executors
 from tests.support.killing import part_files, wait_until
 from tests.support.soaking import corpora, disks, power, shims, tracing
 from tests.support.soaking.commands import Ending, Job, Running, leftovers, result_files
@@ -395,5 +395,5 @@ def test_a_run_goes_on_after_a_loss_of_power_at_any_moment(
         if number in cuts and isinstance(store, Folder):
             out = tmp_path / f"store-{number}"
             power.write_crash(rng, store, out, strict=rng.random() < 0.4)
-            with inline_workers():
+            with executors(InlineExecutor):
                 check_finishes(job, out, undisturbed)

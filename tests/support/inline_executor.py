@@ -90,18 +90,9 @@ def _sent(value: Any) -> Any:
 
 
 @contextmanager
-def inline_workers() -> Iterator[None]:
-    """Let commands and functions that open an executor for this machine work in this process."""
+def executors(kind: type[InlineExecutor | LocalExecutor]) -> Iterator[None]:
+    """Let commands and functions that open an executor for this machine open one of this kind."""
     with pytest.MonkeyPatch.context() as patch:
         for module in MODULES:
-            patch.setattr(module, "LocalExecutor", InlineExecutor)
-        yield
-
-
-@contextmanager
-def worker_processes() -> Iterator[None]:
-    """Let them start worker processes again."""
-    with pytest.MonkeyPatch.context() as patch:
-        for module in MODULES:
-            patch.setattr(module, "LocalExecutor", LocalExecutor)
+            patch.setattr(module, "LocalExecutor", kind)
         yield
