@@ -32,6 +32,7 @@ from tests.support.corpora import SMALL_JSON
 from tests.support.killing import wait_until
 from tokenmill.doctor.examining import experiments
 from tokenmill.doctor.watching import command as watching
+from tokenmill.doctor.watching.deaths import DeathExaminer
 from tokenmill.doctor.watching.processes import Process
 from tokenmill.doctor.watching.tree import ProcessTree
 from tokenmill.system import machine
@@ -322,6 +323,16 @@ def test_a_healthy_command_gets_one_line(doctor: Doctor, request: pytest.Fixture
     assert lines[0].startswith("doctor       nothing died: ")
     assert "Traceback" not in done.stderr
     assert "num_rows: 100" in done.stdout or "tokens" in done.stdout
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize(("refreshes", "status", "role"), [(1, 256, "program"), (2, 256, "worker"), (1, 9, "worker")])
+def test_a_program_that_is_seen_only_at_its_fork_is_no_worker(refreshes: int, status: int, role: str) -> None:
+    """A helper that fails may be seen once before it runs its program, and be reaped before it is seen again."""
+    process = Process(1, 2, 3, 0.0, role="worker", forked=True, program="python3", refreshes=refreshes)
+    process.read_reaped(status)
+    assert process.role == role
+    assert (DeathExaminer().examine(process) is None) == (role == "program")
 
 
 SURVIVES = """

@@ -60,6 +60,7 @@ class Process:
     ended_at: float | None = None
     status: int | None = None
     usage: Usage | None = None
+    refreshes: int = 0
 
     @property
     def own_bytes(self) -> int:
@@ -118,6 +119,7 @@ class Process:
         self.file_bytes = max(self.file_bytes, procfs.number(status, b"RssFile") * 1024)
         peak = procfs.number(status, b"VmHWM") * 1024 - self.file_bytes
         self.peak_bytes = max(self.peak_bytes, self.held_bytes, peak)
+        self.refreshes += 1
         return True
 
     def refresh_details(self) -> None:
@@ -135,6 +137,17 @@ class Process:
             self.program = procfs.read(f"{procfs.PROC}/{self.pid}/comm").decode(errors="replace").strip()
         self.status, self.forked = stat.exit_status, stat.forked
         self.role = self.infer_role()
+
+    def read_reaped(self, status: int | None) -> None:
+        """Takes the exit status of a process that its parent has reaped already.
+
+        A process that was observed only once, right after its fork, may have run another program since. A nonzero exit
+        code is then no failure of a worker: helper programs return one.
+        """
+        self.status = status
+        if self.forked and self.refreshes <= 1 and self.exit_code:
+            self.command, self.program, self.forked = (), "", False
+            self.role = self.infer_role()
 
     def infer_role(self) -> Role:
         """Returns its role in the tree, from the program that it runs."""

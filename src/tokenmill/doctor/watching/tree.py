@@ -245,7 +245,7 @@ class ProcessTree:
         if stat is not None and stat.start_ticks == process.start_ticks and stat.state == procfs.ZOMBIE:
             process.read_zombie(stat)
         else:
-            process.status = exits.status(process.pid, process.pidfd)
+            process.read_reaped(exits.status(process.pid, process.pidfd))
         with contextlib.suppress(ChildProcessError):  # only children, including adopted orphans, can be reaped
             os.waitpid(process.pid, os.WNOHANG)
         process.usage = self._usage(was_killed=process.signal != signal.SIGTERM and process.exit_code is None)
