@@ -34,6 +34,8 @@ WIDTHS = (80, 120)
 DIRECTORY = "/home/ml/books-20000000"
 PREFIX = "/tmp/tokenmill-"
 SECONDS = 300
+# Variables that change what a terminal shows.
+NOT_SET = ("SLURM", "NO_COLOR", "FORCE_COLOR", "TTY_")
 
 HEAD = """# Screens
 
@@ -208,7 +210,7 @@ def run(command: str, directory: str, width: int) -> str:
     """Run a command on a terminal of this width. Return what the terminal shows at the end."""
     terminal, child_end = pty.openpty()
     fcntl.ioctl(child_end, termios.TIOCSWINSZ, struct.pack("HHHH", 50, width, 0, 0))
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM", "NO_COLOR"))}
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(NOT_SET)}
     # On a dumb terminal, rich prints each bar once, when it is done.
     environment |= {
         "TERM": "dumb",

@@ -152,6 +152,18 @@ def _inline_workers() -> Iterator[None]:
         yield
 
 
+ENVIRONMENT = os.environ
+
+
+@pytest.fixture(autouse=True)
+def _one_environment() -> None:
+    """Restore os.environ, which `datasets.map` replaces by a copy: libraries that hold the first one see no changes."""
+    if os.environ is not ENVIRONMENT:
+        ENVIRONMENT.clear()
+        ENVIRONMENT.update(os.environ)
+        os.environ = ENVIRONMENT  # noqa: B003 - it has the same content
+
+
 @pytest.fixture(autouse=True)
 def _worker_processes(request: pytest.FixtureRequest) -> Iterator[None]:
     """Let the calls of a test that is marked `processes` start worker processes."""

@@ -32,7 +32,7 @@ def on_terminal(line: str, directory: str, width: int) -> str:
                 written.extend(chunk)
 
     removed: dict[str, str | None] = dict.fromkeys(
-        name for name in os.environ if name.startswith(("SLURM", "NO_COLOR"))
+        name for name in os.environ if name.startswith(write_screens.NOT_SET)
     )
     terminal = {"TERM": "dumb", "COLUMNS": str(width), "LINES": "50"}
     hub = {"HF_HUB_OFFLINE": "1", "HF_HOME": f"{directory}/hub"}

@@ -141,7 +141,8 @@ def test_killed_workers_cost_a_retry_and_nothing_else(
     deaths = [event for event in events(trial.out) if event["event"] == "death"]
     assert {death["pid"]: death["how"] for death in deaths} == dict.fromkeys(killed, "was killed (SIGKILL)")
     check_finishes(trial, undisturbed)
-    assert len([event for event in events(trial.out) if event["event"] == "unit"]) == UNITS
+    told = len([event for event in events(trial.out) if event["event"] == "unit"])
+    assert UNITS - len(killed) <= told <= UNITS  # a worker may die between its commit and its report
 
 
 def test_half_written_files_are_removed(job: Job, tmp_path: Path) -> None:

@@ -222,8 +222,9 @@ def test_killed_and_doubled_ranks_do_no_harm(
     with Proxy(s3.server.port, latency_seconds=0.02) as proxy:
         far = {"AWS_ENDPOINT_URL": proxy.endpoint}
         with running(*rank(0, 2, corpus, out), **far) as one, running(*rank(1, 2, corpus, out), **far) as other:
-            assert wait_until(lambda: sum("/parts/" in each.path for each in list(proxy.exchanges)) > UNITS // 4)
-            with proxy.held("/parts/0"):
+            with proxy.held("/parts/0", "PUT", after=UNITS // 4):  # no rank ends before the last one starts
+                assert wait_until(lambda: proxy.written("/parts/0") > UNITS // 8)
+                assert wait_until(lambda: drivers(s3.server.objects(out)) == 2, pause=0.1)
                 os.killpg(one.pid, signal.SIGKILL)
                 again = [start(*rank(number, 2, corpus, out), **far) for number in (0, 1)]
                 assert wait_until(lambda: drivers(s3.server.objects(out)) == 4, pause=0.1)
