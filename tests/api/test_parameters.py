@@ -5,12 +5,14 @@ from __future__ import annotations
 import inspect
 import re
 import typing
+from functools import partial
 from pathlib import Path
 
 import click
 import pytest
 
 import tokenmill
+from tests.support.corpora import SMALL_JSON, write_parquet
 from tokenmill.api.parameters import FormatName, StrPath
 from tokenmill.cli import cli
 from tokenmill.errors import UsageError
@@ -26,16 +28,9 @@ ONLY_FOR_COMMANDS = {"json", "quiet", "debug", "endpoint", "region", "allow_http
 
 
 def types_of(name: str) -> dict[str, typing.Any]:
-    """The types of the parameters of a function, as their module understands them."""
-    function = inspect.unwrap(getattr(tokenmill, name))
-    module = dict(vars(inspect.getmodule(function)))
-    import collections.abc as abc
-
-    from tokenmill.executors import progress
-    from tokenmill.executors.outcomes import Pool
-
-    names = {"Sequence": abc.Sequence, "Pool": Pool, "progress": progress, **module}
-    return {key: value for key, value in typing.get_type_hints(function, names).items() if key != "return"}
+    """The types of the parameters of a function."""
+    types = typing.get_type_hints(inspect.unwrap(getattr(tokenmill, name)))
+    return {key: value for key, value in types.items() if key != "return"}
 
 
 def members(kind: object) -> set[object]:
@@ -94,3 +89,74 @@ def test_a_path_object_of_an_address_is_explained() -> None:
     with pytest.raises(UsageError, match="neither a URL nor a path") as raised:
         tokenmill.open(Path("s3://bucket/run"))
     assert "s3://bucket/run" in str(raised.value)
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_true_is_no_number(name: str) -> None:
+    """A bool is refused, with the parameter's name, for each parameter that takes a number and no bool."""
+    function = getattr(tokenmill, name)
+    required = {
+        parameter.name: "x"
+        for parameter in inspect.signature(function).parameters.values()
+        if parameter.default is parameter.empty
+    }
+    for parameter, kind in types_of(name).items():
+        if {int, float} & members(kind) and bool not in members(kind):
+            for value in (True, False):
+                with pytest.raises(UsageError, match=f"^{parameter} has to be .*, not {value} "):
+                    function(**{**required, parameter: value})
+
+
+@pytest.mark.parametrize(
+    ("keywords", "message"),
+    [
+        ({"sources": None}, "sources has to be a path or a list of paths, not None"),
+        ({"sources": ["a", 5]}, r"sources has to be a path or a list of paths, not \['a', 5\] \(list\)"),
+        ({"sources": {"train": "a"}}, "sources has to be a path or a list of paths, not {'train': 'a'}"),
+        ({"sources": Path().glob("*")}, "sources has to be a path or a list of paths, not a generator"),
+        ({"workers": "2"}, r"workers has to be a whole number or None, not '2' \(str\)"),
+        ({"keep": ["url,id"]}, "'url,id' in keep has a comma\n.*: keep=\\['url', 'id'\\]"),
+        ({"out": 5}, "out has to be"),
+    ],
+)
+def test_an_argument_of_another_type_is_named(keywords: dict[str, typing.Any], message: str) -> None:
+    """The error has the name of the parameter, what it takes, and what was given."""
+    given = {"sources": "a", "tokenizer": SMALL_JSON, "out": "out", **keywords}
+    with pytest.raises(UsageError, match=message):
+        tokenmill.prepare(given.pop("sources"), **given)
+
+
+def test_rows_in_memory_are_no_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The names of splits and columns are not read as paths, even if there are folders of these names."""
+    import datasets
+    import pandas as pd
+
+    monkeypatch.chdir(tmp_path)
+    for name in ("train", "text"):
+        write_parquet(tmp_path / name / "0.parquet", ["not this"])
+    rows = datasets.Dataset.from_dict({"text": ["a"]})
+    functions: list[typing.Any] = [partial(tokenmill.prepare, out="out"), tokenmill.plan, tokenmill.bench]
+    for function in functions:
+        for given, way in (
+            (datasets.DatasetDict(train=rows), "save_to_disk"),
+            (rows, "save_to_disk"),
+            (pd.DataFrame({"text": ["a"]}), "to_parquet"),
+        ):
+            with pytest.raises(UsageError, match=f"not a {type(given).__name__}\n.*{way}"):
+                function(given, tokenizer=SMALL_JSON)
+
+
+def test_a_result_and_an_open_store_are_paths(tmp_path: Path) -> None:
+    """What takes the path of a store takes the result of `prepare` and the opened store."""
+    source = write_parquet(tmp_path / "a.parquet", ["one", "two"])
+    result = tokenmill.prepare(source, tokenizer=SMALL_JSON, out=tmp_path / "store", workers=1)
+    store = tokenmill.open(result)
+    for given in (result, store):
+        assert tokenmill.status(given).state == "complete"
+        assert tokenmill.verify(given).documents == 2
+        assert tokenmill.loader(given, sequence_tokens=2, batch_sequences=1, grain=2).reader.sources
+    exported = tokenmill.export(store, to="llmc", val="none", workers=1)
+    assert tokenmill.locate(exported, source=source, row=0).documents[0].source == str(source)
+    other = tokenmill.prepare(source, tokenizer=SMALL_JSON, out=tmp_path / "other", workers=1)
+    with pytest.raises(UsageError, match="several are open"):
+        tokenmill.status(tokenmill.open([result, other]))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from tokenmill.api.parameters import StrPath, path_text, path_texts
 from tokenmill.executors import progress, progress_bar
@@ -10,12 +10,11 @@ from tokenmill.pipeline.bench.options import BenchOptions, parse_worker_counts
 from tokenmill.pipeline.bench.result import BenchResult
 from tokenmill.pipeline.bench.run import run_bench
 from tokenmill.pipeline.sizes import parse_size
+from tokenmill.system.arguments import checked
 from tokenmill.tokenizers.objects import TokenizerObject
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
-
+@checked
 def bench(  # noqa: PLR0913 - the options of the command, by their names
     sources: StrPath | Sequence[StrPath] = (),
     *,

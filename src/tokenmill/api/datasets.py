@@ -14,6 +14,7 @@ from tokenmill.humanize import Readable
 from tokenmill.pipeline.bench.core_speed import core_bytes_per_second
 from tokenmill.pipeline.sample import store_bytes
 from tokenmill.sources import catalog
+from tokenmill.system.arguments import checked
 from tokenmill.tokenizers.resolve import SCHEMES, resolve
 from tokenmill.tokenizers.tokenizer import choose_engine
 
@@ -58,6 +59,7 @@ class DatasetListing(Readable, msgspec.Struct, frozen=True):
     notices: list[str]
 
 
+@checked
 def datasets(name: str | None = None, *, tokenizer: str = "gpt2") -> DatasetListing:
     """The datasets of the catalog, or one of them, with the disk and time that they would take on this machine."""
     loaded = catalog.load()

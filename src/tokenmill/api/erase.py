@@ -56,6 +56,7 @@ from tokenmill.store.erasures import (
 from tokenmill.store.job import STORE_FORMAT, Run
 from tokenmill.store.manifest import parts_digest, read_manifest, require_manifest
 from tokenmill.store.run import require_run
+from tokenmill.system.arguments import checked
 
 Value = TypeVar("Value")
 
@@ -63,6 +64,7 @@ COPIES = 4
 """How often a worker holds the tokens of a part or shard: read, replaced, and encoded by the format."""
 
 
+@checked
 def erase(  # noqa: PLR0913 - the options of the command, by their names
     directory: StrPath,
     *,

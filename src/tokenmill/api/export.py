@@ -43,6 +43,7 @@ from tokenmill.pipeline.resources import Resources, plan_resources
 from tokenmill.storage import Folder, folder_at
 from tokenmill.store.collection import Collection, open_collection
 from tokenmill.store.run import read_run, require_run
+from tokenmill.system.arguments import checked
 
 # With fewer tokens per worker, starting another worker takes longer than it saves.
 TOKENS_PER_WORKER = 4_000_000
@@ -65,6 +66,7 @@ BINS_PER_SHARD = 32
 MAX_BINS = 1 << 22
 
 
+@checked
 def export(  # noqa: PLR0913 - the options of the command, by their names
     directory: Stores,
     *,

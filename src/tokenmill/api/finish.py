@@ -22,6 +22,7 @@ from tokenmill.store.manifest import require_manifest
 from tokenmill.store.mismatch import refuse_suspect
 from tokenmill.store.run import require_run
 from tokenmill.store.run_state import manifest_totals
+from tokenmill.system.arguments import checked
 
 PRELOAD = ("tokenmill.pipeline.tokenize",)
 
@@ -40,6 +41,7 @@ class FinishResult(Readable, msgspec.Struct, frozen=True):
     seconds: float
 
 
+@checked
 def finish(  # noqa: PLR0913 - the options of the command, by their names
     directory: StrPath,
     *,

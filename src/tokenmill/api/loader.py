@@ -20,10 +20,12 @@ from tokenmill.loader.recipe_loader import RecipeLoader
 from tokenmill.loader.recipe_reader import RecipeReader, recipe_options
 from tokenmill.loader.split_table import Split
 from tokenmill.pipeline.sizes import parse_fraction, parse_size
+from tokenmill.system.arguments import checked
 
 __all__ = ["Loader", "loader"]
 
 
+@checked
 def loader(  # noqa: PLR0913 - the options of the command, by their names
     stores: Stores,
     *,

@@ -18,6 +18,7 @@ from tokenmill.loader.packing import Packing
 from tokenmill.loader.split_table import Split
 from tokenmill.store import layout
 from tokenmill.store.reader import Store
+from tokenmill.system.arguments import checked
 
 MAX_DOCUMENTS = 1000
 CONTEXT_TOKENS = 40
@@ -37,6 +38,7 @@ class LocateResult(Readable, msgspec.Struct, frozen=True):
     unasked: dict[str, str] = {}
 
 
+@checked
 def locate(  # noqa: PLR0913 - the options of the command, by their names
     where: Stores,
     token: int | None = None,

@@ -12,10 +12,12 @@ from tokenmill.executors.local import LocalExecutor
 from tokenmill.pipeline import hf_datasets, worker_modules
 from tokenmill.pipeline.map_dataset import MAX_ROW_BYTES, DatasetMapper
 from tokenmill.pipeline.request import PrepareOptions
+from tokenmill.system.arguments import checked
 from tokenmill.tokenizers.objects import TokenizerObject
 from tokenmill.tokenizers.resolve import resolve
 
 
+@checked
 def map_dataset(  # noqa: PLR0913 - the options of the command, by their names
     dataset: Any,
     tokenizer: StrPath | TokenizerObject,
@@ -28,6 +30,7 @@ def map_dataset(  # noqa: PLR0913 - the options of the command, by their names
     memory: str | int | None = None,
     cache_dir: StrPath | None = None,
     keep_text: bool = False,
+    output: str | None = None,
     reporter: progress.Reporter | None = None,
     executor: LocalExecutor | None = None,
 ) -> Any:
@@ -48,6 +51,7 @@ def map_dataset(  # noqa: PLR0913 - the options of the command, by their names
         memory: The memory budget of a machine, such as `"8GB"`. Default: 70 % of the available memory.
         cache_dir: The directory of the tokens. Default: a directory in the cache of `datasets`.
         keep_text: Keep the column with the text beside the tokens.
+        output: The column of the tokens, such as `"input_ids"`. Default: `ids`, with their number in `len`.
         reporter: Receives progress and notices. Default: a bar in a terminal or notebook, otherwise nothing is shown.
         executor: Running workers to use instead of new ones.
     """
@@ -59,5 +63,5 @@ def map_dataset(  # noqa: PLR0913 - the options of the command, by their names
         reporter if reporter is not None else progress_bar.for_python() as report,
     ):
         cache = path_text(cache_dir) or hf_datasets.default_cache()
-        mapper = DatasetMapper(options, resolve(tokenizer), num_proc, memory, cache, pool, report, keep_text)
+        mapper = DatasetMapper(options, resolve(tokenizer), num_proc, memory, cache, pool, report, keep_text, output)
         return hf_datasets.each_split(dataset, mapper.map)

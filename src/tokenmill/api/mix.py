@@ -15,15 +15,18 @@ from tokenmill.loader.changes import check_past, find_changes
 from tokenmill.loader.mix_page import render_mix
 from tokenmill.loader.overview import MixResult, overview
 from tokenmill.loader.recipe_reader import RecipeReader
+from tokenmill.system.arguments import checked
 
 
-def mix(
+@checked
+def mix(  # noqa: PLR0913 - the options of the command, by their names
     recipe: StrPath,
     other: StrPath | None = None,
     *,
     step: int | None = None,
     html: StrPath | None = None,
     print: str | None = None,  # noqa: A002 - the name of the option
+    stage: int | None = None,
 ) -> MixResult:
     """Compute what a recipe comes to: tokens, sequences, shares and repeats of each stage and source.
 
@@ -34,8 +37,9 @@ def mix(
         other: Another recipe. The result is that of the other one, with what differs and from which step on.
         step: Whether the other recipe can continue a run of the first one at this step.
         html: The file of a page with a picture of the stages.
-        print: Write the mixture of all stages as the file of a trainer, in `blend`: `megatron`, `olmo`, `nanotron`,
+        print: Write the mixture of a stage as the file of a trainer, in `blend`: `megatron`, `olmo`, `nanotron`,
             `mds`, `maxtext` or `energon`. Each source needs files for it.
+        stage: The stage that `print` writes, from 1. A recipe with one stage needs no number.
     """
     path = os.fspath(recipe)
     first = open_recipe_reader(path)
@@ -46,15 +50,32 @@ def mix(
     else:
         result = _compare(path, first[1], os.fspath(other), step)
     if print is not None:
-        sources = [
-            BlendSource(one.source, tuple(one.stores), one.tokens, one.repeat, one.where, result.val)
-            for one in result.sources
-        ]
-        result = msgspec.structs.replace(result, blend=write_blend(print, sources))
+        result = msgspec.structs.replace(result, blend=write_blend(print, _blend_sources(result, stage)))
+    elif stage is not None:
+        raise UsageError("--stage needs --print", "It chooses the stage whose mixture is printed.")
     page = path_text(html)
     if page is not None:
         write_page(page, render_mix(result))
     return result
+
+
+def _blend_sources(result: MixResult, stage: int | None) -> list[BlendSource]:
+    """The sources with the tokens of a stage. A trainer's file has one mixture, and each stage has its own."""
+    if stage is None and len(result.stages) > 1:
+        shares = [", ".join(f"{one.source} {one.share:.1%}" for one in each.sources) for each in result.stages]
+        raise UsageError(
+            f"the recipe has {len(result.stages)} stages, and a trainer's file holds one mixture",
+            *(f"stage {number:<6} {text}" for number, text in enumerate(shares, 1)),
+            "Give --stage N, and train each stage with its own file.",
+        )
+    number = 1 if stage is None else stage
+    if not 1 <= number <= len(result.stages):
+        raise UsageError(f"there is no stage {number}", f"They are 1 to {len(result.stages)}.")
+    tokens = {one.source: one.tokens for one in result.stages[number - 1].sources}
+    return [
+        BlendSource(one.source, tuple(one.stores), tokens.get(one.source, 0), one.repeat, one.where, result.val)
+        for one in result.sources
+    ]
 
 
 def _compare(path: str, before: RecipeReader, other: str, step: int | None) -> MixResult:

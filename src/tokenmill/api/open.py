@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from tokenmill.api.parameters import Stores, store_paths
 from tokenmill.store.reader import Store
+from tokenmill.system.arguments import checked
 
 __all__ = ["Store", "open"]
 
 
+@checked
 def open(directory: Stores) -> Store:  # noqa: A001 - the name users know: tokenmill.open
     """Open a complete store, or several as one. Parts are opened when their documents are asked for.
 

@@ -30,6 +30,9 @@ def column_names(names: str | Sequence[str] | None) -> tuple[str, ...] | None:
     """Names of columns: a sequence, or a text in which commas separate them. None stays None."""
     if isinstance(names, str):
         return tuple(name.strip() for name in names.split(",")) if names else ()
+    joined = next((name for name in names or () if "," in name), None)
+    if joined is not None:
+        raise UsageError(f"{joined!r} in keep has a comma", f"Give each column by itself: keep={joined.split(',')}.")
     return None if names is None else tuple(names)
 
 

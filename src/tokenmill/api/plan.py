@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import msgspec
 import numpy as np
@@ -20,10 +20,8 @@ from tokenmill.pipeline.sample import measure_sample, store_bytes
 from tokenmill.pipeline.split_sources import plan_units
 from tokenmill.sources import Ignored
 from tokenmill.sources.named_datasets import resolve_sources
+from tokenmill.system.arguments import checked
 from tokenmill.tokenizers.objects import TokenizerObject
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 # The time before the first unit starts.
 START_SECONDS = 1.5
@@ -53,6 +51,7 @@ class PlanResult(Readable, msgspec.Struct, frozen=True):
     notices: list[str]
 
 
+@checked
 def plan(  # noqa: PLR0913 - the options of the command, by their names
     sources: StrPath | Sequence[StrPath],
     *,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -31,6 +31,7 @@ from tokenmill.api.prepare_targets import (
 )
 from tokenmill.errors import UsageError
 from tokenmill.executors import progress
+from tokenmill.executors.outcomes import Pool
 from tokenmill.executors.session import LOCAL, check_executor, open_executor
 from tokenmill.exports.request import ExportOptions, make_export_request, refuse_unused
 from tokenmill.pipeline import plan, ranks, worker_modules
@@ -40,6 +41,7 @@ from tokenmill.pipeline.complete import CompletionOptions, RunCompletion
 from tokenmill.pipeline.like import TextOptions, text_options
 from tokenmill.pipeline.metrics import check_metrics
 from tokenmill.pipeline.position import DEFAULT_SECONDS
+from tokenmill.pipeline.ranks import RankShare
 from tokenmill.pipeline.request import BadDocumentPolicy, PrepareOptions, find_sources, make_request
 from tokenmill.pipeline.resources import SMALLEST_WORKER_BYTES, TOKENIZER_BYTES, plan_resources
 from tokenmill.pipeline.stale_parts import hold_store, open_run
@@ -47,19 +49,15 @@ from tokenmill.pipeline.stored_tokenizer import stored_vocabulary
 from tokenmill.sources.named_datasets import resolve_sources
 from tokenmill.storage import absolute, folder_at
 from tokenmill.store.deny import canonical_list
+from tokenmill.system.arguments import checked
 from tokenmill.tokenizers.objects import TokenizerObject
 from tokenmill.tokenizers.spec import TokenizerSpec
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from tokenmill.executors.outcomes import Pool
-    from tokenmill.pipeline.ranks import RankShare
 
 # Stands for a tokenizer that is not resolved yet, to check the options of exports before any work.
 ANY_TOKENIZER = TokenizerSpec("any", "", "", "", vocabulary_size=1, special_tokens={})
 
 
+@checked
 def prepare(  # noqa: PLR0913 - the options of the command, by their names
     sources: StrPath | Sequence[StrPath],
     *,

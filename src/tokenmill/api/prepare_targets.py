@@ -77,6 +77,10 @@ class PrepareResult(Readable, msgspec.Struct, frozen=True):
     others: list[PrepareResult] = []
     unread_row_groups: int = 0
 
+    def __fspath__(self) -> str:
+        """The directory, so that functions that take its path take the result."""
+        return self.directory
+
 
 @dataclass
 class PrepareTarget:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -15,14 +14,13 @@ from tokenmill.analysis.statistics import Statistics
 from tokenmill.api.parameters import Stores, StrPath, path_text, store_paths
 from tokenmill.api.stats import stats
 from tokenmill.errors import UsageError
+from tokenmill.executors import progress
+from tokenmill.executors.outcomes import Pool
 from tokenmill.humanize import Readable
 from tokenmill.storage import Folder
 from tokenmill.store.collection import open_collection
 from tokenmill.store.layout import publish_json
-
-if TYPE_CHECKING:
-    from tokenmill.executors import progress
-    from tokenmill.executors.outcomes import Pool
+from tokenmill.system.arguments import checked
 
 
 class ReportResult(Readable, msgspec.Struct, frozen=True):
@@ -37,6 +35,7 @@ class ReportResult(Readable, msgspec.Struct, frozen=True):
     to_fill_in: list[str] = []
 
 
+@checked
 def report(  # noqa: PLR0913 - the options of the command, by their names
     directory: Stores,
     *,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,19 +12,19 @@ from tokenmill.analysis.count_store import StoreCounter
 from tokenmill.analysis.statistics import Statistics
 from tokenmill.api.parameters import Stores, store_paths
 from tokenmill.errors import UsageError
+from tokenmill.executors import progress
 from tokenmill.executors.fan_out import FanOut
 from tokenmill.executors.outcomes import Pool
 from tokenmill.executors.session import LOCAL, open_executor
 from tokenmill.pipeline.resources import plan_resources
 from tokenmill.store.collection import open_collection
-
-if TYPE_CHECKING:
-    from tokenmill.executors import progress
+from tokenmill.system.arguments import checked
 
 # The largest vocabulary that is counted, many times larger than any in use.
 MAX_IDS = 1 << 23
 
 
+@checked
 def stats(  # noqa: PLR0913 - the options of the command, by their names
     directory: Stores,
     *,

@@ -17,6 +17,7 @@ from tokenmill.store.heartbeats import EndRecord
 from tokenmill.store.manifest import require_manifest
 from tokenmill.store.run import require_run
 from tokenmill.store.run_state import RunWatcher, manifest_totals
+from tokenmill.system.arguments import checked
 
 LOCAL_SECONDS = 1.0
 # Drivers publish to a bucket only every ten seconds.
@@ -59,6 +60,7 @@ class StatusResult(Readable, msgspec.Struct, frozen=True):
     end: EndRecord | None = None
 
 
+@checked
 def status(directory: StrPath, *, html: StrPath | None = None) -> StatusResult:
     """The state of a run, read from its directory. The run is not disturbed.
 

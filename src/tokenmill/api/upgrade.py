@@ -24,6 +24,7 @@ from tokenmill.store.job import STORE_FORMAT
 from tokenmill.store.manifest import require_manifest
 from tokenmill.store.run import require_run
 from tokenmill.store.run_state import manifest_totals
+from tokenmill.system.arguments import checked
 
 PRELOAD = ("tokenmill.pipeline.upgrade",)
 
@@ -40,6 +41,7 @@ class UpgradeResult(Readable, msgspec.Struct, frozen=True):
     seconds: float
 
 
+@checked
 def upgrade(  # noqa: PLR0913 - the options of the command, by their names
     directory: StrPath,
     *,

@@ -27,6 +27,7 @@ from tokenmill.storage import Folder, folder_at
 from tokenmill.store.collection import Collection, open_collection
 from tokenmill.store.run import read_run
 from tokenmill.store.run_state import manifest_totals
+from tokenmill.system.arguments import checked
 from tokenmill.tokenizers.tokenizer import REFERENCES
 
 
@@ -46,6 +47,7 @@ class VerifyResult(Readable, msgspec.Struct, frozen=True):
     notices: list[str] = []
 
 
+@checked
 def verify(  # noqa: PLR0913 - the options of the command, by their names
     directory: Stores,
     *,

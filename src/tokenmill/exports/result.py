@@ -43,6 +43,10 @@ class ExportResult(Readable, msgspec.Struct, frozen=True):
     stores: list[str] = []
     sources: dict[str, int] = {}
 
+    def __fspath__(self) -> str:
+        """The directory, so that functions that take its path take the result."""
+        return self.directory
+
 
 def by_split(records: Sequence[ShardRecord]) -> dict[str, list[ShardRecord]]:
     """The records of each split, in order."""

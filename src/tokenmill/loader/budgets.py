@@ -91,9 +91,10 @@ def _counts(
     if isinstance(stage.tokens, dict) or _is_relative(stage.tokens):
         wanted = stage.tokens if isinstance(stage.tokens, dict) else dict.fromkeys(recipe.sources, stage.tokens)
         if stage.weights is not None:
+            budget = f'tokens = "{stage.tokens}"' if isinstance(stage.tokens, str) else "tokens of each source"
             raise UsageError(
-                f"stage {place.number} has weights and budgets",
-                "Give `weights` with one number of tokens, or the tokens of each source without `weights`.",
+                f"stage {place.number} has weights and {budget}, which contradict each other",
+                'With `weights`, `tokens` is one number. Without, `tokens` may be "all", or a number for each source.',
             )
         asked = {name: _asked(amount, place, name, epochs[name], length) for name, amount in sorted(wanted.items())}
         sequences = {name: tokens // length for name, tokens in asked.items()}
@@ -146,7 +147,16 @@ def _asked(amount: int | str, place: _Place, name: str, epoch: int, length: int)
     """The tokens that a budget asks of a source."""
     if amount == ALL:
         cursor = place.cursors[name]
-        return cursor.available((cursor.position // epoch + 1) * epoch, length) * length
+        end = max(1, -(-cursor.position // epoch)) * epoch  # of the epoch that was begun, or of the first one
+        rest = cursor.available(end, length) * length
+        if not rest:
+            raise UsageError(
+                f'stage {place.number}: tokens = "all" is the rest of an epoch, and nothing of {name} is left',
+                f"an epoch     {count(epoch, 'token')}",
+                f"read before  {count(cursor.used, 'token')}, {float(Fraction(cursor.used, epoch)):g} epochs",
+                f'Leave {name} out of stage {place.number}, or give a number of tokens or "1x", and `repeat`.',
+            )
+        return rest
     times = _TIMES.fullmatch(amount) if isinstance(amount, str) else None
     return int(Fraction(times[1]) * epoch) if times else _tokens(amount, place.number)
 

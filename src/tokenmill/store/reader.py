@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tokenmill.errors import StoreError
+from tokenmill.errors import StoreError, UsageError
 from tokenmill.humanize import Readable, html_table
 from tokenmill.sources import ROW_KINDS
 from tokenmill.store.collection import open_collection
@@ -123,6 +123,12 @@ class Store:
     def directories(self) -> list[str]:
         """The directory of each store that was opened."""
         return self.collection.directories
+
+    def __fspath__(self) -> str:
+        """The directory, so that functions that take the path of a store take an opened one."""
+        if len(self.directories) > 1:
+            raise UsageError("a path of one store is needed here, and several are open", "Give one of `directories`.")
+        return self.directory
 
     @property
     def job(self) -> Job:

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from urllib.parse import urlsplit
 
 from tokenmill.errors import UsageError
+from tokenmill.system.arguments import checked
 
 ENDPOINT = "AWS_ENDPOINT_URL"
 REGION = "AWS_REGION"
@@ -87,6 +88,7 @@ def replace(environment: dict[str, str]) -> None:
     os.environ.update(environment)
 
 
+@checked
 @contextlib.contextmanager
 def using(
     *,
