@@ -114,12 +114,6 @@ def test_a_dataset_with_no_row_has_the_columns_all_the_same(loaded: Any, cache: 
         assert found.features == by_map(loaded).features
 
 
-def test_tokens_of_another_tokenizer_are_replaced(loaded: Any, cache: str) -> None:
-    """Columns that are called as ours do not stand in the way."""
-    dataset = loaded.add_column("ids", [[1, 2]] * len(loaded))
-    assert_same(tokenmill.map_dataset(dataset, SMALL_JSON, cache_dir=cache), by_map(loaded))
-
-
 def test_a_renamed_column_is_found(loaded: Any, cache: str) -> None:
     """The file knows the column by another name."""
     dataset = loaded.rename_column("text", "content")
@@ -317,6 +311,29 @@ def test_killed_at_any_moment_it_goes_on(
     monkeypatch.setattr(plan, "default_unit_bytes", lambda _: 1)
     assert_same(tokenmill.map_dataset(dataset, SMALL_JSON, cache_dir=cache), by_map(dataset))
     assert units_written(cache) > done
+
+
+def test_the_tokens_have_the_name_that_is_asked_for(loaded: Any, cache: str) -> None:
+    """`output` names the column, with the tokens of the cache; a column that is there is not replaced."""
+    usual = tokenmill.map_dataset(loaded, SMALL_JSON, 1, cache_dir=cache)
+    named = tokenmill.map_dataset(loaded, SMALL_JSON, 1, cache_dir=cache, output="input_ids")
+    assert named.column_names == ["id", "input_ids"]
+    assert named["input_ids"][:] == usual["ids"][:]
+    assert named._fingerprint != usual._fingerprint
+    with pytest.raises(UsageError, match=r"'ids' is there already(?s:.*)output="):
+        tokenmill.map_dataset(loaded.rename_column("id", "ids"), SMALL_JSON, 1, cache_dir=cache)
+    with pytest.raises(UsageError, match="'id' is there already"):
+        tokenmill.map_dataset(loaded, SMALL_JSON, 1, cache_dir=cache, output="id")
+    both = tokenmill.map_dataset(loaded, SMALL_JSON, 1, cache_dir=cache, output="text")
+    assert both["text"][:] == usual["ids"][:]
+
+
+def test_conversations_are_not_made_text_by_their_spelling(cache: str) -> None:
+    """The advice for a list of messages is a chat template, not the Python spelling of the list."""
+    rows = datasets.Dataset.from_dict({"messages": [[{"role": "user", "content": "x"}]]})
+    with pytest.raises(UsageError, match="Conversations are not supported yet") as raised:
+        tokenmill.map_dataset(rows, SMALL_JSON, 1, column="messages", cache_dir=cache)
+    assert "str(" not in str(raised.value)
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import cloudpickle
+import datasets
 import dill
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 import tiktoken
@@ -64,8 +66,8 @@ def end_of(tokenizer: str) -> list[int]:
     return [] if spec.end_of_text is None else [spec.end_of_text]
 
 
-def made(tokenizer: str) -> Any:
-    return tokenmill.tokenize_fn(tokenizer, eot=None if end_of(tokenizer) else "none")
+def made(tokenizer: str, **keywords: Any) -> Any:
+    return tokenmill.tokenize_fn(tokenizer, eot=None if end_of(tokenizer) else "none", **keywords)
 
 
 @pytest.mark.parametrize("tokenizer", [SMALL_TIKTOKEN, SMALL_JSON])
@@ -120,6 +122,58 @@ def test_a_row_without_text_is_an_error_that_says_what_to_do() -> None:
     """A null is refused, not skipped: rows and tokens would no longer belong together."""
     with pytest.raises(ValueError, match=r"row 1 .*dataset\.filter"):
         made(SMALL_TIKTOKEN)({"text": ["x", None]})
+
+
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
+        (["x", 5], "row 1 of what was given holds a value of the type int"),
+        (["x", ["a"]], "row 1 of what was given holds a value of the type list"),
+        (["x", b"\xff"], "row 1 of what was given holds bytes that are not UTF-8"),
+        (b"\xff", "row 0 of what was given holds bytes that are not UTF-8"),
+        (5, "its value is of the type int"),
+        ({"a": "x"}, "its value is of the type dict"),
+        ({"x"}, "its value is of the type set"),
+    ],
+)
+def test_what_is_no_text_is_named(values: Any, reason: str) -> None:
+    """A number, a struct, a set or bytes that are not UTF-8 are refused with the column and the row."""
+    with pytest.raises(UsageError, match=f"'text' does not hold text\n.*{reason}"):
+        made(SMALL_TIKTOKEN)({"text": values})
+
+
+@pytest.mark.parametrize("value", [["a", "b"], {"a": "x"}, [{"role": "user", "content": "x"}], 5])
+@pytest.mark.parametrize("is_batched", [False, True])
+def test_a_row_that_holds_no_text_is_no_batch(value: Any, is_batched: bool) -> None:
+    """A list in one row of `datasets.map` is a value, not a batch; the keys of a struct are not tokenized."""
+    rows = datasets.Dataset.from_dict({"text": [value, value]})
+    with pytest.raises(UsageError, match="'text' does not hold text"):
+        rows.map(made(SMALL_TIKTOKEN), batched=is_batched)
+
+
+def test_a_missing_column_is_named() -> None:
+    """The error lists the columns that are there, for each kind of rows."""
+    rows = {"content": ["x"]}
+    for given in (rows, pa.table(rows), pd.DataFrame(rows)):
+        with pytest.raises(UsageError, match=r"there is no column 'text'\n.*content"):
+            made(SMALL_TIKTOKEN)(given)
+
+
+def test_the_column_of_the_tokens_has_the_name_that_is_asked_for() -> None:
+    """With `output` there is one column; a column that is there already is never replaced."""
+    rows: dict[str, Any] = {"text": ["x y", "z"], "ids": [1, 2]}
+    for given in (rows, pa.table(rows), pd.DataFrame(rows)):
+        with pytest.raises(UsageError, match=r"'ids' is there already(?s:.*)output='input_ids'"):
+            made(SMALL_TIKTOKEN)(given)
+        found = made(SMALL_TIKTOKEN, output="input_ids")(given)
+        assert list(found if isinstance(found, dict) else getattr(found, "column_names", found)) == ["input_ids"]
+        assert [list(row) for row in _plain(found["input_ids"])] == reference(SMALL_TIKTOKEN, rows["text"])
+    with pytest.raises(UsageError, match="'text' is there already"):
+        made(SMALL_TIKTOKEN, output="text")(rows)
+
+
+def _plain(column: Any) -> Any:
+    return column.to_pylist() if isinstance(column, pa.ChunkedArray) else column
 
 
 def test_it_is_small_to_send_and_equal_if_it_does_the_same() -> None:

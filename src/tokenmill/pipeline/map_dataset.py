@@ -7,6 +7,7 @@ a small selection of a large file) are written to a file first.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -38,6 +39,7 @@ from tokenmill.store.run import read_run, read_vocabulary
 from tokenmill.tokenizers import vocabulary_cache
 from tokenmill.tokenizers.boundary_tokens import boundary_token, end_token
 from tokenmill.tokenizers.resolve import Vocabulary
+from tokenmill.tokenizers.tokenize_fn import refuse_overwriting
 from tokenmill.tokenizers.tokenizer import REFERENCES
 
 if TYPE_CHECKING:
@@ -76,6 +78,7 @@ class DatasetMapper:
     pool: LocalExecutor
     report: progress.Reporter
     keep_text: bool = False
+    output: str | None = None
 
     def map(self, dataset: Dataset) -> Dataset:
         """The dataset with its tokens. They come from the cache if it has them."""
@@ -87,6 +90,8 @@ class DatasetMapper:
                 "Name the column that holds the text: column=...",
             )
         self._refuse_other_than_text(dataset)
+        left_out = () if self.keep_text else (column,)
+        refuse_overwriting([name for name in dataset.column_names if name not in left_out], self.output)
         location = self._location(dataset)
         tokens = self._cached(dataset, location)
         if tokens is None:
@@ -100,6 +105,8 @@ class DatasetMapper:
             raise CorruptStore(f"the tokens in {location.folder.root} cannot be read", "Delete the directory.")
         if location.file_rows is not None:
             tokens = hf_datasets.take_ranges(tokens, location.ranges, location.file_rows)
+        if self.output is not None:
+            tokens = tokens.select(["ids"]).rename_columns([self.output])
         mapped = hf_datasets.with_tokens(
             dataset, column, tokens, location.folder, in_order=location.file_rows is None, keep_text=self.keep_text
         )
@@ -118,7 +125,7 @@ class DatasetMapper:
             f"type         {kind}",
             f"text columns {', '.join(texts) or 'none'}",
             "Name the column that holds the text: column=...",
-            f"Or make it text first: dataset.map(lambda row: {{{column!r}: str(row[{column!r}])}})",
+            *_advice(kind, column),
         )
 
     def _wait(self, process: str) -> None:
@@ -141,7 +148,7 @@ class DatasetMapper:
         return tokens if len(tokens) == rows else None
 
     def _refuse_nulls(self, mapped: Dataset) -> None:
-        row = hf_datasets.first_null(mapped, "ids")
+        row = hf_datasets.first_null(mapped, self.output or "ids")
         if row is not None:
             raise BadDocument(
                 f"row {row} of the dataset has no text",
@@ -223,6 +230,16 @@ class DatasetMapper:
             for notice in done.value.notices:
                 self.report.say(f"note: {notice}")
         return mismatch
+
+
+def _advice(kind: pa.DataType, column: str) -> Iterator[str]:
+    """How a column becomes text. The Python spelling of a list or a struct is no text to train on."""
+    if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind):
+        yield f"Or make it text first: dataset.map(lambda row: {{{column!r}: str(row[{column!r}])}})"
+    elif pa.types.is_list(kind) and pa.types.is_struct(kind.value_type):
+        yield "Conversations are not supported yet. tokenizer.apply_chat_template turns one into a text."
+    else:
+        yield "Or make it text first, by dataset.map with a function of yours."
 
 
 def _sound_run(folder: Folder) -> Run | None:

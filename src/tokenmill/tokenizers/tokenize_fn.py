@@ -12,7 +12,8 @@ import os
 import sys
 import threading
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from typing import Any, Literal
 
 import numpy as np
@@ -22,6 +23,7 @@ import pyarrow as pa
 from tokenmill.errors import UsageError
 from tokenmill.storage.text_types import is_text
 from tokenmill.system import machine
+from tokenmill.system.arguments import checked
 from tokenmill.tokenizers import vocabulary_cache
 from tokenmill.tokenizers.boundary_tokens import boundary_token, end_token
 from tokenmill.tokenizers.engines.protocol import Encoded
@@ -34,13 +36,21 @@ from tokenmill.tokenizers.tokenizer import Tokenizer, choose_engine
 class TokenizeFn:
     """Tokenizes a row, a batch, a string, a list of strings or an Arrow table: `ids`, with boundary tokens, and `len`.
 
-    Created by `tokenize_fn`. Two that produce the same tokens have the same pickle and the same `datasets` fingerprint.
+    With `output`, the tokens are in the column of that name, and there is no `len`. Created by `tokenize_fn`. Two that
+    produce the same tokens have the same pickle and the same `datasets` fingerprint.
     """
 
-    __slots__ = ("_begin", "_column", "_digest", "_end", "_engine", "_name")
+    __slots__ = ("_begin", "_column", "_digest", "_end", "_engine", "_name", "_output")
 
     def __init__(  # noqa: PLR0913, PLR0917 - what is pickled, in order
-        self, name: str, digest: str, column: str, engine: str, begin: int | None, end: int | None
+        self,
+        name: str,
+        digest: str,
+        column: str,
+        engine: str,
+        begin: int | None,
+        end: int | None,
+        output: str | None = None,
     ) -> None:
         self._name = name
         self._digest = digest
@@ -48,9 +58,10 @@ class TokenizeFn:
         self._engine = engine
         self._begin = begin
         self._end = end
+        self._output = output
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return TokenizeFn, (self._name, self._digest, self._column, self._engine, self._begin, self._end)
+        return TokenizeFn, (self._name, self._digest, self._column, self._engine, self._begin, self._end, self._output)
 
     def __repr__(self) -> str:
         return f"<tokenmill.tokenize_fn {self._name}, end token {self._end}, sha256 {self._digest[:16]}...>"
@@ -58,19 +69,39 @@ class TokenizeFn:
     def __call__(self, rows: Any) -> Any:
         """`{"ids": ..., "len": ...}` of one text or of many. Returns a table for a table, and a frame for a frame."""
         if isinstance(rows, pa.Table | pa.RecordBatch):
+            self._check_columns(rows.schema.names)
             return self._table(rows.column(self._column))
         if hasattr(rows, "columns"):  # a pandas or polars frame; datasets expects the same type back
+            self._check_columns([str(name) for name in rows.columns])
             return _as_frame(rows, self._table(rows[self._column]))
-        texts = rows[self._column] if isinstance(rows, Mapping) else rows
+        texts = rows
+        if isinstance(rows, Mapping):
+            self._check_columns([str(name) for name in rows])
+            texts = rows[self._column]
         if isinstance(texts, str | bytes) or texts is None:
             tokens = self._encode([texts]).tokens
-            return {"ids": tokens, "len": len(tokens)}
+            return self._named(tokens, len(tokens))
+        if _is_row(rows) or isinstance(texts, Mapping | AbstractSet) or not isinstance(texts, Iterable):
+            raise self._no_text(f"its value is of the type {type(texts).__name__}")
         encoded = self._encode(texts)
         ids = [encoded.tokens[start:stop] for start, stop in itertools.pairwise(encoded.offsets.tolist())]
-        return {"ids": ids, "len": np.diff(encoded.offsets).tolist()}
+        return self._named(ids, np.diff(encoded.offsets).tolist())
 
     def _table(self, texts: Any) -> pa.Table:
-        return pa.table(token_columns(self._encode(texts)))
+        return pa.table(token_columns(self._encode(texts), output=self._output))
+
+    def _named(self, tokens: Any, lengths: Any) -> dict[str, Any]:
+        return {"ids": tokens, "len": lengths} if self._output is None else {self._output: tokens}
+
+    def _check_columns(self, names: list[str]) -> None:
+        """Raise UsageError if the column of the text is missing, or if the tokens would replace a column."""
+        if self._column not in names:
+            raise UsageError(
+                f"there is no column {self._column!r}",
+                f"columns      {', '.join(names)}",
+                "Name the column that holds the text: column=...",
+            )
+        refuse_overwriting(names, self._output)
 
     def _encode(self, texts: Any) -> Encoded:
         with _lock:
@@ -89,21 +120,26 @@ class TokenizeFn:
     def _as_text(self, texts: Any) -> pa.LargeStringArray:
         try:
             return _as_arrow(texts)
-        except (pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
-            raise UsageError(
-                f"the column {self._column!r} does not hold text",
-                f"reason       {error}",
-                "Name the column that holds the text: column=..., or make it text first.",
-            ) from error
+        except (pa.ArrowTypeError, pa.ArrowNotImplementedError, pa.ArrowInvalid) as error:
+            raise self._no_text(_first_bad_row(texts) or str(error)) from error
+
+    def _no_text(self, reason: str) -> UsageError:
+        return UsageError(
+            f"the column {self._column!r} does not hold text",
+            f"reason       {reason}",
+            "Name the column that holds the text: column=..., or make it text first.",
+        )
 
 
-def tokenize_fn(
+@checked
+def tokenize_fn(  # noqa: PLR0913 - the options of the command, by their names
     tokenizer: str | os.PathLike[str] | TokenizerObject,
     *,
     column: str = "text",
     engine: Literal["auto", "gigatoken", "tiktoken", "tokenizers"] = "auto",
     eot: str | int | None = None,
     bos: str | int | None = None,
+    output: str | None = None,
 ) -> TokenizeFn:
     """A function for `datasets.map`, batched or not, with any `num_proc` and any start method.
 
@@ -114,6 +150,7 @@ def tokenize_fn(
         engine: The library that encodes. All engines produce the same tokens.
         eot: The end token: an id, its spelling, or `"none"`. Default: the end token of the tokenizer.
         bos: The begin token: an id, its spelling, or `"none"`. Default: none.
+        output: The column of the tokens, such as `"input_ids"`. Default: `ids`, with their number in `len`.
     """
     vocabulary = resolve(tokenizer)
     choose_engine(vocabulary, engine)  # raises here what would otherwise fail in a worker
@@ -127,10 +164,23 @@ def tokenize_fn(
         engine,
         begin,
         end,
+        output,
     )
 
 
-def token_columns(encoded: Encoded, is_null: npt.NDArray[np.bool_] | None = None) -> dict[str, pa.Array]:
+def refuse_overwriting(names: Iterable[str], output: str | None) -> None:
+    """Raise UsageError if the columns of the tokens are there already."""
+    replaced = [name for name in (("ids", "len") if output is None else (output,)) if name in names]
+    if replaced:
+        raise UsageError(
+            f"the column {replaced[0]!r} is there already, and the tokens would replace it",
+            "Name another column for the tokens, such as output='input_ids', or rename the one that is there.",
+        )
+
+
+def token_columns(
+    encoded: Encoded, is_null: npt.NDArray[np.bool_] | None = None, output: str | None = None
+) -> dict[str, pa.Array]:
     """The columns for `datasets`: `ids`, a list of each row's tokens, and `len`. Both are null where the text is."""
     lengths = np.diff(encoded.offsets)
     if is_null is not None:
@@ -141,13 +191,33 @@ def token_columns(encoded: Encoded, is_null: npt.NDArray[np.bool_] | None = None
         raise UsageError("a batch has more than 2,147,483,647 tokens", "Make it smaller: batch_size=100.")
     mask = None if is_null is None else pa.array(is_null)
     ids = pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), pa.array(encoded.tokens), mask=mask)
-    return {"ids": ids, "len": pa.array(lengths, mask=is_null)}
+    return {"ids": ids, "len": pa.array(lengths, mask=is_null)} if output is None else {output: ids}
 
 
 def _as_frame(frame: Any, table: pa.Table) -> Any:
     """A table as a frame of the same library as `frame`."""
     library = type(frame).__module__.partition(".")[0]
     return sys.modules[library].from_arrow(table) if library == "polars" else table.to_pandas()
+
+
+def _is_row(rows: Any) -> bool:
+    """Whether `datasets` has passed one row, in which a list is a value and not a batch."""
+    return type(rows).__name__ == "LazyRow"
+
+
+def _first_bad_row(texts: Any) -> str | None:
+    """What the first row that is not text holds."""
+    for row, value in enumerate(texts.to_pylist() if isinstance(texts, pa.Array | pa.ChunkedArray) else texts):
+        try:
+            pa.array([value], pa.large_string()).validate(full=True)
+        except (pa.ArrowException, UnicodeEncodeError):
+            found = (
+                "bytes that are not UTF-8"
+                if isinstance(value, bytes)
+                else f"a value of the type {type(value).__name__}"
+            )
+            return f"row {row} of what was given holds {found}"
+    return None
 
 
 def _as_arrow(texts: Any) -> pa.LargeStringArray:
@@ -167,8 +237,8 @@ def _as_arrow(texts: Any) -> pa.LargeStringArray:
         return pa.array([_without_surrogates(text) for text in texts], pa.large_string())
 
 
-def _without_surrogates(text: str | None) -> str | None:
-    return None if text is None else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+def _without_surrogates(text: Any) -> Any:
+    return text if not isinstance(text, str) else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 # All functions of a process share one encoder per tokenizer; one thread uses it at a time.
