@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import tokenmill
+from tests.support import command
 from tests.support.small_stores import prepare, write_source
 from tokenmill.errors import IncompleteStore, JobChanged, UsageError
 from tokenmill.exports import blends
@@ -54,6 +55,23 @@ def test_megatron(folder: Path) -> None:
     for prefix, name in zip(words[1::2], "ab", strict=True):
         assert Path(f"{prefix}.bin").parent == folder / name / "megatron"
         assert Path(f"{prefix}.idx").exists()
+
+
+def test_a_recipe_of_several_stages_has_a_blend_for_each(folder: Path) -> None:
+    """The average of stages is the mixture of none, so a stage has to be named."""
+    second = "[[stages]]\nsequence_tokens = 32\nbatch_sequences = 1\ntokens = {{ {} }}\n"
+    path = folder / "stages.toml"
+    path.write_text(RECIPE + second.format("b = 640") + second.format("a = 320, b = 320"))
+    with pytest.raises(UsageError, match=r"3 stages(?s:.*)stage 1 +a 75.0%, b 25.0%(?s:.*)stage 2 +b 100.0%"):
+        tokenmill.mix(path, print="megatron")
+    for stage, weights in ((1, [0.75, 0.25]), (2, [1.0]), (3, [0.5, 0.5])):
+        words = command.run("mix", path, "--print", "megatron", "--stage", stage).stdout.split()
+        assert [float(weight) for weight in words[::2]] == weights
+        assert f"{folder / 'b'}/" in words[-1]
+    with pytest.raises(UsageError, match="there is no stage 4"):
+        tokenmill.mix(path, print="megatron", stage=4)
+    with pytest.raises(UsageError, match="stage= needs print="):
+        tokenmill.mix(path, stage=1)
 
 
 def test_megatron_core_reads_the_blend(folder: Path) -> None:

@@ -126,6 +126,18 @@ def test_budgets_all_and_times() -> None:
     assert [stage.plan.steps for stage in stages] == [55, 75]
 
 
+@pytest.mark.parametrize(("before", "rest"), [(3200, 9600), (12_800, None), (16_000, 9600), (25_600, None)])
+def test_all_is_the_rest_of_an_epoch(before: int, rest: int | None) -> None:
+    """At the end of an epoch nothing is left: `all` does not take a whole further epoch."""
+    stages: list[dict[str, Any]] = [{"tokens": {"a": before}}, {"tokens": {"a": "all"}}]
+    asked = recipe(*stages, sources={"a": {"store": "a", "repeat": 3}, "b": "b"})
+    if rest is None:
+        with pytest.raises(UsageError, match="nothing of a is left"):
+            resolve(asked, {"a": 12_800, "b": 6400})
+    else:
+        assert resolve(asked, {"a": 12_800, "b": 6400})[1].given == {"a": rest}
+
+
 def test_less_than_a_batch_is_left_out_in_proportion() -> None:
     """The counts of a stage fill whole batches."""
     (stage,) = resolve(recipe({"tokens": {"a": 3200, "b": 32 * 10 + 31}}), {"a": 12_800, "b": 6400})
@@ -140,7 +152,13 @@ def test_less_than_a_batch_is_left_out_in_proportion() -> None:
         ([{"tokens": 3200}], "stage 1 has no weights"),
         ([{"tokens": "40GB", "weights": {"a": 1}}], "is a size in bytes"),
         ([{"tokens": "some", "weights": {"a": 1}}], "is not a number of tokens"),
-        ([{"tokens": {"a": 64}, "weights": {"a": 1}}], "has weights and budgets"),
+        ([{"tokens": {"a": 64}, "weights": {"a": 1}}], "has weights and tokens of each source"),
+        ([{"tokens": "all", "weights": {"a": 1}}], 'has weights and tokens = "all"'),
+        (
+            [{"tokens": "all"}, {"tokens": "all"}],
+            r"stage 2(?s:.*)nothing of a is left\n.*6,400.*\n.*6,400 .*, 1 epoch",
+        ),
+        ([{"tokens": {"a": 6400}}, {"tokens": {"a": "all"}}], r"stage 2(?s:.*)nothing of a is left"),
         ([{"tokens": 100, "weights": {"a": 1}}], "less than one batch"),
         ([{"sequence_tokens": 48, "weights": {"a": 1}}], "do not divide a grain of 64"),
         ([{"weights": {"a": 1}, "stop_step": 26}], "stop_step 26 is not in the stage"),

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
         "tokenmill mix recipe.toml",
         "tokenmill mix recipe.toml --html recipe.html",
         "tokenmill mix recipe.toml changed.toml --step 12000",
-        "tokenmill mix recipe.toml --print megatron > blend.txt",
+        "tokenmill mix recipe.toml --print megatron --stage 1 > blend.txt",
     ),
 )
 @click.argument("recipe", metavar="RECIPE")
@@ -39,15 +39,26 @@ if TYPE_CHECKING:
     help="Print the trainer's own blend file over exports of the sources: megatron, olmo, nanotron, mds, "
     "maxtext, energon.",
 )
+@click.option(
+    "--stage", type=click.IntRange(1), metavar="N", help="The stage that --print writes, if there are several."
+)
 @options.storage
 @options.general
-def mix(recipe: str, other: str | None, as_json: bool, step: int | None, html: str | None, trainer: str | None) -> None:
+def mix(
+    recipe: str,
+    other: str | None,
+    as_json: bool,
+    step: int | None,
+    html: str | None,
+    trainer: str | None,
+    stage: int | None,
+) -> None:
     """Show what a recipe comes to: tokens, sequences, share, repeats and what is left over, per stage and source.
 
     With RECIPE2, show what differs and from which step on. The exit code is 1 if RECIPE2 cannot continue the run at
     step N.
     """
-    result = tokenmill.mix(recipe, other, step=step, html=html, print=trainer)
+    result = tokenmill.mix(recipe, other, step=step, html=html, print=trainer, stage=stage)
     if as_json:
         terminal.echo_json(result)
     elif result.blend is not None:
