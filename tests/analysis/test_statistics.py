@@ -536,6 +536,28 @@ def test_a_line_that_ends_the_store_is_no_session(tmp_path: Path) -> None:
 
 
 @pytest.mark.fast
+def test_what_a_run_logs_before_its_start_is_no_session(tmp_path: Path) -> None:
+    """A run logs ignored files and notices before its `start`; each run is one session."""
+    for number in range(1, 4):
+        time = 100.0 * number
+        ignored, start = {"time": time, "event": "ignored"}, {"time": time + 1, "event": "start"}
+        _log(tmp_path, f"log-{number}.jsonl", ignored, start, _unit(time + 2), start | {"time": time + 9})
+    found = history.read_history(folder_at(str(tmp_path)))
+    assert found is not None
+    assert found.sessions == 6
+
+
+def test_ignored_files_do_not_make_a_second_session(tmp_path: Path) -> None:
+    """One run over a directory with a file that is not read is one session."""
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.jsonl").write_text('{"text": "a"}\n')
+    (tmp_path / "in" / "b.pdf").write_text("no text")
+    found = tokenmill.stats(prepared(tmp_path, str(tmp_path / "in"))).history
+    assert found is not None
+    assert found.sessions == 1
+
+
+@pytest.mark.fast
 def test_no_log_is_no_history(tmp_path: Path) -> None:
     """A store may have been copied without it."""
     assert history.read_history(folder_at(str(tmp_path))) is None

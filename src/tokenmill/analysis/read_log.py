@@ -64,7 +64,10 @@ class LoggedFailure(Readable, msgspec.Struct, frozen=True):
 
 @dataclass
 class LogFacts:
-    """What the lines read so far contain. `ends` to `peaks` have one entry per unit."""
+    """What the lines read so far contain. `ends` to `peaks` have one entry per unit.
+
+    `is_started` is whether the last session has its event `start`: a run may log notices before it.
+    """
 
     ends: array[float] = field(default_factory=lambda: array("d"))
     seconds: array[float] = field(default_factory=lambda: array("d"))
@@ -79,6 +82,7 @@ class LogFacts:
     troubles: list[LoggedFailure] = field(default_factory=list)
     bad_lines: int = 0
     is_cut: bool = False
+    is_started: bool = False
     unreadable: list[str] = field(default_factory=list)
 
     def add(self, line: _Line, *, begins: bool) -> bool:
@@ -88,8 +92,10 @@ class LogFacts:
             return False
         if begins and line.event == "complete":  # the store was complete: the sessions that worked have other logs
             return False
-        if begins or (line.event == "start" and len(self.sessions) < MAX_SESSIONS):
+        is_start = line.event == "start"
+        if begins or (is_start and self.is_started and len(self.sessions) < MAX_SESSIONS):
             self.sessions.append([line.time, line.time])
+        self.is_started = is_start or (self.is_started and not begins)
         self.sessions[-1][1] = max(self.sessions[-1][1], line.time)
         if line.event == "unit":
             self._add_unit(line)

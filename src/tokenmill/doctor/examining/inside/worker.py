@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import itertools
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -88,7 +88,9 @@ class ProbedWorker:
         """Calls the function and yields the size of the text after each call."""
         extra = _extra_arguments(self.function)
         if form == "batch":
-            _exhaust(self.function({self.column: texts}, *([list(range(len(texts)))] * extra)))
+            result = self.function({self.column: texts}, *([list(range(len(texts)))] * extra))
+            _exhaust(result)
+            _check_batch(result)
             yield sum(map(len, texts))
             return
         for index, text in enumerate(texts):
@@ -105,6 +107,13 @@ def _exhaust(result: Any) -> None:
     if isinstance(result, Iterator):
         for _ in result:
             pass
+
+
+def _check_batch(result: Any) -> None:
+    """Raises, as `datasets` does, if the result is that of a row: a column of a batch is a list."""
+    for name, values in result.items() if isinstance(result, Mapping) else ():
+        if isinstance(values, str | bytes) or not hasattr(values, "__len__"):
+            raise TypeError(f"the column {name!r} of a batch is no list")
 
 
 def _extra_arguments(function: Callable[..., Any]) -> int:
