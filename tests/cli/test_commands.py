@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.command import run
 from tests.support.corpora import SMALL_TIKTOKEN, write_parquet
-from tokenmill.cli import cli
+from tokenmill.cli import COMMANDS, cli, options
 from tokenmill.errors import TokenizerError, UsageError
 from tokenmill.humanize import wrap
 from tokenmill.sources.named_datasets import resolve_sources
@@ -204,21 +204,6 @@ def test_missing_inputs_are_usage_errors_that_suggest_a_name(
     assert not (tmp_path / "new/run.json").exists()
 
 
-def test_the_former_name_of_an_option_is_accepted(store: Path, tmp_path: Path) -> None:
-    """--end-token means --eot-position, and help shows only the latter."""
-    outs = {}
-    for option in ("--end-token", "--eot-position"):
-        out = tmp_path / option.strip("-")
-        run("export", store, "--to", "nanogpt", option, "prepended", "--val", "none", "--out", out, "--quiet")
-        outs[option] = (out / "train.bin").read_bytes()
-    assert outs["--end-token"] == outs["--eot-position"]
-    changed = run("export", store, "--to", "nanogpt", "--val", "none", "--out", tmp_path / "end-token", code=1).stderr
-    assert "--eot-position   was prepended (1199), is now appended (1199)" in changed
-    shown = run("export", "--help").stdout
-    assert "--eot-position" in shown
-    assert "--end-token" not in shown
-
-
 def test_usage_errors_look_like_other_errors() -> None:
     """A wrong option is an `error:` with the usage and the command for help."""
     lines = run("status", "--wrong", code=2).stderr.splitlines()
@@ -278,8 +263,8 @@ def test_the_list_of_commands_has_whole_sentences() -> None:
 
 @pytest.mark.fast
 def test_many_options_are_under_headings() -> None:
-    """The help of prepare has every option once, under a heading, and those of all commands come last."""
-    shown = run("prepare", "--help").stdout
+    """--help-all of prepare has every option once, under a heading, and those of all commands come last."""
+    shown = run("prepare", "--help-all").stdout
     headings = [
         "Text and tokenizer",
         "Columns",
@@ -300,6 +285,28 @@ def test_many_options_are_under_headings() -> None:
             isinstance(option, click.Argument)
             or len(re.findall(rf"^  (?:-\w, )?{name}\b(?!-)", shown, re.MULTILINE)) == 1
         )
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize("name", options.COMMON)
+def test_help_is_one_screen(name: str) -> None:
+    """--help of the commands with many options has at most 40 lines of 80 columns; --help-all has every option."""
+    shown = run(name, "--help", COLUMNS="80").stdout
+    assert len(shown.splitlines()) <= 40
+    assert max(map(len, shown.splitlines())) <= 80
+    everything = run(name, "--help-all", COLUMNS="80").stdout
+    listed = [set(re.findall(r"^  (?:-\w, )?(--[a-z-]+)", text, re.MULTILINE)) for text in (shown, everything)]
+    assert {"--help-all", "--out"} <= listed[0] < listed[1]
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize("words", [(), ("--help",)])
+def test_the_command_alone_shows_its_commands(words: tuple[str, ...]) -> None:
+    """`tokenmill` prints the help, with each command under one heading, and exit code 0."""
+    shown = run(*words, COLUMNS="80").stdout
+    assert re.findall(r"^([A-Z][a-z ]+):$", shown, re.MULTILINE) == ["Options", *COMMANDS]
+    for name in cli.commands:
+        assert len(re.findall(rf"^  {name} ", shown, re.MULTILINE)) == 1
 
 
 @pytest.mark.parametrize(

@@ -36,13 +36,43 @@ from tokenmill.errors import is_interrupt
 from tokenmill.executors import terminal
 from tokenmill.system import startup
 
+# The commands as help lists them.
+COMMANDS = {
+    "Start here": (prepare.prepare, export.export, inspect.inspect),
+    "Look": (
+        plan.plan,
+        status.status,
+        stats.stats,
+        report.report,
+        locate.locate,
+        formats.formats,
+        tokenizers.tokenizers,
+        datasets.datasets,
+        bench.bench,
+        doctor.doctor,
+    ),
+    "Train": (loader.loader, mix.mix),
+    "Keep": (verify.verify, finish.finish, erase.erase, upgrade.upgrade),
+}
 INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 
-@click.group(context_settings=CONTEXT)
+class GroupedHelp(click.Group):
+    """Lists its commands under headings."""
+
+    def format_commands(self, _ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the commands, heading by heading."""
+        width = max(map(len, self.commands))
+        for heading, commands in COMMANDS.items():
+            with formatter.section(heading):
+                formatter.write_dl([(f"{each.name:<{width}}", each.get_short_help_str(90)) for each in commands])
+
+
+@click.group(cls=GroupedHelp, context_settings=CONTEXT, invoke_without_command=True)
 @click.version_option(__version__, "-V", "--version", package_name="tokenmill")
-def cli() -> None:
+@click.pass_context
+def cli(ctx: click.Context) -> None:
     """Turn text corpora of any size into the token files that trainers read.
 
     Exact, fast, and safe to kill at any time: run the same command again, and it does only what is missing.
@@ -52,30 +82,11 @@ def cli() -> None:
       tokenmill prepare data/*.parquet --tokenizer gpt2 --out tokens
       tokenmill inspect tokens --doc 0
     """  # noqa: D301 - \b tells click not to join these lines
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help())
 
 
-# In the order of the help.
-for command in (
-    prepare.prepare,
-    plan.plan,
-    status.status,
-    export.export,
-    verify.verify,
-    finish.finish,
-    erase.erase,
-    upgrade.upgrade,
-    inspect.inspect,
-    locate.locate,
-    loader.loader,
-    mix.mix,
-    stats.stats,
-    report.report,
-    formats.formats,
-    tokenizers.tokenizers,
-    datasets.datasets,
-    bench.bench,
-    doctor.doctor,
-):
+for command in (each for commands in COMMANDS.values() for each in commands):
     cli.add_command(command)
 
 

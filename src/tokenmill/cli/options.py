@@ -27,7 +27,7 @@ HEADINGS = {
     "Bad documents": "--on-bad --max-bad --document-timeout --max-document-bytes --quarantine-text",
     "Resuming": "--retry-quarantine --repair --moved",
     "Storage": "--endpoint --region --allow-http --cache",
-    "General": "--json --quiet --debug --help",
+    "General": "--json --quiet --debug --help --help-all",
 }
 # The first heading of a command about training batches, some of whose options other commands have, too.
 BATCHES = "Training batches"
@@ -44,12 +44,21 @@ STATUS = {
     "formats": "",
 }
 _QUIET = "tokenmill.quiet"
+# Of commands with many options, --help shows these, and --help-all shows all.
+COMMON = {
+    "prepare": "--tokenizer --out --to --val --shuffle --column --separator --template --keep --where --workers",
+    "export": "--to --out --val --shuffle --shard-tokens --workers",
+}
 
 
 class Command(click.Command):
     """A command whose help lists many options under headings. It checks the limits of its process first."""
 
     checks_limits = True
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        """The parameters, with --help-all if --help shows only the common options."""
+        return [*super().get_params(ctx), *([HELP_ALL] if self.name in COMMON else [])]
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command if the system's limits allow the smallest run; raise otherwise."""
@@ -62,25 +71,31 @@ class Command(click.Command):
         return super().invoke(ctx)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the options, heading by heading."""
-        for heading, section in sections(self, ctx).items():
+        """Write the options, heading by heading, or only the common ones."""
+        by_heading = sections(self, ctx)
+        if self.name in COMMON and not ctx.params.get("help_all"):
+            every = {option.opts[0]: option for section in by_heading.values() for option in section}
+            by_heading = {"Common options": [every[name] for name in [*COMMON[self.name].split(), "--help-all"]]}
+        for heading, section in by_heading.items():
             with formatter.section(heading):
                 formatter.write_dl([option.get_help_record(ctx) or ("", "") for option in section])
 
 
-class RenamedOption(click.Option):
-    """An option that is also accepted under a former name, which help does not show."""
+def _show_all(ctx: click.Context, parameter: click.Parameter, value: bool) -> None:
+    if value:
+        ctx.params[parameter.name or ""] = True
+        click.echo(ctx.get_help())
+        ctx.exit()
 
-    def __init__(self, *arguments: Any, former_name: str, **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        self._former_name = former_name
 
-    def add_to_parser(self, parser: Any, ctx: click.Context) -> None:
-        """Register both names."""
-        names = self.opts
-        self.opts = [*names, self._former_name]
-        super().add_to_parser(parser, ctx)
-        self.opts = names
+HELP_ALL = click.Option(
+    ["--help-all"],
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_show_all,
+    help="Show all options, and exit.",
+)
 
 
 def sections(command: click.Command, context: click.Context) -> dict[str, list[click.Option]]:
@@ -241,8 +256,6 @@ exports = group(
 export_details = group(
     click.option(
         "--eot-position",
-        cls=RenamedOption,
-        former_name="--end-token",
         type=click.Choice(["appended", "prepended"]),
         help="Where the eot token is: appended to each document or prepended. [default: by format]",
     ),
@@ -341,6 +354,13 @@ def quiet() -> bool:
 
 general = group(
     click.option("--json", "as_json", is_flag=True, help="Print the result as JSON."),
-    click.option("--quiet", "-q", is_flag=True, expose_value=False, callback=_remember_quiet, help="Show no progress."),
+    click.option(
+        "--quiet",
+        "-q",
+        is_flag=True,
+        expose_value=False,
+        callback=_remember_quiet,
+        help="Show no progress; the summary stays.",
+    ),
     click.option("--debug", is_flag=True, expose_value=False, help="Show a traceback when something fails."),
 )

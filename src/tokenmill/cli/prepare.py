@@ -23,10 +23,8 @@ MIN_MEASURED_BYTES = 100_000
     short_help="Tokenize sources into a store, and export it.",
     epilog=options.example(
         "tokenmill prepare data/*.parquet --tokenizer gpt2 --out tokens",
-        "tokenmill prepare chunks/*.jsonl --column content --tokenizer gpt2 --to megatron --out tokens",
-        "tokenmill prepare data/*.jsonl --tokenizer gpt2 --to nanogpt --val 0.01 --shuffle 1337 --out tokens",
-        "tokenmill prepare fineweb-edu --version 10B --tokenizer gpt2 --to nanogpt --out s3://bucket/run",
-        "tokenmill prepare new/*.parquet --like tokens-2025 --out tokens-2026",
+        "tokenmill prepare data/*.jsonl -t gpt2 --to nanogpt --val 0.01 --out tokens",
+        "tokenmill prepare fineweb-edu --version 10B -t gpt2 --out s3://bucket/run",
     ),
 )
 @click.argument("sources", nargs=-1, required=True, metavar="SOURCE...")

@@ -107,7 +107,7 @@ class ExportJob(msgspec.Struct, frozen=True, omit_defaults=True):
             "store": f"sha256 {self.store}",
             "tokenizer": self.tokenizer,
             "--dtype": self.dtype,
-            "--end-token": f"{self.end} ({self.end_token})",
+            "--eot-position": f"{self.end} ({self.end_token})",
             "--name": self.name or "none",
             "--val": f"{self.val or 'none'}" + (f" of {self.val_tokens:,} tokens" if self.val_tokens else ""),
             "--shuffle": "none" if self.shuffle is None else str(self.shuffle),
@@ -300,9 +300,9 @@ def freeze(folder: Folder, export: FrozenExport) -> FrozenExport:
     changes = differences(before.job.identity(), export.job.identity())
     if changes:
         raise JobChanged(
-            f"this directory holds an export with another {_option(changes[0][0])}",
+            f"this directory holds an export with another {changes[0][0]}",
             f"export       {folder.root}",
-            *(f"{_option(name):<16} was {was}, is now {now}" for name, was, now in changes),
+            *(f"{name:<16} was {was}, is now {now}" for name, was, now in changes),
             "The store is not affected. Use the original options, or remove only this export and run the command again,"
             " or keep both: `tokenmill export STORE --out OTHER` writes to another directory.",
         )
@@ -310,11 +310,6 @@ def freeze(folder: Folder, export: FrozenExport) -> FrozenExport:
         before = msgspec.structs.replace(before, store=export.store).with_checksum()
         layout.publish_json(folder, EXPORT, before)
     return before
-
-
-def _option(name: str) -> str:
-    """The option behind a key of an export's identity. One key keeps a former name, because the digest contains it."""
-    return "--eot-position" if name == "--end-token" else name
 
 
 def _is_replaceable(folder: Folder) -> bool:
