@@ -33,6 +33,47 @@ def split_tokens(directory: str, fraction: float, split: str) -> np.ndarray:
     return np.concatenate(kept).astype(np.int64)
 
 
+@pytest.mark.parametrize("packing", ["concat", "best-fit"])
+def test_source_ids_name_the_source_of_each_token(store: str, tmp_path: Path, packing: str) -> None:
+    """In a mixture, `source_ids` and `document_ids` say of which source and document each token is."""
+    other, third = (str(tmp_path / name) for name in ("other", "third"))
+    make_store(other, 20_000, shape=Shape(10_000, 60, seed=3), processes=False)
+    make_store(third, 9_000, shape=Shape(10_000, 60, seed=4), processes=False)
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text(
+        f"""grain = 256\npacking = "{packing}"
+[sources]
+web = ["{third}", "{store}"]
+code = "{other}"
+[[stages]]
+sequence_tokens = 64\nbatch_sequences = 16\ntokens = 40_960\nweights = {{ web = 3, code = 1 }}
+"""
+    )
+    fields: Any = ["input_ids", "document_ids", "source_ids"]
+    mixed = tokenmill.loader(recipe, fields=fields)
+    plain = tokenmill.loader([store, other], **SMALL, fields=fields, packing=packing)  # type: ignore[arg-type]
+    assert mixed.sources == ["code", "web"]
+    assert plain.sources == plain.stores == [store, other]
+    assert sorted(mixed.stores) == sorted([store, other, third])
+    for loader, of_source in (
+        (mixed, {"code": [other], "web": [third, store]}),
+        (plain, {store: [store], other: [other]}),
+    ):
+        documents, seen = tokenmill.open(loader.stores), set()
+        ends = np.cumsum([len(tokenmill.open(each)) for each in loader.stores])
+        for step in range(8):
+            batch = loader[step]
+            assert batch["source_ids"].dtype == np.int32
+            assert batch["source_ids"].shape == batch["input_ids"].shape
+            rows = zip(*(batch[name].reshape(-1).tolist() for name in fields), strict=True)
+            for token, document, source in list(rows)[::7]:
+                assert token in documents[document]
+                directory = loader.stores[int(np.searchsorted(ends, document, "right"))]
+                assert directory in of_source[loader.sources[source]]
+                seen.add(source)
+        assert seen == {0, 1}
+
+
 @pytest.mark.parametrize("val", [None, 0.2])
 def test_fields_tell_where_documents_begin(store: str, val: float | None) -> None:
     """Tokens with one document id are a part of that document, and positions count within it from the row on."""
@@ -80,15 +121,13 @@ def test_packed_rows_have_every_token_once(store: str, other_store: str, val: fl
     ]
     expected = np.concatenate([tokens[: (len(tokens) - 1) // 256 * 256] for tokens in streams])
     assert np.array_equal(np.sort(ids), np.sort(expected))
-    opened = [Store(one) for one in given]
+    opened = Store(given)
     for batch in batches[:80]:
         edges = np.unique(batch["cu_seqlens"]).tolist()
         for low, high in itertools.pairwise(edges):
             number = int(batch["document_ids"][0, low])
             piece, labels = batch["input_ids"][0, low:high], batch["labels"][0, low:high]
-            document = next(
-                one[number] for one in opened if number < len(one) and contains(one[number], piece) is not None
-            ).astype(np.int64)
+            document = opened[number].astype(np.int64)
             begin = contains(document, piece)
             assert begin is not None
             following = np.append(document[1:], IGNORED)[begin : begin + high - low]

@@ -68,7 +68,8 @@ def loader(  # noqa: PLR0913 - the options of the command, by their names
         epochs: The epochs of a pass, after which a `for` loop ends. Default: 1.
         prefetch: The memory of this process for batches that are fetched ahead from an object store: `"1GB"`. More
             survives a longer failure of the server, and merges more requests. Local stores need none.
-        fields: The arrays of a batch: `input_ids`, `labels`, `tokens`, `position_ids`, `cu_seqlens`, `document_ids`.
+        fields: The arrays of a batch: `input_ids`, `labels`, `tokens`, `position_ids`, `cu_seqlens`, `document_ids`,
+            `source_ids`.
         rank: The number of this process, from 0. Default: from torch.distributed, from `RANK`, from Slurm, or 0.
         world_size: The number of processes that share each batch.
     """

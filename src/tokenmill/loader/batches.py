@@ -13,7 +13,7 @@ from tokenmill.loader.index import Stream
 from tokenmill.loader.order import Numbers
 from tokenmill.store.part import TokenArray
 
-Field = Literal["input_ids", "labels", "tokens", "position_ids", "cu_seqlens", "document_ids"]
+Field = Literal["input_ids", "labels", "tokens", "position_ids", "cu_seqlens", "document_ids", "source_ids"]
 Batch = dict[str, npt.NDArray[Any]]
 
 DEFAULT_FIELDS: tuple[Field, ...] = ("input_ids", "labels")
@@ -70,13 +70,16 @@ def read_span(span: Span, with_documents: bool, tokens: TokenArray | None = None
     """Read a span, or use its `tokens` if they were fetched. In an object store this may wait for requests."""
     if tokens is None:
         tokens = span.stream.read(span.start, span.read_stop)
-    documents = span.stream.documents(span.start, span.stop) if with_documents else None
+    documents = None
+    if with_documents:
+        begins, numbers = span.stream.documents(span.start, span.stop)
+        documents = begins, numbers + span.stream.first_document
     return SpanContent(tokens, documents, span.stream.erased(span.start, span.read_stop))
 
 
 def needs_documents(fields: Sequence[Field]) -> bool:
     """Whether a field tells where documents begin."""
-    return not {"input_ids", "labels", "tokens"}.issuperset(fields)
+    return not {"input_ids", "labels", "tokens", "source_ids"}.issuperset(fields)
 
 
 def fill(
@@ -85,6 +88,7 @@ def fill(
     """The arrays of a batch, rows by tokens, that spans fill one after the other."""
     needed = {"input_ids", "labels"} if "tokens" in fields else {"input_ids", "labels"}.intersection(fields)
     batch: Batch = {name: np.empty(shape, np.int64) for name in needed}
+    batch |= _source_fields(spans, shape, fields)
     ids, labels = (batch[name].reshape(-1) if name in batch else None for name in ("input_ids", "labels"))
     begins, numbers, masked, position = [], [], list[Numbers](), 0
     for (_, start, stop, is_end), (tokens, documents, erased) in zip(spans, contents, strict=True):
@@ -109,6 +113,14 @@ def fill(
     if begins:
         batch |= _document_fields(np.concatenate(begins), np.concatenate(numbers), shape, fields)
     return {name: batch[name] for name in fields}
+
+
+def _source_fields(spans: Sequence[Span], shape: tuple[int, int], fields: Sequence[Field]) -> Batch:
+    """The number of the source of each token."""
+    if "source_ids" not in fields:
+        return {}
+    sources = np.array([span.stream.source for span in spans], np.int32)
+    return {"source_ids": np.repeat(sources, [span.stop - span.start for span in spans]).reshape(shape)}
 
 
 def _document_fields(begins: Numbers, numbers: Numbers, shape: tuple[int, int], fields: Sequence[Field]) -> Batch:

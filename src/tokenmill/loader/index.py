@@ -43,10 +43,16 @@ WHOLE = Segments(array("q", [0]), array("q", [0]))
 
 
 class Stream:
-    """The tokens of a store, or of some of its documents. `split` is None for all documents."""
+    """The tokens of a store, or of some of its documents. `split` is None for all documents.
 
-    def __init__(self, parts: LoaderParts, split: SplitTable | None) -> None:
+    `source` is the number of the source that the stream belongs to. `first_document` is the number of documents in the
+    stores before this one.
+    """
+
+    def __init__(self, parts: LoaderParts, split: SplitTable | None, source: int, first_document: int) -> None:
         self.store = store = parts.store
+        self.source = source
+        self.first_document = first_document
         self._parts = parts
         self._split = split
         tokens = store.manifest["tokens"].to_numpy() if split is None else split.tokens

@@ -40,6 +40,16 @@ class Loader:
         self._cursor = cursor
 
     @property
+    def stores(self) -> list[str]:
+        """The directories of the stores. `tokenmill.open(loader.stores)[number]` is a document of `document_ids`."""
+        return list(self.options.stores)
+
+    @property
+    def sources(self) -> list[str]:
+        """The names of the sources, by their numbers in `source_ids`: those of a recipe, else the stores."""
+        return self.reader.names
+
+    @property
     def stages(self) -> int:
         """The number of stages: 1, unless a recipe has more."""
         return 1

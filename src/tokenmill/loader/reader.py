@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from tokenmill.errors import UsageError
@@ -50,7 +50,10 @@ class SequenceReader:
 
     def __init__(self, options: LoaderOptions) -> None:
         self.options = options
-        self.sources = [open_source(options, store) for store in open_stores(options.stores)]
+        stores = open_stores(options.stores)
+        before = first_documents(stores)
+        self.sources = [open_source(options, store, before[store], source) for source, store in enumerate(stores)]
+        self.names = [store.directory for store in stores]
         counts = tuple(source.tokens // options.sequence_tokens for source in self.sources)
         self.mixture = Mixture(counts)
         self.is_remote = any(source.stream.is_remote for source in self.sources)
@@ -117,14 +120,21 @@ def open_stores(directories: tuple[str, ...]) -> list[Store]:
     return stores
 
 
-def open_source(options: LoaderOptions, store: Store, where: str | None = None) -> LoaderSource:
+def first_documents(stores: Sequence[Store]) -> dict[Store, int]:
+    """The documents before those of each store, if all are read as one."""
+    return dict(zip(stores, itertools.accumulate(map(len, stores), initial=0), strict=False))
+
+
+def open_source(
+    options: LoaderOptions, store: Store, first_document: int, number: int, where: str | None = None
+) -> LoaderSource:
     """Open a store, or its documents that satisfy `where`, as a source. Refuses one that is smaller than one grain."""
     parts = LoaderParts(store)
     if where is not None:
         where = check_where(where, store.job.kept_columns, store.directory)
     choice = Choice(None if options.val is None else float(options.val), options.split, where)
     is_whole = options.val is None and where is None
-    stream = Stream(parts, None if is_whole else open_split(parts, choice))
+    stream = Stream(parts, None if is_whole else open_split(parts, choice), number, first_document)
     source = LoaderSource(stream, options.grain, options.shuffle, options.seed)
     if not source.order.grains:
         split = f" of split {options.split}" if options.val is not None else ""

@@ -9,7 +9,7 @@ import numpy as np
 from tokenmill.errors import UsageError
 from tokenmill.loader.batches import Field, Span
 from tokenmill.loader.budgets import ResolvedStage, resolve
-from tokenmill.loader.reader import LoaderOptions, SequenceReader, open_source, open_stores
+from tokenmill.loader.reader import LoaderOptions, SequenceReader, first_documents, open_source, open_stores
 from tokenmill.loader.recipe import Recipe
 from tokenmill.loader.recipe_source import MergedSource
 from tokenmill.loader.stages import RecipePlan, Timeline
@@ -50,13 +50,13 @@ def open_sources(recipe: Recipe, options: LoaderOptions) -> dict[str, MergedSour
                     "A store can be in several sources if each has a `where`.",
                 )
     opened = dict(zip(names, open_stores(tuple(names)), strict=True))
-    return {
-        name: MergedSource(
-            [open_source(options, opened[store], source.where) for store in source.store], recipe.shuffle, recipe.seed
-        )
-        for name in sorted(recipe.sources)
-        for source in [recipe.source(name)]
-    }
+    before = first_documents(list(opened.values()))
+    sources = {}
+    for number, name in enumerate(sorted(recipe.sources)):
+        source = recipe.source(name)
+        members = [open_source(options, opened[one], before[opened[one]], number, source.where) for one in source.store]
+        sources[name] = MergedSource(members, recipe.shuffle, recipe.seed)
+    return sources
 
 
 class RecipeReader(SequenceReader):
@@ -67,6 +67,7 @@ class RecipeReader(SequenceReader):
         self.merged = open_sources(recipe, options)
         edges = itertools.accumulate((len(source.members) for source in self.merged.values()), initial=0)
         self._first_member = dict(zip(self.merged, edges, strict=False))
+        self.names = list(self.merged)
         self.sources = [member for source in self.merged.values() for member in source.members]
         self.is_remote = any(source.stream.is_remote for source in self.sources)
         self.resolved: list[ResolvedStage] = resolve(recipe, {name: one.tokens for name, one in self.merged.items()})
