@@ -152,7 +152,7 @@ def export_tokens(store: str, name: str) -> Iterator[Tokens]:
     elif name == "parquet":
         for path in sorted(root.rglob("*.parquet")):
             if ".tokenmill" not in str(path):
-                column = pq.read_table(path, columns=["tokens"])["tokens"]
+                column = pq.read_table(path, columns=["input_ids"])["input_ids"]
                 yield from (chunk.flatten().to_numpy() for chunk in column.chunks)
     else:
         folder = folder_at(str(root))
@@ -212,7 +212,7 @@ def search(needles: Search, folder: str) -> Counter[int]:
             continue
         found += needles.find(np.memmap(path, np.uint8))
         if path.suffix == ".parquet" and "list" in str(_type_of_tokens(path)):
-            for batch in pq.ParquetFile(path).iter_batches(columns=["tokens"]):
+            for batch in pq.ParquetFile(path).iter_batches(columns=["input_ids"]):
                 found += needles.find(np.ascontiguousarray(batch[0].flatten().to_numpy().astype("<u2")).view(np.uint8))
         elif path.suffix == ".mds":
             tokens = np.memmap(path, np.uint8)
@@ -223,7 +223,7 @@ def search(needles: Search, folder: str) -> Counter[int]:
 
 def _type_of_tokens(path: Path) -> pa.DataType:
     schema = pq.read_schema(path)
-    return schema.field("tokens").type if "tokens" in schema.names else pa.null()
+    return schema.field("input_ids").type if "input_ids" in schema.names else pa.null()
 
 
 def put_back(figures: Figures) -> None:

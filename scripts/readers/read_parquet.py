@@ -20,7 +20,7 @@ def main() -> None:
 
 def read_chunk(check: Check, chunk: object) -> Documents:
     """The documents of some rows."""
-    column = chunk["tokens"].combine_chunks()
+    column = chunk["input_ids"].combine_chunks()
     check.require(str(column.type.value_type) == check.dtype.name, f"tokens are {column.type.value_type}")
     return Documents(column.flatten().to_numpy(), np.cumsum(column.value_lengths().to_numpy()))
 

@@ -165,6 +165,25 @@ def test_equal_files_are_shuffled_apart(tmp_path: Path) -> None:
     assert (rows[1:] == rows[:-1]).sum() < 10
 
 
+def test_the_column_of_the_tokens_can_be_renamed(tmp_path: Path) -> None:
+    """Parquet has `input_ids`, unless another name is asked for; the name is part of the export."""
+    store = prepare([write_parquet(tmp_path / "a.parquet", ["one", "two"])], tmp_path / "store").directory
+    run("export", store, "--to", "parquet", "--val", "none", "--workers", 1)
+    run("export", store, "--to", "parquet", "--val", "none", "--columns", "tokens", "--out", tmp_path / "other")
+    paths = (Path(store, "parquet"), tmp_path / "other")
+    usual, other = (pq.read_table(path / "train-00000-of-00001.parquet") for path in paths)
+    assert usual.column_names == ["input_ids", "source", "row"]
+    assert other.rename_columns(usual.column_names).equals(usual)
+    assert run("verify", tmp_path / "other").returncode == 0
+    again = run("export", store, "--to", "parquet", "--val", "none", "--columns", "ids", code=1).stderr
+    assert "--columns        was input_ids, is now ids" in again
+    for name in ("source", "row", ""):
+        with pytest.raises(UsageError, match="cannot be the column of the tokens"):
+            tokenmill.export(store, to="parquet", columns=name)
+    with pytest.raises(UsageError, match="nanogpt has no columns"):
+        tokenmill.export(store, to="nanogpt", columns="ids")
+
+
 def origins(out: Path, split: str) -> set[tuple[str, int]]:
     """Source file and row of each document of a split."""
     paths = sorted(out.glob(f"{split}-*.parquet"))
@@ -220,7 +239,7 @@ def test_the_end_token_can_be_set(store: tokenmill.Store, tmp_path: Path) -> Non
     """--eot-position overrides the convention of the format, with documents whole or cut."""
     for name, end in (("llmc", "appended"), ("nanogpt", "prepended"), ("megatron", "prepended")):
         out = tmp_path / name
-        export(store.directory, to=name, out=str(out), end_token=end, val="none", shard_tokens=4_000)
+        export(store.directory, to=name, out=str(out), eot_position=end, val="none", shard_tokens=4_000)
         tokens = np.concatenate([tokens for tokens, _ in read_back(out, name)["train"]]).tolist()
         assert tokens == flat(model(store, None, None, end)["train"])
 

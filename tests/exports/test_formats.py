@@ -44,7 +44,7 @@ KINDS = [(name, dtype) for name, each in FORMATS.items() for dtype in each.SPEC.
 Documents = Sequence[Sequence[int]]
 
 
-SHARD = Shard(0, 2, "train", "", "", "uint16", "gpt2", True, 4, pa.array(["a.parquet"]))
+SHARD = Shard(0, 2, "train", "", "", "uint16", "gpt2", True, 4, "input_ids", pa.array(["a.parquet"]))
 
 
 def make_shard(**words: Any) -> Shard:
@@ -388,7 +388,7 @@ def test_parquet_row_groups_hold_whole_documents(tmp_path: Path, monkeypatch: py
     documents = [[1, 2], [3, 4], [], [], [5] * 9, [], [], [], [6], [7, 8, 9, 10]]
     path = export(folder_at(str(tmp_path)), parquet, make_shard(), documents, (1, 6, 11))[0]
     file = pq.ParquetFile(path)
-    groups = [file.read_row_group(group)["tokens"].to_pylist() for group in range(file.num_row_groups)]
+    groups = [file.read_row_group(group)["input_ids"].to_pylist() for group in range(file.num_row_groups)]
     assert groups == [[[1, 2], [3, 4], []], [[]], [[5] * 9], [[], [], []], [[6]], [[7, 8, 9, 10]]]
     assert parquet.read(folder_at(str(tmp_path)), [path.name], "uint16").tokens.tolist() == list(
         itertools.chain(*documents)
@@ -427,5 +427,5 @@ def test_datasets_loads_parquet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         parquet.write(folder, make_shard(split=split, count=1), make_content(APPENDED, "uint16"))
     loaded = datasets.load_dataset(folder.root, cache_dir=str(tmp_path / "cache"))
     assert set(loaded) == {"train", "validation"}
-    assert loaded["validation"]["tokens"][:] == APPENDED
-    assert loaded["train"][2] == {"tokens": APPENDED[2], "source": "a.parquet", "row": 2}
+    assert loaded["validation"]["input_ids"][:] == APPENDED
+    assert loaded["train"][2] == {"input_ids": APPENDED[2], "source": "a.parquet", "row": 2}

@@ -55,7 +55,6 @@ class ExportArguments(TypedDict, total=False):
     shuffle: int | None
     shard_tokens: str | int | None
     tail: Tail | None
-    end_token: EndTokenPosition | None
     dtype: TokenType | None
     sequence_tokens: str | int | None
     name: str | None

@@ -80,13 +80,13 @@ def export(  # noqa: PLR0913 - the options of the command, by their names
     dtype: TokenType | None = None,
     sequence_tokens: str | int | None = None,
     name: str | None = None,
+    columns: str | None = None,
     workers: int | None = None,
     memory: str | int | None = None,
     on: str = "local",
     reporter: progress.Reporter | None = None,
     executor: Pool | None = None,
     force: bool = False,
-    end_token: EndTokenPosition | None = None,
 ) -> ExportResult:
     """Write the tokens of a store as the files that a trainer reads.
 
@@ -111,20 +111,20 @@ def export(  # noqa: PLR0913 - the options of the command, by their names
         dtype: The type of the tokens. Default: by vocabulary.
         sequence_tokens: The number of tokens per sequence of mds. Default: 2048.
         name: The start of file names, in formats that have one.
+        columns: The column of the tokens in parquet. Default: `input_ids`.
         workers: The number of worker processes. Default: one per core.
         memory: The memory budget of a machine, such as `"8GB"`. Default: 70 % of the available memory.
         on: Where workers run: `"local"`, `"ray"` (the cluster of this machine), or `"ray://HOST:PORT"`.
         reporter: Receives progress and notices. Default: a bar in a terminal or notebook, otherwise nothing is shown.
         executor: Running workers to use instead of new ones.
         force: Start even if the disk seems too small.
-        end_token: The former name of `eot_position`.
     """
     directories, out = store_paths(directory), path_text(out)
     selected = None
     if any(map(is_recipe, directories)):
         selected, shuffle, val = _select(directories, out, shuffle, val)
         directories = selected.stores.directories
-    options = ExportOptions(val, shuffle, shard_tokens, tail, eot_position or end_token, dtype, sequence_tokens, name)
+    options = ExportOptions(val, shuffle, shard_tokens, tail, eot_position, dtype, sequence_tokens, name, columns)
     request = make_export_request(to, options, require_run(folder_at(directories[0])).job.tokenizer)
     with open_executor(on, PRELOAD, executor, reporter) as (pool, report):
         return export_stores(directories, out, request, ExportLimits(workers, memory, force), report, pool, selected)

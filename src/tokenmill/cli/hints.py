@@ -23,7 +23,7 @@ HINTS = {
     "--append-eod": ("--eot", "The eot token follows each document unless --eot none is given."),
     "--model": ("--tokenizer", "Use --tokenizer T."),
     **dict.fromkeys(
-        ("--dtype", "--eot-position", "--name", "--sequence-tokens"),
+        ("--dtype", "--eot-position", "--name", "--columns", "--sequence-tokens"),
         ("--to", "`tokenmill export` has it."),
     ),
     "--input": ("--tokenizer", "Sources are given without an option: tokenmill prepare data/*.jsonl ..."),

@@ -264,6 +264,7 @@ export_details = group(
     ),
     click.option("--sequence-tokens", metavar="N", help="Tokens per sequence, for mds. [default: 2048]"),
     click.option("--name", metavar="NAME", help="Start of the file names, for llmc, build-nanogpt and megatron."),
+    click.option("--columns", metavar="NAME", help="Column of the tokens, for parquet. [default: input_ids]"),
 )
 
 card = group(

@@ -87,6 +87,7 @@ class ExportJob(msgspec.Struct, frozen=True, omit_defaults=True):
     shard_tokens: int | None
     tail: Tail
     sequence_tokens: int | None
+    columns: str = ""
     selection: Selection | None = None
 
     @property
@@ -114,6 +115,7 @@ class ExportJob(msgspec.Struct, frozen=True, omit_defaults=True):
             "--shard-tokens": "one file" if self.shard_tokens is None else f"{self.shard_tokens:,}",
             "--tail": self.tail,
             "--sequence-tokens": "none" if self.sequence_tokens is None else str(self.sequence_tokens),
+            "--columns": self.columns or "none",
             **chosen,
         }
 
@@ -256,6 +258,8 @@ def _check(frozen: FrozenExport) -> None:
         raise MalformedDataError("it has negative or impossible counts")
     if job.sequence_tokens is not None and (job.shard_tokens is None or job.shard_tokens < job.sequence_tokens):
         raise MalformedDataError("its shards are shorter than a sequence")
+    if bool(job.columns) != bool(FORMATS[job.format].SPEC.defaults.columns):
+        raise MalformedDataError(f"invalid column {job.columns[:30]!r}")
     if job.selection is not None and not _is_sound(job.selection, job.shuffle):
         raise MalformedDataError("no recipe gives its selection")
     try:

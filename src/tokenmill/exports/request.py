@@ -47,6 +47,7 @@ class ExportOptions:
     dtype: str | None = None
     sequence_tokens: str | int | None = None
     name: str | None = None
+    columns: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +62,7 @@ class ExportRequest:
     shard_tokens: int | None
     tail: Tail
     sequence_tokens: int | None
+    columns: str
 
 
 def refuse_unused(options: ExportOptions, formats: list[str]) -> None:
@@ -91,6 +93,7 @@ def make_export_request(to: str, options: ExportOptions, tokenizer: TokenizerSpe
         shard_tokens=None if spec.layout.single else tokens or spec.defaults.shard_tokens,
         tail=tail,
         sequence_tokens=sequence or spec.defaults.sequence_tokens,
+        columns=_columns(spec, options.columns),
     )
     _check(request)
     return request
@@ -127,6 +130,7 @@ def make_job(
         shard_tokens=shard_tokens,
         tail=request.tail if shard_tokens is not None else "keep",
         sequence_tokens=request.sequence_tokens,
+        columns=request.columns,
         selection=selection,
     )
     _check_shards(job, tokens, first_store_tokens)
@@ -251,3 +255,17 @@ def _check_name(spec: FormatSpec, name: str | None) -> None:
         raise UsageError(f"--name {name!r} cannot start the name of a file", "Use letters, digits, '.', '_' and '-'.")
     if spec.name == "build-nanogpt" and ("train" in name or "val" in name):
         raise UsageError(f"--name {name} would mix up the splits", "build-nanogpt finds them by 'train' and 'val'.")
+
+
+def _columns(spec: FormatSpec, name: str | None) -> str:
+    """The column of the tokens; empty if the format has no columns."""
+    if not spec.defaults.columns:
+        if name is not None:
+            raise UsageError(f"{spec.name} has no columns", "--columns is for parquet.")
+        return ""
+    first, *others = spec.defaults.columns
+    if name is not None and (not name or name in others):
+        raise UsageError(
+            f"--columns {name!r} cannot be the column of the tokens", f"Other columns are called {', '.join(others)}."
+        )
+    return name or first

@@ -266,6 +266,7 @@ def make_shard(job: ExportJob, task: ShardTask, paths: pa.Array) -> Shard:
         tokenizer=job.tokenizer,
         shuffled=job.shuffle is not None,
         sequence_tokens=job.sequence_tokens,
+        columns=job.columns,
         paths=paths,
         region=FileRegion(task.position, task.file_tokens) if job.shard_tokens is None else None,
     )

@@ -35,7 +35,7 @@ SPEC = FormatSpec(
     dtypes=("uint16", "uint32"),
     cuts=False,
     use='datasets.load_dataset("{directory}")',
-    defaults=ScriptDefaults(end="appended", shard_tokens=100_000_000),
+    defaults=ScriptDefaults(end="appended", shard_tokens=100_000_000, columns=("input_ids", "source", "row")),
 )
 # Tokens of a row group, unless one document is longer.
 GROUP_TOKENS = 1 << 22
@@ -77,7 +77,7 @@ def write(folder: Folder, shard: Shard, content: Content) -> tuple[WrittenFile, 
         # indices into a dictionary, and supported by every reader.
         with pq.ParquetWriter(
             file,
-            _schema(shard.dtype),
+            _schema(shard.dtype, shard.columns),
             use_dictionary=["source"],
             compression="zstd",
             compression_level=1,
@@ -119,16 +119,19 @@ def _check_size(data: pa.Buffer, groups: Sequence[RowGroup]) -> None:
         )
 
 
-def _schema(dtype: str) -> pa.Schema:
-    element = pa.field("element", pa.from_numpy_dtype(dtype), nullable=False)
+def _schema(dtype: str, column: str) -> pa.Schema:
     return pa.schema(
         [
-            pa.field("tokens", pa.list_(element), nullable=False),
+            pa.field(column, _token_type(dtype), nullable=False),
             # Readers see strings, because the Arrow schema is not stored.
             pa.field("source", pa.dictionary(pa.int32(), pa.string()), nullable=False),
             pa.field("row", pa.uint64(), nullable=False),
         ]
     )
+
+
+def _token_type(dtype: str) -> pa.DataType:
+    return pa.list_(pa.field("element", pa.from_numpy_dtype(dtype), nullable=False))
 
 
 def _groups(lengths: npt.NDArray[np.int64]) -> Iterator[slice]:
@@ -148,13 +151,13 @@ def _table(shard: Shard, content: Content, group: slice, tokens: Tokens) -> pa.T
 
     pyarrow writes bytes of unused memory for a dictionary with equal values.
     """
-    schema = _schema(shard.dtype)
+    schema = _schema(shard.dtype, shard.columns)
     offsets = np.zeros(group.stop - group.start + 1, np.int32)
     np.cumsum(content.lengths[group], out=offsets[1:])
     used, source = np.unique(content.source[group], return_inverse=True)
     paths = shard.paths.take(pa.array(used)).cast(pa.string()).dictionary_encode()
     columns = [
-        pa.ListArray.from_arrays(pa.array(offsets), pa.array(tokens), schema.field("tokens").type),
+        pa.ListArray.from_arrays(pa.array(offsets), pa.array(tokens), _token_type(shard.dtype)),
         pa.DictionaryArray.from_arrays(paths.indices.take(pa.array(source)), paths.dictionary),
         pa.array(content.row[group]),
     ]
@@ -167,8 +170,8 @@ def _read_group(
     """Read the tokens and lengths of a row group. Raises if its counts differ; an empty document counts as a value."""
     if group.rows > GROUP_ROWS:
         raise ValueError(f"a row group has {group.rows} rows")
-    column = reader.read_row_group(index, ["tokens"], use_threads=False).column("tokens").combine_chunks()
-    if column.type != _schema(dtype).field("tokens").type or column.null_count:
+    column = reader.read_row_group(index, reader.schema_arrow.names[:1], use_threads=False).column(0).combine_chunks()
+    if column.type != _token_type(dtype) or column.null_count:
         raise ValueError(f"its tokens are {column.type}, not {dtype}")
     lengths = column.value_lengths().to_numpy().astype(np.int64)
     values = group.columns[0][2]

@@ -34,6 +34,7 @@ class ScriptDefaults:
         val: The default of `--val`: `first-shard`, a fraction of the documents, or None.
         tail: What becomes of the last tokens of a split if they do not fill a shard.
         sequence_tokens: Tokens of a sequence, if the format has sequences of one length.
+        columns: The columns, that of the tokens first, if the format has columns.
     """
 
     end: EndTokenPosition
@@ -41,6 +42,7 @@ class ScriptDefaults:
     val: str | None = None
     tail: Tail = "keep"
     sequence_tokens: int | None = None
+    columns: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +129,7 @@ class Shard:
     tokenizer: str
     shuffled: bool
     sequence_tokens: int | None
+    columns: str
     paths: pa.Array
     region: FileRegion | None = None
 
