@@ -75,7 +75,11 @@ def test_inspect_shows_tokens_source_and_row(store: Path, parquet: str) -> None:
     shown = run("inspect", store, "--doc", "3").stdout
     assert f"source       {parquet}" in shown
     assert "row          3" in shown
-    assert "def| add" in shown
+    tokens = re.findall(r'^ *([\d,]+)  "(.*)"$', shown, re.MULTILINE)
+    ids = json.loads(run("inspect", store, "--doc", "3", "--json").stdout)["tokens"]
+    assert [int(token.replace(",", "")) for token, _ in tokens] == ids
+    assert [text for _, text in tokens][:2] == ["def", " add"]
+    assert "document     29\n" in run("inspect", store, "--doc", "-1").stdout
     overview = run("inspect", store).stdout
     assert "documents    30" in overview
     assert "eot          1199" in overview

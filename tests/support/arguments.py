@@ -57,6 +57,8 @@ class ExportArguments(TypedDict, total=False):
     tail: Tail | None
     dtype: TokenType | None
     sequence_tokens: str | int | None
+    eot_position: EndTokenPosition | None
+    columns: str | None
     name: str | None
     workers: int | None
     memory: str | int | None

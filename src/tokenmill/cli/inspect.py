@@ -24,7 +24,9 @@ SHOWN_RANGES = 1000
     epilog=options.example("tokenmill inspect tokens --doc 7"),
 )
 @click.argument("directory", metavar="DIR...", nargs=-1, required=True)
-@click.option("--doc", type=int, metavar="N", help="Show document N: its tokens as text, its source and row.")
+@click.option(
+    "--doc", type=int, metavar="N", help="Show document N: its tokens as text, its source and row. -1 is the last."
+)
 @click.option("--skipped", is_flag=True, help="List the skipped rows, with the reason.")
 @options.storage
 @options.general
@@ -80,16 +82,16 @@ def _show_document(store: tokenmill.Store, position: int, as_json: bool) -> None
         ) from None
     token_bytes = store.token_bytes
     tokens = document.tokens.tolist()
-    first = position % len(store)
-    columns = store.columns(start=first, stop=first + 1).to_pylist() if store.collection.kept_columns else []
+    number = position % len(store)
+    columns = store.columns(start=number, stop=number + 1).to_pylist() if store.collection.kept_columns else []
     if as_json:
         text = b"".join(map(token_bytes, tokens)).decode(errors="replace")
-        facts = {"document": position, "store": document.store, "source": document.source, "row": document.row}
+        facts = {"document": number, "store": document.store, "source": document.source, "row": document.row}
         facts |= {"columns": columns[0]} if columns else {}
         facts |= {"erased": document.erased} if document.erased else {}
         terminal.echo_json(facts | {"tokens": tokens, "text": text})
         return
-    lines = [("document", f"{position:,}")]
+    lines = [("document", f"{number:,}")]
     lines += [("store", document.store)] if len(store.directories) > 1 else []
     lines += [("source", document.source)]
     lines += [output.position_line(document.position), ("tokens", f"{len(tokens):,}")]
@@ -101,16 +103,17 @@ def _show_document(store: tokenmill.Store, position: int, as_json: bool) -> None
 
 
 def _print_tokens(tokens: list[int], token_bytes: Callable[[int], bytes]) -> None:
-    """Print the text with a color for each token, or with a bar after each if the terminal has no colors."""
+    """Print the text with a color for each token, or a line for each token if the terminal has no colors."""
     from rich.text import Text  # noqa: PLC0415 - heavy
 
     console = progress_bar.console(soft_wrap=not sys.stdout.isatty(), highlight=False)
-    text = Text("\n")
-    for index, token in enumerate(tokens):
-        style = TOKEN_STYLES[index % len(TOKEN_STYLES)] if console.color_system else ""
-        text.append(_readable(token_bytes(token)), style)
-        text.append("" if console.color_system else "|")
-    console.print(text)
+    texts = [_readable(token_bytes(token)) for token in tokens]
+    if not console.color_system:
+        lines = (f'{token:>8,}  "{escape_control_characters(text)}"' for token, text in zip(tokens, texts, strict=True))
+        terminal.echo("\n" + "\n".join(lines))
+        return
+    styled = [(text, TOKEN_STYLES[index % len(TOKEN_STYLES)]) for index, text in enumerate(texts)]
+    console.print(Text.assemble("\n", *styled))
 
 
 def _readable(data: bytes) -> str:
