@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import signal
 import textwrap
 from collections.abc import Iterable, Mapping, Sized
@@ -18,6 +19,9 @@ SHOWN_ITEMS = 10
 # Notebooks align the cells of tables to the right.
 _LEFT = 'style="text-align: left; vertical-align: top"'
 
+# How alike a name and a mistyped one are, from 0 to 1.
+MIN_SIMILARITY = 0.65
+
 # The start of a notice.
 NOTE = "note: "
 
@@ -25,6 +29,13 @@ NOTE = "note: "
 def count(value: int, what: str) -> str:
     """A count with its noun: 1 file, 2 files, 1,000 units."""
     return f"{value:,} {what}{'s' * (value != 1)}"
+
+
+def did_you_mean(word: str, names: Iterable[str]) -> list[str]:
+    """A line for an error message with the name that is most like a word, in any case; empty if none is."""
+    by_lower = {name.lower(): name for name in names}
+    close = difflib.get_close_matches(word.lower(), by_lower, 1, MIN_SIMILARITY)
+    return [f"Did you mean {by_lower[match]}?" for match in close]
 
 
 def number(value: float) -> str:

@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.command import run
 from tests.support.corpora import SMALL_TIKTOKEN, write_parquet
-from tokenmill.cli import COMMANDS, cli, options
+from tokenmill.cli import COMMANDS, cli, hints, options
 from tokenmill.errors import TokenizerError, UsageError
 from tokenmill.humanize import wrap
 from tokenmill.sources.named_datasets import resolve_sources
@@ -320,6 +320,7 @@ def test_the_command_alone_shows_its_commands(words: tuple[str, ...]) -> None:
         (("--num_proc=4",), "Use --workers N."),
         (("--append-eod",), "unless --eot none is given"),
         (("--dtype", "uint16"), "`tokenmill export` has it."),
+        (("--max-length", "1024"), "--max-tokens would skip documents"),
         (("--shuffle",), "--shuffle 1337"),
         (("--shuffle", "--workers", "2"), "--shuffle 1337"),
     ],
@@ -327,6 +328,15 @@ def test_the_command_alone_shows_its_commands(words: tuple[str, ...]) -> None:
 def test_options_of_other_tools_are_understood(words: tuple[str, ...], hint: str) -> None:
     """An option that there is not, or one without its value, is refused with what to write instead."""
     assert hint in run("prepare", "data.jsonl", *words, code=2).stderr
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize(("word", "command"), hints.COMMANDS.items())
+def test_commands_by_other_names_are_understood(word: str, command: str) -> None:
+    """The error for a command that other tools have names ours."""
+    assert command in cli.commands
+    assert word not in cli.commands
+    assert f"Use `tokenmill {command}`." in run(word, "data.jsonl", code=2).stderr
 
 
 @pytest.mark.fast
@@ -341,6 +351,8 @@ def test_a_hint_is_given_only_where_it_helps() -> None:
     [
         ("gtp2", "Did you mean gpt2?"),
         ("GPT2", "Did you mean gpt2?"),
+        ("gpt4", "gpt4 uses cl100k_base."),
+        ("GPT4o", "GPT4o uses o200k_base."),
     ],
 )
 def test_a_tokenizer_that_is_called_otherwise_is_guessed(name: str, advice: str) -> None:

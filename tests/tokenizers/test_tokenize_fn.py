@@ -157,6 +157,8 @@ def test_a_missing_column_is_named() -> None:
     for given in (rows, pa.table(rows), pd.DataFrame(rows)):
         with pytest.raises(UsageError, match=r"there is no column 'text'\n.*content"):
             made(SMALL_TIKTOKEN)(given)
+    with pytest.raises(UsageError, match=r"Did you mean Text\?"):
+        made(SMALL_TIKTOKEN)({"Text": ["x"]})
 
 
 def test_the_column_of_the_tokens_has_the_name_that_is_asked_for() -> None:

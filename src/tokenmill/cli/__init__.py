@@ -19,6 +19,7 @@ from tokenmill.cli import (
     failures,
     finish,
     formats,
+    hints,
     inspect,
     loader,
     locate,
@@ -59,7 +60,15 @@ CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 
 class GroupedHelp(click.Group):
-    """Lists its commands under headings."""
+    """Lists its commands under headings, and knows what people call them."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find a command. The error for one of another name tells ours."""
+        if args[0] in hints.COMMANDS:
+            raise click.UsageError(f"No such command {args[0]!r}. Use `tokenmill {hints.COMMANDS[args[0]]}`.", ctx)
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, _ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the commands, heading by heading."""

@@ -21,6 +21,13 @@ HINTS = {
     "--key": ("--column", "Use --column NAME."),
     "--json-keys": ("--column", "Use --column NAME."),
     "--append-eod": ("--eot", "The eot token follows each document unless --eot none is given."),
+    **dict.fromkeys(
+        ("--max-length", "--max-seq-len", "--seq-length", "--block-size"),
+        (
+            "--max-tokens",
+            "Documents are stored whole, and trainers cut them into sequences. --max-tokens would skip documents.",
+        ),
+    ),
     "--model": ("--tokenizer", "Use --tokenizer T."),
     **dict.fromkeys(
         ("--dtype", "--eot-position", "--name", "--columns", "--sequence-tokens"),
@@ -28,6 +35,10 @@ HINTS = {
     ),
     "--input": ("--tokenizer", "Sources are given without an option: tokenmill prepare data/*.jsonl ..."),
 }
+
+# What people call our commands.
+COMMANDS = {"tokenize": "prepare", "encode": "prepare", "convert": "export", "merge": "export", "check": "verify"}
+COMMANDS |= {"show": "inspect", "info": "inspect", "delete": "erase", "remove": "erase", "train": "loader"}
 
 MISSING_VALUES = {"--shuffle": "Give a seed: --shuffle 1337."}
 

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tokenmill.errors import UsageError
+from tokenmill.humanize import did_you_mean
 from tokenmill.loader.index import Stream
 from tokenmill.loader.order import Numbers
 from tokenmill.store.part import TokenArray
@@ -47,12 +48,10 @@ def check_fields(fields: Sequence[str]) -> tuple[Field, ...]:
     names = [fields] if isinstance(fields, str) else list(fields)
     unknown = [name for name in names if name not in get_args(Field)]
     if unknown or not names:
-        raise UsageError(f"a batch has no field {unknown[0]!r}" if unknown else "a batch needs a field", _choices())
+        message = f"a batch has no field {unknown[0]!r}" if unknown else "a batch needs a field"
+        meant = did_you_mean(unknown[0], get_args(Field)) if unknown else []
+        raise UsageError(message, *meant, f"Choose from: {', '.join(get_args(Field))}.")
     return tuple(names)  # type: ignore[arg-type]
-
-
-def _choices() -> str:
-    return f"Choose from: {', '.join(get_args(Field))}."
 
 
 class SpanContent(NamedTuple):

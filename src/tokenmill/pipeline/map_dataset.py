@@ -19,6 +19,7 @@ from tokenmill.errors import BadDocument, CorruptStore, StoreError, UsageError
 from tokenmill.executors import progress
 from tokenmill.executors.fan_out import FanOut
 from tokenmill.executors.local import LocalExecutor
+from tokenmill.humanize import did_you_mean
 from tokenmill.pipeline import hf_datasets, plan
 from tokenmill.pipeline.freeze import FrozenRun, freeze, load_existing, publish_again
 from tokenmill.pipeline.hf_datasets import RowRange
@@ -87,6 +88,7 @@ class DatasetMapper:
             raise UsageError(
                 f"the dataset has no column named {column!r}",
                 f"columns      {', '.join(dataset.column_names)}",
+                *did_you_mean(column, dataset.column_names),
                 "Name the column that holds the text: column=...",
             )
         self._refuse_other_than_text(dataset)

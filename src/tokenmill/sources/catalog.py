@@ -20,6 +20,7 @@ import msgspec
 from msgspec import Meta
 
 from tokenmill.errors import UsageError
+from tokenmill.humanize import did_you_mean
 
 BUILTIN_CATALOG = "catalog.toml"
 CATALOG_VARIABLE = "TOKENMILL_DATASETS"
@@ -88,7 +89,7 @@ class Catalog:
             raise UsageError(f"{name} needs a version", *_choices(name, dataset))
         match = _find_version(dataset, version)
         if match is None:
-            suggestions = _suggestions(version, filter(functools.partial(_is_near_size, version), _spellings(dataset)))
+            suggestions = did_you_mean(version, filter(functools.partial(_is_near_size, version), _spellings(dataset)))
             raise UsageError(f"{name} has no version {version!r}", *suggestions, *_choices(name, dataset))
         version_name, entry = match
         glob = entry.glob.replace("{version}", version_name)
@@ -100,7 +101,7 @@ class Catalog:
         if name not in self.entries:
             raise UsageError(
                 f"there is no dataset called {name!r}",
-                *_suggestions(name, self.entries),
+                *did_you_mean(name, self.entries),
                 f"datasets     {', '.join(self.entries)}",
             )
         return self.entries[name]
@@ -155,10 +156,6 @@ def _is_near_size(version: str, other: str) -> bool:
 def _choices(name: str, dataset: Dataset) -> list[str]:
     first, entry = next(iter(dataset.versions.items()))
     return [f"versions     {versions_text(dataset)}", f"Example: {name} --version {entry.example or first}"]
-
-
-def _suggestions(word: str, candidates: Iterable[str]) -> list[str]:
-    return [f"Did you mean {match}?" for match in _closest(word, candidates)]
 
 
 def _closest(word: str, candidates: Iterable[str]) -> list[str]:

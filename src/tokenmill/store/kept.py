@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 import xxhash
 
 from tokenmill.errors import CorruptStore, StoreError, UsageError
+from tokenmill.humanize import did_you_mean
 from tokenmill.sources.plain_values import TEXT, TYPES
 from tokenmill.sources.where import parse_where
 from tokenmill.storage.untrusted.malformed import MalformedDataError
@@ -109,6 +110,7 @@ def check_where(text: str, kept_columns: tuple[str, ...], directory: str) -> str
             f"store        {directory}",
             f"where        {where}",
             f"kept columns {', '.join(kept_columns) or 'none'}",
+            *did_you_mean(missing[0], kept_columns),
             "`tokenmill prepare --keep` keeps columns of the sources beside the tokens.",
         )
     return str(where)

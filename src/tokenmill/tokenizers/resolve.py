@@ -6,13 +6,13 @@ A tokenizer is a name of OpenAI's, a path, a model on the Hub, or an object of `
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import os
 from types import FunctionType
 from typing import Any
 
 from tokenmill.errors import FAILED, TRY_AGAIN, TokenizerError, UsageError
+from tokenmill.humanize import did_you_mean
 from tokenmill.tokenizers import hub_models
 from tokenmill.tokenizers.engines.tiktoken import format_ranks, parse_ranks
 from tokenmill.tokenizers.model_files import VOCABULARIES, ModelFiles, read_bytes, vocabulary_of
@@ -133,10 +133,13 @@ def _from_encoding(name: str) -> Vocabulary:
 
 def _advice(name: str, names: list[str]) -> list[str]:
     """Advice for an unknown name: a similar one, a path, or a model on the Hub."""
-    close = difflib.get_close_matches(name.lower(), names, 1)
+    from tiktoken.model import MODEL_TO_ENCODING  # noqa: PLC0415 - heavy, and needed for names only
+
+    models = {model.replace("-", ""): encoding for model, encoding in MODEL_TO_ENCODING.items()}
+    model = models.get(name.lower().replace("-", ""))
     return [
         f"known names  {', '.join(names)}",
-        *(f"Did you mean {match}?" for match in close),
+        *([f"{name} uses {model}."] if model and name.lower() not in names else did_you_mean(name, names)),
         "Or give a model on the Hub (ORG/MODEL), or a path: a tokenizer.json, its directory, or a .tiktoken file.",
     ]
 

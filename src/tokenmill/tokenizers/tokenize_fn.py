@@ -21,6 +21,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tokenmill.errors import UsageError
+from tokenmill.humanize import did_you_mean
 from tokenmill.storage.text_types import is_text
 from tokenmill.system import machine
 from tokenmill.system.arguments import checked
@@ -99,6 +100,7 @@ class TokenizeFn:
             raise UsageError(
                 f"there is no column {self._column!r}",
                 f"columns      {', '.join(names)}",
+                *did_you_mean(self._column, names),
                 "Name the column that holds the text: column=...",
             )
         refuse_overwriting(names, self._output)
