@@ -112,12 +112,14 @@ def test_the_command_compares(folder: Path) -> None:
 
 
 def test_the_page_is_one_safe_file(folder: Path, tmp_path: Path) -> None:
-    """Bars have the shares, and names cannot become markup."""
+    """The page has the look of the report, and a bar for each source of each stage, as high as its share."""
     tokenmill.mix(folder / "recipe.toml", html=tmp_path / "mix.html")
     page = (tmp_path / "mix.html").read_text()
     assert page.count("<rect") == 4
     assert "<script" not in page
-    assert 'width="750.00"' in page
+    assert 'height="75.000"' in page
+    assert "prefers-color-scheme: dark" in page
+    assert page.count("<section") == 4
     with pytest.raises(UsageError, match="not the name of a page"):
         tokenmill.mix(folder / "recipe.toml", html=tmp_path / "mix.txt")
 

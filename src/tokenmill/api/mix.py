@@ -7,12 +7,12 @@ import os
 import msgspec
 
 from tokenmill.api.loader import open_recipe_reader
+from tokenmill.api.mix_page import render_mix
 from tokenmill.api.pages import write_page
 from tokenmill.api.parameters import StrPath, path_text
 from tokenmill.errors import UsageError
 from tokenmill.exports.blends import BlendSource, write_blend
 from tokenmill.loader.changes import check_past, find_changes
-from tokenmill.loader.mix_page import render_mix
 from tokenmill.loader.overview import MixResult, overview
 from tokenmill.loader.recipe_reader import RecipeReader
 from tokenmill.system.arguments import checked

@@ -5,12 +5,32 @@ from __future__ import annotations
 import html
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from importlib import resources
 
 from tokenmill.analysis.visible_text import make_visible
 from tokenmill.humanize import escape_control_characters, number
 
 MAX_LABEL_CHARACTERS = 64
 MAX_SENTENCE_CHARACTERS = 200
+
+
+# A browser may fetch and run nothing for a page.
+POLICY = "default-src 'none'; style-src 'unsafe-inline'"
+
+
+def page(title: str, command: str, path: str, body: str, refresh_seconds: int | None = None) -> str:
+    """The page of a command as one HTML file. `path` is what the page is about."""
+    style = resources.files("tokenmill.analysis.html").joinpath("style.css").read_text()
+    refresh = f'<meta http-equiv="refresh" content="{refresh_seconds}">' if refresh_seconds else ""
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">{refresh}'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        '<meta name="color-scheme" content="light dark"><meta name="referrer" content="no-referrer">'
+        f"<title>{escape(title)} \u2013 tokenmill {command}</title>\n<style>\n{style}</style></head>\n"
+        f'<body><main><header><p class="kicker">tokenmill {command}</p><h1><bdi>{escape(title)}</bdi></h1>'
+        f'<p class="path"><bdi>{escape(path)}</bdi></p></header>\n{body}\n</main></body></html>\n'
+    )
 
 
 def escape(value: str) -> str:

@@ -3,33 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from importlib import resources
 
 from tokenmill.analysis.html import content, run_section
-from tokenmill.analysis.html.markup import card, card_list, escape, percent
+from tokenmill.analysis.html.markup import card, card_list, escape, page, percent
 from tokenmill.analysis.statistics import Statistics
 from tokenmill.humanize import number, size
-
-# A browser may fetch and run nothing for this page.
-POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 
 
 def render(stats: Statistics) -> str:
     """The report as one HTML file."""
     directories = [stats.directory] if stats.stores is None else [store.name for store in stats.stores.largest]
     name = ", ".join(path.rstrip("/").rpartition("/")[2] or path for path in directories)
-    style = resources.files("tokenmill.analysis.html").joinpath("style.css").read_text()
-    head = (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        '<meta name="color-scheme" content="light dark"><meta name="referrer" content="no-referrer">'
-        f"<title>{escape(name)} \u2013 tokenmill report</title>\n<style>\n{style}</style></head>\n"
-    )
-    header = (
-        f'<header><p class="kicker">tokenmill report</p><h1><bdi>{escape(name)}</bdi></h1>'
-        f'<p class="path"><bdi>{escape(stats.directory)}</bdi></p></header>\n'
-    )
     notices = "".join(f'<p class="notice">{escape(notice)}</p>' for notice in stats.notices)
     sections = [
         *content.breakdowns(stats),
@@ -41,8 +25,8 @@ def render(stats: Statistics) -> str:
         run_section.run(stats),
         run_section.origin(stats),
     ]
-    body = "\n".join([header + notices + card_list(_cards(stats)), _navigation(stats), *sections])
-    return f"{head}<body><main>{body}\n</main></body></html>\n"
+    body = "\n".join([notices + card_list(_cards(stats)), _navigation(stats), *sections])
+    return page(name, "report", stats.directory, body)
 
 
 def _cards(stats: Statistics) -> Iterator[str]:
