@@ -10,10 +10,12 @@ import json
 import os
 import shutil
 import subprocess
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -36,7 +38,18 @@ from tokenmill.storage.untrusted.malformed import MalformedDataError  # noqa: E4
 from tokenmill.storage.untrusted.tables import read_batch, read_parquet  # noqa: E402
 from tokenmill.store import tables  # noqa: E402
 from tokenmill.store.manifest import manifest_columns, manifest_row, publish_manifest  # noqa: E402
-from tokenmill.store.part import MAX_INT64, PartContent, PartSummary, SkippedRow, open_part, part_name, write_part  # noqa: E402
+from tokenmill.store.part import (  # noqa: E402
+    MAX_INT64,
+    ErasedRange,
+    PartContent,
+    PartSummary,
+    SkippedRow,
+    open_part,
+    part_name,
+    read_summary,
+    write_part,
+)
+from tokenmill.store.part_ranges import open_ranged  # noqa: E402
 from tokenmill.store.run import require_run  # noqa: E402
 
 pytestmark = pytest.mark.timeout(60)
@@ -383,7 +396,15 @@ def test_a_part_fits_its_store(store: Path, change: dict[str, Any], reason: str)
 
 
 @pytest.mark.parametrize(
-    "skipped", [SkippedRow(0, 0, 0, -5, "null"), SkippedRow(0, 0, 0, MAX_INT64, "null"), SkippedRow(-1, 0, 0, 1, "")]
+    "skipped",
+    [
+        SkippedRow(0, 0, 0, -5, "null"),
+        SkippedRow(0, 0, 0, MAX_INT64, "null"),
+        SkippedRow(-1, 0, 0, 1, ""),
+        SkippedRow(0, 5, 2, 1, "null"),
+        SkippedRow(0, 5, 6, 3, "null"),
+        SkippedRow(0, 5, 6, 0, "null"),
+    ],
 )
 def test_what_a_part_skips_is_counted_with_care(store: Path, skipped: SkippedRow) -> None:
     """Counts of skipped rows that cannot be are refused, not added up."""
@@ -394,6 +415,40 @@ def test_what_a_part_skips_is_counted_with_care(store: Path, skipped: SkippedRow
     )
     with pytest.raises(CorruptStore, match="part 0 is damaged"):
         open_part(folder, 0)
+
+
+ERASED = {
+    "2^29 documents": (1 << 29, [[0, (1 << 29) - 1, 1]]),
+    "2^40 documents": (1 << 40, [[0, (1 << 40) - 1, 1]]),
+    "2^62 documents": (1 << 62, [[0, (1 << 62) - 1, 1]]),
+    "overlapping ranges": (None, [[0, 1, 1]] * 2),
+    "ranges in no order": (None, [[1, 1, 1], [0, 0, 1]]),
+    "a range after the last document": (None, [[0, 1 << 40, 1]]),
+    "a range that ends before it begins": (None, [[1, 0, 1]]),
+    "no change": (None, [[0, 0, 0]]),
+}
+
+
+@pytest.mark.parametrize("read", [open_part, read_summary, open_ranged])
+@pytest.mark.parametrize("forged", ERASED)
+def test_what_a_part_states_is_compared_before_memory_is_allocated(
+    store: Path, forged: str, read: Callable[[Folder, int], object]
+) -> None:
+    """Erased ranges that overlap, or documents that the file cannot hold, are damage, and no array is made of them."""
+    folder = folder_at(str(store))
+    summary, content = open_part(folder, 0)
+    documents, erased = ERASED[forged]
+    forged_summary = msgspec.structs.replace(
+        summary, documents=documents or summary.documents, erased=tuple(ErasedRange(*one) for one in erased)
+    )
+    write_again(folder, forged_summary, content)
+    tracemalloc.start()
+    try:
+        with pytest.raises(CorruptStore, match="part 0 is damaged"):
+            read(folder, 0)
+        assert tracemalloc.get_traced_memory()[1] < 10 << 20
+    finally:
+        tracemalloc.stop()
 
 
 def test_what_drivers_tell_is_for_people(store: Path) -> None:

@@ -76,8 +76,8 @@ class Folder(Protocol):
     def read_at(self, name: str, start: int, count: int) -> bytes:
         """Exactly `count` bytes from `start`. Raises CorruptStore if the file is shorter."""
 
-    def open_version(self, name: str, limit_bytes: int) -> tuple[bytes, ReadRange]:
-        """The first bytes of a file, and a function that reads ranges of the same version of it, by start and count.
+    def open_version(self, name: str, limit_bytes: int) -> tuple[bytes, int, ReadRange]:
+        """The first bytes of a file, its size, and a function that reads ranges of this version, by start and count.
 
         The function raises CorruptStore if the file is shorter, or in an object store if it was replaced.
         """

@@ -5,6 +5,7 @@ The schema's metadata holds the counts and checksums. The same unit gives the sa
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -40,6 +41,9 @@ ARROW_END = b"ARROW1"  # the last bytes of an Arrow IPC file
 HEADER_BYTES = 8 << 10
 # The footer of a part holds its metadata once more, and less than this besides.
 FOOTER_BYTES = 4 << 10
+# The bytes of a document in the columns of a part, without its tokens: its offset, source and row.
+DOCUMENT_BYTES = 8 + 4 + 8
+MIN_TOKEN_BYTES = 2
 # A sparse file can have more offsets than fit in memory, so they are checked in batches.
 OFFSETS_PER_BATCH = 1 << 20
 # The maximum of a count in the manifest.
@@ -183,11 +187,12 @@ def read_summary(folder: Folder, unit: int) -> PartSummary:
     """
     name = part_name(unit)
     try:
+        data, file_bytes, _ = folder.open_version(name, HEADER_BYTES)
         try:
-            schema = read_schema(pa.py_buffer(folder.read(name, HEADER_BYTES)))
+            schema = read_schema(pa.py_buffer(data))
         except MalformedDataError:
             schema = read_schema(folder.buffer(name))
-        summary = summary_of(unit, schema)
+        summary = summary_of(unit, schema, file_bytes)
         written = schema.metadata[b"tokenmill.part"]
         _check_copies(are_equal=folder.is_remote or written in _last_bytes(folder, name, len(written) + FOOTER_BYTES))
     except MalformedDataError as damage:
@@ -221,10 +226,9 @@ def open_part(folder: Folder, unit: int) -> tuple[PartSummary, PartContent]:
     try:
         data = folder.buffer(part_name(unit))
         schema, batch = read_batch(data, *SCHEMAS)
-        summary = summary_of(unit, schema)
+        summary = summary_of(unit, schema, data.size)
         _check_copies(are_equal=read_schema(data).metadata == schema.metadata)
-        content = _content(batch, erased_changes(summary))
-        _check_shape(summary, content)
+        content = _content(summary, batch)
     except MalformedDataError as damage:
         raise corrupt(folder, unit, str(damage)) from damage
     except StoreError as error:
@@ -286,7 +290,10 @@ SCHEMAS = [_schema(pa.uint16()), _schema(pa.uint32())]
 
 
 def erased_changes(summary: PartSummary) -> npt.NDArray[np.int64] | None:
-    """The number of the change that erased each document of a part, 0 for the others; None if none is erased."""
+    """The number of the change that erased each document of a part, 0 for the others; None if none is erased.
+
+    The ranges do not overlap, and the file has as many documents (see `summary_of`), so time and memory are bounded.
+    """
     if isinstance(summary.erased, msgspec.UnsetType):
         return None
     changes = np.zeros(summary.documents, np.int64)
@@ -295,24 +302,22 @@ def erased_changes(summary: PartSummary) -> npt.NDArray[np.int64] | None:
     return changes
 
 
-def _content(batch: pa.RecordBatch, erased: npt.NDArray[np.int64] | None) -> PartContent:
+def _content(summary: PartSummary, batch: pa.RecordBatch) -> PartContent:
+    """The columns of a part. Raises MalformedDataError if they do not have the lengths that its summary states."""
     tokens = batch.column("tokens")
     if tokens.values.null_count:
         raise MalformedDataError("some of its tokens are null")
     source, row = batch.column("source").to_numpy(), batch.column("row").to_numpy()
-    return PartContent(tokens.values.to_numpy(), tokens.offsets.to_numpy(), source, row, erased)
-
-
-def _check_shape(summary: PartSummary, content: PartContent) -> None:
-    offsets = content.offsets
+    values, offsets = tokens.values.to_numpy(), tokens.offsets.to_numpy()
     is_sound = (
-        len(offsets) == summary.documents + 1 == len(content.row) + 1 == len(content.source) + 1
+        len(offsets) == summary.documents + 1 == len(row) + 1 == len(source) + 1
         and int(offsets[0]) == 0
-        and int(offsets[-1]) == summary.tokens == len(content.tokens)
+        and int(offsets[-1]) == summary.tokens == len(values)
         and is_ascending(offsets)
     )
     if not is_sound:
         raise MalformedDataError("its columns do not have the lengths it states")
+    return PartContent(values, offsets, source, row, erased_changes(summary))
 
 
 def is_ascending(offsets: npt.NDArray[np.int64]) -> bool:
@@ -322,8 +327,12 @@ def is_ascending(offsets: npt.NDArray[np.int64]) -> bool:
     return all(bool((batch[1:] >= batch[:-1]).all()) for batch in batches)
 
 
-def summary_of(unit: int, schema: pa.Schema) -> PartSummary:
-    """The summary in the metadata of a part's schema. Raises MalformedDataError if it is not one of this unit."""
+def summary_of(unit: int, schema: pa.Schema, file_bytes: int) -> PartSummary:
+    """The summary in the metadata of a part's schema. Raises MalformedDataError if it is not one of this unit.
+
+    Every summary passes here before anything of a size that it states is allocated: its file can hold its documents
+    and tokens, its ranges are in order, and those of erased documents do not overlap.
+    """
     metadata: dict[bytes, Any] = schema.metadata or {}
     if metadata.get(b"tokenmill.format") not in (b"1", FORMAT.encode()):
         raise MalformedDataError("it is not a part of a format that this version reads")
@@ -332,11 +341,22 @@ def summary_of(unit: int, schema: pa.Schema) -> PartSummary:
         raise MalformedDataError(f"it holds unit {summary.unit}")
     counts = [summary.documents, summary.tokens, summary.text_bytes, summary.skipped_rows]
     for skipped in summary.skipped:
-        counts += [skipped.source, skipped.first, skipped.last, skipped.rows]
-    for erased in () if isinstance(summary.erased, msgspec.UnsetType) else summary.erased:
-        counts += [erased.first, erased.last - erased.first, summary.documents - 1 - erased.last, erased.change - 1]
+        most = skipped.last - skipped.first + 1
+        counts += [skipped.source, skipped.first, skipped.last, skipped.rows - 1, most - skipped.rows]
+    erased = () if isinstance(summary.erased, msgspec.UnsetType) else summary.erased
+    for entry in erased:
+        counts += [entry.first, entry.last - entry.first, summary.documents - 1 - entry.last, entry.change - 1]
     if min(counts) < 0 or max(counts) > MAX_INT64:
         raise MalformedDataError("it has negative or impossible counts")
+    if DOCUMENT_BYTES * summary.documents + MIN_TOKEN_BYTES * summary.tokens > file_bytes:
+        raise MalformedDataError(
+            f"it states {summary.documents} documents and {summary.tokens} tokens, and has {file_bytes} bytes"
+        )
+    is_ordered = all(one.last < other.first for one, other in itertools.pairwise(erased)) and all(
+        (one.source, one.first) <= (other.source, other.first) for one, other in itertools.pairwise(summary.skipped)
+    )
+    if not is_ordered:
+        raise MalformedDataError("its ranges of erased documents or skipped rows are in no order, or overlap")
     return summary
 
 

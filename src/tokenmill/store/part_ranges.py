@@ -88,19 +88,19 @@ def open_ranged(folder: Folder, unit: int) -> RangedPart:
     """Read the header of a part. Compares the sizes of the columns with the stated counts."""
     limit = HEADER_BYTES
     while True:
-        data, read_range = folder.open_version(part_name(unit), limit)
+        data, file_bytes, read_range = folder.open_version(part_name(unit), limit)
         try:
-            return RangedPart(folder, *_parse(unit, data), read_range)
+            return RangedPart(folder, *_parse(unit, data, file_bytes), read_range)
         except MalformedDataError as damage:
             if len(data) < limit or limit >= MAX_HEADER_BYTES:  # the whole file was read, or no header is that long
                 raise corrupt(folder, unit, str(damage)) from damage
             limit *= 16
 
 
-def _parse(unit: int, data: bytes) -> tuple[PartSummary, _Columns]:
+def _parse(unit: int, data: bytes, file_bytes: int) -> tuple[PartSummary, _Columns]:
     """The summary and the columns in the header of a part."""
     schema = read_schema(pa.py_buffer(data))
-    summary = summary_of(unit, schema)
+    summary = summary_of(unit, schema, file_bytes)
     matching = next((known for known in SCHEMAS if schema.equals(known)), None)
     if matching is None:
         raise MalformedDataError("its columns are not those of a part")

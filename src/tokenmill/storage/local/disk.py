@@ -146,8 +146,8 @@ class DiskFolder:
             raise truncated_error(self.path(name), start + count)
         return data
 
-    def open_version(self, name: str, limit_bytes: int) -> tuple[bytes, ReadRange]:
-        """The first bytes of a file, and a function that reads ranges of the same version of it; see Folder."""
+    def open_version(self, name: str, limit_bytes: int) -> tuple[bytes, int, ReadRange]:
+        """The first bytes of a file, its size, and a function that reads ranges of the same version; see Folder."""
         data = self.buffer(name)
 
         def read_range(start: int, count: int) -> bytes:
@@ -155,7 +155,7 @@ class DiskFolder:
                 raise truncated_error(self.path(name), start + count)
             return bytes(data.slice(start, count))
 
-        return bytes(data.slice(0, min(limit_bytes, data.size))), read_range
+        return bytes(data.slice(0, min(limit_bytes, data.size))), data.size, read_range
 
     def map(self, name: str) -> pa.NativeFile:
         """A published file as a memory map."""

@@ -126,11 +126,11 @@ class BucketFolder:
         if rest:
             yield rest
 
-    def open_version(self, name: str, limit_bytes: int) -> tuple[bytes, ReadRange]:
-        """The first bytes of an object, and a function that reads ranges of the same version of it; see Folder."""
+    def open_version(self, name: str, limit_bytes: int) -> tuple[bytes, int, ReadRange]:
+        """The first bytes of an object, its size, and a function that reads ranges of the same version; see Folder."""
         with explained(self.path(name), "read"):
             data, file = read.fetch_any(self.path(name), 0, limit_bytes, self._store)
-        return bytes(data), functools.partial(self._read_version, file)
+        return bytes(data), file.size, functools.partial(self._read_version, file)
 
     def _read_version(self, file: FileInfo, start: int, count: int) -> bytes:
         if min(start, count) < 0 or start + count > file.size:
