@@ -35,6 +35,7 @@ from tokenmill.exports.job import read_frozen  # noqa: E402
 from tokenmill.pipeline.freeze import load_existing  # noqa: E402
 from tokenmill.storage import Folder, folder_at, stat  # noqa: E402
 from tokenmill.storage.untrusted.malformed import MalformedDataError  # noqa: E402
+from tokenmill.storage.untrusted.parquet_pages import RowGroup, count_pages, read_groups  # noqa: E402
 from tokenmill.storage.untrusted.tables import read_batch, read_parquet  # noqa: E402
 from tokenmill.store import tables  # noqa: E402
 from tokenmill.store.manifest import manifest_columns, manifest_row, publish_manifest  # noqa: E402
@@ -267,6 +268,43 @@ def test_small_files_stay_small(kind: str) -> None:
         read_parquet(data)
     grown = pa.default_memory_pool().max_memory() - max(peak, held)
     assert grown < 10 << 20
+
+
+EMPTY_STRUCTS = {"a footer": (4, 1 << 22), "many values": (4, 1 << 21), "a field that is not used": (2, 1 << 21)}
+
+
+@pytest.mark.parametrize("place", EMPTY_STRUCTS)
+def test_footers_of_empty_structures_stay_small(place: str) -> None:
+    """A byte of a footer can be a structure: the bytes and the values of a footer are limited."""
+    field, count = EMPTY_STRUCTS[place]
+    footer = bytes([field << 4 | 9, 0xFC]) + varint(count) + bytes(count + 1)
+    data = b"PAR1" + footer + len(footer).to_bytes(4, "little") + b"PAR1"
+    assert peak_of(lambda: read_parquet(pa.py_buffer(data)), "its footer") < 1 << 20
+
+
+def test_page_headers_of_empty_structures_stay_small() -> None:
+    """The header of a page has no length, and cannot go on to the end of the file."""
+    data = packed(pa.table({"unit": np.arange(1000)}), use_dictionary=False)
+    start = read_groups(data)[0].columns[0][0]
+    header = bytes([0x19, 0xFC]) + varint(1 << 20)  # its first field is a list of structures
+    forged = bytes(data)[:start] + header + bytes(1 << 20)
+    groups = [RowGroup(1000, [(start, len(forged) - start, 1000)])]
+    assert peak_of(lambda: count_pages(pa.py_buffer(forged), groups), "too many values") < 1 << 20
+
+
+def varint(number: int) -> bytes:
+    return bytes([*((number >> shift & 127) | 128 for shift in range(0, 28, 7)), number >> 28])
+
+
+def peak_of(read: Callable[[], object], reason: str) -> int:
+    """The peak of the memory of Python objects while something is read and refused."""
+    tracemalloc.start()
+    try:
+        with pytest.raises(MalformedDataError, match=reason):
+            read()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
 
 
 def test_texts_that_share_their_starts_are_refused() -> None:

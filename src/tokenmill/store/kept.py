@@ -88,8 +88,7 @@ def read_kept(folder: Folder, summary: PartSummary, replaced_hash: Callable[[pa.
     name = kept_name(summary.unit)
     try:
         data = folder.buffer(name)
-        names = pq.ParquetFile(pa.BufferReader(data)).schema_arrow.names
-        values = read_parquet(data, optional=names, extra_bytes=MAX_DOCUMENT_BYTES * summary.documents)
+        values = read_parquet(data, optional=None, extra_bytes=MAX_DOCUMENT_BYTES * summary.documents)
         _check(values, summary, replaced_hash)
     except (MalformedDataError, pa.ArrowException, OSError) as damage:
         raise _corrupt(folder, summary.unit, str(damage)) from damage

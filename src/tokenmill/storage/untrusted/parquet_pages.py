@@ -2,7 +2,7 @@
 
 The footer gives the position of each column, and the header of each page its unpacked size. pyarrow believes both, and
 some footers make it abort the process. So this module reads them first, strictly: it refuses what the writers of
-tokenmill's own files would not write.
+tokenmill's own files would not write. Its own memory is bounded by the number of values that it reads.
 """
 
 from __future__ import annotations
@@ -20,6 +20,12 @@ _TRUE, _FALSE, _BYTE, _I16, _I32, _I64, _DOUBLE, _BINARY, _LIST, _SET, _MAP, _ST
 _DATA_PAGE, _DATA_PAGE_V2 = 0, 3
 _PLAIN = 0
 _MAX_DEPTH = 10
+# The largest footers that tokenmill writes have less than a megabyte.
+_MAX_FOOTER_BYTES = 4 << 20
+# A value takes up to 200 bytes of memory, and an empty structure one byte of a footer.
+_MAX_FOOTER_VALUES = 1 << 20
+# The header of a page has about 20 values. It has no stated length: it may go on to the end of its column.
+_MAX_PAGE_VALUES = 1000
 _MAGIC = b"PAR1"
 
 Fields = dict[int, tuple[int, Any]]  # field number -> type and value
@@ -52,7 +58,9 @@ def read_groups(data: pa.Buffer) -> list[RowGroup]:
     size = int.from_bytes(view[-8:-4], "little")
     if len(view) < 12 or view[-4:] != _MAGIC or size > len(view) - 12:
         raise MalformedDataError("it is not a Parquet file")
-    footer = _ThriftReader(view[len(view) - 8 - size : -8]).struct()
+    if size > _MAX_FOOTER_BYTES:
+        raise MalformedDataError(f"its footer has {size} bytes, at most {_MAX_FOOTER_BYTES} expected")
+    footer = _ThriftReader(view[len(view) - 8 - size : -8], _MAX_FOOTER_VALUES).struct()
     groups = [_group(_fields(group)) for group in _get(footer, 4, _LIST)]
     if sum(group.rows for group in groups) != _get(footer, 3, _I64):
         raise MalformedDataError("its row groups do not have its rows")
@@ -102,7 +110,7 @@ def _count_column(view: memoryview, start: int, stop: int) -> tuple[int, int, bo
     unpacked = values = 0
     is_plain = True
     while start < stop:
-        reader = _ThriftReader(view[start:stop])
+        reader = _ThriftReader(view[start:stop], _MAX_PAGE_VALUES)
         page = reader.struct()
         unpacked += _get(page, 2, _I32)
         start += reader.position + _get(page, 3, _I32)
@@ -136,10 +144,11 @@ def _fields(value: Any) -> Fields:
 
 
 class _ThriftReader:
-    """Reads one structure in Thrift's compact protocol. `position` is its end."""
+    """Reads one structure of at most `max_values` values in Thrift's compact protocol. `position` is its end."""
 
-    def __init__(self, view: memoryview) -> None:
+    def __init__(self, view: memoryview, max_values: int) -> None:
         self._view = view
+        self._values_left = max_values
         self.position = 0
 
     def struct(self, depth: int = 0) -> Fields:
@@ -151,6 +160,7 @@ class _ThriftReader:
         while byte := self._byte():
             if not byte >> 4:
                 raise MalformedDataError("its footer or the header of a page has fields in no order")
+            self._expect_values(1)
             field += byte >> 4
             fields[field] = (byte & 15, self._value(byte & 15, depth))
         return fields
@@ -175,8 +185,14 @@ class _ThriftReader:
         count = byte >> 4 if byte >> 4 < 15 else self._varint()
         if count > len(self._view) - self.position:
             raise MalformedDataError("its footer has a list that is longer than itself")
+        self._expect_values(count)
         kind = _BYTE if byte & 15 in (_TRUE, _FALSE) else byte & 15
         return [self._value(kind, depth) for _ in range(count)]
+
+    def _expect_values(self, count: int) -> None:
+        self._values_left -= count
+        if self._values_left < 0:
+            raise MalformedDataError("its footer or the header of a page has too many values")
 
     def _byte(self) -> int:
         if self.position >= len(self._view):

@@ -29,7 +29,7 @@ _RECORD_BATCH = 3
 def read_parquet(
     data: pa.Buffer,
     schema: pa.Schema | None = None,
-    optional: Collection[str] = (),
+    optional: Collection[str] | None = (),
     wanted: Collection[str] | None = None,
     extra_bytes: int = 0,
 ) -> pa.Table:
@@ -38,7 +38,7 @@ def read_parquet(
     Args:
         data: The file.
         schema: The columns it must have, if they are known.
-        optional: The columns that may contain nulls.
+        optional: The columns that may contain nulls. None stands for all.
         wanted: The columns to read; all by default.
         extra_bytes: The memory that the table may take beyond what its file's size allows.
     """
@@ -60,7 +60,7 @@ def read_parquet(
         table.validate(full=True)
     except ARROW_ERRORS as error:
         raise MalformedDataError(str(error)) from error
-    for name in set(columns.names) - set(optional):
+    for name in set(columns.names) - set(columns.names if optional is None else optional):
         if table[name].null_count:
             raise MalformedDataError(f"{name} has no value in some row")
     return table
