@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tokenmill.errors import SourceError, UsageError
-from tokenmill.sources.plain_values import hashable
+from tokenmill.sources.plain_values import MAX_EXACT, hashable
 
 Value = str | int | float | bool
 
@@ -322,7 +322,24 @@ def _operand(values: pa.ChunkedArray, comparison: Comparison) -> pa.ChunkedArray
             f"the filter compares the column {comparison.column!r} with a {wanted}, but its values are {found}s",
             f"where        {comparison}",
         )
+    _refuse_inexact(values, comparison)
     return values
+
+
+def _refuse_inexact(values: pa.ChunkedArray, comparison: Comparison) -> None:
+    """Raise SourceError if a whole number beyond 2^53 would be compared with floating point numbers."""
+    is_whole = [isinstance(value, int) and not isinstance(value, bool) for value in comparison.values]
+    if pa.types.is_floating(values.type) or not all(is_whole):
+        named = [value for value, whole in zip(comparison.values, is_whole, strict=True) if whole]
+        bounds = [] if not pa.types.is_integer(values.type) else pc.min_max(values).as_py().values()
+        number = next((number for number in (*named, *bounds) if abs(number) > MAX_EXACT), None)
+        if number is not None:
+            raise SourceError(
+                f"the filter compares {number} with floating point numbers, which are exact only up to 2^53",
+                f"where        {comparison}",
+                f"2^53 is {int(MAX_EXACT)}. For a column of whole numbers, compare with whole numbers only.",
+                "For another column, write the number with a point: it becomes the nearest one.",
+            )
 
 
 def kind_name(kind: pa.DataType) -> str:
