@@ -9,6 +9,7 @@ import msgspec
 from tokenmill.exports.erase_done import done_file, forget_restored
 from tokenmill.humanize import Readable
 from tokenmill.storage import Folder, read_existing
+from tokenmill.storage.untrusted.malformed import MalformedDataError, decode
 from tokenmill.store import layout
 from tokenmill.store.erasures import RESULT_FILE, erasure_file
 
@@ -42,8 +43,12 @@ class EraseResult(Readable, msgspec.Struct, frozen=True):
 
 def read_result(folder: Folder, request: str) -> EraseResult | None:
     """The result of a request; None if the store has none."""
-    data = read_existing(folder, erasure_file(request, RESULT_FILE), layout.MAX_JSON_BYTES)
-    return None if data is None else msgspec.json.decode(data, type=EraseResult)
+    name = erasure_file(request, RESULT_FILE)
+    data = read_existing(folder, name, layout.MAX_JSON_BYTES)
+    try:
+        return None if data is None else decode(data, EraseResult)
+    except MalformedDataError as damage:
+        raise layout.damaged(folder, name, str(damage)) from damage
 
 
 def publish_result(folder: Folder, result: EraseResult) -> None:

@@ -30,6 +30,9 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 # A recipe is smaller than this.
 MAX_BYTES = 16 << 20
 
+# Characters of a name that an error shows.
+MAX_SHOWN = 100
+
 SUFFIXES = (".toml", ".json")
 
 Positive = Annotated[int, Meta(ge=1)]
@@ -115,15 +118,19 @@ def read_recipe(path: str) -> Recipe:
     """Read a recipe. Paths of its stores are relative to its directory. Raises UsageError for an invalid recipe."""
     try:
         with open(path, "rb") as file:
-            data = file.read(MAX_BYTES)
+            data = file.read(MAX_BYTES + 1)
     except OSError as error:
         raise UsageError(f"the recipe {path} cannot be read", f"reason       {error.strerror or error}") from error
+    if len(data) > MAX_BYTES:
+        raise UsageError(f"the recipe {path} is too large", f"reason       it has more than {MAX_BYTES:,} bytes")
     try:
         is_json = path.lower().endswith(".json")
         content = json.loads(data, object_pairs_hook=_unique) if is_json else tomllib.loads(data.decode())
     except ValueError as error:  # also tomllib's, json's and that of bytes that are not UTF-8
         kind = "JSON" if is_json else "TOML"
         raise UsageError(f"the recipe {path} is not valid {kind}", f"reason       {error}") from error
+    except RecursionError as error:
+        raise UsageError(f"the recipe {path} is not valid", "reason       its values are nested too deep") from error
     return parse_recipe(content, path)
 
 
@@ -146,7 +153,9 @@ def _check_sources(recipe: Recipe, path: str) -> None:
     for name in recipe.sources:
         source = recipe.source(name)
         if not NAME.fullmatch(name):
-            raise _invalid(path, f"sources.{name}", "the name of a source has letters, digits, '.', '_' and '-'")
+            raise _invalid(
+                path, f"sources.{name[:MAX_SHOWN]}", "the name of a source has letters, digits, '.', '_' and '-'"
+            )
         if not source.store:
             raise _invalid(path, f"sources.{name}.store", "there is no store")
         if not math.isfinite(source.repeat):
@@ -192,6 +201,7 @@ def _check_keys(content: Any, path: str) -> None:
 
 
 def _unknown(what: str, name: str, known: list[str]) -> str:
+    name = name[:MAX_SHOWN]
     close = difflib.get_close_matches(name, known, 1)
     hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(known)}"
     return f"there is no {what} {name!r}: {hint}"
@@ -203,8 +213,9 @@ def _invalid(path: str, place: str, reason: str) -> UsageError:
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """The object of some pairs. TOML refuses a key that is given twice; this does the same for JSON."""
-    content = dict(pairs)
-    if len(content) < len(pairs):
-        names = [name for name, _ in pairs]
-        raise ValueError(f"the key {next(name for name in names if names.count(name) > 1)!r} is given twice")
+    content: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in content:
+            raise ValueError(f"the key {name[:MAX_SHOWN]!r} is given twice")
+        content[name] = value
     return content

@@ -6,8 +6,6 @@ import operator
 from collections.abc import Iterator
 from typing import Any, SupportsIndex
 
-import msgspec
-
 from tokenmill.errors import UsageError
 from tokenmill.humanize import count
 from tokenmill.loader.batches import Batch
@@ -20,6 +18,7 @@ from tokenmill.loader.recipe_reader import RecipeReader
 from tokenmill.loader.stages import RecipePlan
 from tokenmill.loader.state import sequences_of
 from tokenmill.storage.digest import canonical, digest_of
+from tokenmill.storage.untrusted.malformed import MalformedDataError, decode
 
 
 class RecipeLoader(Loader):
@@ -80,8 +79,8 @@ class RecipeLoader(Loader):
         """The sequences of a state. Raises UsageError if this recipe gives another past, and says what differs."""
         sequences, digest = sequences_of(state)
         try:
-            before = msgspec.json.decode(digest, type=RecipePlan)
-        except msgspec.MsgspecError as error:
+            before = decode(digest.encode(errors="replace"), RecipePlan)
+        except MalformedDataError as error:
             raise UsageError("this is not the state of a recipe", f"state        {digest[:200]}") from error
         if sequences:
             check_past(before, self.plan, sequences)

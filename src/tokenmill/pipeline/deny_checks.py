@@ -8,7 +8,7 @@ import msgspec
 
 from tokenmill.errors import JobChanged
 from tokenmill.humanize import count
-from tokenmill.store.deny import parse_list, read_content
+from tokenmill.store.deny import parse_list, read_rules
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -21,7 +21,7 @@ def refuse_denied_paths(folder: Folder, job: Job, before: pa.Table, now: pa.Tabl
     """Refuse sources whose paths changed so that the deny list names other rows of them by number."""
     if isinstance(job.deny, msgspec.UnsetType):
         return
-    rules = parse_list(read_content(folder, job.deny))
+    rules = read_rules(folder, job.deny)
     if not rules.rows or len(before) != len(now):
         return
     for old, new in zip(before["path"].to_pylist(), now["path"].to_pylist(), strict=True):

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
+from tokenmill.storage.untrusted.malformed import MalformedDataError, decode
 from tokenmill.store import quarantine
 
 ERASED = "erased"
@@ -19,8 +20,8 @@ def text_columns(entries: list[quarantine.Quarantined], names: tuple[str, ...]) 
     objects: list[dict[str, Any] | None] = []
     for entry in entries:
         try:
-            objects.append(msgspec.json.decode(entry.text or "", type=dict[str, Any]))
-        except msgspec.MsgspecError:
+            objects.append(decode((entry.text or "").encode(errors="replace"), dict[str, Any]))
+        except MalformedDataError:
             objects.append(None)
     columns = {name: pa.array([_as_text((found or {}).get(name)) for found in objects], pa.string()) for name in names}
     return pa.table(columns), [found is not None for found in objects]

@@ -11,7 +11,7 @@ import msgspec
 from tokenmill.errors import UsageError
 from tokenmill.pipeline.request import ColumnOptions
 from tokenmill.storage import folder_at
-from tokenmill.store.deny import deny_name, read_content
+from tokenmill.store.deny import deny_name, read_content, read_rules
 from tokenmill.store.erasures import DENY_FILE, erasure_file
 from tokenmill.store.run import read_vocabulary, require_run
 from tokenmill.tokenizers.resolve import Vocabulary
@@ -118,4 +118,7 @@ def _given(limit: int | msgspec.UnsetType) -> int | None:
 
 
 def _deny_list(folder: Folder, job: Job) -> bytes:
-    return b"" if isinstance(job.deny, msgspec.UnsetType) else read_content(folder, job.deny)
+    if isinstance(job.deny, msgspec.UnsetType):
+        return b""
+    read_rules(folder, job.deny)  # before the list becomes part of a request
+    return read_content(folder, job.deny)

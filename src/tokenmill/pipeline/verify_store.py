@@ -20,7 +20,7 @@ from tokenmill.pipeline.freeze import FrozenRun
 from tokenmill.pipeline.verify import Verify
 from tokenmill.storage import Folder
 from tokenmill.store import quarantine
-from tokenmill.store.deny import read_content
+from tokenmill.store.deny import read_rules
 from tokenmill.store.duplicates import read_duplicates
 from tokenmill.store.erasures import check_history, check_selector, erasure_records, refuse_unlisted
 from tokenmill.store.job import STORE_FORMAT, Run
@@ -79,7 +79,7 @@ def check_store(
     try:
         read_vocabulary(folder, frozen.run.job.tokenizer)
         if not isinstance(frozen.run.job.deny, msgspec.UnsetType):
-            read_content(folder, frozen.run.job.deny)
+            read_rules(folder, frozen.run.job.deny)
         if not isinstance(frozen.run.job.dedup, msgspec.UnsetType):
             read_duplicates(folder, frozen.run.job.dedup)
         check_history(folder, frozen.run)

@@ -181,6 +181,10 @@ def _entries(path: str, content: bytes) -> Iterator[tuple[str, Dataset]]:
         tables = tomllib.loads(content.decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UsageError("the file of datasets is not TOML", f"file         {path}", f"reason       {error}") from error
+    except RecursionError as error:
+        raise UsageError(
+            "the file of datasets cannot be read", f"file         {path}", "reason       its values are nested too deep"
+        ) from error
     for name, table in tables.items():
         if not DATASET_NAME.fullmatch(name):
             raise _entry_error(path, name, "a dataset's name is made of letters, digits, - and _")

@@ -26,6 +26,7 @@ import pyarrow.compute as pc
 from tokenmill.errors import UsageError
 from tokenmill.sources.plain_values import MAX_EXACT, TEXT, host
 from tokenmill.storage import Folder, folder_at
+from tokenmill.storage.untrusted.malformed import MalformedDataError, decode
 from tokenmill.store.layout import DENY, damaged, lost
 
 # A name without an empty label, or an IPv6 address in brackets.
@@ -117,8 +118,15 @@ def deny_name(sha256: str) -> str:
 @functools.lru_cache(maxsize=1)
 def read_deny_list(directory: str, sha256: str) -> DenyList:
     """Read the list of a store, and compare it with its hash."""
-    folder = folder_at(directory)
-    return parse_list(read_content(folder, sha256))
+    return read_rules(folder_at(directory), sha256)
+
+
+def read_rules(folder: Folder, sha256: str) -> DenyList:
+    """The rules of the list of a store. Raises CorruptStore if a line is no rule."""
+    try:
+        return parse_list(read_content(folder, sha256))
+    except MalformedDataError as damage:
+        raise damaged(folder, deny_name(sha256), str(damage)) from damage
 
 
 def read_content(folder: Folder, sha256: str) -> bytes:
@@ -132,10 +140,10 @@ def read_content(folder: Folder, sha256: str) -> bytes:
 
 
 def parse_list(content: bytes) -> DenyList:
-    """The rules of a canonical list, by kind."""
+    """The rules of a canonical list, by kind. Raises MalformedDataError if a line is no rule."""
     rules = DenyList()
     for line in content.splitlines():
-        rule = msgspec.json.decode(line, type=DenyRule)
+        rule = decode(line, DenyRule)
         if rule.row is not None:
             rules.rows.setdefault(rule.source, []).append(rule.row)
         elif rule.host:
@@ -147,8 +155,8 @@ def parse_list(content: bytes) -> DenyList:
 
 def _parse(line: bytes, number: int, path: str) -> DenyRule:
     try:
-        rule = msgspec.json.decode(line, type=DenyRule)
-    except msgspec.MsgspecError as error:
+        rule = decode(line, DenyRule)
+    except MalformedDataError as error:
         raise UsageError(f"line {number} of {path} is not a rule: {error}", *_ADVICE) from error
     if not rule.is_valid or (rule.row is not None and not 0 <= rule.row < 1 << 64):
         raise UsageError(f"line {number} of {path} names nothing, or two things", *_ADVICE)

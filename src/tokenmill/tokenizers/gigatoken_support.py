@@ -43,7 +43,7 @@ def unsupported(vocabulary: Vocabulary) -> str | None:
         return _unsupported_json(json.loads(vocabulary.content, object_pairs_hook=_without_repeats))
     except _RepeatedKeyError as repeated:
         return f"its file has the key {str(repeated)!r} twice"
-    except (KeyError, IndexError, TypeError, ValueError, AttributeError):
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError, RecursionError):
         return "its file is not of the form that was compared"
 
 
