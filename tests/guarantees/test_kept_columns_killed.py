@@ -70,7 +70,7 @@ def check_committed(out: Path, undisturbed: dict[str, bytes]) -> int:
     names = part_files(out)
     for name in names:
         unit = int(name.partition(".")[0])
-        read_kept(folder, read_summary(folder, unit))
+        read_kept(folder, read_summary(folder, unit), ())
         assert (out / kept_name(unit)).read_bytes() == undisturbed[kept_name(unit)]
         assert (out / "parts" / name).read_bytes() == undisturbed[f"parts/{name}"]
     return len(names)

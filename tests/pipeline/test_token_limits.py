@@ -146,7 +146,7 @@ def test_verify_finds_a_document_that_is_missing(folder: Path) -> None:
     last, row = next(rows for rows in summary.skipped if rows.reason == "length"), int(content.row[-1])
     extended = SkippedRow(last.source, min(last.first, row), max(last.last, row), last.rows + 1, last.reason)
     skipped = tuple(extended if rows == last else rows for rows in summary.skipped)
-    kept = read_kept(store, summary).slice(0, summary.documents - 1)
+    kept = read_kept(store, summary, ()).slice(0, summary.documents - 1)
     planted = msgspec.structs.replace(
         summary, documents=len(shorter.row), tokens=len(shorter.tokens), skipped=skipped, kept=content_hash(kept)
     )

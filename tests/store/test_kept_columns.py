@@ -22,7 +22,11 @@ from tokenmill.sources.plain_values import as_plain, host
 from tokenmill.storage import folder_at
 from tokenmill.store.job import STORE_FORMAT
 from tokenmill.store.kept import content_hash, kept_name
+from tokenmill.store.layout import publish_json
+from tokenmill.store.manifest import publish_manifest
 from tokenmill.store.part import read_summary
+from tokenmill.store.run import require_run, run_record
+from tokenmill.store.tables import read_table
 
 CALL: dict[str, Any] = {"tokenizer": SMALL_TIKTOKEN, "eot": 1199, "workers": 1}
 ROWS = 60
@@ -252,6 +256,38 @@ def test_what_kept_columns_are_for(tmp_path: Path) -> None:
     assert "id, url, ok" in run("inspect", out).stdout
     page = tokenmill.report(str(out), by="host:url", workers=1)
     assert "www1.example.org" in Path(page.path).read_text()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("inspect", "--doc", "1"),
+        ("locate", "5"),
+        ("stats", "--by", "nope", "--workers", "1"),
+        ("loader", "RECIPE", "--seconds", "0"),
+        ("erase", "--column", "nope", "--values", "VALUES", "--workers", "1"),
+    ],
+    ids=lambda words: words[0],
+)
+def test_a_name_that_only_the_run_has_is_damage(tmp_path: Path, words: tuple[str, ...]) -> None:
+    """Forged kept columns in run.json end every command that uses them with exit code 3."""
+    prepare(write(tmp_path / "in", "parquet"), out := tmp_path / "out", keep="id,url")
+    folder = folder_at(str(out))
+    frozen = require_run(folder)
+    job = msgspec.structs.replace(frozen.job, keep=("id", "nope"))
+    forged = msgspec.structs.replace(frozen, job=job)
+    publish_json(folder, "run.json", run_record(forged))
+    publish_manifest(folder, forged, read_table(folder, "manifest.parquet"))
+    (tmp_path / "values").write_text("1\n")
+    stage = {"sequence_tokens": 8, "batch_sequences": 1, "tokens": "all"}
+    recipe = {"sources": {"a": {"store": str(out), "where": "nope = 1"}}, "stages": [stage], "grain": 8}
+    (tmp_path / "r.json").write_text(json.dumps(recipe))
+    command, *options = (str(tmp_path / "values") if word == "VALUES" else word for word in words)
+    on_recipe = options[:1] == ["RECIPE"]
+    shown = run(command, tmp_path / "r.json" if on_recipe else out, *options[on_recipe:], code=3)
+    assert "damaged" in shown.stderr
+    assert "'nope'" in shown.stderr
+    assert "damaged" in run("verify", out, "--workers", "1", code=3).stderr
 
 
 @pytest.mark.parametrize(

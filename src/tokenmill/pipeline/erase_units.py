@@ -147,8 +147,9 @@ class FindDocuments:
         columns = {}
         missing = None
         if len(others) < len(names):
-            kept = read_kept(folder, summary)
-            columns = {name: kept[name] for name in names if name in kept.column_names}
+            kept_names = [name for name in names if name not in others]
+            kept = read_kept(folder, summary, kept_names)
+            columns = {name: kept[name] for name in kept_names}
         if others:
             options = self.limits.read_options(self.job)
             found = unit_columns(task, others, *origins, options)

@@ -84,7 +84,7 @@ def erased_ranges(changes: Indices) -> tuple[ErasedRange, ...]:
 
 def kept_columns(folder: Folder, summary: PartSummary, changes: Indices) -> pa.Table:
     """The kept columns of a part. A killed worker may have replaced them already, and the part not yet."""
-    return read_kept(folder, summary, lambda values: content_hash(nulled(values, changes)))
+    return read_kept(folder, summary, (), lambda values: content_hash(nulled(values, changes)))
 
 
 def erased_numbers(summary: PartSummary) -> Indices:

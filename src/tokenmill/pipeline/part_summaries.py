@@ -51,7 +51,7 @@ class CheckParts:
             return "its kept columns are missing"
         if self.content_too:
             try:
-                read_kept(folder, summary)
+                read_kept(folder, summary, self.job.kept_columns)
             except CorruptStore as error:
                 return error.headline
         return None

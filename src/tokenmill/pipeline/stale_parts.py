@@ -209,7 +209,7 @@ def _move(folder: Folder, moves: dict[int, int]) -> None:
             check_content(folder, summary, content)
             folder.discard(rechecked_name(moves[unit]))  # the mark belonged to another part
             if not isinstance(summary.kept, msgspec.UnsetType):
-                publish_kept(folder, moves[unit], read_kept(folder, summary))
+                publish_kept(folder, moves[unit], read_kept(folder, summary, ()))
             write_part(folder, msgspec.structs.replace(summary, unit=moves[unit]), content)
         remove_parts(folder, [unit])
 

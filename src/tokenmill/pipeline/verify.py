@@ -69,7 +69,7 @@ class Verify:
         folder = folder_at(self.directory)
         summary = check_part(folder, task.unit, self.job)
         if self.job.kept_columns:
-            read_kept(folder, summary)
+            read_kept(folder, summary, self.job.kept_columns)
         copies = 0
         if any(change.documents for change in self.changes):
             content = open_part(folder, task.unit)[1]

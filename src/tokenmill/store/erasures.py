@@ -24,7 +24,7 @@ from tokenmill.storage import folder_at, read_existing
 from tokenmill.storage.untrusted.malformed import MalformedDataError, decode
 from tokenmill.store import tables
 from tokenmill.store.job import StoreChange
-from tokenmill.store.layout import ERASURES, MANIFEST, MAX_JSON_BYTES, RUN, damaged, table_name
+from tokenmill.store.layout import ERASURES, MANIFEST, MAX_JSON_BYTES, REQUEST_NAME, RUN, damaged, table_name
 from tokenmill.store.run import read_run
 
 if TYPE_CHECKING:
@@ -54,7 +54,6 @@ DOCUMENTS_SCHEMA = pa.schema(
 
 FILES_SCHEMA = pa.schema([("name", pa.string()), ("before", pa.string()), ("after", pa.string())])
 
-_REQUEST = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _LOGGED = re.compile(rb'\{"request":"([A-Za-z0-9][A-Za-z0-9._-]{0,99})","event":"erasure",')
 
 
@@ -89,7 +88,7 @@ class ErasureRecord(msgspec.Struct, frozen=True):
 
 def check_request(request: str) -> str:
     """A request that can be the name of a directory. Raises UsageError for another one."""
-    if not _REQUEST.fullmatch(request):
+    if not REQUEST_NAME.fullmatch(request):
         raise UsageError(
             f"{request!r} cannot be the name of a request", "Use up to 100 letters, digits, dots, dashes, underscores."
         )

@@ -20,12 +20,12 @@ from tokenmill.humanize import did_you_mean
 from tokenmill.sources.plain_values import TEXT, TYPES
 from tokenmill.sources.where import parse_where
 from tokenmill.storage.untrusted.malformed import MalformedDataError
-from tokenmill.storage.untrusted.tables import read_parquet
+from tokenmill.storage.untrusted.tables import describe, read_parquet
 from tokenmill.store.layout import KEPT
 from tokenmill.tokenizers.engines.protocol import text_buffers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
     from tokenmill.storage import Folder
     from tokenmill.store.part import PartSummary
@@ -78,18 +78,24 @@ def publish_kept(folder: Folder, unit: int, values: pa.Table, *, durable: bool =
         file.write(sink.getvalue())
 
 
-def read_kept(folder: Folder, summary: PartSummary, replaced_hash: Callable[[pa.Table], str] | None = None) -> pa.Table:
+def read_kept(
+    folder: Folder,
+    summary: PartSummary,
+    names: Collection[str],
+    replaced_hash: Callable[[pa.Table], str] | None = None,
+) -> pa.Table:
     """Read the kept columns of a part. Raises CorruptStore if they are not those that the part names.
 
-    `replaced_hash` is given while values of some documents are removed from the columns. The columns may have been
-    replaced already: they are accepted if that changes nothing, which is all that can be known of them then. Columns
-    that were restored from a copy are accepted, too, if the part names what they become.
+    `names` are columns that the run names and the caller uses: the file must have them. `replaced_hash` is given while
+    values of some documents are removed from the columns. The columns may have been replaced already: they are accepted
+    if that changes nothing, which is all that can be known of them then. Columns that were restored from a copy are
+    accepted, too, if the part names what they become.
     """
     name = kept_name(summary.unit)
     try:
         data = folder.buffer(name)
         values = read_parquet(data, optional=None, extra_bytes=MAX_DOCUMENT_BYTES * summary.documents)
-        _check(values, summary, replaced_hash)
+        _check(values, summary, names, replaced_hash)
     except (MalformedDataError, pa.ArrowException, OSError) as damage:
         raise _corrupt(folder, summary.unit, str(damage)) from damage
     except StoreError as error:
@@ -117,10 +123,16 @@ def check_where(text: str, kept_columns: tuple[str, ...], directory: str) -> str
 
 def matching(folder: Folder, summary: PartSummary, where: str) -> npt.NDArray[np.bool_]:
     """Whether the kept columns of each document of a part satisfy a condition."""
-    return parse_where(where).matches(read_kept(folder, summary))
+    parsed = parse_where(where)
+    return parsed.matches(read_kept(folder, summary, parsed.columns))
 
 
-def _check(values: pa.Table, summary: PartSummary, replaced_hash: Callable[[pa.Table], str] | None) -> None:
+def _check(
+    values: pa.Table, summary: PartSummary, names: Collection[str], replaced_hash: Callable[[pa.Table], str] | None
+) -> None:
+    missing = [name for name in names if values.column_names.count(name) != 1]
+    if missing:
+        raise MalformedDataError(f"the run keeps a column {missing[0][:100]!r}, and it has {describe(values.schema)}")
     if len(values) != summary.documents:
         raise MalformedDataError(f"it has {len(values)} rows, and the part {summary.documents} documents")
     is_plain = all(field.type in TYPES for field in values.schema)

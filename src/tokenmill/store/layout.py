@@ -40,6 +40,9 @@ EXPORTS = "exports"
 MAX_JSON_BYTES = 64 << 20
 """No `run.json` or `engine-mismatch.json` is larger. Readers stop there."""
 
+REQUEST_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+"""What a request of an erasure may be called: it is the name of a directory."""
+
 _PART = re.compile(r"([0-9]{8,18})\.arrow")
 
 _PREPARE = "Run the same `tokenmill prepare` again:"

@@ -109,7 +109,7 @@ class Member:
 
     def kept(self, unit: int) -> pa.Table:
         """The kept columns of a unit. Raises CorruptStore if they are not those of the part that the manifest lists."""
-        return read_kept(self.folder, self._summary(unit))
+        return read_kept(self.folder, self._summary(unit), self.run.job.kept_columns)
 
     def matching(self, unit: int, where: str) -> npt.NDArray[np.bool_]:
         """Whether the kept columns of each document of a unit satisfy a condition."""

@@ -9,19 +9,22 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from tokenmill.errors import USAGE, StoreError
+from tokenmill.errors import USAGE, StoreError, UsageError
+from tokenmill.sources.text_columns import parse_template
+from tokenmill.sources.where import parse_where
 from tokenmill.storage import read_existing
 from tokenmill.storage.digest import digest_of
 from tokenmill.storage.local.near_names import did_you_mean
 from tokenmill.storage.untrusted.malformed import MalformedDataError, decode
 from tokenmill.store import tables
 from tokenmill.store.job import LATEST_STORE_FORMAT, OLDEST_STORE_FORMAT, Job, Run
-from tokenmill.store.layout import MAX_JSON_BYTES, RUN, TOKENIZER, damaged, lost
+from tokenmill.store.layout import MAX_JSON_BYTES, REQUEST_NAME, RUN, TOKENIZER, damaged, lost
 
 if TYPE_CHECKING:
     from tokenmill.storage import Folder
     from tokenmill.tokenizers.spec import TokenizerSpec
 
+_SHA256 = re.compile("[0-9a-f]{64}")
 _EXTENSIONS = {"tiktoken": "tiktoken", "huggingface": "json"}
 """The file extension of the vocabulary, by the kind of the tokenizer."""
 
@@ -57,6 +60,8 @@ def read_run(folder: Folder, *, with_tables: bool = True) -> Run | None:
         run = decode(data, Run)
         _check_counts(run)
         _check_tokenizer(run.job)
+        _check_options(run.job)
+        _check_files(run)
     except MalformedDataError as damage:
         raise damaged(folder, RUN, str(damage)) from damage
     if with_tables:
@@ -106,8 +111,11 @@ def _check_checksum(data: bytes) -> None:
 
 def _check_counts(run: Run) -> None:
     job = run.job
-    counts = (run.units, run.sources, run.source_bytes, run.text_bytes, job.unit_bytes, job.limit_units or 0)
-    if not 0 <= min(counts) <= max(*counts, job.document_bytes or 0) < 1 << 62:
+    counts = [run.units, run.sources, run.source_bytes, run.text_bytes, job.unit_bytes]
+    counts += [job.limit_units or 0, job.document_bytes or 0]
+    counts += [limit for limit in (job.min_tokens, job.max_tokens) if not isinstance(limit, msgspec.UnsetType)]
+    counts += [count for change in run.history for count in (change.documents, change.tokens)]
+    if not 0 <= min(counts) <= max(counts) < 1 << 62:
         raise MalformedDataError("it has negative or impossible counts")
 
 
@@ -119,10 +127,35 @@ def _check_tokenizer(job: Job) -> None:
             f"there is no vocabulary of {tokenizer.vocabulary_size} ids and of kind {tokenizer.kind[:20]!r}"
         )
     expected = f"{tokenizer.sha256}.{_EXTENSIONS[tokenizer.kind]}"
-    if not re.fullmatch("[0-9a-f]{64}", tokenizer.sha256) or tokenizer.file != expected:
+    if not _SHA256.fullmatch(tokenizer.sha256) or tokenizer.file != expected:
         raise MalformedDataError(f"the vocabulary has the name {tokenizer.file[:100]!r}")
     if not re.fullmatch("([0-9a-f]{40})?", tokenizer.commit or "") or not (tokenizer.source or "").isprintable():
         raise MalformedDataError(f"the commit of the tokenizer is {str(tokenizer.commit)[:40]!r}")
     tokens = [*tokenizer.special_tokens.values(), tokenizer.end_of_text, job.begin, job.end]
     if any(token is not None and not 0 <= token < tokenizer.vocabulary_size for token in tokens):
         raise MalformedDataError(f"a token is not among the {tokenizer.vocabulary_size} ids")
+
+
+def _check_options(job: Job) -> None:
+    """Refuse a filter or a template that cannot be read, and kept columns that are none."""
+    try:
+        if job.filter_text:
+            parse_where(job.filter_text)
+        if not isinstance(job.template, msgspec.UnsetType):
+            parse_template(job.template)
+    except UsageError as error:
+        raise MalformedDataError(error.headline) from error
+    if len(set(job.kept_columns)) < len(job.kept_columns) or not all(job.kept_columns):
+        raise MalformedDataError("a kept column has no name, or is listed twice")
+
+
+def _check_files(run: Run) -> None:
+    """Refuse a hash or a request that cannot be part of the name of a file."""
+    lists = [sha256 for sha256 in (run.job.deny, run.job.dedup) if not isinstance(sha256, msgspec.UnsetType)]
+    tables_of_changes = [change.sha256 for change in run.history if change.sha256]
+    for sha256 in (run.plan_sha256, run.sources_sha256, *lists, *tables_of_changes):
+        if not _SHA256.fullmatch(sha256):
+            raise MalformedDataError(f"a file has the hash {sha256[:100]!r}")
+    for change in run.history:
+        if change.request and not REQUEST_NAME.fullmatch(change.request):
+            raise MalformedDataError(f"an erasure has the name {change.request[:100]!r}")
