@@ -151,7 +151,7 @@ def test_counts_and_denied_rows(folder: Path) -> None:
     text = (folder / "one" / "README.md").read_text(encoding="utf-8")
     assert re.search(rf"\| denied[^|]* \| {DENIED} \|", text)
     assert str(store.job.deny) in text
-    assert inline(metadata(folder), "skipped-rows")["without text"] == 1
+    assert inline(metadata(folder), "skipped-rows")["null: without text"] == 1
 
 
 def test_files_have_the_hashes_that_are_stated(folder: Path) -> None:

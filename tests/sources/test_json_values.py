@@ -16,6 +16,7 @@ from tokenmill import sources
 from tokenmill.errors import SourceError
 from tokenmill.sources.documents import Documents, ReadOptions, SourceFile
 from tokenmill.sources.json_values import ValueLines, are_values
+from tokenmill.sources.missing_column import search_lines
 from tokenmill.storage.untrusted.malformed import MalformedDataError
 
 TEXT = st.text(alphabet=st.sampled_from('ab"\\{}[],:\n\r\t é日\x00'), max_size=12)
@@ -167,9 +168,11 @@ def test_an_empty_array_has_no_documents(tmp_path: Path) -> None:
 
 
 def test_a_missing_column_is_named_before_reading(tmp_path: Path) -> None:
-    """The error lists the keys of the objects."""
+    """The error lists the keys of the objects. A key of the last object is found."""
     path = tmp_path / "array.json"
-    path.write_text(json.dumps([{"content": "a", "id": 1}], indent=2))
-    with pytest.raises(SourceError) as caught:
-        read(path)
-    assert "columns      content, id" in caught.value.text
+    path.write_text(json.dumps([{"content": "a", "id": 1}] * 9000 + [{"text": "x"}], indent=2))
+    file = open_file(path)
+    assert search_lines([file], "text") == (file, None)
+    found, error = search_lines([file], "txet")
+    assert found is None
+    assert "columns      content, id\n" in str(error)

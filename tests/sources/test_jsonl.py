@@ -15,8 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.source_files import read_all, source, texts
+from tokenmill import sources
 from tokenmill.errors import BadDocument, SourceError
-from tokenmill.sources.documents import ReadOptions
+from tokenmill.sources.documents import ReadOptions, Slice
 from tokenmill.sources.missing_column import check_first_lines
 
 SMALL = ReadOptions(batch_bytes=16)  # blocks of a line or two
@@ -112,14 +113,54 @@ def test_a_byte_order_mark_is_skipped(write):
         assert read_all(path, SMALL, unit_bytes) == [(3, "a"), (17, "b")]
 
 
-def test_a_column_that_no_line_has_is_refused(write):
-    """The error tells which keys there are; a key that some lines lack counts as null."""
+def test_a_line_without_the_column_is_a_row_without_text(write):
+    """Wherever it stands, and if no line of the slice has it."""
     path = write(b'{"id": 1, "body": "x"}\n{"id": 2, "url": "y"}\n')
-    with pytest.raises(SourceError, match=r"columns +id, body, url\n") as caught:
-        read_all(path)
-    assert "column=NAME" in str(caught.value)
+    assert texts(path) == [None, None]
     assert texts(path, ReadOptions(column="body")) == ["x", None]
     assert texts(write(b'{"text": null}\n{"id": 1}\n')) == [None, None]
+
+
+@pytest.mark.parametrize(
+    "options", [ReadOptions(), SMALL, ReadOptions(join="-"), ReadOptions(join="-", batch_bytes=16)]
+)
+@pytest.mark.parametrize("neighbour", [b'{"text": "plain"}', rb'{"text": "\ud800"}'])
+@pytest.mark.parametrize(
+    ("line", "is_missing"),
+    [
+        (b'{"text": null}', False),
+        (b'{"te\\u0078t": null}', False),
+        (b'  {"n": 1, "text" : null}\t', False),
+        (b'{"n": "text"}', True),
+        (b'{"n": {"text": null}}', True),
+        (b"{}", True),
+        (b'{"n": "\\u0078"}', True),
+    ],
+)
+def test_a_missing_key_is_not_a_null(write, options, neighbour, line, is_missing):
+    """It is counted apart, whichever parser its block went to."""
+    path = write(b"\n".join([neighbour, line, neighbour]))
+    file = source(path)
+    batches = list(sources.read_documents(file, Slice(0, file.size), options))
+    found = [(reason, rows.tolist()) for batch in batches for reason, rows in batch.reasons().items()]
+    assert found == [("missing" if is_missing else "null", [len(neighbour) + 1])]
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        (b'{"data": null}', "null"),
+        (b'{"data": {"text": null}}', "null"),
+        (b'{"data.text": null}', "null"),
+        (b'{"data": {"body": "x"}}', "missing"),
+        (b'{"text": "x"}', "missing"),
+    ],
+)
+def test_a_missing_path_is_not_a_null(write, line, reason):
+    """A null in the middle of a path is null."""
+    file = source(write(line))
+    (batch,) = sources.read_documents(file, Slice(0, file.size), ReadOptions(column="data.text"))
+    assert {name: rows.tolist() for name, rows in batch.reasons().items()} == {reason: [0]}
 
 
 @pytest.mark.thorough

@@ -8,10 +8,14 @@ from typing import Any
 
 import pytest
 
+import tokenmill
+from tests.support.corpora import SMALL_JSON
 from tests.support.inline_executor import InlineExecutor
 from tokenmill import sources
-from tokenmill.errors import SourceError
+from tokenmill.errors import RunFailed, SourceError
+from tokenmill.pipeline import split_sources
 from tokenmill.pipeline.split_sources import plan_units
+from tokenmill.sources import missing_column
 from tokenmill.sources.documents import ReadOptions
 
 ROW = {"title": "T", "data": {"text": "x"}, "messages": [{"role": "user"}]}
@@ -48,3 +52,46 @@ def test_a_column_may_be_missing_in_some_lines_and_files(tmp_path: Path) -> None
     assert plan(tmp_path, [{"data": None}], [ROW], column="data.text", required=("title",)) == 1
     assert plan(tmp_path, [{"text": "x"}], [ROW], template="{title}{text}") == 1
     assert plan(tmp_path, [ROW], [ROW], column="messages.role", required=("data.text",)) == 1
+
+
+@pytest.mark.parametrize("unit_bytes", [1 << 10, 1 << 16, 1 << 20])
+@pytest.mark.parametrize("rows", [10, 20_000])
+def test_a_column_may_appear_late(tmp_path: Path, rows: int, unit_bytes: int) -> None:
+    """Rows before it are rows without text, however the file is cut. 20,000 of them are more than a short read."""
+    lines = '{"id": 1, "other": "xxxxx"}\n' * rows + '{"text": "abc"}\n' * 5
+    (tmp_path / "late.jsonl").write_text(lines)
+    done = tokenmill.prepare(
+        tmp_path / "late.jsonl",
+        tokenizer=SMALL_JSON,
+        out=tmp_path / "out",
+        unit_bytes=unit_bytes,
+        executor=InlineExecutor(),
+    )
+    assert (done.documents, done.skipped_reasons) == (5, {"missing": rows})
+
+
+def test_a_late_column_of_another_option_is_found(tmp_path: Path) -> None:
+    """--keep and --where search like --column."""
+    rows = [{"text": "x", "n": 1}] * 12_000
+    assert plan(tmp_path, [*rows, {"text": "x", "url": "y"}], required=("url",)) == 1
+    with pytest.raises(SourceError, match="has the column 'lru'"):
+        plan(tmp_path, rows, required=("lru",))
+
+
+def test_the_search_is_stated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A column that is in none of the lines that were looked at is refused, with their number."""
+    monkeypatch.setattr(missing_column, "SEARCH_BYTES", 1 << 20)
+    rows = [{"body": "x" * 1000}] * 3000
+    with pytest.raises(SourceError, match=r"(?s)no line of a source .*looked at    the first 1,0[0-9]{2} lines\n"):
+        plan(tmp_path, rows)
+    with pytest.raises(SourceError, match=r"(?s)no line of the sources .*0.jsonl, and 1 more file\n.*looked at    2,0"):
+        plan(tmp_path, rows, rows)
+
+
+def test_a_corpus_without_the_column_fails_at_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside sources of another kind, and where the search has found nothing to go by."""
+    (tmp_path / "a.jsonl").write_text('{"body": "x"}\n' * 9)
+    monkeypatch.setattr(split_sources, "_find_text", lambda *_: None)
+    with pytest.raises(RunFailed, match="none of the 9 rows has the column 'text'") as caught:
+        tokenmill.prepare(tmp_path, tokenizer=SMALL_JSON, out=tmp_path / "out", executor=InlineExecutor())
+    assert "choose a new --out" in caught.value.text

@@ -9,19 +9,19 @@ from pathlib import Path
 import pytest
 import zstandard
 
+from tests.support.inline_executor import InlineExecutor
 from tests.support.shapes import SHAPES, Shape
 from tokenmill import sources
 from tokenmill.errors import SourceError
+from tokenmill.pipeline.split_sources import plan_units
 from tokenmill.sources.documents import ReadOptions
-from tokenmill.sources.foreign import refuse_foreign
 
 
 def read(path: Path, shape: Shape) -> list[str | None]:
     """The texts of a file, found and planned as `prepare` does it."""
     table = sources.discover([str(path)]).table
     file, options = sources.file_at(table, 0), ReadOptions(**shape.options)
-    if file.kind not in sources.NATIVE_KINDS:
-        refuse_foreign(file)
+    plan_units(table, options, 1 << 30, None, InlineExecutor())
     slices = sources.split_file(file, options, 1 << 30)
     return [text for batch in sources.read_documents(file, slices.whole(), options) for text in batch.text.to_pylist()]
 

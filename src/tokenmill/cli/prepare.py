@@ -118,13 +118,16 @@ def _lines(result: PrepareResult) -> Iterable[output.Line]:
 
 
 def _skipped(result: PrepareResult) -> Iterable[output.Line]:
-    from tokenmill.store.part import DENIED, DUPLICATE, FILTERED, LENGTH, NULL  # noqa: PLC0415 - heavy
+    from tokenmill.store.part import DENIED, DUPLICATE, FILTERED, LENGTH, MISSING, NULL  # noqa: PLC0415 - heavy
     from tokenmill.store.quarantine import QUARANTINE_FILE  # noqa: PLC0415
 
     reasons = dict(sorted(result.skipped_reasons.items()))
-    if nulls := reasons.pop(NULL, 0):
+    without_text = {reason: reasons.pop(reason) for reason in (MISSING, NULL) if reason in reasons}
+    if without_text:
+        rows = count(sum(without_text.values()), "row")
+        counts = ", ".join(f"{number:,} {reason}" for reason, number in without_text.items())
         command = f"`tokenmill inspect {result.directory} --skipped`"
-        yield "skipped", f"{count(nulls, 'row')} without text; {command} lists them"
+        yield "skipped", f"{rows} without text ({counts}); {command} lists them"
     if denied := reasons.pop(DENIED, 0):
         yield "denied", f"{count(denied, 'row')} left out (--deny)"
     if duplicates := reasons.pop(DUPLICATE, 0):

@@ -97,13 +97,10 @@ def _duplicates(statistics: Statistics) -> str:
 
 
 def _skipped(statistics: Statistics) -> str:
-    from tokenmill.store.part import NULL  # noqa: PLC0415 - heavy
-
     skipped = statistics.skipped
     if not skipped.rows:
         return "0 rows"
-    counts = {("without text" if reason == NULL else reason): rows for reason, rows in skipped.reasons.items()}
-    reasons = ", ".join(f"{rows:,} {reason}" for reason, rows in list(counts.items())[:5])
+    reasons = ", ".join(f"{rows:,} {reason}" for reason, rows in list(skipped.reasons.items())[:5])
     return f"{count(skipped.rows, 'row')}: {reasons}"
 
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import pyarrow.compute as pc
 
-from tokenmill.pipeline.messages import BadRowCounts, too_many_bad
+from tokenmill.pipeline.messages import BadRowCounts, no_column, too_many_bad
+from tokenmill.store.part import MISSING
 
 if TYPE_CHECKING:
     from tokenmill.errors import RunFailed
@@ -16,12 +17,20 @@ if TYPE_CHECKING:
     from tokenmill.pipeline.isolation import Isolation
     from tokenmill.pipeline.manifest import ManifestBuilder
     from tokenmill.pipeline.schedule import CommittedUnits
+    from tokenmill.storage import Folder
+    from tokenmill.store.job import Run
 
 # A run is aborted early only when the bad rows are this many times over the limit.
 EARLY_FACTOR = 2
 
 # A row of a source without a row count is assumed to have at least this many bytes.
 MIN_ROW_BYTES = 64
+
+
+def refuse_missing_column(folder: Folder, run: Run, manifest: ManifestBuilder) -> None:
+    """Raise RunFailed if there are rows, and all of them lack the column of the text."""
+    if 0 < manifest.rows == manifest.skipped_reasons[MISSING]:
+        raise no_column(folder, run.job, manifest.rows)
 
 
 @dataclass
@@ -39,7 +48,11 @@ class BadRowBudget:
         self._planned_rows: int | None = None if rows.null_count else pc.sum(rows).as_py() or 0
 
     def check(self) -> None:
-        """Raise RunFailed if too many of all rows are bad. The manifest has to know every unit."""
+        """Raise RunFailed if too many of all rows are bad, or if no row has the column of the text.
+
+        The manifest has to know every unit.
+        """
+        refuse_missing_column(self.context.folder, self.context.frozen.run, self.manifest)
         if self.manifest.quarantined > self.max_bad * self.manifest.rows:
             raise self._exceeded(self.manifest.rows)
 

@@ -99,7 +99,7 @@ class RunCompletion:
     @property
     def skipped_reasons(self) -> Counter[str]:
         """How many rows are skipped, for each reason."""
-        return self._manifest.skipped_reasons
+        return +self._manifest.skipped_reasons
 
     @property
     def quarantined(self) -> int:

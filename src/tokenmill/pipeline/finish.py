@@ -9,6 +9,7 @@ from tokenmill.executors.fan_out import FanOut
 from tokenmill.executors.outcomes import Pool
 from tokenmill.executors.progress import Reporter
 from tokenmill.humanize import count
+from tokenmill.pipeline.bad_rows import refuse_missing_column
 from tokenmill.pipeline.freeze import load_existing
 from tokenmill.pipeline.manifest import ManifestBuilder
 from tokenmill.pipeline.messages import BadRowCounts, too_many_bad
@@ -74,6 +75,7 @@ def _write(folder: Folder, run: Run, fan_out: FanOut, max_bad: float) -> None:
             f"reason       {unusable[unit]}",
             "Run the same `tokenmill prepare` again: it compares these parts with their sources, or makes them again.",
         )
+    refuse_missing_column(folder, run, builder)
     if builder.quarantined > max_bad * builder.rows:
         counts = BadRowCounts(builder.bad_reasons(), builder.rows, run.job.column)
         raise too_many_bad(folder, counts, max_bad, event_log.path(folder))

@@ -16,11 +16,11 @@ from tokenmill.pipeline.part_summaries import InvalidPart
 from tokenmill.pipeline.sample import ROW_BYTES
 from tokenmill.pipeline.stale_parts import check_parts
 from tokenmill.storage import prefetch_map
-from tokenmill.store import event_log, layout, quarantine, tables
+from tokenmill.store import event_log, layout, tables
 from tokenmill.store.erasures import refuse_unlisted
 from tokenmill.store.job import Run
 from tokenmill.store.manifest import manifest_columns, manifest_row, publish_manifest
-from tokenmill.store.part import INTENDED, NULL, PartSummary, part_name, read_summary
+from tokenmill.store.part import INTENDED, PartSummary, part_name, read_summary
 
 if TYPE_CHECKING:
     from tokenmill.executors.fan_out import FanOut
@@ -49,11 +49,7 @@ class ManifestBuilder:
         self._tables: list[pa.Table] = []
         self._rows: list[tuple[int | str, ...]] = []
         self._reasons: dict[int, Counter[str]] = {}
-
-    @property
-    def skipped_reasons(self) -> Counter[str]:
-        """How many rows are skipped, for each reason."""
-        return sum(self._reasons.values(), Counter())
+        self.skipped_reasons: Counter[str] = Counter()  # how many rows are skipped, for each reason
 
     def missing(self) -> npt.NDArray[np.int64]:
         """The units whose parts are not collected."""
@@ -69,11 +65,7 @@ class ManifestBuilder:
             raise CorruptStore(f"part {unit} belongs to another run", f"file         {path}")
         refuse_unlisted(self._folder, self._run, summary)
         self._collected[unit] = True
-        reasons: Counter[str] = Counter()
-        for skipped in summary.skipped:
-            reasons[skipped.reason] += skipped.rows
-        if reasons:
-            self._reasons[unit] = reasons
+        self._add_reasons(summary)
         self._count(summary.documents, summary.skipped_rows, summary.quarantined_rows)
         self._rows.append(manifest_row(summary))
         if len(self._rows) >= ROWS_PER_TABLE:
@@ -81,7 +73,7 @@ class ManifestBuilder:
 
     def bad_reasons(self) -> Counter[str]:
         """How many rows are in quarantine, for each reason."""
-        return Counter({reason: rows for reason, rows in self.skipped_reasons.items() if reason not in INTENDED})
+        return +Counter({reason: rows for reason, rows in self.skipped_reasons.items() if reason not in INTENDED})
 
     def quarantined_units(self) -> list[int]:
         """The units that have rows in quarantine."""
@@ -118,26 +110,17 @@ class ManifestBuilder:
         self._tables = [table.filter(pa.array(~is_gone))]
         self._collected[units] = False
         for unit in units:
-            self._reasons.pop(unit, None)
+            self.skipped_reasons.subtract(self._reasons.pop(unit, {}))
 
     def adopt(self, manifest: pa.Table) -> None:
         """Use an existing manifest in place of all that was collected."""
         documents, skipped, self.quarantined = (int(np.sum(manifest[name].to_numpy())) for name in COUNTS)
         self.rows = documents + skipped
-        bad = quarantine.reasons(self._folder) if self.quarantined else Counter()
-        self._reasons = {0: bad + self._intended(manifest, skipped - self.quarantined)}
-        self._collected[:] = True
-
-    def _intended(self, manifest: pa.Table, rows: int) -> Counter[str]:
-        """The skipped rows that are not in quarantine, by reason. Options that exclude rows add more."""
-        if not self._run.job.excludes_rows:
-            return Counter({NULL: rows} if rows else {})
-        units = np.flatnonzero(manifest["skipped"].to_numpy() > manifest["quarantined"].to_numpy()).tolist()
-        reasons: Counter[str] = Counter()
+        self._reasons, self.skipped_reasons = {}, Counter()
+        units = np.flatnonzero(manifest["skipped"].to_numpy() > 0).tolist()
         for summary in prefetch_map(self._folder, partial(read_summary, self._folder), units):
-            for entry in summary.skipped:
-                reasons[entry.reason] += entry.rows if entry.reason in INTENDED else 0
-        return +reasons
+            self._add_reasons(summary)
+        self._collected[:] = True
 
     def publish(self, sizes: npt.NDArray[np.int64]) -> pa.Table:
         """Publish the manifest, with the sizes of the part files: from now on the store is complete."""
@@ -162,6 +145,14 @@ class ManifestBuilder:
         min_bytes = tokens * token_bytes + documents * ROW_BYTES
         short: list[int] = units[sizes[units] < np.maximum(min_bytes, 1)].tolist()
         return short
+
+    def _add_reasons(self, summary: PartSummary) -> None:
+        reasons: Counter[str] = Counter()
+        for skipped in summary.skipped:
+            reasons[skipped.reason] += skipped.rows
+        if reasons:
+            self._reasons[summary.unit] = reasons
+            self.skipped_reasons.update(reasons)
 
     def _count(self, documents: int, skipped: int, quarantined: int) -> None:
         self.rows += documents + skipped

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from tokenmill.pipeline.plan import UnitTask
     from tokenmill.sources.documents import SourceFile
     from tokenmill.storage import Folder
+    from tokenmill.store.job import Job
 
 # The unit of a slice of a source whose rows have numbers; for other kinds it is bytes.
 MEASURES = {"parquet": "row groups", "arrow": "record batches"}
@@ -154,6 +155,15 @@ def too_many_bad(folder: Folder, counts: BadRowCounts, max_bad: float, log: str)
         f"named in     {folder.path(quarantine.QUARANTINE_FILE)}",
         f"             and {log}, for units that are not done",
         *(counts.question() or _higher_limit(counts, max_bad)),
+    )
+
+
+def no_column(folder: Folder, job: Job, rows: int) -> RunFailed:
+    """The error that ends a run whose rows all lack the column of the text."""
+    return RunFailed(
+        f"none of the {count(rows, 'row')} has the column {job.text_columns}",
+        f"run          {folder.root}",
+        ANOTHER_COLUMN,
     )
 
 

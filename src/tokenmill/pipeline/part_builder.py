@@ -22,7 +22,6 @@ from tokenmill.store.job import Job
 from tokenmill.store.kept import content_hash, publish_kept
 from tokenmill.store.part import (
     LENGTH,
-    NULL,
     SPARSE,
     PartContent,
     PartSummary,
@@ -79,10 +78,8 @@ class PartBuilder:
         self._folded = len(self.tokens)
 
     def skip(self, file: SourceFile, documents: Documents) -> None:
-        """Record the null rows, the rows that were removed on purpose and the bad rows of a batch."""
-        if documents.text.null_count:
-            self._skipped.append((file.index, documents.rows[documents.null_mask()], NULL))
-        self._skipped += [(file.index, rows, reason) for reason, rows in documents.skipped.items()]
+        """Record the rows without text, the rows that were removed on purpose and the bad rows of a batch."""
+        self._skipped += [(file.index, rows, reason) for reason, rows in documents.reasons().items()]
         self.unread_groups += documents.unread_groups
         for bad in documents.bad:
             self.skip_bad(file, bad)

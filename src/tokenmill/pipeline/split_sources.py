@@ -1,8 +1,8 @@
 """Splits the sources into units without risk to the process of the caller.
 
 Native code parses the footers of Parquet and Arrow files, and a damaged footer may kill the process, so workers do it.
-Text is split without being read. Of JSON Lines the first lines of some files are read, so that a missing column is
-refused before any work.
+Text is split without being read. Of JSON Lines some lines of some files are read, so that a column that none of them
+has is refused before any work.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tokenmill.executors.retry_policy import RetryPolicy
 from tokenmill.pipeline import plan
 from tokenmill.sources import NATIVE_KINDS, file_at, files_between, split_file
 from tokenmill.sources.foreign import refuse_foreign
-from tokenmill.sources.missing_column import NoColumn, check_first_lines, with_other_source
+from tokenmill.sources.missing_column import NoColumn, check_first_lines, search_lines, with_other_source
 from tokenmill.sources.text_columns import template_of
 
 if TYPE_CHECKING:
@@ -71,15 +71,15 @@ def plan_units(  # noqa: PLR0913 - what is split, how, by which executor, and tw
         slices[file.index] = split_file(file, options, unit_bytes)
         plan.check_required(file, options.required)
     _require_keys(sources, options.required)
-    having, missing = _find_text(sources, template_of(options).names)
+    having = _find_text(sources, template_of(options).names)
     splitter = _Splitter(plan.SplitFiles(options, unit_bytes), executor, slices, on_progress)
     try:
-        splitter.run(itertools.islice(_batches(sources), None if missing is None else 1))
+        splitter.run(_batches(sources))
     except NoColumn as error:
-        missing = error
-    if missing is not None:
         having = having or splitter.first(sources)
-        raise missing if having is None else with_other_source(missing, having)
+        if having is None:
+            raise
+        raise with_other_source(error, having) from error
     ordered = [slices[index] for index in range(len(sources))]
     check(sources, ordered)
     return plan.build_plan(ordered, unit_bytes, limit_units)
@@ -152,24 +152,23 @@ def _batches(sources: pa.Table) -> Iterator[Files]:
         yield batch
 
 
-def _find_text(sources: pa.Table, names: tuple[str, ...]) -> tuple[SourceFile | None, NoColumn | None]:
-    """The first JSON Lines file that has one of the columns, and the error of the first that has none of them.
+def _find_text(sources: pa.Table, names: tuple[str, ...]) -> SourceFile | None:
+    """The first JSON Lines file that has one of the columns. Raises NoColumn if no line of a corpus has one.
 
-    If each file has one, the error of a column that no file has.
+    Files of other kinds have the text, or raise when they are split. Then lines without a column are skipped rows.
     """
     having, missing = _find_column(sources, names)
-    if missing is not None or len(names) == 1:
-        return having, missing
-    for found, lacking in (_find_column(sources, (name,)) for name in names):
-        if found is None and lacking is not None:
-            return None, lacking
-    return having, None
+    others = ((None, missing), *(_find_column(sources, (name,)) for name in names if having and len(names) > 1))
+    error = next((lacking for _, lacking in others if lacking is not None), None)
+    if error is not None and pc.all(pc.equal(sources["kind"].cast(pa.string()), "jsonl")).as_py():
+        raise error
+    return having
 
 
 def _find_column(
     sources: pa.Table, columns: tuple[str, ...], *, through_lists: bool = True
 ) -> tuple[SourceFile | None, NoColumn | None]:
-    """The first JSON Lines file that has one of the columns, and the error of the first that has none of them."""
+    """The first JSON Lines file that has one of the columns, or the error if none has one in the lines looked at."""
     indices = np.flatnonzero(pc.equal(sources["kind"].cast(pa.string()), "jsonl").to_numpy())
     if not len(indices):
         return None, None
@@ -178,7 +177,10 @@ def _find_column(
     with ThreadPoolExecutor(8) as pool:  # mostly waiting
         results = list(pool.map(lambda file: check_first_lines(file, *columns, through_lists=through_lists), files))
     having = next((file for file, (has_it, _) in zip(files, results, strict=True) if has_it), None)
-    return having, next((error for _, error in results if error is not None), None)
+    if having is not None:
+        return having, None
+    is_all = len(files) == len(indices)
+    return search_lines(files, *columns, through_lists=through_lists, is_all=is_all)
 
 
 def _refuse_foreign(sources: pa.Table) -> None:

@@ -25,7 +25,6 @@ from tokenmill.store.kept import content_hash, nulled, read_kept
 from tokenmill.store.part import (
     INTENDED,
     LENGTH,
-    NULL,
     PartContent,
     PartSummary,
     SkippedRow,
@@ -172,9 +171,7 @@ class CompareText:
                 return False
             seen += len(present.rows)
             skipped.append((file.index, others.rows, LENGTH))
-            if documents.text.null_count:
-                skipped.append((file.index, documents.rows[documents.null_mask()], NULL))
-            skipped += [(file.index, rows, reason) for reason, rows in documents.skipped.items()]
+            skipped += [(file.index, rows, reason) for reason, rows in documents.reasons().items()]
             skipped += [(file.index, np.array([bad.row], np.uint64), bad.reason) for bad in documents.bad]
             skipped += [(file.index, _between(readable.rows, rows), rows.reason) for rows in excluded]
         is_same = summary.text in ("", text.hexdigest()) and seen == summary.documents

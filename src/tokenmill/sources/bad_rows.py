@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -77,7 +78,7 @@ def split_valid(
 
     `raw` returns the bytes of the row at an index, if they differ from the bytes of its text.
     """
-    documents = Documents(unchecked.text, unchecked.rows, raise_or_keep(file, unchecked.bad, options))
+    documents = replace(unchecked, bad=raise_or_keep(file, unchecked.bad, options))
     try:
         documents.text.validate(full=True)
     except pa.ArrowInvalid:
@@ -155,7 +156,7 @@ def _without_rows(
     options: ReadOptions,
 ) -> Documents:
     bad = raise_or_keep(file, (*documents.bad, *new_bad), options)
-    return Documents(documents.text.filter(pa.array(~is_bad)), documents.rows[~is_bad], bad)
+    return replace(documents.filter(~is_bad), bad=bad)
 
 
 def _check_structure(file: SourceFile, documents: Documents, array: pa.Array) -> None:

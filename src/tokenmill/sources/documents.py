@@ -19,8 +19,8 @@ Span = storage.Span
 Int64Array = npt.NDArray[np.int64]
 RowArray = npt.NDArray[np.uint64]
 
-# The reason for skipping a row that does not satisfy `--where`.
-FILTERED = "filtered"
+# The reasons for skipping a row: its text is null, it lacks the column of the text, it does not satisfy `--where`.
+NULL, MISSING, FILTERED = "null", "missing", "filtered"
 
 
 class SourceFile(msgspec.Struct, frozen=True):
@@ -112,6 +112,7 @@ class Documents:
     decompressed stream, which locates the document without counting lines. `bad` holds the bad rows of the same range,
     which are not in `rows`. A batch may consist of bad rows only. `skipped` holds the rows that `--deny` or `--where`
     have removed, by reason. `unread_groups` counts the Parquet row groups whose text was not read for this reason.
+    `missing` holds the rows that lack the column of the text; the text of those that are in `rows` is null.
     """
 
     text: pa.LargeStringArray
@@ -119,6 +120,7 @@ class Documents:
     bad: tuple[BadRow, ...] = ()
     skipped: dict[str, RowArray] = field(default_factory=dict)
     unread_groups: int = 0
+    missing: RowArray = field(default_factory=lambda: np.empty(0, np.uint64))
 
     @property
     def skipped_rows(self) -> int:
@@ -129,6 +131,13 @@ class Documents:
         """True for each document that is null."""
         mask: npt.NDArray[np.bool_] = self.text.is_null().to_numpy(zero_copy_only=False)
         return mask
+
+    def reasons(self) -> dict[str, RowArray]:
+        """The rows without text and those that were removed on purpose, by reason."""
+        rows = self.rows[self.null_mask()] if self.text.null_count else self.rows[:0]
+        is_missing = np.isin(rows, self.missing)
+        without_text = {NULL: rows[~is_missing], MISSING: rows[is_missing]}
+        return {reason: rows for reason, rows in (without_text | self.skipped).items() if len(rows)}
 
     def filter(self, is_chosen: npt.NDArray[np.bool_]) -> Documents:
         """The chosen documents, with all bad and skipped rows."""

@@ -44,9 +44,10 @@ from tokenmill.sources.file_start import BYTE_ORDER_MARK
 from tokenmill.sources.json_parsers import load
 from tokenmill.sources.json_values import ValueStream, has_values
 from tokenmill.sources.jsonl_values import as_utf8, parse_block, read_values
-from tokenmill.sources.missing_column import WHITE_SPACE, ColumnSearch
+from tokenmill.sources.missing_column import WHITE_SPACE, key_spellings
 from tokenmill.sources.text_columns import (
     NotAnObject,
+    has_path,
     join_of,
     joins_lists,
     json_type,
@@ -74,14 +75,10 @@ def byte_ranges(file: SourceFile, file_slice: Slice | None, options: ReadOptions
 def read(file: SourceFile, file_slice: Slice, options: ReadOptions) -> Iterator[Documents]:
     """The documents of the lines that start in the bytes of the slice."""
     blocks = _blocks(file, file_slice, options)
-    search = ColumnSearch(template_of(options).names, is_found=file_slice.start > 0)
-    documents_of = functools.partial(_documents, file, options, search)
+    documents_of = functools.partial(_documents, file, options)
     for documents in map(documents_of, blocks):  # a loop variable for the block would keep its memory
         if len(documents.rows) or documents.bad:
             yield documents
-    missing = search.missing(file, is_all=True)
-    if missing is not None:
-        raise missing
 
 
 def require_columns(file: SourceFile, names: tuple[str, ...]) -> None:
@@ -110,7 +107,7 @@ def _blocks(file: SourceFile, file_slice: Slice, options: ReadOptions) -> Iterat
         yield from stream_segments(ValueStream(stream), SEPARATOR, options)
 
 
-def _documents(file: SourceFile, options: ReadOptions, search: ColumnSearch, block: Block) -> Documents:
+def _documents(file: SourceFile, options: ReadOptions, block: Block) -> Documents:
     if block.bad:
         only_bad = Documents(pa.array([], pa.large_string()), np.empty(0, np.uint64), block.bad)
         return split_valid(file, only_bad, options)
@@ -119,9 +116,8 @@ def _documents(file: SourceFile, options: ReadOptions, search: ColumnSearch, blo
     text = _parse_block(lines, options)
     if text is None:
         text, bad = _parse_lines(lines, options, is_strict=has_values(file))
-    search.is_found |= text.null_count < len(text)
-    search.add(lines)
-    return split_valid(file, Documents(as_text(text), lines.rows, tuple(bad)), options, lines.raw)
+    missing = _missing(lines, np.flatnonzero(text.is_null()), template_of(options).names)
+    return split_valid(file, Documents(as_text(text), lines.rows, tuple(bad), missing=missing), options, lines.raw)
 
 
 class _Lines:
@@ -153,6 +149,33 @@ class _Lines:
         is_kept = np.ones(len(self.rows), dtype=bool)
         is_kept[indices] = False
         self.start, self.stop, self.rows = self.start[is_kept], self.stop[is_kept], self.rows[is_kept]
+
+
+def _missing(lines: _Lines, nulls: npt.NDArray[np.int64], names: tuple[str, ...]) -> RowArray:
+    """The rows, of those at these indices, that lack a key or a path. Only lines that may have all keys are parsed."""
+    if not len(nulls):
+        return np.empty(0, np.uint64)
+    bounds = np.append(np.stack([lines.start, lines.stop], axis=1).ravel(), len(lines.data))
+    every = pa.LargeBinaryArray.from_buffers(
+        pa.large_binary(), len(bounds) - 1, [None, pa.py_buffer(bounds.astype(np.int64)), pa.py_buffer(lines.data)]
+    )
+    spelled = every.take(pa.array(2 * nulls))
+    may_have = np.logical_and.reduce([_may_have(spelled, name) for name in names])
+    has_all = [_has_paths(lines.raw(index), names) for index in nulls[may_have].tolist()]
+    return lines.rows[np.setdiff1d(nulls, nulls[may_have][np.array(has_all, bool)])]
+
+
+def _may_have(spelled: pa.LargeBinaryArray, name: str) -> npt.NDArray[np.bool_]:
+    found = [pc.match_substring(spelled, pattern) for pattern in key_spellings(name)]
+    return np.asarray(functools.reduce(pc.or_, found))
+
+
+def _has_paths(line: bytearray, names: tuple[str, ...]) -> bool:
+    try:
+        record = load(line.strip(WHITE_SPACE), float, "surrogateescape")
+        return all(has_path(record, name) is not False for name in names)
+    except (ValueError, RecursionError):  # pyarrow accepts more than Python
+        return True
 
 
 def _without_byte_order_mark(block: Block) -> Block:

@@ -1,21 +1,33 @@
-"""Detect that a JSON Lines file lacks the text column, from all lines of a slice or the first lines of a file."""
+"""Find out before any work whether JSON Lines have the columns that a run needs.
+
+A line may lack a column, so only a search in many lines of all files shows that it has another name.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Iterable, Sequence
 from typing import Any
+
+import pyarrow as pa
 
 from tokenmill.errors import SourceError
 from tokenmill.humanize import count
+from tokenmill.sources.delimited import open_stream
 from tokenmill.sources.documents import SourceFile
 from tokenmill.sources.file_start import BYTE_ORDER_MARK, read_sample
-from tokenmill.sources.json_values import ValueLines, has_values
+from tokenmill.sources.json_values import ValueLines, ValueStream, has_values
 from tokenmill.sources.text_columns import has_path
 from tokenmill.storage.untrusted.malformed import MalformedDataError
 
 MAX_LISTED_KEYS = 50
 WHITE_SPACE = b" \t\r\n"  # as defined by JSON
+# How much of all files together is searched for a column that none of their first lines has.
+SEARCH_BYTES = 64 << 20
+CHUNK_BYTES = 1 << 20
+# After so many lines, only a line that may have the column is parsed.
+MAX_PARSED_LINES = 1000
 
 
 class NoColumn(SourceError):  # noqa: N818 - the name is written to logs
@@ -24,30 +36,46 @@ class NoColumn(SourceError):  # noqa: N818 - the name is written to logs
     may_succeed_elsewhere = False
 
 
+def key_spellings(name: str) -> tuple[str, ...]:
+    """Texts one of which is in every line of JSON that has a key, or the first key of a path."""
+    keys = dict.fromkeys((name, name.split(".", maxsplit=1)[0]))
+    escape = "\\u" if re.fullmatch(r"[\w .:-]*", name) else "\\"
+    return (*(json.dumps(key, ensure_ascii=False) for key in keys), escape)
+
+
 class ColumnSearch:
     """Searches lines for some columns until one line has one of them. A column may be a path of keys."""
 
-    def __init__(self, columns: tuple[str, ...], *, is_found: bool = False, through_lists: bool = True) -> None:
-        self.is_found = is_found
+    def __init__(self, columns: tuple[str, ...], *, through_lists: bool = True) -> None:
+        self.is_found = False
         self._columns = columns
+        self._spellings = [text.encode() for name in columns for text in key_spellings(name)]
         self._through_lists = through_lists
         self._keys: dict[str, None] = {}
         self._lines = 0
 
-    def add(self, lines: Iterable[bytes | bytearray]) -> None:
-        """Search some more lines, each of which is an object."""
-        for line in lines if not self.is_found else ():
-            try:
-                record = json.loads(line.decode("utf-8", "replace"), parse_int=float)
-            except (ValueError, RecursionError):
-                record = dict.fromkeys(self._columns)  # pyarrow may accept the line, so assume that it has the columns
-            found = {self._has(record, name) for name in self._columns}
-            self.is_found |= True in found
-            if len(self._keys) < MAX_LISTED_KEYS:
-                self._keys.update(dict.fromkeys(list(record)[:MAX_LISTED_KEYS]))
-            self._lines += None not in found  # a line that may have the column shows nothing
+    def add(self, lines: Iterable[bytes]) -> None:
+        """Search some more lines. Blank lines, and those that do not look like an object, are not counted."""
+        for line in (line.strip(WHITE_SPACE) for line in lines):
             if self.is_found:
                 return
+            if line[:1] != b"{" or line[-1:] != b"}":
+                continue
+            if self._lines < MAX_PARSED_LINES or any(spelling in line for spelling in self._spellings):
+                self._parse(line)
+            else:
+                self._lines += 1
+
+    def _parse(self, line: bytes) -> None:
+        try:
+            record = json.loads(line.decode("utf-8", "replace"), parse_int=float)
+        except (ValueError, RecursionError):
+            record = dict.fromkeys(self._columns)  # pyarrow may accept the line, so assume that it has the columns
+        found = {self._has(record, name) for name in self._columns}
+        self.is_found |= True in found
+        if len(self._keys) < MAX_LISTED_KEYS:
+            self._keys.update(dict.fromkeys(list(record)[:MAX_LISTED_KEYS]))
+        self._lines += None not in found  # a line that may have the column shows nothing
 
     def _has(self, record: dict[str, Any], name: str) -> bool | None:
         try:
@@ -55,14 +83,17 @@ class ColumnSearch:
         except RecursionError:  # lists nested a thousand deep
             return None
 
-    def missing(self, file: SourceFile, *, is_all: bool) -> NoColumn | None:
+    def missing(self, files: Sequence[SourceFile], *, is_all: bool) -> NoColumn | None:
         """The error that lists the columns, if there were lines and none of them has one of these."""
         if self.is_found or not self._lines:
             return None
+        sources = "a source" if len(files) == 1 else "the sources"
+        others = f", and {count(len(files) - 1, 'more file')}" if len(files) > 1 else ""
+        first = "the first " if len(files) == 1 else ""
         return NoColumn(
-            f"no line of a source has the column {' or '.join(map(repr, self._columns))}",
-            f"file         {file.path}",
-            *([] if is_all else [f"looked at    the first {count(self._lines, 'line')}"]),
+            f"no line of {sources} has the column {' or '.join(map(repr, self._columns))}",
+            f"file         {files[0].path}{others}",
+            *([] if is_all else [f"looked at    {first}{count(self._lines, 'line')}"]),
             f"columns      {', '.join(list(self._keys)[:MAX_LISTED_KEYS]) or 'none'}",
             "Name the column that holds the text: --column NAME.",
         )
@@ -80,16 +111,44 @@ def check_first_lines(file: SourceFile, *columns: str, through_lists: bool = Tru
         return False, None
     lines = data.removeprefix(BYTE_ORDER_MARK).split(b"\n")
     search = ColumnSearch(columns, through_lists=through_lists)
-    search.add(_objects(lines if is_all else lines[:-1]))
-    return search.is_found, search.missing(file, is_all=is_all)
+    search.add(lines if is_all else lines[:-1])
+    return search.is_found, search.missing([file], is_all=is_all)
 
 
-def _objects(lines: list[bytes]) -> Iterator[bytes]:
-    """The lines that look like an object; the others are bad rows or blank."""
-    for line in lines:
-        stripped = line.strip(WHITE_SPACE)
-        if stripped[:1] == b"{" and stripped[-1:] == b"}":
-            yield stripped
+def search_lines(
+    files: Sequence[SourceFile], *columns: str, through_lists: bool = True, is_all: bool = True
+) -> tuple[SourceFile | None, NoColumn | None]:
+    """The first file that has one of the columns in SEARCH_BYTES of lines of all files, or the error if none has one.
+
+    `is_all` says whether there are no other files. Damage is reported later, when the files are read.
+    """
+    search = ColumnSearch(columns, through_lists=through_lists)
+    max_bytes = max(SEARCH_BYTES // len(files), CHUNK_BYTES)
+    for file in files:
+        try:
+            is_all &= _search_file(search, file, max_bytes)
+        except (MalformedDataError, pa.ArrowException, OSError, EOFError):
+            is_all = False
+        if search.is_found:
+            return file, None
+    return None, search.missing(files, is_all=is_all)
+
+
+def _search_file(search: ColumnSearch, file: SourceFile, max_bytes: int) -> bool:
+    """Search the first lines of a file. Returns whether these are all of its lines."""
+    held, left = b"", max_bytes
+    with open_stream(file, [(0, min(file.size, max_bytes))]) as opened:
+        stream = ValueStream(opened) if has_values(file) else opened
+        while left > 0 and not search.is_found:
+            data = stream.read(min(left, CHUNK_BYTES))
+            if not data:
+                search.add([held])
+                return True
+            data = data.removeprefix(BYTE_ORDER_MARK) if left == max_bytes else data
+            left -= len(data)
+            *lines, held = (held + data).split(b"\n")
+            search.add(lines)
+    return False
 
 
 def with_other_source(error: NoColumn, other: SourceFile) -> NoColumn:

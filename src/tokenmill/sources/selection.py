@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 import numpy as np
@@ -56,8 +56,8 @@ def read_selected(kind: SourceKind, file: SourceFile, file_slice: Slice, options
     for documents in kind.read(file, file_slice, reading):
         bad = tuple(row for row in documents.bad if not np.isin(np.uint64(row.row), selection.excluded))
         kept = ~np.isin(documents.rows, selection.excluded)
-        text = documents.text if kept.all() else documents.text.filter(pa.array(kept))
-        yield Documents(text, documents.rows[kept], raise_or_keep(file, bad, options))
+        selected = documents if kept.all() else documents.filter(kept)
+        yield replace(selected, bad=raise_or_keep(file, bad, options))
 
 
 def _select(kind: SourceKind, file: SourceFile, file_slice: Slice, options: ReadOptions) -> _Selection:

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tokenmill.sources.documents import ReadOptions
+from tokenmill.sources.text_columns import template_of
 from tokenmill.storage.digest import differences, digest_of
 from tokenmill.tokenizers.spec import TokenizerSpec
 
@@ -71,12 +72,6 @@ class Job(msgspec.Struct, frozen=True):
         return STORE_FORMAT if is_plain else COLUMNS_STORE_FORMAT
 
     @property
-    def excludes_rows(self) -> bool:
-        """Whether an option excludes rows."""
-        options = (self.deny, self.where, self.dedup)
-        return self.limits_tokens or any(not isinstance(option, msgspec.UnsetType) for option in options)
-
-    @property
     def limits_tokens(self) -> bool:
         """Whether documents are left out because of their number of tokens."""
         return any(not isinstance(limit, msgspec.UnsetType) for limit in (self.min_tokens, self.max_tokens))
@@ -101,6 +96,11 @@ class Job(msgspec.Struct, frozen=True):
         text: dict[str, Any] = {"join": self.join, "template": self.template, "where": self.where}
         given = {name: value for name, value in text.items() if not isinstance(value, msgspec.UnsetType)}
         return ReadOptions(self.column, self.separator, **given, **options)
+
+    @property
+    def text_columns(self) -> str:
+        """The columns that hold the text, for a message."""
+        return " and ".join(map(repr, template_of(self.read_options()).names))
 
     @property
     def filter_text(self) -> str:

@@ -29,10 +29,12 @@ if TYPE_CHECKING:
 FORMAT = "2"
 """Format 2 added the slice, the hash of the text, and the XXH3. Format 1 can still be read."""
 
-NULL, DENIED, DUPLICATE, LENGTH, FILTERED = "null", "denied", "duplicate", "length", documents.FILTERED
+NULL, MISSING, FILTERED = documents.NULL, documents.MISSING, documents.FILTERED
+DENIED, DUPLICATE, LENGTH = "denied", "duplicate", "length"
 SPARSE = frozenset({DUPLICATE, FILTERED, LENGTH})
 """The reasons whose rows in a part and source are one range, with rows of other reasons and documents in between."""
-INTENDED = frozenset({NULL, DENIED, *SPARSE})
+WITHOUT_TEXT = frozenset({NULL, MISSING})
+INTENDED = frozenset({*WITHOUT_TEXT, DENIED, *SPARSE})
 """The reasons for skipping a row without text, or one that an option excludes. All other rows are in quarantine."""
 
 ARROW_END = b"ARROW1"  # the last bytes of an Arrow IPC file

@@ -159,11 +159,6 @@ def read(folder: Folder) -> Iterator[Quarantined]:
             ) from damage
 
 
-def reasons(folder: Folder) -> Counter[str]:
-    """The number of quarantined rows, by reason."""
-    return Counter(entry.reason for entry in read(folder))
-
-
 _FILE = re.compile(r"([0-9]{8,18})-[0-9a-f]{16}\.jsonl")
 
 

@@ -20,7 +20,7 @@ from tokenmill.storage.hub.address import parse
 from tokenmill.store import layout
 from tokenmill.store.collection import Collection
 from tokenmill.store.member import Member
-from tokenmill.store.part import DENIED, DUPLICATE, LENGTH, NULL
+from tokenmill.store.part import DENIED, DUPLICATE, LENGTH, MISSING, NULL
 
 # Sources that are listed one by one. The table of sources in the store has all of them.
 MAX_LISTED_SOURCES = 10_000
@@ -104,7 +104,8 @@ class PublicFacts:
     def skipped(self) -> dict[str, int]:
         """The number of rows of the sources that are not in the dataset, by reason."""
         names = {
-            NULL: "without text",
+            NULL: "null: without text",
+            MISSING: "missing: without the column of the text",
             DENIED: "denied: named by a list of rows that must stay out",
             DUPLICATE: "duplicate: the text of an earlier row",
             LENGTH: "length: with too few or too many tokens",

@@ -32,14 +32,14 @@ from tokenmill.analysis.statistics import (
 )
 from tokenmill.analysis.visible_text import display_name
 from tokenmill.humanize import count, size
-from tokenmill.store.part import NULL
+from tokenmill.store.part import MISSING, NULL
 
 SHOWN_TOKENS = 20
 RATIO_STEP = 0.1
 # So much of a source's name fits beside its bar. The end is shown, because names differ there.
 NAME_CHARACTERS = 34
 # The text for skip reasons that are one word in the store.
-REASONS = {NULL: "without text"}
+REASONS = {NULL: "null: without text", MISSING: "missing: without the column"}
 NOT_BYTE_EXACT = "the tokenizer changes the text, so tokens do not stand for its very bytes."
 
 
