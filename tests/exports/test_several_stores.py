@@ -359,3 +359,33 @@ def test_an_export_follows_the_numbers_of_the_sources(tmp_path: Path) -> None:
     export(directories, to="nanogpt", val="none", shuffle=7, out=out)
     found = tokenmill.locate(out / "train.bin", 150, store=directories)
     assert [Path(document.source).name for document in found.documents] == ["a.jsonl"]
+
+
+def test_the_default_place_of_several_stores_is_taken(stores: list[str], tmp_path: Path) -> None:
+    """Exports of single stores stay as they are: the message has the command with another directory, and it works."""
+    first, last = (str(shutil.copytree(store, tmp_path / name)) for store, name in zip(stores, "ab", strict=False))
+    options = ("--to", "megatron", "--workers", "1")
+    for store in (first, last):
+        run("export", store, *options)
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*.bin")}
+    shown = run("export", first, last, *options, code=2).stderr
+    assert f"error: {last}/megatron holds an export of other stores\n" in shown
+    command = f"tokenmill export {first} {last} --to megatron --out {tmp_path}/a-b-megatron"
+    assert f"`{command}`" in shown
+    run(*command.split()[1:], "--workers", "1")
+    assert before.items() <= {path: path.read_bytes() for path in tmp_path.rglob("*.bin")}.items()
+    again = run("export", first, last, stores[2], *options, "--out", f"{tmp_path}/a-b-megatron", code=2).stderr
+    assert f"its stores   {first}, {last}\n" in again
+
+
+def test_the_default_place_of_one_store_is_taken(stores: list[str], tmp_path: Path) -> None:
+    """An export of several stores is in the last one. An export of that one alone gets another directory, too."""
+    first, last = (str(shutil.copytree(store, tmp_path / name)) for store, name in zip(stores, "ab", strict=False))
+    options = ("--to", "llmc", "--workers", "1")
+    run("export", first, last, *options)
+    (tmp_path / "b-llmc").mkdir()
+    shown = run("export", last, *options, code=2).stderr
+    assert f"`tokenmill export {last} --to llmc --out {tmp_path}/b-llmc`" in shown
+    run("export", last, *options, "--out", tmp_path / "b-llmc")
+    assert f"--out {tmp_path}/b-llmc-2`" in run("export", last, *options, code=2).stderr
+    run("export", first, last, *options)

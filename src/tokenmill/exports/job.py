@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import re
+import shlex
+from collections.abc import Sequence
 
 import msgspec
 
-from tokenmill.errors import CorruptStore, IncompleteStore, JobChanged, StoreError
+from tokenmill.errors import CorruptStore, IncompleteStore, JobChanged, StoreError, UsageError
 from tokenmill.exports.formats import FORMATS
 from tokenmill.exports.formats.protocol import EndTokenPosition, Tail
 from tokenmill.storage import Folder, folder_at
@@ -40,6 +43,9 @@ MAX_TOKENS = 1 << 62
 
 # More bins in export.json are damage: the memory of a plan grows with them.
 MAX_BINS = 1 << 22
+
+# With more stores than this, the proposed name of a directory has only the first.
+MAX_STEMS = 3
 
 # The `--val` that makes the first shard the validation split.
 FIRST_SHARD = "first-shard"
@@ -302,6 +308,8 @@ def freeze(folder: Folder, export: FrozenExport) -> FrozenExport:
         layout.publish_json(folder, EXPORT, export)
         return export
     changes = differences(before.job.identity(), export.job.identity())
+    if before.job.store != export.job.store and export.job.selection is None:
+        _refuse_other_stores(folder, before, export)
     if changes:
         raise JobChanged(
             f"this directory holds an export with another {changes[0][0]}",
@@ -314,6 +322,31 @@ def freeze(folder: Folder, export: FrozenExport) -> FrozenExport:
         before = msgspec.structs.replace(before, store=export.store).with_checksum()
         layout.publish_json(folder, EXPORT, before)
     return before
+
+
+def _refuse_other_stores(folder: Folder, before: FrozenExport, export: FrozenExport) -> None:
+    """Raise if the directory holds an export of other stores. By default, an export of several is in the last one."""
+    exported, directories = before.directories(folder), export.directories(folder)
+    if exported in ([], directories):
+        return
+    command = f"tokenmill export {shlex.join(directories)} --to {export.job.format}"
+    raise UsageError(
+        f"{folder.root} holds an export of other stores",
+        f"its stores   {', '.join(exported)}",
+        f"stores now   {', '.join(directories)}",
+        "Keep both, and give this export a directory of its own:",
+        f"`{command} --out {shlex.quote(_free_directory(directories, export.job.format))}`",
+    )
+
+
+def _free_directory(stores: Sequence[str], format_name: str) -> str:
+    """A directory beside the last store that holds no export, named after the stores and the format."""
+    parent, slash, _ = stores[-1].rpartition("/")
+    stems = [directory.rpartition("/")[2] for directory in stores]
+    shown = "-".join(stems) if len(stems) <= MAX_STEMS else f"{stems[0]}-and-{len(stems) - 1}-more"
+    first = f"{parent}{slash}{shown}-{format_name}"
+    tried = itertools.chain([first], (f"{first}-{number}" for number in itertools.count(2)))
+    return next(directory for directory in tried if not folder_at(directory).exists(EXPORT))
 
 
 def _is_replaceable(folder: Folder) -> bool:
