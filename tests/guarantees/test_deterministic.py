@@ -36,6 +36,7 @@ from tokenmill.pipeline.freeze import freeze
 from tokenmill.pipeline.plan import default_unit_bytes
 from tokenmill.pipeline.request import PrepareOptions, make_request
 from tokenmill.pipeline.resources import Resources
+from tokenmill.pipeline.row_limits import RowLimits
 from tokenmill.pipeline.split_sources import plan_units
 from tokenmill.sources import discover, files_between, with_identities
 from tokenmill.sources.documents import ReadOptions, Slice
@@ -415,7 +416,7 @@ def test_a_run_gives_up_an_engine_that_fails_an_audit(
     limits = Resources(1, 1 << 40, 1 << 40, 1 << 40, 1 << 40, 1).limits()
     events = RunEvents(RunLog(folder, ""), Silent(), 1)
     run = RunCompletion(
-        RunContext(folder, frozen, limits, 1, Silent(), events), "gigatoken", CompletionOptions(max_bad=0.001)
+        RunContext(folder, frozen, limits, 1, Silent(), events), "gigatoken", CompletionOptions(RowLimits(0.001, 0.01))
     )
     assert run.attempt(InlineExecutor()) is not None
     assert part_bytes(tmp_path / "out") == part_bytes(tmp_path / "right")

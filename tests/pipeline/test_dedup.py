@@ -19,6 +19,7 @@ from tokenmill.errors import JobChanged
 from tokenmill.pipeline.deduplicate import HASHED_ROW, later_rows
 
 CALL: dict[str, Any] = {"tokenizer": SMALL_TIKTOKEN, "eot": "none", "workers": 1, "unit_bytes": 400, "keep": "id"}
+CALL["max_skipped"] = 1
 
 Row = dict[str, Any]
 

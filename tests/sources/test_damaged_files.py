@@ -26,7 +26,7 @@ from tokenmill.errors import RunFailed, SourceError
 from tokenmill.executors.local import LocalExecutor
 from tokenmill.executors.outcomes import Cause, Died, Done
 from tokenmill.executors.retry_policy import RetryPolicy
-from tokenmill.pipeline.messages import BadRowCounts
+from tokenmill.pipeline.messages import RowCounts
 from tokenmill.pipeline.plan import SplitFiles
 from tokenmill.pipeline.split_sources import plan_units
 from tokenmill.sources.documents import BadRow, ReadOptions, Slice
@@ -177,7 +177,7 @@ def test_the_share_of_bad_rows_is_that_of_the_rows_read(tmp_path: Path, max_bad:
 )
 def test_the_limit_that_is_advised_is_larger_than_the_share(bad: int, rows: int, advice: str) -> None:
     """It is the next round figure."""
-    assert BadRowCounts(Counter({"not valid UTF-8": bad}), rows, "text").sufficient_limit() == advice
+    assert RowCounts(Counter({"not valid UTF-8": bad}), rows, "text").sufficient_limit() == advice
 
 
 @pytest.mark.parametrize("command", ["plan", "prepare"])

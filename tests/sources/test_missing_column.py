@@ -65,6 +65,7 @@ def test_a_column_may_appear_late(tmp_path: Path, rows: int, unit_bytes: int) ->
         tokenizer=SMALL_JSON,
         out=tmp_path / "out",
         unit_bytes=unit_bytes,
+        max_skipped="100%",
         executor=InlineExecutor(),
     )
     assert (done.documents, done.skipped_reasons) == (5, {"missing": rows})

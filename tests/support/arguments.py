@@ -28,6 +28,7 @@ class PrepareArguments(TypedDict, total=False):
     limit_units: int | None
     on_bad: BadDocumentAction
     max_bad: str | float
+    max_skipped: str | float
     document_timeout: str | float
     quarantine_text: bool
     metrics: str | os.PathLike[str] | None

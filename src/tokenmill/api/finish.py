@@ -16,6 +16,7 @@ from tokenmill.humanize import Readable
 from tokenmill.pipeline.compare_request import refuse_old_format
 from tokenmill.pipeline.finish import refuse_missing_parts, write_manifest
 from tokenmill.pipeline.request import BadDocumentPolicy
+from tokenmill.pipeline.row_limits import RowLimits
 from tokenmill.storage import folder_at
 from tokenmill.store import layout
 from tokenmill.store.manifest import require_manifest
@@ -46,6 +47,7 @@ def finish(  # noqa: PLR0913 - the options of the command, by their names
     directory: StrPath,
     *,
     max_bad: str | float = 0.001,
+    max_skipped: str | float = 0.01,
     workers: int | None = None,
     on: str = "local",
     reporter: progress.Reporter | None = None,
@@ -56,12 +58,13 @@ def finish(  # noqa: PLR0913 - the options of the command, by their names
     Args:
         directory: The store: a path, or an address such as `s3://bucket/run`.
         max_bad: The maximum fraction of bad documents, such as `0.001` or `"0.1%"`. More are an error.
+        max_skipped: The maximum fraction of rows without text, such as `0.01` or `"1%"`. More are an error.
         workers: The number of worker processes. Default: one per core.
         on: Where workers run: `"local"`, `"ray"` (the cluster of this machine), or `"ray://HOST:PORT"`.
         reporter: Receives progress and notices. Default: a bar in a terminal or notebook, otherwise nothing is shown.
         executor: Running workers to use instead of new ones.
     """
-    max_bad_fraction = BadDocumentPolicy.parse(max_bad=max_bad).max_bad
+    policy = BadDocumentPolicy.parse(max_bad=max_bad, max_skipped=max_skipped)
     check_executor(on)
     started = time.monotonic()
     folder = folder_at(os.fspath(directory))
@@ -73,7 +76,7 @@ def finish(  # noqa: PLR0913 - the options of the command, by their names
         refuse_old_format(folder, run)
         refuse_missing_parts(folder, run)
         with open_executor(on, PRELOAD, executor, reporter) as session:
-            is_written = write_manifest(folder, run, max_bad_fraction, workers, session)
+            is_written = write_manifest(folder, run, RowLimits(policy.max_bad, policy.max_skipped), workers, session)
         layout.remove_stale_temporaries(folder)
     totals = manifest_totals(require_manifest(folder, run))
     return FinishResult(

@@ -44,6 +44,7 @@ from tokenmill.pipeline.position import DEFAULT_SECONDS
 from tokenmill.pipeline.ranks import RankShare
 from tokenmill.pipeline.request import BadDocumentPolicy, PrepareOptions, find_sources, make_request
 from tokenmill.pipeline.resources import SMALLEST_WORKER_BYTES, TOKENIZER_BYTES, plan_resources
+from tokenmill.pipeline.row_limits import RowLimits
 from tokenmill.pipeline.stale_parts import hold_store, open_run
 from tokenmill.pipeline.stored_tokenizer import stored_vocabulary
 from tokenmill.sources.named_datasets import resolve_sources
@@ -84,6 +85,7 @@ def prepare(  # noqa: PLR0913 - the options of the command, by their names
     limit_units: int | None = None,
     on_bad: BadDocumentAction = "quarantine",
     max_bad: str | float = 0.001,
+    max_skipped: str | float = 0.01,
     document_timeout: str | float = DEFAULT_SECONDS,
     quarantine_text: bool = False,
     max_document_bytes: str | int | None = None,
@@ -142,6 +144,8 @@ def prepare(  # noqa: PLR0913 - the options of the command, by their names
         limit_units: Only do the first units of the plan, to try something out.
         on_bad: What happens on a bad document: `"quarantine"` records it in `quarantine.jsonl`, `"fail"` ends the run.
         max_bad: The maximum fraction of bad documents, such as `0.001` or `"0.1%"`. More end the run.
+        max_skipped: The maximum fraction of rows without text, such as `0.01` or `"1%"`: rows whose column is null, and
+            lines that lack it. More end the run. `"100%"` allows any.
         document_timeout: The maximum time for one document, in seconds. A document that takes longer is bad.
         quarantine_text: Also record the text of bad documents.
         max_document_bytes: The maximum size of a document. A longer document is bad. Default: 32 MiB.
@@ -174,7 +178,7 @@ def prepare(  # noqa: PLR0913 - the options of the command, by their names
     if rank_share is not None:
         _refuse_for_rank(rank_share, formats, out, repair=repair, retry_quarantine=retry_quarantine, moved=bool(moved))
     moves = [moved] if isinstance(moved, str) else moved
-    policy = BadDocumentPolicy.parse(on_bad, max_bad, document_timeout, quarantine_text=quarantine_text)
+    policy = BadDocumentPolicy.parse(on_bad, max_bad, max_skipped, document_timeout, quarantine_text=quarantine_text)
     given = list(tokenizer) if isinstance(tokenizer, list | tuple) else [] if tokenizer is None else [tokenizer]
     text = text_options(
         given[0] if given else None,
@@ -242,7 +246,7 @@ def prepare(  # noqa: PLR0913 - the options of the command, by their names
         for store in stores:
             frozen = open_run(store.folder, store.request, limits, pool, report, rank_share, moves)
             store.open(frozen, limits, resources.workers, pool, report, rank_share)
-        completion = CompletionOptions(policy.max_bad, repair, retry_quarantine, metrics)
+        completion = CompletionOptions(RowLimits(policy.max_bad, policy.max_skipped), repair, retry_quarantine, metrics)
         export_limits = ExportLimits(workers, memory, force)
         results: list[PrepareResult] = []
         unit_seconds = 0.0

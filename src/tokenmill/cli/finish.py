@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 @click.option(
     "--max-bad", default="0.1%", show_default=True, metavar="FRACTION", help="Fail with more bad documents than this."
 )
+@options.max_skipped
 @options.workers
 @options.executor
 @options.storage

@@ -24,7 +24,7 @@ HEADINGS = {
     "Exports": "--to --val --shuffle --shard-tokens --tail --eot-position --dtype --sequence-tokens --name",
     "Machine": "--workers --memory --unit-bytes --limit-units --force --metrics",
     "Clusters": "--on --rank --of",
-    "Bad documents": "--on-bad --max-bad --document-timeout --max-document-bytes --quarantine-text",
+    "Bad documents": "--on-bad --max-bad --max-skipped --document-timeout --max-document-bytes --quarantine-text",
     "Resuming": "--retry-quarantine --repair --moved",
     "Storage": "--endpoint --region --allow-http --cache",
     "General": "--json --quiet --debug --help --help-all",
@@ -197,6 +197,14 @@ units = group(
     click.option("--limit-units", type=click.IntRange(1), metavar="N", help="Do only the first N units, for a trial."),
 )
 
+max_skipped = click.option(
+    "--max-skipped",
+    default="1%",
+    show_default=True,
+    metavar="FRACTION",
+    help="Fail with more rows without text than this: null, or without the column.",
+)
+
 bad_documents = group(
     click.option(
         "--on-bad",
@@ -212,6 +220,7 @@ bad_documents = group(
         metavar="FRACTION",
         help="Fail with more bad documents than this.",
     ),
+    max_skipped,
     click.option(
         "--document-timeout",
         default="600",

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tokenmill.errors import StorageError, StoreError
-from tokenmill.pipeline.bad_rows import BadRowBudget
 from tokenmill.pipeline.driver import Driver
 from tokenmill.pipeline.heartbeat import Heartbeat
 from tokenmill.pipeline.inventory import PartInventory
@@ -15,6 +14,7 @@ from tokenmill.pipeline.isolation import Isolation
 from tokenmill.pipeline.manifest import ManifestBuilder
 from tokenmill.pipeline.metrics import open_metrics
 from tokenmill.pipeline.preflight import check_room
+from tokenmill.pipeline.row_limits import RowBudget, RowLimits
 from tokenmill.pipeline.run_end import record_end
 from tokenmill.pipeline.run_once import FINISHING, run_once
 from tokenmill.pipeline.schedule import CommittedUnits, Schedule
@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class CompletionOptions:
-    """How many rows may be bad, as a fraction, which parts are made again, and where metrics go."""
+    """How many rows may be bad or without text, which parts are made again, and where metrics go."""
 
-    max_bad: float
+    limits: RowLimits
     repair: bool = False
     retry_quarantine: bool = False
     metrics: str | None = None
@@ -49,7 +49,7 @@ class RunCompletion:
     Args:
         context: The run, its store, and what this call may use.
         engine: The engine to encode with.
-        options: How many rows may be bad, and which parts to make again.
+        options: How many rows may be bad or without text, and which parts to make again.
         companions: Stores of other tokenizers, whose parts are made from the same read.
     """
 
@@ -68,7 +68,7 @@ class RunCompletion:
             retry_quarantine=options.retry_quarantine,
         )
         self._metrics = options.metrics
-        self._bad_rows = BadRowBudget(context, self._manifest, isolation, self._committed, options.max_bad)
+        self._budget = RowBudget(context, self._manifest, isolation, self._committed, options.limits)
         self._driver = Driver(
             context,
             engine,
@@ -77,7 +77,7 @@ class RunCompletion:
             Schedule(context, self._committed),
             isolation,
             self._inventory,
-            self._bad_rows,
+            self._budget,
             companions,
         )
 
@@ -146,7 +146,7 @@ class RunCompletion:
                 self._manifest.adopt(manifest)
             elif not self._inventory.collect(executor):
                 return None
-            self._bad_rows.check()
+            self._budget.check()
             check_rows(self._manifest.rows)
             return self._inventory.publish() if is_ours else manifest
 

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from tokenmill.executors.outcomes import Executor
-    from tokenmill.pipeline.bad_rows import BadRowBudget
     from tokenmill.pipeline.commit import Committed
     from tokenmill.pipeline.companions import Companion
     from tokenmill.pipeline.context import RunContext
@@ -39,6 +38,7 @@ if TYPE_CHECKING:
     from tokenmill.pipeline.isolation import Isolation
     from tokenmill.pipeline.manifest import ManifestBuilder
     from tokenmill.pipeline.plan import UnitTask
+    from tokenmill.pipeline.row_limits import RowBudget
     from tokenmill.pipeline.schedule import CommittedUnits, Schedule
     from tokenmill.pipeline.units import WorkerLimits
     from tokenmill.store.job import Job
@@ -55,7 +55,7 @@ class Driver:
     schedule: Schedule
     isolation: Isolation
     inventory: PartInventory
-    bad_rows: BadRowBudget
+    budget: RowBudget
     companions: Sequence[Companion] = ()
     seconds: float = field(default=0.0, init=False)
     _failures: list[Failed[UnitTask] | Died[UnitTask]] = field(default_factory=list, init=False)
@@ -85,7 +85,7 @@ class Driver:
             units = self.context.frozen.run.units
             raise run_failed(self._failures, missing, units, self.context.events.log_path)
         if missing:
-            raise self.bad_rows.exceeded_so_far()
+            raise self.budget.exceeded_so_far()
 
     def _run_missing(self, executor: Executor) -> None:
         self._begin("tokenize")
@@ -204,4 +204,4 @@ class Driver:
 
     def _should_abort(self) -> bool:
         units_done = self.context.events.step.units
-        return too_many_failures(self._failures, units_done) or self.bad_rows.is_hopeless()
+        return too_many_failures(self._failures, units_done) or self.budget.is_hopeless()

@@ -9,11 +9,10 @@ from tokenmill.executors.fan_out import FanOut
 from tokenmill.executors.outcomes import Pool
 from tokenmill.executors.progress import Reporter
 from tokenmill.humanize import count
-from tokenmill.pipeline.bad_rows import refuse_missing_column
 from tokenmill.pipeline.freeze import load_existing
 from tokenmill.pipeline.manifest import ManifestBuilder
-from tokenmill.pipeline.messages import BadRowCounts, too_many_bad
 from tokenmill.pipeline.resources import plan_resources
+from tokenmill.pipeline.row_limits import RowLimits
 from tokenmill.pipeline.run_once import FINISHING, run_once
 from tokenmill.storage import Folder
 from tokenmill.store import event_log, layout, quarantine
@@ -39,7 +38,7 @@ def refuse_missing_parts(folder: Folder, run: Run) -> None:
 
 
 def write_manifest(
-    folder: Folder, run: Run, max_bad: float, workers: int | None, session: tuple[Pool, Reporter]
+    folder: Folder, run: Run, limits: RowLimits, workers: int | None, session: tuple[Pool, Reporter]
 ) -> bool:
     """Write the manifest and return True, or return False if another process did so while this one waited."""
     pool, report = session
@@ -51,11 +50,11 @@ def write_manifest(
         if is_ours:
             resources = plan_resources(workers, None, run.units // PARTS_PER_WORKER + 1, room=pool.room)
             pool.start(resources.workers, resources.worker_bytes, most_workers=resources.most_workers)
-            _write(folder, run, FanOut(pool, report, resources.workers), max_bad)
+            _write(folder, run, FanOut(pool, report, resources.workers), limits)
     return is_ours
 
 
-def _write(folder: Folder, run: Run, fan_out: FanOut, max_bad: float) -> None:
+def _write(folder: Folder, run: Run, fan_out: FanOut, limits: RowLimits) -> None:
     frozen = load_existing(folder, run)
     builder = ManifestBuilder(folder, run, frozen.plan, frozen.sources)
     invalid = {part.unit: part.reason for part in builder.add_from_parts(fan_out, np.arange(run.units))}
@@ -75,9 +74,6 @@ def _write(folder: Folder, run: Run, fan_out: FanOut, max_bad: float) -> None:
             f"reason       {unusable[unit]}",
             "Run the same `tokenmill prepare` again: it compares these parts with their sources, or makes them again.",
         )
-    refuse_missing_column(folder, run, builder)
-    if builder.quarantined > max_bad * builder.rows:
-        counts = BadRowCounts(builder.bad_reasons(), builder.rows, run.job.column)
-        raise too_many_bad(folder, counts, max_bad, event_log.path(folder))
+    limits.check(folder, frozen, builder)
     quarantine.gather(folder, np.ones(run.units, np.bool_))
     builder.publish(sizes)

@@ -20,7 +20,7 @@ from tokenmill.store import event_log, layout, tables
 from tokenmill.store.erasures import refuse_unlisted
 from tokenmill.store.job import Run
 from tokenmill.store.manifest import manifest_columns, manifest_row, publish_manifest
-from tokenmill.store.part import INTENDED, PartSummary, part_name, read_summary
+from tokenmill.store.part import INTENDED, WITHOUT_TEXT, PartSummary, part_name, read_summary
 
 if TYPE_CHECKING:
     from tokenmill.executors.fan_out import FanOut
@@ -78,6 +78,10 @@ class ManifestBuilder:
     def quarantined_units(self) -> list[int]:
         """The units that have rows in quarantine."""
         return [unit for unit, reasons in self._reasons.items() if reasons.keys() - INTENDED]
+
+    def units_without_text(self) -> list[int]:
+        """The units that have rows without text, in order."""
+        return sorted(unit for unit, reasons in self._reasons.items() if reasons.keys() & WITHOUT_TEXT)
 
     def add_from_parts(
         self, fan_out: FanOut, units: npt.NDArray[np.int64], *, content_too: bool = False

@@ -106,8 +106,11 @@ MOSTLY_BAD = {
 
 
 @dataclass(frozen=True, slots=True)
-class BadRowCounts:
-    """How many of `rows` are bad, for each reason. `so_far`: the run was aborted, and `rows` are those read by then."""
+class RowCounts:
+    """How many of `rows` are bad, or without text, for each reason.
+
+    `so_far`: the run was aborted, and `rows` are those read by then.
+    """
 
     reasons: Counter[str]
     rows: int
@@ -115,20 +118,20 @@ class BadRowCounts:
     so_far: bool = False
 
     @property
-    def bad(self) -> int:
-        """The bad rows of all reasons."""
+    def total(self) -> int:
+        """The rows of all reasons."""
         return self.reasons.total()
 
     @property
     def fraction(self) -> float:
-        """The fraction of rows that are bad."""
-        return self.bad / max(self.rows, 1)
+        """The fraction of rows that have one of the reasons."""
+        return self.total / max(self.rows, 1)
 
-    def sentence(self) -> str:
-        """How many rows are bad, of how many."""
+    def sentence(self, what: str, verb: str) -> str:
+        """How many rows have one of the reasons, of how many."""
         if self.so_far:
-            return f"{self.bad:,} of the {count(self.rows, 'row')} read so far cannot be tokenized: {self.fraction:.2%}"
-        return f"{count(self.bad, 'document')} of {self.rows:,} cannot be tokenized: {self.fraction:.2%}"
+            return f"{self.total:,} of the {count(self.rows, 'row')} read so far {verb}: {self.fraction:.2%}"
+        return f"{count(self.total, what)} of {self.rows:,} {verb}: {self.fraction:.2%}"
 
     def question(self) -> list[str]:
         """The likely reason, if most rows are bad: a higher limit would make a store of almost nothing."""
@@ -137,7 +140,7 @@ class BadRowCounts:
                 f"Check --column {self.column}: most values are not text. For another column, also choose a new --out.",
                 "If they are lists of strings, add --join '\\n', which stands between the strings.",
             ]
-        if 2 * self.bad <= self.rows:
+        if 2 * self.total <= self.rows:
             return []
         (reason, _), *_ = self.reasons.most_common(1)
         return [MOSTLY_BAD.get(reason, "Most documents are bad: look at some of them before you go on.")]
@@ -147,15 +150,32 @@ class BadRowCounts:
         return next(f"{percent:g}%" for percent in (*PERCENT, 100) if percent > 100 * self.fraction or percent == 100)
 
 
-def too_many_bad(folder: Folder, counts: BadRowCounts, max_bad: float, log: str) -> RunFailed:
+def too_many_bad(folder: Folder, counts: RowCounts, max_bad: float, log: str) -> RunFailed:
     """The error that ends a run with more bad documents than allowed."""
     return RunFailed(
-        f"{counts.sentence()}, more than --max-bad {100 * max_bad:g}%",
-        *(f"{number:>11,}  {reason}" for reason, number in counts.reasons.most_common(NAMED_FAILURES)),
+        f"{counts.sentence('document', 'cannot be tokenized')}, more than --max-bad {100 * max_bad:g}%",
+        *_by_reason(counts),
         f"named in     {folder.path(quarantine.QUARANTINE_FILE)}",
         f"             and {log}, for units that are not done",
         *(counts.question() or _higher_limit(counts, max_bad)),
     )
+
+
+def too_many_skipped(counts: RowCounts, max_skipped: float, first: list[str]) -> RunFailed:
+    """The error that ends a run with more rows without text than allowed. `first` says where some of them are."""
+    check = f"Check the column {counts.column}: most rows have no text there. For another one, choose a new --out."
+    return RunFailed(
+        f"{counts.sentence('row', 'without text')}, more than --max-skipped {100 * max_skipped:g}%",
+        *_by_reason(counts),
+        *(f"{'first' if not index else '':<12} {place}" for index, place in enumerate(first)),
+        *([check] if 2 * counts.total > counts.rows else []),
+        "Committed work is kept. If these rows can be left out, run it again with a higher limit:",
+        f"--max-skipped {counts.sufficient_limit()}",
+    )
+
+
+def _by_reason(counts: RowCounts) -> list[str]:
+    return [f"{number:>11,}  {reason}" for reason, number in counts.reasons.most_common(NAMED_FAILURES)]
 
 
 def no_column(folder: Folder, job: Job, rows: int) -> RunFailed:
@@ -167,7 +187,7 @@ def no_column(folder: Folder, job: Job, rows: int) -> RunFailed:
     )
 
 
-def _higher_limit(counts: BadRowCounts, max_bad: float) -> list[str]:
+def _higher_limit(counts: RowCounts, max_bad: float) -> list[str]:
     return [
         "Committed work is kept. Repair the sources and use another --out, or run it again with a higher limit:",
         f"{'' if max_bad else '--on-bad quarantine '}--max-bad {counts.sufficient_limit()}",

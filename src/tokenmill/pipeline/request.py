@@ -40,10 +40,14 @@ VERSIONED = ("tokenmill", "pyarrow", "numpy", "gigatoken", "tiktoken", "tokenize
 
 @dataclass(frozen=True, slots=True)
 class BadDocumentPolicy:
-    """What happens to documents that cannot be tokenized. `max_bad` is the fraction of documents that may be bad."""
+    """What happens to rows that do not become documents.
+
+    `max_bad` is the fraction of rows that may be bad, and `max_skipped` the fraction that may be without text.
+    """
 
     on_bad: str = "quarantine"
     max_bad: float = 0.001
+    max_skipped: float = 0.01
     document_seconds: float = DEFAULT_SECONDS
     quarantine_text: bool = False
 
@@ -52,6 +56,7 @@ class BadDocumentPolicy:
         cls,
         on_bad: str = "quarantine",
         max_bad: str | float = 0.001,
+        max_skipped: str | float = 0.01,
         document_timeout: str | float = DEFAULT_SECONDS,
         *,
         quarantine_text: bool = False,
@@ -60,20 +65,19 @@ class BadDocumentPolicy:
 
         Args:
             on_bad: "quarantine", or "fail" to end the run at the first bad document.
-            max_bad: A fraction of the documents: 0.001, or 0.1%.
+            max_bad: A fraction of the rows: 0.001, or 0.1%.
+            max_skipped: A fraction of the rows: 0.01, or 1%.
             document_timeout: The seconds that one document may take.
             quarantine_text: Keep the text of bad documents.
         """
         if on_bad not in ("quarantine", "fail"):
             raise UsageError(f"--on-bad is quarantine or fail, not {on_bad!r}")
-        text = "0" if on_bad == "fail" else str(max_bad).strip()
-        fraction = _number(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
-        if not 0 <= fraction <= 1:
-            raise UsageError(f"--max-bad {text} is not a fraction", "Give a fraction of the documents: 0.001, or 0.1%.")
+        bad = _fraction("--max-bad", 0 if on_bad == "fail" else max_bad)
+        skipped = _fraction("--max-skipped", max_skipped)
         seconds = _number(str(document_timeout).strip().removesuffix("s"))
         if not 0 < seconds < math.inf:
             raise UsageError(f"--document-timeout {document_timeout} is not a time", "Give seconds: 600.")
-        return cls(on_bad, fraction, seconds, quarantine_text)
+        return cls(on_bad, bad, skipped, seconds, quarantine_text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +140,14 @@ class PrepareOptions:
             raise UsageError("--unit-bytes must be at least 1")
         if self.max_document_bytes is not None and parse_size(self.max_document_bytes) == 0:
             raise UsageError("--max-document-bytes must be at least 1")
+
+
+def _fraction(option: str, value: str | float) -> float:
+    text = str(value).strip()
+    fraction = _number(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    if not 0 <= fraction <= 1:
+        raise UsageError(f"{option} {text} is not a fraction", "Give a fraction of the documents: 0.001, or 0.1%.")
+    return fraction
 
 
 def _number(text: str) -> float:

@@ -73,7 +73,7 @@ class Job:
 def a_job(rng: random.Random, corpus: Corpus, *more: str) -> Job:
     """Random options for a corpus; `--memory` is always given, since an export keeps what it decided by it."""
     options = ["--unit-bytes", str(rng.choice([2_000, 20_000, 200_000])), "--workers", str(rng.randint(1, 3))]
-    options += ["--memory", rng.choice(["2GB", "1.2GB"]), *more]
+    options += ["--memory", rng.choice(["2GB", "1.2GB"]), "--max-skipped", "1", *more]
     tokenizer = "gpt2" if rng.random() < 0.1 and "TIKTOKEN_CACHE_DIR" in os.environ else SMALL
     options += ["--engine", rng.choice(["auto", "auto", "tiktoken" if tokenizer == "gpt2" else "tokenizers"])]
     if corpus.bad("POISON:"):

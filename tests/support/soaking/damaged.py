@@ -136,6 +136,7 @@ class Batch:
             workers=2,
             memory="2GB",
             max_bad=1.0,
+            max_skipped=1.0,
         )
         error = answer["error"]
         if error is None:
