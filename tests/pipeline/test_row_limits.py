@@ -13,7 +13,7 @@ import tokenmill
 from tests.support import command
 from tests.support.corpora import SMALL_JSON, write_parquet
 from tests.support.inline_executor import InlineExecutor
-from tokenmill.errors import RunFailed, UsageError
+from tokenmill.errors import JobChanged, RunFailed, UsageError
 
 
 def write_lines(path: Path, good: int, **lines: int) -> str:
@@ -112,5 +112,51 @@ def test_finish_has_the_same_limit(tmp_path: Path) -> None:
 
 def test_a_limit_is_a_fraction(tmp_path: Path) -> None:
     """Anything else is refused before any work."""
-    with pytest.raises(UsageError, match='max_skipped="2" is not a fraction'):
+    with pytest.raises(UsageError, match="max_skipped=2 is not a fraction"):
         prepare(write_lines(tmp_path / "a.jsonl", 1), tmp_path / "out", max_skipped="2")
+
+
+SAMPLES = [
+    {"prompt": "p", "completion": "c"},
+    {"prompt": "p", "completion": None},
+    {"prompt": "p"},
+    {"completion": "\ud800"},
+    {"prompt": None, "completion": None},
+]
+
+
+def test_half_a_sample_is_no_document(tmp_path: Path) -> None:
+    """A row with a null in a column of a template is skipped and counted, unless nulls are empty text."""
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in SAMPLES))
+    call: dict[str, Any] = {"template": "{prompt} {completion}", "max_skipped": 1}
+    skipped = prepare(str(tmp_path / "a.jsonl"), tmp_path / "skip", **call)
+    assert (skipped.documents, skipped.skipped_reasons) == (1, {"missing": 2, "null": 2})
+    kept = prepare(str(tmp_path / "a.jsonl"), tmp_path / "empty", **call, null="empty")
+    assert (kept.documents, kept.skipped_reasons) == (4, {"null": 1})
+    assert tokenmill.open(tmp_path / "empty").run.job.null == "empty"
+    with pytest.raises(JobChanged, match=r"(?s)null=.*was empty"):
+        prepare(str(tmp_path / "a.jsonl"), tmp_path / "empty", **call)
+    assert prepare(str(tmp_path / "a.jsonl"), tmp_path / "skip", **call, null="skip").units_done_now == 0
+
+
+def test_a_store_like_another_has_its_nulls(tmp_path: Path) -> None:
+    """Unless the option, or another template or column, is given."""
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in SAMPLES))
+    call: dict[str, Any] = {"executor": InlineExecutor(), "max_skipped": 1}
+    source = tmp_path / "a.jsonl"
+    prepare(str(source), tmp_path / "like", template="{prompt} {completion}", null="empty", max_skipped=1)
+    options: list[dict[str, str]] = [{}, {"null": "skip"}, {"column": "prompt"}, {"template": "{prompt}{completion}"}]
+    stores = [
+        tokenmill.prepare(source, like=tmp_path / "like", out=tmp_path / str(number), **call, **each)
+        for number, each in enumerate(options)
+    ]
+    assert [store.documents for store in stores] == [4, 1, 3, 1]
+
+
+def test_null_needs_a_template(tmp_path: Path) -> None:
+    """It has no effect on one column."""
+    source = write_lines(tmp_path / "a.jsonl", 1)
+    with pytest.raises(UsageError, match="null= needs template="):
+        prepare(source, tmp_path / "out", null="empty")
+    with pytest.raises(UsageError, match="null= is skip or empty, not 'drop'"):
+        prepare(source, tmp_path / "out", null="drop", template="{text}")

@@ -58,8 +58,10 @@ def texts(path: Path, **options: Any) -> list[str | None]:
         ({"column": "m.c"}, ["hi\nho", "", None, "z"]),
         ({"column": "m.c", "join": " | "}, ["hi | ho", "", None, "z"]),
         ({"column": "l", "join": "\n"}, ["p\nq", "", None, "p"]),
-        ({"template": "{t}: {b}."}, ["T: B.", ": B\u2028.", None, "T: ."]),
-        ({"template": "{{{a.t}}} {l}", "join": ","}, ["{x} p,q", "{} ", None, "{é} p"]),
+        ({"template": "{t}: {b}."}, ["T: B.", None, None, None]),
+        ({"template": "{t}: {b}.", "null": "empty"}, ["T: B.", ": B\u2028.", None, "T: ."]),
+        ({"template": "{{{a.t}}} {l}", "join": ","}, ["{x} p,q", None, None, "{é} p"]),
+        ({"template": "{{{a.t}}} {l}", "join": ",", "null": "empty"}, ["{x} p,q", "{} ", None, "{é} p"]),
     ],
 )
 def test_text_is_the_same_in_every_kind(

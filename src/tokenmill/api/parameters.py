@@ -18,6 +18,7 @@ Stores = StrPath | Sequence[StrPath]
 EngineName = Literal["auto", "gigatoken", "tiktoken", "tokenizers"]
 BadDocumentAction = Literal["quarantine", "fail"]
 Dedup = Literal["exact"]
+Null = Literal["skip", "empty"]
 TokenType = Literal["uint16", "int32", "uint32"]
 
 
@@ -55,6 +56,7 @@ __all__ = [
     "EndTokenPosition",
     "EngineName",
     "FormatName",
+    "Null",
     "Stores",
     "StrPath",
     "Tail",

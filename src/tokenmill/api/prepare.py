@@ -16,6 +16,7 @@ from tokenmill.api.parameters import (
     Dedup,
     EngineName,
     FormatName,
+    Null,
     StrPath,
     Tail,
     column_names,
@@ -70,6 +71,7 @@ def prepare(  # noqa: PLR0913 - the options of the command, by their names
     separator: str | None = None,
     join: str | None = None,
     template: str | None = None,
+    null: Null | None = None,
     engine: EngineName = "auto",
     eot: str | int | None = None,
     bos: str | int | None = None,
@@ -126,6 +128,8 @@ def prepare(  # noqa: PLR0913 - the options of the command, by their names
         join: What stands between the strings of a column that holds lists. Default: a newline. A list in JSON Lines is
             a bad document unless `join` is given, or the column is a path.
         template: Columns in braces and the text around them, such as `"{title}: {text}"`, in place of `column`.
+        null: What a null in a column of the template is: `"skip"` skips the row, `"empty"` makes it empty text. A row
+            with nothing but nulls is skipped. Default: `"skip"`.
         engine: The library that encodes. All engines produce the same tokens.
         eot: The end token: an id, its spelling, or `"none"`. Default: the end token of the tokenizer.
         bos: The begin token: an id, its spelling, or `"none"`. Default: none.
@@ -193,6 +197,7 @@ def prepare(  # noqa: PLR0913 - the options of the command, by their names
         where=where,
         join=join,
         template=template,
+        null=null,
         dedup=dedup,
         min_tokens=min_tokens,
         max_tokens=max_tokens,

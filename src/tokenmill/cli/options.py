@@ -18,7 +18,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 MAX_FLAT = 12
 HEADINGS = {
     "Text and tokenizer": "--tokenizer --like --version --engine --eot --bos",
-    "Columns": "--column --template --join --separator --keep",
+    "Columns": "--column --template --null --join --separator --keep",
     "Selection": "--where --deny --dedup --min-tokens --max-tokens",
     "Output": "--out",
     "Exports": "--to --val --shuffle --shard-tokens --tail --eot-position --dtype --sequence-tokens --name",

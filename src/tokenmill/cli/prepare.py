@@ -41,6 +41,11 @@ MIN_MEASURED_BYTES = 100_000
     callback=options.unescape_separator,
     help="Several columns as one text: '{title}\\n\\n{text}'.",
 )
+@click.option(
+    "--null",
+    type=click.Choice(["skip", "empty"]),
+    help="A null in a column of --template: skip the row, or empty text. [default: skip]",
+)
 @click.option("--keep", metavar="NAMES", help="Columns of the sources to keep in the store, such as id,url.")
 @click.option(
     "--deny", metavar="FILE", help="Leave out the rows that this file of JSON Lines names: value, host or row."

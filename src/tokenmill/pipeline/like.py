@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from tokenmill.storage import Folder
     from tokenmill.store.job import Job, Run
     from tokenmill.tokenizers.objects import TokenizerObject
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +56,7 @@ def text_options(  # noqa: PLR0913 - the options, by their names
     where: str | None = None,
     join: str | None = None,
     template: str | None = None,
+    null: str | None = None,
     dedup: str | None = None,
     min_tokens: int | None = None,
     max_tokens: int | None = None,
@@ -69,7 +72,9 @@ def text_options(  # noqa: PLR0913 - the options, by their names
     if like is None:
         if tokenizer is None:
             raise UsageError("no tokenizer is given", "Give --tokenizer T, or --like DIR to take that of a store.")
-        columns = ColumnOptions(keep or (), deny or b"", where or "", join, template, dedup, min_tokens, max_tokens)
+        columns = ColumnOptions(
+            keep or (), deny or b"", where or "", join, template, null, dedup, min_tokens, max_tokens
+        )
         return TextOptions(tokenizer, column, separator, eot, bos, max_document_bytes, columns)
     for option, value in (("--tokenizer", tokenizer), ("--eot", eot), ("--bos", bos)):
         if value is not None:
@@ -90,6 +95,7 @@ def text_options(  # noqa: PLR0913 - the options, by their names
             where=where if where is not None else job.filter_text,
             join=join if join is not None or isinstance(job.join, msgspec.UnsetType) else job.join,
             template=template if template is not None or column is not None else job.template or None,
+            null=null if null is not None or template is not None or column is not None else _given(job.null),
             dedup=dedup if dedup is not None or isinstance(job.dedup, msgspec.UnsetType) else "exact",
             min_tokens=min_tokens if min_tokens is not None else _given(job.min_tokens),
             max_tokens=max_tokens if max_tokens is not None else _given(job.max_tokens),
@@ -113,8 +119,8 @@ def _erased_notes(folder: Folder, run: Run, deny: bytes | None) -> tuple[str, ..
     return (f"{note}. Join these lists into one file for --deny: {files}",)
 
 
-def _given(limit: int | msgspec.UnsetType) -> int | None:
-    return None if isinstance(limit, msgspec.UnsetType) else limit
+def _given(option: T | msgspec.UnsetType) -> T | None:
+    return None if isinstance(option, msgspec.UnsetType) else option
 
 
 def _deny_list(folder: Folder, job: Job) -> bytes:

@@ -18,7 +18,7 @@ from tokenmill.pipeline.sizes import parse_size
 from tokenmill.sources import Discovery, discover
 from tokenmill.sources.documents import ReadOptions
 from tokenmill.sources.named_datasets import ResolvedSources
-from tokenmill.sources.text_columns import parse_template
+from tokenmill.sources.text_columns import EMPTY, SKIP, parse_template
 from tokenmill.sources.where import parse_where
 from tokenmill.storage import scheme
 from tokenmill.store.deny import parse_list
@@ -89,6 +89,7 @@ class ColumnOptions:
     where: str = ""
     join: str | None = None
     template: str | None = None
+    null: str | None = None
     dedup: str | None = None
     min_tokens: int | None = None
     max_tokens: int | None = None
@@ -97,6 +98,10 @@ class ColumnOptions:
         """Raise UsageError for an option that is invalid for every source."""
         if self.template is not None:
             parse_template(self.template)
+        if self.null not in (None, SKIP, EMPTY):
+            raise UsageError(f"--null is skip or empty, not {self.null!r}")
+        if self.null is not None and self.template is None:
+            raise UsageError("--null needs --template", "It is about nulls in the columns that a template names.")
         if self.where:
             parse_where(self.where)
         if self.dedup not in (None, "exact"):
@@ -223,6 +228,7 @@ def make_request(
         where=str(parse_where(columns.where)) if columns.where else msgspec.UNSET,
         join=msgspec.UNSET if columns.join is None else columns.join,
         template=columns.template or msgspec.UNSET,
+        null=EMPTY if columns.null == EMPTY else msgspec.UNSET,
         dedup=msgspec.UNSET if columns.dedup is None else "",
         min_tokens=msgspec.UNSET if columns.min_tokens is None else columns.min_tokens,
         max_tokens=msgspec.UNSET if columns.max_tokens is None else columns.max_tokens,

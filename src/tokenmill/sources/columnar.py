@@ -63,7 +63,7 @@ def read_text(
         if not template.is_plain:
             for text in texts:
                 _validate_structure(text)
-        yield texts[0] if template.is_plain else template.fill(list(map(as_text, texts)))
+        yield texts[0] if template.is_plain else template.fill(list(map(as_text, texts)), options.null)
 
 
 def text_column(file: SourceFile, schema: pa.Schema, name: str) -> ColumnPath:

@@ -67,6 +67,8 @@ class ReadOptions(msgspec.Struct, frozen=True):
     join: str | None = None
     # Columns in braces and the text around them, in place of `column` (see `text_columns`).
     template: str = ""
+    # What a null in a column of the template is: "skip" skips its row, "empty" makes it empty text.
+    null: str = "skip"
     # The row groups of a Parquet slice that are read, counted from its first one. None stands for all of them.
     groups: tuple[int, ...] | None = None
 

@@ -162,7 +162,8 @@ def _missing(lines: _Lines, nulls: npt.NDArray[np.int64], names: tuple[str, ...]
     spelled = every.take(pa.array(2 * nulls))
     may_have = np.logical_and.reduce([_may_have(spelled, name) for name in names])
     has_all = [_has_paths(lines.raw(index), names) for index in nulls[may_have].tolist()]
-    return lines.rows[np.setdiff1d(nulls, nulls[may_have][np.array(has_all, bool)])]
+    lacking = np.setdiff1d(nulls, nulls[may_have][np.array(has_all, bool)])
+    return np.asarray(lines.rows[lacking], np.uint64)
 
 
 def _may_have(spelled: pa.LargeBinaryArray, name: str) -> npt.NDArray[np.bool_]:
@@ -203,7 +204,11 @@ def _parse_block(lines: _Lines, options: ReadOptions) -> pa.LargeStringArray | N
     if joins_lists(options):
         types = _types(next(iter(lines), bytearray()), template.names)
     table = None if types is None else parse_block(lines, types)
-    return None if table is None else template.fill([_strings(table, name, options) for name in template.names])
+    return (
+        None
+        if table is None
+        else template.fill([_strings(table, name, options) for name in template.names], options.null)
+    )
 
 
 def _types(line: bytearray, names: tuple[str, ...]) -> dict[str, pa.DataType] | None:
@@ -288,7 +293,7 @@ def _value(line: bytearray, options: ReadOptions) -> bytes | None:
             raise _BadLineError(NOT_TEXT, f"{before!r} is {_shown(value.value)}, not an object")
         if value is not None and not isinstance(value, str):
             raise _BadLineError(NOT_TEXT, f"the value of {name!r} is {_shown(value)}")
-    text = template.fill_one(values)
+    text = template.fill_one(values, options.null)
     return None if text is None else _encoded(text, line)
 
 

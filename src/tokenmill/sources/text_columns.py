@@ -2,7 +2,8 @@ r"""Build the text of documents from nested columns, lists of strings and templa
 
 A name is that of a column, or a path: `data.text` is the field `text` of the column `data`. A path goes through lists,
 too: `messages.content` is the content of each message. Strings of a list are joined; nulls among them are skipped. A
-template has names in braces: `{title}\n\n{text}`. A null is empty text there, and a row with nothing but nulls is null.
+template has names in braces: `{title}\n\n{text}`. A row with a null in one of its columns is null. With `--null empty`,
+a null is empty text there, and a row with nothing but nulls is null.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from tokenmill.errors import UsageError
 from tokenmill.sources.documents import ReadOptions, as_text
 
 DEFAULT_JOIN = "\n"
+SKIP, EMPTY = "skip", "empty"  # what `--null` can be
 _TEMPLATE_PART = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
 
 
@@ -35,21 +37,25 @@ class Template:
         """Whether the text is that of one column alone."""
         return len(self.names) == 1 and not any(self.literals)
 
-    def fill(self, columns: list[pa.LargeStringArray]) -> pa.LargeStringArray:
-        """The text of each row, from the text of each column."""
+    def fill(self, columns: list[pa.LargeStringArray], null: str) -> pa.LargeStringArray:
+        """The text of each row, from the text of each column. `null` is that of `ReadOptions`."""
         if self.is_plain:
             return columns[0]
         pieces: list[Any] = [pa.scalar(self.literals[0], pa.large_string())]
         for column, literal in zip(columns, self.literals[1:], strict=True):
             pieces += [column.fill_null(""), pa.scalar(literal, pa.large_string())]
         text = pc.binary_join_element_wise(*pieces, pa.scalar("", pa.large_string()))
-        has_value = functools.reduce(pc.or_, (column.is_valid() for column in columns))
+        combine = pc.or_ if null == EMPTY else pc.and_
+        has_value = functools.reduce(combine, (column.is_valid() for column in columns))
         return pc.if_else(has_value, text, pa.scalar(None, pa.large_string()))
 
-    def fill_one(self, values: list[str | None]) -> str | None:
+    def fill_one(self, values: list[str | None], null: str) -> str | None:
         """The same for one row."""
-        if self.is_plain or all(value is None for value in values):
+        if self.is_plain:
             return values[0]
+        is_null = [value is None for value in values]
+        if all(is_null) if null == EMPTY else any(is_null):
+            return None
         pairs = zip(values, self.literals[1:], strict=True)
         return self.literals[0] + "".join((value or "") + literal for value, literal in pairs)
 

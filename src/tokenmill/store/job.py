@@ -55,6 +55,9 @@ class Job(msgspec.Struct, frozen=True):
     template: str | msgspec.UnsetType = msgspec.UNSET
     """The columns and the text around them that make a document. Unset, and not written, without a template."""
 
+    null: str | msgspec.UnsetType = msgspec.UNSET
+    """`"empty"` if a null in a column of the template is empty text. Unset, and not written, if its row is skipped."""
+
     dedup: str | msgspec.UnsetType = msgspec.UNSET
     """The SHA-256 of the list of duplicates, which are left out; empty before they are found. Unset, and not written,
     if they are not looked for."""
@@ -93,7 +96,12 @@ class Job(msgspec.Struct, frozen=True):
 
     def read_options(self, **options: Any) -> ReadOptions:
         """How the sources are read, with more options for the reader."""
-        text: dict[str, Any] = {"join": self.join, "template": self.template, "where": self.where}
+        text: dict[str, Any] = {
+            "join": self.join,
+            "template": self.template,
+            "null": self.null,
+            "where": self.where,
+        }
         given = {name: value for name, value in text.items() if not isinstance(value, msgspec.UnsetType)}
         return ReadOptions(self.column, self.separator, **given, **options)
 
@@ -126,6 +134,7 @@ class Job(msgspec.Struct, frozen=True):
             **({"--where": self.filter_text} if self.filter_text else {}),
             **({} if isinstance(self.join, msgspec.UnsetType) else {"--join": repr(self.join)}),
             **({} if isinstance(self.template, msgspec.UnsetType) else {"--template": repr(self.template)}),
+            **({} if isinstance(self.null, msgspec.UnsetType) else {"--null": self.null}),
             **({} if isinstance(self.dedup, msgspec.UnsetType) else {"--dedup": _found(self.dedup)}),
             **({} if isinstance(self.min_tokens, msgspec.UnsetType) else {"--min-tokens": str(self.min_tokens)}),
             **({} if isinstance(self.max_tokens, msgspec.UnsetType) else {"--max-tokens": str(self.max_tokens)}),
