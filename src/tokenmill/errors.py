@@ -270,4 +270,8 @@ class MemoryShortage(TokenmillError):
 
 
 class RunFailed(TokenmillError):
-    """The run ended with failed units."""
+    """The run ended with failed units. `advice` are the last details: what helps, for `status`."""
+
+    def __init__(self, headline: str, *details: str, advice: Iterable[str] = (), exit_code: int | None = None) -> None:
+        self.advice = tuple(advice)
+        super().__init__(headline, *details, *self.advice, exit_code=exit_code)

@@ -71,7 +71,10 @@ def test_every_record_is_readable(name: str) -> None:
 
 def test_a_short_record_is_one_line() -> None:
     """A record that fits into a line is written as its constructor call."""
-    assert repr(EndRecord("failed", exit_code=75)) == "EndRecord(outcome='failed', kind='', headline='', exit_code=75)"
+    assert (
+        repr(EndRecord("failed", exit_code=75))
+        == "EndRecord(outcome='failed', kind='', headline='', exit_code=75, advice=())"
+    )
 
 
 def test_a_long_record_has_a_line_for_each_field() -> None:

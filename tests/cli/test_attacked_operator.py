@@ -33,6 +33,8 @@ from tokenmill.executors.local import LocalExecutor
 from tokenmill.executors.messages import work_failed
 from tokenmill.executors.outcomes import Cause, Died, ExitReport, Failed, Worker
 from tokenmill.pipeline.messages import run_failed
+from tokenmill.store.heartbeats import EndRecord
+from tokenmill.store.last_end import KILLED, REMOVE_CAUSE, RUN_AGAIN, next_step
 from tokenmill.system import machine
 
 TOKENS = ("--tokenizer", SMALL_TIKTOKEN, "--eot", "1199", "--engine", "tiktoken", "--workers", "1")
@@ -122,6 +124,49 @@ def test_a_worker_that_was_killed_may_live_next_time(end: ExitReport, code: int)
     """A death by another hand gives 75, a crash 1."""
     death = Died("item", end, Worker(1, 0), 0.0, 1, True, "", b"", 1)
     assert work_failed([death], str).exit_code == code
+
+
+def test_what_helps_after_too_many_bad_documents(tmp_path: Path) -> None:
+    """`status` and the commands that need a complete store say why it is not, and what finishes it; and it does."""
+    source, out = tmp_path / "a.jsonl", tmp_path / "out"
+    source.write_text("".join('{"text": "one two"}\n' if row % 10 else '{"text": 5}\n' for row in range(50)))
+    prepare = ("prepare", source, "--tokenizer", SMALL_TIKTOKEN, "--eot", "none", "--workers", "1", "--out", out)
+    why = "5 documents of 50 cannot be tokenized: 10.00%, more than --max-bad 0.1%"
+    helps = "or run the same prepare with a higher limit: --max-bad 20%"
+    failed = command.run(*prepare, code=1).stderr
+    assert helps in failed
+    assert "not done" not in failed
+    state = json.loads(command.run("status", out, "--json").stdout)
+    assert (state["state"], state["units_done"], state["end"]["headline"]) == ("stopped", 1, why)
+    assert [helps in line for line in state["next"]] == [True]
+    shown = command.run("status", out).stdout
+    assert helps in shown
+    assert "again to finish it" not in shown
+    for words in (("stats", out), ("export", out, "--to", "llmc"), ("inspect", out), ("verify", out)):
+        refused = command.run(*words, code=1).stderr
+        assert why in refused
+        assert helps in refused
+        assert "again to finish it" not in refused
+    with pytest.raises(errors.IncompleteStore, match='higher limit: max_bad="20%"'):
+        tokenmill.open(str(out))
+    command.run(*prepare, "--max-bad", "20%")
+    assert "next" not in command.run("status", out).stdout
+
+
+@pytest.mark.parametrize(
+    ("end", "expected"),
+    [
+        (None, RUN_AGAIN),
+        (KILLED, RUN_AGAIN),
+        (EndRecord("interrupted", exit_code=errors.INTERRUPTED), RUN_AGAIN),
+        (EndRecord("failed", exit_code=errors.TRY_AGAIN, advice=("Free some space.",)), RUN_AGAIN),
+        (EndRecord("failed", exit_code=errors.FAILED), REMOVE_CAUSE),
+        (EndRecord("failed", exit_code=errors.FAILED, advice=("Repair it.",)), "Repair it."),
+    ],
+)
+def test_the_next_step_follows_from_the_end(end: EndRecord | None, expected: str) -> None:
+    """The same command finishes what was interrupted, killed, or failed for now, and nothing else."""
+    assert next_step(end) == (expected,)
 
 
 def test_a_run_that_failed_for_now_says_so() -> None:
@@ -223,7 +268,7 @@ def test_the_log_ends_with_how_the_run_ended(tmp_path: Path, parquet: str) -> No
     command.run("prepare", bad, *TOKENS, "--out", out, "-q", code=1)
     last = events(out)[-1]
     assert (last["event"], last["outcome"], last["kind"], last["exit_code"]) == ("end", "failed", "RunFailed", 1)
-    assert status(out)["end"] == {name: last[name] for name in ("outcome", "kind", "headline", "exit_code")}
+    assert status(out)["end"] == {name: last[name] for name in ("outcome", "kind", "headline", "exit_code", "advice")}
     assert f"stopped      failed: {last['headline']} (exit code 1)" in command.run("status", out).stdout
     command.run("prepare", bad, *TOKENS, "--out", out, "--max-bad", "90%", "-q")
     assert (events(out)[-1]["event"], events(out)[-1]["outcome"]) == ("end", "complete")

@@ -14,6 +14,7 @@ from tokenmill.exports.state import export_states
 from tokenmill.humanize import Readable, count, duration, number, size
 from tokenmill.storage import folder_at
 from tokenmill.store.heartbeats import EndRecord
+from tokenmill.store.last_end import next_step
 from tokenmill.store.manifest import require_manifest
 from tokenmill.store.run import require_run
 from tokenmill.store.run_state import RunWatcher, manifest_totals
@@ -28,7 +29,8 @@ class StatusResult(Readable, msgspec.Struct, frozen=True):
     """A run's state. `process` is the one that writes to the store now, if any, or its machine.
 
     Drivers are the processes that give out work; rates, retries, deaths and failures are of those that are at work now,
-    or of the last one that was, since they were started. `end` is how that one ended, if the run is stopped.
+    or of the last one that was, since they were started. `end` is how that one ended, if the run is stopped, and `next`
+    what finishes the run then.
     """
 
     directory: str
@@ -58,6 +60,7 @@ class StatusResult(Readable, msgspec.Struct, frozen=True):
     failures: int
     exports: dict[str, str]
     end: EndRecord | None = None
+    next: tuple[str, ...] = ()
 
 
 @checked
@@ -98,6 +101,8 @@ def _page_lines(result: StatusResult) -> Iterator[tuple[str, str]]:
     yield "failures", f"{result.failures:,}, {result.retries:,} retried"
     if result.end is not None:
         yield "ended", f"{result.end.outcome} {result.end.headline}"
+    for line in result.next:
+        yield "next", line
     yield "page written", time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
 
 
@@ -147,6 +152,7 @@ class StatusWatch:
             failures=sum(driver.failures for driver in latest),
             exports=self._export_states(is_running),
             end=state.end,
+            next=next_step(state.end) if state.name == "stopped" else (),
         )
 
     def _export_states(self, is_running: bool) -> dict[str, str]:

@@ -82,7 +82,7 @@ def _lines(state: StatusResult) -> Iterable[output.Line]:
     yield from output.skipped_lines(state.skipped_rows, state.quarantined)
     yield from _activity(state)
     if state.state == "stopped":
-        yield "next", "run the same `tokenmill prepare` again to finish it"
+        yield from (("next" if not number else "", line) for number, line in enumerate(state.next))
 
 
 def _state(state: StatusResult) -> Iterable[output.Line]:

@@ -92,7 +92,7 @@ def run_failed(failures: Sequence[Failed[UnitTask] | Died[UnitTask]], left: int,
     return RunFailed(
         f"{out_of(left, units, 'unit')} not done",
         *_reasons(failures, lambda task: f"unit {task.unit}", unit_span, f": see {log}"),
-        ANOTHER_COLUMN if columns_only else COMMITTED_STAYS,
+        advice=[ANOTHER_COLUMN if columns_only else COMMITTED_STAYS],
         exit_code=exit_code_of_failures(failures),
     )
 
@@ -156,8 +156,8 @@ def too_many_bad(folder: Folder, counts: RowCounts, max_bad: float, log: str) ->
         f"{counts.sentence('document', 'cannot be tokenized')}, more than --max-bad {100 * max_bad:g}%",
         *_by_reason(counts),
         f"named in     {folder.path(quarantine.QUARANTINE_FILE)}",
-        f"             and {log}, for units that are not done",
-        *(counts.question() or _higher_limit(counts, max_bad)),
+        *([f"             and {log}, for units that are not done"] if counts.so_far else []),
+        advice=counts.question() or [_higher_limit(counts, max_bad)],
     )
 
 
@@ -168,9 +168,11 @@ def too_many_skipped(counts: RowCounts, max_skipped: float, first: list[str]) ->
         f"{counts.sentence('row', 'without text')}, more than --max-skipped {100 * max_skipped:g}%",
         *_by_reason(counts),
         *(f"{'first' if not index else '':<12} {place}" for index, place in enumerate(first)),
-        *([check] if 2 * counts.total > counts.rows else []),
-        "Committed work is kept. If these rows can be left out, run it again with a higher limit:",
-        f"--max-skipped {counts.sufficient_limit()}",
+        advice=[
+            *([check] if 2 * counts.total > counts.rows else []),
+            "Committed work is kept. If these rows can be left out, run the same prepare with a higher limit:"
+            f" --max-skipped {counts.sufficient_limit()}",
+        ],
     )
 
 
@@ -183,15 +185,16 @@ def no_column(folder: Folder, job: Job, rows: int) -> RunFailed:
     return RunFailed(
         f"none of the {count(rows, 'row')} has the column {job.text_columns}",
         f"run          {folder.root}",
-        ANOTHER_COLUMN,
+        advice=[ANOTHER_COLUMN],
     )
 
 
-def _higher_limit(counts: RowCounts, max_bad: float) -> list[str]:
-    return [
-        "Committed work is kept. Repair the sources and use another --out, or run it again with a higher limit:",
-        f"{'' if max_bad else '--on-bad quarantine '}--max-bad {counts.sufficient_limit()}",
-    ]
+def _higher_limit(counts: RowCounts, max_bad: float) -> str:
+    limit = f"{'' if max_bad else '--on-bad quarantine '}--max-bad {counts.sufficient_limit()}"
+    return (
+        "Committed work is kept. Repair the sources and use another --out, or run the same prepare with a higher limit:"
+        f" {limit}"
+    )
 
 
 def bad_document(task: UnitTask, row: ExcludedRow, worker: Worker) -> Failed[UnitTask]:

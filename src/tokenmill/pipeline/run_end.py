@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
-from tokenmill.errors import INTERRUPTED, TokenmillError, exit_code_of
+from tokenmill.errors import INTERRUPTED, RunFailed, TokenmillError, exit_code_of
 from tokenmill.store.heartbeats import EndRecord
 from tokenmill.system import limits
 
@@ -32,7 +32,9 @@ def record_end(events: RunEvents, heartbeat: Heartbeat) -> Iterator[None]:
     finally:
         heartbeat.set_end(end)
         with suppress(TokenmillError):
-            events.log("end", outcome=end.outcome, kind=end.kind, headline=end.headline, exit_code=end.exit_code)
+            advice = {"advice": end.advice} if end.advice else {}
+            record = {"outcome": end.outcome, "kind": end.kind, "headline": end.headline, "exit_code": end.exit_code}
+            events.log("end", **record, **advice)
 
 
 def _end_of(error: BaseException) -> EndRecord:
@@ -42,5 +44,9 @@ def _end_of(error: BaseException) -> EndRecord:
     error = error if isinstance(error, TokenmillError) else limits.explained(error) or error
     code = exit_code_of(error)
     headline = error.headline if isinstance(error, TokenmillError) else str(error)
-    text = headline.encode(errors="backslashreplace").decode()  # a file name may not be UTF-8
-    return EndRecord(FAILED, type(error).__name__, text[:MAX_HEADLINE], code)
+    advice = error.advice if isinstance(error, RunFailed) else ()
+    return EndRecord(FAILED, type(error).__name__, _shown(headline), code, tuple(map(_shown, advice)))
+
+
+def _shown(text: str) -> str:
+    return text.encode(errors="backslashreplace").decode()[:MAX_HEADLINE]  # a file name may not be UTF-8

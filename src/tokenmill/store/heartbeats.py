@@ -44,12 +44,16 @@ Number = Annotated[float, msgspec.Meta(ge=0, le=1e15)]
 
 
 class EndRecord(Readable, msgspec.Struct, frozen=True):
-    """How a driver ended: complete, failed, interrupted or killed; the error, and the exit code if known."""
+    """How a driver ended: complete, failed, interrupted or killed; the error, and the exit code if known.
+
+    `advice` is what helps, if the error says it.
+    """
 
     outcome: str
     kind: str = ""
     headline: str = ""
     exit_code: int | None = 0
+    advice: tuple[str, ...] = ()
 
 
 class HeartbeatRecord(msgspec.Struct, frozen=True):

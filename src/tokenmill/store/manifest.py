@@ -11,8 +11,10 @@ import xxhash
 
 from tokenmill.errors import CorruptStore, IncompleteStore
 from tokenmill.storage.digest import canonical
+from tokenmill.store import heartbeats
 from tokenmill.store.erasing import refuse_unfinished
 from tokenmill.store.erasures import refuse_earlier_parts
+from tokenmill.store.last_end import is_failure, last_end, next_step
 from tokenmill.store.layout import LOCK, MANIFEST, RUN, committed_units, damaged
 from tokenmill.store.mismatch import refuse_suspect
 from tokenmill.store.tables import MANIFEST_SCHEMA, has_impossible_counts, publish_table, read_table
@@ -101,15 +103,18 @@ def require_listing(folder: Folder, run: Run, skipped: Collection[str] = ()) -> 
     raise IncompleteStore(
         f"the store {folder.root} is not complete",
         f"units        {committed:,} of {run.units:,} are committed",
-        _completion_advice(folder),
+        *_completion_advice(folder),
     )
 
 
-def _completion_advice(folder: Folder) -> str:
+def _completion_advice(folder: Folder) -> tuple[str, ...]:
     holder = folder.lock_holder(LOCK)
-    if holder is None:
-        return "Run the same `tokenmill prepare` again to finish it."
-    return f"Process {holder} is still writing it. Wait for it to end; `tokenmill status --watch` shows its progress."
+    if holder is not None:
+        wait = "Wait for it to end; `tokenmill status --watch` shows its progress."
+        return (f"Process {holder} is still writing it. {wait}",)
+    end = last_end(folder, list(heartbeats.read(folder).values()))
+    reason = (f"stopped      {end.outcome}: {end.headline}",) if end is not None and is_failure(end) else ()
+    return (*reason, *next_step(end))
 
 
 def read_manifest(folder: Folder, run: Run, skipped: Collection[str] = ()) -> pa.Table:

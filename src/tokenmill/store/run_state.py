@@ -5,30 +5,17 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from tokenmill.storage import Folder
-from tokenmill.storage.untrusted.malformed import MalformedDataError, decode
-from tokenmill.store import event_log, heartbeats, layout, tables
+from tokenmill.store import heartbeats, layout, tables
 from tokenmill.store.heartbeats import EndRecord, HeartbeatRecord
 from tokenmill.store.job import Run
+from tokenmill.store.last_end import last_end
 from tokenmill.store.manifest import COUNT_COLUMNS
 from tokenmill.store.mismatch import is_suspect
-
-KILLED = EndRecord("killed", headline="no end is recorded: it was killed, or its machine was lost", exit_code=None)
-
-
-class _LastEvent(msgspec.Struct):
-    """The fields of the last line of a log."""
-
-    event: str
-    outcome: str = ""
-    kind: str = ""
-    headline: str = ""
-    exit_code: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +71,7 @@ class RunWatcher:
             planned_bytes_done=planned_bytes_done,
             active=active,
             latest=active or beats[-1:],
-            end=_end(self.folder, beats) if name == "stopped" else None,
+            end=last_end(self.folder, beats) if name == "stopped" else None,
         )
 
     def _is_complete(self, *, has_drivers: bool) -> bool:
@@ -126,17 +113,3 @@ def _process(holder: str | None, active: list[HeartbeatRecord]) -> int | str | N
     if holder is not None:
         return int(holder) if holder.isdigit() else holder
     return ", ".join(sorted({beat.host for beat in active})) or None
-
-
-def _end(folder: Folder, beats: list[HeartbeatRecord]) -> EndRecord | None:
-    """How the last driver ended. A full disk may have room for its last log line, but not for its last heartbeat."""
-    if not beats:
-        return None
-    last = max(beats, key=lambda beat: beat.time)
-    if last.end is not None:
-        return last.end
-    try:
-        line = decode(event_log.last_line(folder, last.rank), _LastEvent)
-    except MalformedDataError:
-        return KILLED
-    return EndRecord(line.outcome, line.kind, line.headline, line.exit_code) if line.event == "end" else KILLED
