@@ -170,8 +170,10 @@ def too_many_skipped(counts: RowCounts, max_skipped: float, first: list[str]) ->
         *(f"{'first' if not index else '':<12} {place}" for index, place in enumerate(first)),
         advice=[
             *([check] if 2 * counts.total > counts.rows else []),
-            "Committed work is kept. If these rows can be left out, run the same prepare with a higher limit:"
-            f" --max-skipped {counts.sufficient_limit()}",
+            (
+                "Committed work is kept. If these rows can be left out, run the same prepare with a higher limit:"
+                f" --max-skipped {counts.sufficient_limit()}"
+            ),
         ],
     )
 
