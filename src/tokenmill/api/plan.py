@@ -20,6 +20,7 @@ from tokenmill.pipeline.sample import measure_sample, store_bytes
 from tokenmill.pipeline.split_sources import plan_units
 from tokenmill.sources import Ignored
 from tokenmill.sources.named_datasets import resolve_sources
+from tokenmill.sources.splits import SplitChoice
 from tokenmill.system.arguments import checked
 from tokenmill.tokenizers.objects import TokenizerObject
 
@@ -58,6 +59,8 @@ def plan(  # noqa: PLR0913 - the options of the command, by their names
     tokenizer: StrPath | TokenizerObject | None = None,
     like: StrPath | None = None,
     version: str | None = None,
+    split: str | Sequence[str] = (),
+    config: str | None = None,
     column: str | None = None,
     separator: str | None = None,
     engine: EngineName = "auto",
@@ -77,6 +80,9 @@ def plan(  # noqa: PLR0913 - the options of the command, by their names
             `tokenizer.json` or its directory; a tokenizer of `tokenizers`, `tiktoken` or `transformers`.
         like: A store whose tokenizer and options are taken, as in `prepare`.
         version: The version of a named dataset. `tokenmill datasets` lists them.
+        split: The splits to read of a directory or a Hub dataset that is given as a whole: a name, several, or `"all"`.
+            Default: its only split; several splits are refused.
+        config: The config to read of such a dataset. Default: the one that its card calls default, or its only one.
         column: The column with the text. Default: `text`, or the column of the named dataset.
         separator: The separator of documents in .txt files. Default: each file is one document.
         engine: The library that encodes. All engines produce the same tokens.
@@ -100,6 +106,7 @@ def plan(  # noqa: PLR0913 - the options of the command, by their names
         text.bos,
         unit_bytes,
         limit_units,
+        splits=SplitChoice.parse(split, config),
     )
     with (
         # Workers import their modules while this process looks for the sources.
@@ -107,7 +114,7 @@ def plan(  # noqa: PLR0913 - the options of the command, by their names
         reporter if reporter is not None else progress_bar.for_python() as report,
     ):
         discovery = find_sources(given, report.pending)
-        named.notes.extend(discovery.ignored.notes())
+        named.notes.extend([*discovery.notes, *discovery.ignored.notes()])
         request = make_request(given, discovery, text.vocabulary, named)
         named = request.named
         pool.start(min(this_machine().processors, MAX_WORKERS))

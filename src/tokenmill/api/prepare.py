@@ -49,6 +49,7 @@ from tokenmill.pipeline.row_limits import RowLimits
 from tokenmill.pipeline.stale_parts import hold_store, open_run
 from tokenmill.pipeline.stored_tokenizer import stored_vocabulary
 from tokenmill.sources.named_datasets import resolve_sources
+from tokenmill.sources.splits import SplitChoice
 from tokenmill.storage import absolute, folder_at
 from tokenmill.store.deny import canonical_list
 from tokenmill.system.arguments import checked
@@ -67,6 +68,8 @@ def prepare(  # noqa: PLR0913 - the options of the command, by their names
     out: StrPath,
     like: StrPath | None = None,
     version: str | None = None,
+    split: str | Sequence[str] = (),
+    config: str | None = None,
     column: str | None = None,
     separator: str | None = None,
     join: str | None = None,
@@ -122,6 +125,9 @@ def prepare(  # noqa: PLR0913 - the options of the command, by their names
         like: A store. Its tokenizer, begin and end token are taken, and the other options that decide tokens unless
             they are given. The two stores can be read and exported together.
         version: The version of a named dataset. `tokenmill datasets` lists them.
+        split: The splits to read of a directory or a Hub dataset that is given as a whole: a name, several, or `"all"`.
+            Default: its only split; several splits are refused.
+        config: The config to read of such a dataset. Default: the one that its card calls default, or its only one.
         column: The column with the text, or a path of fields such as `"data.text"`.
             Default: `text`, or the column of the named dataset.
         separator: The separator of documents in .txt files. Default: each file is one document.
@@ -216,6 +222,7 @@ def prepare(  # noqa: PLR0913 - the options of the command, by their names
         limit_units,
         text.max_document_bytes,
         text.columns,
+        SplitChoice.parse(split, config),
     )
     started = time.monotonic()
     with (
@@ -223,7 +230,7 @@ def prepare(  # noqa: PLR0913 - the options of the command, by their names
         ExitStack() as held,
     ):
         discovery = find_sources(options, report.pending, out)
-        found_notes = [*discovery.ignored.notes(), *one_document_notes(discovery, text.separator)]
+        found_notes = [*discovery.notes, *discovery.ignored.notes(), *one_document_notes(discovery, text.separator)]
         named.notes.extend([*text.notes, *found_notes])
         stores = [
             PrepareTarget(

@@ -8,6 +8,7 @@ import click
 HINTS = {
     "--seed": ("--shuffle", "Use --shuffle SEED."),
     "--format": ("--to", "Use --to FORMAT."),
+    "--subset": ("--config", "Use --config NAME."),
     "--split": ("--val", "Use --val FRACTION, such as --val 0.01."),
     "--test-size": ("--val", "Use --val FRACTION, such as --val 0.01."),
     "--val-size": ("--val", "Use --val FRACTION, such as --val 0.01."),

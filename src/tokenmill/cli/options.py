@@ -17,11 +17,11 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 # With more options than these, help puts them under headings.
 MAX_FLAT = 12
 HEADINGS = {
-    "Text and tokenizer": "--tokenizer --like --version --engine --eot --bos",
+    "Text and tokenizer": "--tokenizer --like --version --split --config --engine --eot --bos",
     "Columns": "--column --template --null --join --separator --keep",
     "Selection": "--where --deny --dedup --min-tokens --max-tokens",
     "Output": "--out",
-    "Exports": "--to --val --shuffle --shard-tokens --tail --eot-position --dtype --sequence-tokens --name",
+    "Exports": "--to --val --shuffle --shard-tokens --tail --eot-position --dtype --sequence-tokens --name --columns",
     "Machine": "--workers --memory --unit-bytes --limit-units --force --metrics",
     "Clusters": "--on --rank --of",
     "Bad documents": "--on-bad --max-bad --max-skipped --document-timeout --max-document-bytes --quarantine-text",
@@ -168,6 +168,13 @@ _text = group(
         help="Instead of --tokenizer: use tokenizer, bos, eot and column of this store. Both can be read together.",
     ),
     click.option("--version", metavar="V", help="Version of a named dataset; `tokenmill datasets` lists them."),
+    click.option(
+        "--split",
+        multiple=True,
+        metavar="NAME",
+        help="Split to read of a directory or Hub dataset that has several; repeatable. all takes all of them.",
+    ),
+    click.option("--config", metavar="NAME", help="Config to read of such a dataset. [default: its card's default]"),
     click.option("--column", metavar="NAME", help="Column with the text. [default: text, or the named dataset's own]"),
     click.option(
         "--separator",

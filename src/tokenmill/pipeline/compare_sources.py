@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from tokenmill.errors import JobChanged, UsageError
-from tokenmill.sources import with_identities
+from tokenmill.sources import splits_of, with_identities
 from tokenmill.storage import scheme
 
 if TYPE_CHECKING:
@@ -94,7 +94,22 @@ def _aligned(folder: Folder, before: pa.Table, now: pa.Table, moved: list[tuple[
         raise _refused(folder, before, now)
     if aligned["kind"].cast(pa.string()).to_pylist() != before["kind"].cast(pa.string()).to_pylist():
         raise _refused(folder, before, now)
+    if splits_of(aligned) != splits_of(before):
+        raise _other_splits(folder, before, aligned)
     return aligned
+
+
+def _other_splits(folder: Folder, before: pa.Table, now: pa.Table) -> JobChanged:
+    pairs = zip(now["path"].to_pylist(), splits_of(before), splits_of(now), strict=True)
+    changed = [
+        f"split        was {old or 'none'}, is now {new or 'none'}: {path}" for path, old, new in pairs if old != new
+    ]
+    return JobChanged(
+        "the sources belong to other splits than those that this run was started with",
+        f"run          {folder.root}",
+        *changed[:NAMED_SOURCES],
+        "Name the sources as before, and use the original --split and --config. Or use another --out.",
+    )
 
 
 def _renamed(path: str, moved: list[tuple[str, str]]) -> str:

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from tokenmill.errors import SourceError, TokenmillError
 from tokenmill.pipeline.position import Position
-from tokenmill.sources import files_between, require_columns, split_file
+from tokenmill.sources import files_between, require_columns, split_file, splits_of
 from tokenmill.sources.documents import ReadOptions, Slice, Slices, SourceFile
 from tokenmill.store.tables import DETAIL, PLAN_SCHEMA
 
@@ -161,7 +161,7 @@ def _rows(split: Slices) -> np.ndarray:
 
 
 class SliceDigests:
-    """The digest of each unit's slice: which sources by position, kind, size and identity, and which part of them.
+    """The digest of each unit's slice: its sources by position, kind, size, identity and split, and which part of them.
 
     Paths and modification times do not enter it, so a part keeps its slice when its source is moved or copied.
     """
@@ -174,11 +174,14 @@ class SliceDigests:
         self._sources["kind"] = np.array(sources["kind"].cast(pa.string()).to_pylist(), "S16")
         self._sources["size"] = sources["size"].to_numpy()
         self._sources["identity"] = sources["identity"].to_numpy()
+        self._splits = [split or "" for split in splits_of(sources)]
 
     def __getitem__(self, unit: int) -> str:
         first, count = int(self._first[unit]), int(self._count[unit])
         span = struct.pack("<QQqq", first, count, int(self._start[unit]), int(self._stop[unit]))
-        return hashlib.sha256(span + self._sources[first : first + count].tobytes()).hexdigest()[:32]
+        splits = self._splits[first : first + count]
+        names = "\0".join(splits).encode() if any(splits) else b""
+        return hashlib.sha256(span + self._sources[first : first + count].tobytes() + names).hexdigest()[:32]
 
 
 def spread(length: int, most: int) -> npt.NDArray[np.int64]:

@@ -15,7 +15,7 @@ from tokenmill.errors import UsageError
 from tokenmill.pipeline import plan
 from tokenmill.pipeline.position import DEFAULT_SECONDS
 from tokenmill.pipeline.sizes import parse_size
-from tokenmill.sources import Discovery, discover
+from tokenmill.sources import Discovery, SplitChoice, discover
 from tokenmill.sources.documents import ReadOptions
 from tokenmill.sources.named_datasets import ResolvedSources
 from tokenmill.sources.text_columns import EMPTY, SKIP, parse_template
@@ -134,6 +134,7 @@ class PrepareOptions:
     limit_units: int | None = None
     max_document_bytes: str | int | None = None
     columns: ColumnOptions = ColumnOptions()
+    splits: SplitChoice | None = None
 
     def __post_init__(self) -> None:
         """Raise UsageError for an option that is invalid for every source and tokenizer."""
@@ -200,7 +201,7 @@ def find_sources(
     for address in patterns:
         if scheme(str(address)):
             pending(f"looking at   {address}")
-    return discover(patterns, out=out)
+    return discover(patterns, out=out, splits=options.splits)
 
 
 def make_request(

@@ -11,10 +11,19 @@ import pyarrow as pa
 from tokenmill import storage
 from tokenmill.errors import SourceError
 from tokenmill.sources import arrow, csv_files, jsonl, parquet, text
-from tokenmill.sources.discovery import Discovery, discover, file_at, files_between, kind_of, with_identities
+from tokenmill.sources.discovery import (
+    Discovery,
+    discover,
+    file_at,
+    files_between,
+    kind_of,
+    splits_of,
+    with_identities,
+)
 from tokenmill.sources.documents import Columns, Documents, ReadOptions, Slice, Slices, SourceFile, SourceKind
 from tokenmill.sources.ignored import Ignored
 from tokenmill.sources.selection import read_selected
+from tokenmill.sources.splits import SplitChoice
 from tokenmill.sources.store_guard import StoreGuard
 from tokenmill.storage.untrusted.malformed import MalformedDataError
 
@@ -24,6 +33,7 @@ __all__ = [
     "ROW_KINDS",
     "Discovery",
     "Ignored",
+    "SplitChoice",
     "StoreGuard",
     "discover",
     "file_at",
@@ -34,6 +44,7 @@ __all__ = [
     "read_documents",
     "require_columns",
     "split_file",
+    "splits_of",
     "with_identities",
 ]
 

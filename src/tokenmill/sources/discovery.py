@@ -16,6 +16,7 @@ from tokenmill.errors import SourceError
 from tokenmill.sources.documents import SourceFile
 from tokenmill.sources.foreign import unsupported
 from tokenmill.sources.ignored import Ignored, IgnoredBuilder
+from tokenmill.sources.splits import Declaration, Source, SplitChoice, SplitSearch
 from tokenmill.sources.store_guard import StoreGuard
 
 EXTENSIONS = {
@@ -41,10 +42,15 @@ IDENTITY_BYTES = 4096
 
 @dataclass(frozen=True, slots=True)
 class Discovery:
-    """The sources, one row each (path, kind, size, fingerprint), and what was found but is not read."""
+    """The sources, one row each (path, kind, size, fingerprint), and what was found but is not read.
+
+    If a source has a split, the table has a column `split`, which is null for sources without one. `notes` are about
+    splits.
+    """
 
     table: pa.Table
     ignored: Ignored
+    notes: tuple[str, ...] = ()
 
 
 def kind_of(path: str) -> str | None:
@@ -53,27 +59,33 @@ def kind_of(path: str) -> str | None:
     return EXTENSIONS.get(f".{'.'.join(parts)}") or EXTENSIONS.get(f".{parts[-1]}") if parts else None
 
 
-def discover(patterns: Sequence[str], kind: str | None = None, out: str | None = None) -> Discovery:
+def discover(
+    patterns: Sequence[str], kind: str | None = None, out: str | None = None, splits: SplitChoice | None = None
+) -> Discovery:
     """The sources that paths, directories and globs name: in the order of the arguments, natural order inside each.
 
     The extension decides the kind, and a file is read once even if several paths or links lead to it. If `kind` is
     given, it applies to every file, and no path is removed. Token stores and `out`, the store of the run, are skipped.
+    Without `splits`, splits do not matter; otherwise a dataset with several splits is refused unless they are chosen.
     """
-    search = _SourceSearch(StoreGuard(out), kind)
+    search = _SourceSearch(StoreGuard(out), kind, None if splits is None else SplitSearch(splits))
     for pattern in patterns:
         search.add(pattern)
     if not search.files:
         raise _nothing_found("no source given", search.ignored.build([]))
     paths = [file.path for file in search.files]
-    return Discovery(_table(search.files, search.kinds), search.ignored.build(paths))
+    notes = () if search.splits is None else search.splits.finish()
+    return Discovery(_table(search.files, search.kinds, search.split_names), search.ignored.build(paths), notes)
 
 
 class _SourceSearch:
     """Collects the sources of all arguments; a file that an earlier argument named is not taken again."""
 
-    def __init__(self, guard: StoreGuard, kind: str | None) -> None:
+    def __init__(self, guard: StoreGuard, kind: str | None, splits: SplitSearch | None) -> None:
         self.files: list[storage.FileInfo] = []
         self.kinds: list[str] = []
+        self.split_names: list[str | None] = []
+        self.splits = splits
         self.ignored = IgnoredBuilder()
         self._guard = guard
         self._kind = kind
@@ -88,28 +100,39 @@ class _SourceSearch:
         self.ignored.repeated += listing.linked
         self.ignored.hidden += listing.hidden
         stores = len(self.ignored.stores)
-        sources = self._of_known_kind(listing)
+        declared = Declaration() if self.splits is None else self.splits.declaration(listing)
+        sources = self._of_known_kind(listing, declared.endings)
         if not sources and len(self.ignored.stores) == stores:
             raise _nothing_found(f"no source in {pattern}", self.ignored.build([]))
+        split_of: dict[str, str | None] = {}
+        if self.splits is not None:
+            chosen = self.splits.choose(listing, sources, declared)
+            sources, split_of = [source for source, _ in chosen], {file.path: split for (file, _), split in chosen}
         added = sources if self._kind else self._without_repeated(sources)
         self.files += [file for file, _ in added]
         self.kinds += [kind for _, kind in added]
+        self.split_names += [split_of.get(file.path) for file, _ in added]
 
-    def _of_known_kind(self, listing: storage.Listing) -> list[tuple[storage.FileInfo, str]]:
-        """The files of a listing that are sources, in natural order, each with its kind."""
+    def _of_known_kind(self, listing: storage.Listing, endings: tuple[str, ...]) -> list[Source]:
+        """The files of a listing that are sources, in natural order, each with its kind.
+
+        A directory's file of a kind that is often metadata is a source if a card spells one of its `endings`.
+        """
         sources = []
         for file in sorted(listing.files, key=lambda file: natural_key(file.path)):
             if listing.is_named and self._guard.is_written_by_run(file.path):
                 self.ignored.stores.append(file.path)
                 continue
             kind = self._kind or (_kind_of_named(file.path) if listing.is_named else kind_of(file.path))
+            if kind is None and endings and file.path.endswith(endings):
+                kind = _explicit_kind(file.path)
             if kind is None:
                 self.ignored.files.append(file.path)
             else:
                 sources.append((file, kind))
         return sources
 
-    def _without_repeated(self, sources: list[tuple[storage.FileInfo, str]]) -> list[tuple[storage.FileInfo, str]]:
+    def _without_repeated(self, sources: list[Source]) -> list[Source]:
         """The files that no earlier argument named. Of several paths to a file, the first that is not a link counts."""
         paths: dict[storage.Identity, str] = {}
         for file, _ in sorted(sources, key=lambda pair: pair[0].is_link):
@@ -151,6 +174,14 @@ def _identity(path: str, size: int, fingerprint: str) -> int:
     return int.from_bytes(digest.digest()[:8], "little")
 
 
+def splits_of(table: pa.Table) -> list[str | None]:
+    """The split of each row of the sources table; None for a source without one."""
+    if "split" not in table.column_names:
+        return [None] * len(table)
+    splits: list[str | None] = table["split"].cast(pa.string()).to_pylist()
+    return splits
+
+
 def file_at(table: pa.Table, index: int) -> SourceFile:
     """One row of the sources table."""
     return files_between(table, index, index + 1)[0]
@@ -189,7 +220,7 @@ def _nothing_found(headline: str, ignored: Ignored) -> SourceError:
     return SourceError(headline, *details, "Name files, directories or globs that hold text.")
 
 
-def _table(files: list[storage.FileInfo], kinds: list[str]) -> pa.Table:
+def _table(files: list[storage.FileInfo], kinds: list[str], splits: list[str | None]) -> pa.Table:
     try:
         paths = pa.array([file.path for file in files], pa.string())
     except UnicodeEncodeError as error:
@@ -204,4 +235,6 @@ def _table(files: list[storage.FileInfo], kinds: list[str]) -> pa.Table:
         "size": pa.array([file.size for file in files], pa.int64()),
         "fingerprint": pa.array([file.fingerprint for file in files], pa.string()),
     }
+    if any(split is not None for split in splits):
+        columns["split"] = pa.array(splits, pa.string()).dictionary_encode()
     return pa.table(columns)

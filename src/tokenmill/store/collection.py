@@ -98,7 +98,11 @@ class Collection:
     def sources(self) -> pa.Table:
         """The sources of all stores, one after the other."""
         sources = [member.sources for member in self.members]
-        return sources[0] if len(sources) == 1 else pa.concat_tables(sources).unify_dictionaries()
+        return (
+            sources[0]
+            if len(sources) == 1
+            else pa.concat_tables(sources, promote_options="default").unify_dictionaries()
+        )
 
     @functools.cached_property
     def parts(self) -> ListedParts:

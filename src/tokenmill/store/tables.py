@@ -66,21 +66,22 @@ MANIFEST_SCHEMA = pa.schema(
 
 CHECKSUM_COLUMNS = ("sha256", "xxh3")
 
-_SCHEMAS = {
-    PLAN: PLAN_SCHEMA,
-    SOURCES: pa.schema(
-        [
-            ("path", pa.string()),
-            ("kind", pa.dictionary(pa.int32(), pa.string())),
-            ("size", pa.int64()),
-            ("fingerprint", pa.string()),
-            ("identity", pa.uint64()),
-        ]
-    ),
-    MANIFEST: MANIFEST_SCHEMA,
-}
+SOURCES_SCHEMA = pa.schema(
+    [
+        ("path", pa.string()),
+        ("kind", pa.dictionary(pa.int32(), pa.string())),
+        ("size", pa.int64()),
+        ("fingerprint", pa.string()),
+        ("identity", pa.uint64()),
+    ]
+)
 
-_OPTIONAL = ("start", "stop", "rows", DETAIL)
+SPLIT_SOURCES_SCHEMA = SOURCES_SCHEMA.insert(4, pa.field("split", pa.dictionary(pa.int32(), pa.string())))
+"""The schema if a source has a split. The others have none there."""
+
+_SCHEMAS = {PLAN: PLAN_SCHEMA, SOURCES: SOURCES_SCHEMA, MANIFEST: MANIFEST_SCHEMA}
+
+_OPTIONAL = ("start", "stop", "rows", "split", DETAIL)
 """The columns that may be null."""
 
 
@@ -112,7 +113,7 @@ def read_table(
     folder: Folder,
     name: str,
     sha256: str | None = None,
-    schema: pa.Schema | None = None,
+    schema: pa.Schema | tuple[pa.Schema, ...] | None = None,
     wanted: Collection[str] | None = None,
 ) -> pa.Table:
     """Read and check a table that `publish_table` wrote.
@@ -121,7 +122,7 @@ def read_table(
         folder: The directory.
         name: The name of the file.
         sha256: The expected hash, if the run states one.
-        schema: The expected schema; by default the schema of the table with this name.
+        schema: The expected schema, or several of them; by default the schema of the table with this name.
         wanted: The columns to read; by default all.
     """
     try:
@@ -162,7 +163,8 @@ def read_planned_bytes(folder: Folder, run: Run) -> npt.NDArray[np.int64]:
 
 def read_sources(folder: Folder, run: Run) -> pa.Table:
     """Read the sources of a run. Refuses unknown kinds."""
-    sources = read_table(folder, table_name(folder, SOURCES, run.sources_sha256), run.sources_sha256, _SCHEMAS[SOURCES])
+    name = table_name(folder, SOURCES, run.sources_sha256)
+    sources = read_table(folder, name, run.sources_sha256, (SOURCES_SCHEMA, SPLIT_SOURCES_SCHEMA))
     kinds = set(sources["kind"].unique().to_pylist())
     if not kinds <= set(KINDS):
         raise damaged(folder, SOURCES, f"a source is of kind {min(kinds - set(KINDS))[:20]!r}")

@@ -28,7 +28,7 @@ _RECORD_BATCH = 3
 
 def read_parquet(
     data: pa.Buffer,
-    schema: pa.Schema | None = None,
+    schema: pa.Schema | tuple[pa.Schema, ...] | None = None,
     optional: Collection[str] | None = (),
     wanted: Collection[str] | None = None,
     extra_bytes: int = 0,
@@ -37,7 +37,7 @@ def read_parquet(
 
     Args:
         data: The file.
-        schema: The columns it must have, if they are known.
+        schema: The columns it must have, if they are known; or several schemas, of which it has one.
         optional: The columns that may contain nulls. None stands for all.
         wanted: The columns to read; all by default.
         extra_bytes: The memory that the table may take beyond what its file's size allows.
@@ -52,8 +52,9 @@ def read_parquet(
     try:
         reader = pq.ParquetFile(pa.BufferReader(data))
         columns = reader.schema_arrow
-        if schema is not None and not columns.equals(schema):
-            raise MalformedDataError(f"its columns are {describe(columns)}; expected {describe(schema)}")
+        schemas = (schema,) if isinstance(schema, pa.Schema) else schema
+        if schemas is not None and not any(columns.equals(each) for each in schemas):
+            raise MalformedDataError(f"its columns are {describe(columns)}; expected {describe(schemas[0])}")
         columns = pa.schema([field for field in columns if wanted is None or field.name in wanted], columns.metadata)
         tables = list(_read_groups(data, _packed_texts(reader.schema, unpacked), columns, limit))
         table = pa.concat_tables(tables) if tables else columns.empty_table()
