@@ -316,7 +316,7 @@ def test_text_in_quarantine_is_erased(tmp_path: Path) -> None:
     out = str(tmp_path / "out")
     tokenmill.prepare(str(source), out=out, max_bad=0.9, quarantine_text=True, **CALL)
     assert "hidden" in (tmp_path / "out/quarantine.jsonl").read_text()
-    rows = [json.loads(line)["row"] for line in (tmp_path / "out/quarantine.jsonl").read_text().splitlines()]
+    rows = [json.loads(line)["byte"] for line in (tmp_path / "out/quarantine.jsonl").read_text().splitlines()]
     result = tokenmill.erase(out, rows=[("in.jsonl", row) for row in [*rows, 0]], workers=1)
     assert (result.documents, result.quarantined, result.not_found) == (1, 3, [])
     for path in (tmp_path / "out").rglob("*"):

@@ -168,7 +168,7 @@ def test_a_whole_file_may_be_too_long(tmp_path, ending):
     assert f"{size:,} bytes" in bad.detail
 
 
-@pytest.mark.parametrize(("name", "place"), [("x.jsonl", "byte         17"), ("x.txt", "row          17")])
+@pytest.mark.parametrize(("name", "place"), [("x.jsonl", "byte         17"), ("x.txt", "byte         17")])
 def test_a_document_that_is_too_long_stops_a_run_that_may_have_none(tmp_path, name, place):
     """The error names the file, where the document begins, its size, and what to do."""
     path = f"{tmp_path}/{name}"

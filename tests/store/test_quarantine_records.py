@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import shutil
 from collections.abc import Callable
@@ -10,11 +11,15 @@ from pathlib import Path
 import pytest
 
 import tokenmill
+from tests.support import command
 from tests.support.arguments import PrepareArguments
 from tests.support.command import run
-from tests.support.corpora import part_bytes
+from tests.support.corpora import SMALL_JSON, part_bytes
+from tests.support.inline_executor import InlineExecutor
 from tests.support.small_stores import Kept, prepare
 from tokenmill import errors
+from tokenmill.sources import line_numbers
+from tokenmill.store import quarantine
 from tokenmill.store.quarantine import QUARANTINE_FILE
 
 pytestmark = pytest.mark.timeout(240)
@@ -60,7 +65,7 @@ def change_pieces(out: Path) -> None:
     """Another row in the records of each unit, and in all of them together."""
     for path in [*(out / "quarantine").iterdir(), out / QUARANTINE_FILE]:
         records = [json.loads(line) for line in path.read_text().splitlines()]
-        path.write_text("".join(json.dumps({**each, "row": each["row"] + 1}) + "\n" for each in records))
+        path.write_text("".join(json.dumps({**each, "byte": each["byte"] + 1}) + "\n" for each in records))
 
 
 def remove_pieces(out: Path) -> None:
@@ -123,3 +128,51 @@ def test_records_of_an_earlier_part_are_removed(tmp_path: Path) -> None:
     write_lines(source, 11)  # no row has this remainder
     prepare(str(source), tmp_path / "out", unit_bytes=1500, max_bad=0.01)
     assert list((tmp_path / "out" / "quarantine").iterdir()) == []
+
+
+LINES = b'{"text": "a"}\n\n  \n{"text": 7}\r\n{"text": null}\nno object\n{"id": 1}\n' + b'{"text": "x"}\n' * 40
+# The number of each line that is not a document, and the byte at which it starts.
+SKIPPED = {4: 18, 5: 31, 6: 46, 7: 56}
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz"])
+@pytest.mark.parametrize("unit_bytes", [20, 1 << 20])
+def test_rows_of_json_lines_have_a_byte_and_a_line(tmp_path: Path, name: str, unit_bytes: int) -> None:
+    """In the quarantine and in `inspect --skipped`, however the file is cut."""
+    path = tmp_path / name
+    path.write_bytes(gzip.compress(LINES) if name.endswith("gz") else LINES)
+    tokenmill.prepare(
+        path,
+        tokenizer=SMALL_JSON,
+        out=tmp_path / "out",
+        unit_bytes=unit_bytes,
+        max_bad=0.5,
+        executor=InlineExecutor(),
+    )
+    records = [json.loads(line) for line in (tmp_path / "out/quarantine.jsonl").read_text().splitlines()]
+    assert [(record["line"], record["byte"]) for record in records] == [(4, 18), (6, 46)]
+    assert not any("row" in record for record in records)
+    shown = command.run("inspect", tmp_path / "out", "--skipped").stdout.splitlines()
+    assert [line.split("  ")[1] for line in shown] == [f"line {line} (byte {byte})" for line, byte in SKIPPED.items()]
+    found = map(json.loads, command.run("inspect", tmp_path / "out", "--skipped", "--json").stdout.splitlines())
+    assert {entry["line"]: entry["byte"] for entry in found} == SKIPPED
+    first = tokenmill.stats(tmp_path / "out", workers=1).skipped.first
+    assert [(bad.row, bad.byte, bad.line) for bad in first] == [(None, 18, 4), (None, 46, 6)]
+
+
+def test_a_line_is_not_counted_where_that_is_not_possible(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Far into a file, in a file that has changed or is gone, and in an array, whose lines are not its rows."""
+    monkeypatch.setattr(quarantine, "MAX_COUNTED_BYTES", 30)
+    monkeypatch.setattr(line_numbers, "CHUNK_BYTES", 16)
+    source = tmp_path / "a.jsonl"
+    source.write_bytes(LINES)
+    tokenmill.prepare(source, tokenizer=SMALL_JSON, out=tmp_path / "out", max_bad=0.5, executor=InlineExecutor())
+    records = [json.loads(line) for line in (tmp_path / "out/quarantine.jsonl").read_text().splitlines()]
+    assert [(record["byte"], record.get("line")) for record in records] == [(18, 4), (46, None)]
+    source.unlink()
+    assert command.run("inspect", tmp_path / "out", "--skipped").stdout.splitlines()[0].split("  ")[1] == "byte 18"
+    array = tmp_path / "a.json"
+    array.write_text('[\n{"text": "x"},\n{"text": 7}\n]')
+    tokenmill.prepare(array, tokenizer=SMALL_JSON, out=tmp_path / "array", max_bad=0.5, executor=InlineExecutor())
+    (record,) = (json.loads(line) for line in (tmp_path / "array/quarantine.jsonl").read_text().splitlines())
+    assert (record["byte"], "line" in record) == (17, False)

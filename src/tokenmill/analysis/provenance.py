@@ -25,7 +25,7 @@ def skipped_rows(stores: Collection, reasons: Counter[str], notices: list[str]) 
     first: list[BadRowReason] = []
     try:
         for row in itertools.islice(recorded, MAX_LISTED_ROWS if bad else 0):
-            first.append(BadRowReason(row.file, row.row, row.reason, row.detail))  # noqa: PERF401 - keep those before a damaged one
+            first.append(BadRowReason(row.file, row.reason, row.detail, row.row, row.byte, row.line))  # noqa: PERF401 - keep those before a damaged one
     except StoreError as error:
         notices.append(f"not all rows in quarantine are named: {error.headline}")
     return SkippedRows(rows, bad, _ranked(reasons), first)

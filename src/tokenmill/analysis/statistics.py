@@ -94,12 +94,14 @@ class Duplicates(Readable, msgspec.Struct, frozen=True):
 
 
 class BadRowReason(Readable, msgspec.Struct, frozen=True):
-    """A row in quarantine, and why it is there."""
+    """A row in quarantine, and why it is there. In JSON Lines and text, `byte` is its position, and `line` its line."""
 
     file: str
-    row: int
     reason: str
     detail: str
+    row: int | None = None
+    byte: int | None = None
+    line: int | None = None
 
 
 class SkippedRows(Readable, msgspec.Struct, frozen=True):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import click
 
@@ -12,6 +14,9 @@ from tokenmill.cli import options, output
 from tokenmill.errors import UsageError
 from tokenmill.executors import progress_bar, terminal
 from tokenmill.humanize import count, escape_control_characters, size
+
+if TYPE_CHECKING:
+    from tokenmill.store.part import SkippedRow
 
 TOKEN_STYLES = ("black on #ffd6a5", "black on #caffbf", "black on #9bf6ff", "black on #bdb2ff", "black on #ffadad")
 SHOWN_TOKENS = 2000
@@ -124,21 +129,33 @@ def _readable(data: bytes) -> str:
 
 
 def _show_skipped(store: tokenmill.Store, as_json: bool) -> None:
+    entries = store.skipped()
+    shown = list(itertools.islice(entries, None if as_json else SHOWN_RANGES + 1))
+    for source, group in itertools.groupby(shown, lambda entry: entry.source):
+        _show_skipped_of(store, source, list(group), as_json)
+    if len(shown) > SHOWN_RANGES and not as_json:
+        terminal.echo("... and more; --json prints all")
+    if not shown and not as_json:
+        terminal.echo("skipped rows: 0")
+
+
+def _show_skipped_of(store: tokenmill.Store, source: int, entries: list[SkippedRow], as_json: bool) -> None:
+    """Show rows of one source, with the numbers of their lines if it is JSON Lines."""
+    import numpy as np  # noqa: PLC0415 - heavy
+
+    from tokenmill.sources import ROW_KINDS, file_at  # noqa: PLC0415 - heavy
+    from tokenmill.sources.line_numbers import line_numbers, place  # noqa: PLC0415 - heavy
     from tokenmill.store.part import SPARSE  # noqa: PLC0415 - heavy
 
-    paths = store.sources["path"]
-    index = -1
-    for index, entry in enumerate(store.skipped()):
-        path = paths[entry.source].as_py()
-        rows = f"row {entry.first:,}" if entry.rows == 1 else f"rows {entry.first:,} to {entry.last:,}"
-        rows = f"{entry.rows:,} of the {rows}" if entry.reason in SPARSE else rows
+    file = file_at(store.sources, source)
+    name = "row" if file.kind in ROW_KINDS else "byte"
+    lines = line_numbers(file, np.array([entry.first for entry in entries], np.uint64)).tolist()
+    for entry, line in zip(entries, lines, strict=True):
         if as_json:
-            facts = {"source": path, "first": entry.first, "last": entry.last, "rows": entry.rows}
-            terminal.echo_json(facts | {"reason": entry.reason})
-        elif index < SHOWN_RANGES:
-            terminal.echo(escape_control_characters(f"{path}  {rows}  {entry.reason}"))
-        else:
-            terminal.echo("... and more; --json prints all")
-            return
-    if index < 0 and not as_json:
-        terminal.echo("skipped rows: 0")
+            facts = {"source": file.path, name: entry.first, "last": entry.last, "rows": entry.rows}
+            terminal.echo_json(facts | ({"line": line} if line else {}) | {"reason": entry.reason})
+            continue
+        rows = f"{name}s {entry.first:,} to {entry.last:,}"
+        rows = place(file.kind, entry.first, line) if entry.rows == 1 else rows
+        rows = f"{entry.rows:,} of the {rows}" if entry.reason in SPARSE else rows
+        terminal.echo(escape_control_characters(f"{file.path}  {rows}  {entry.reason}"))

@@ -42,5 +42,5 @@ def without_text(
     """Entries of the quarantine, those of some rows without their text."""
     erased = set(rows)
     for entry in entries:
-        is_erased = (entry.file, entry.row) in erased
+        is_erased = (entry.file, entry.position) in erased
         yield msgspec.structs.replace(entry, text=None, base64=None, detail=ERASED) if is_erased else entry

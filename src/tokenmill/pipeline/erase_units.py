@@ -159,7 +159,7 @@ class FindDocuments:
 
     def _quarantined(self, folder: Folder, task: UnitTask, summary: PartSummary) -> _BadRows:
         """The rows in quarantine that the selector names. Their columns are in the sources, or in their text."""
-        entries = {(entry.file, entry.row): entry for entry in quarantine.read_unit_file(folder, summary)}
+        entries = {(entry.file, entry.position): entry for entry in quarantine.read_unit_file(folder, summary)}
         index_of = {file.path: file.index for file in task.files}
         origins = sorted((index_of[path], row, path) for path, row in entries if path in index_of)
         source, row = (

@@ -30,6 +30,7 @@ from tokenmill.pipeline.units import (
 )
 from tokenmill.sources.bad_rows import bad_row
 from tokenmill.sources.documents import BadRow, Documents, SourceFile
+from tokenmill.sources.line_numbers import place
 from tokenmill.storage import folder_at
 from tokenmill.store.job import Job
 from tokenmill.tokenizers.tokenizer import Tokenizer
@@ -122,7 +123,7 @@ class Isolate:
                 f"a document of {size(document.text_bytes())} needs {size(needed)} of memory, and a worker may hold "
                 f"{size(available)}",
                 f"file         {file.path}",
-                f"row          {document.rows[0]}",
+                f"found at     {place(file.kind, int(document.rows[0]))}",
                 "Run the same command again with a larger --memory.",
             )
 

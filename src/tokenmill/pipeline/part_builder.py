@@ -120,9 +120,8 @@ class PartBuilder:
             kept=msgspec.UNSET if kept is None else content_hash(kept),
         )
         _check_rows(self.task, summary)
-        order = {file.path: index for index, file in enumerate(self.task.files)}
-        self._bad.sort(key=lambda entry: (order[entry.file], entry.row))
-        return BuiltPart(with_checksum(summary, content), content, self._bad, kept)
+        bad = quarantine.with_lines(self._bad, self.task.files) if self._bad else []
+        return BuiltPart(with_checksum(summary, content), content, bad, kept)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from tokenmill.pipeline.plan import UnitTask
 from tokenmill.pipeline.position import DEFAULT_SECONDS, Position
 from tokenmill.sources import prefetch, read_documents
 from tokenmill.sources.documents import Documents, ReadOptions, SourceFile
+from tokenmill.sources.line_numbers import place
 from tokenmill.storage import Folder, folder_at, io_threads
 from tokenmill.storage.digest import digest_of
 from tokenmill.store.job import Job
@@ -165,9 +166,9 @@ def document_tokens(
         encoded = tokenizer.encode(present.text)
     except AuditMismatchError as mismatch:
         headline, row = mismatch.headline, rows[mismatch.position]
-        raise EngineMismatch(f"{headline} (file {file.path}, row {row})") from None
+        raise EngineMismatch(f"{headline} (file {file.path}, {place(file.kind, row)})") from None
     except CannotEncode as failure:
-        where = (f"file         {file.path}", f"row          {rows[failure.position]}")
+        where = (f"file         {file.path}", f"found at     {place(file.kind, rows[failure.position])}")
         raise CannotEncode(failure.headline, *where) from failure
     return framed(encoded, job.begin, job.end)
 

@@ -19,6 +19,7 @@ from tokenmill.pipeline.units import WorkerLimits, loaded_tokenizer, unit_docume
 from tokenmill.pipeline.verify_erased import check_erased_part
 from tokenmill.sources.bad_rows import READER_REASONS, TOO_LONG
 from tokenmill.sources.documents import Documents, RowArray, SourceFile
+from tokenmill.sources.line_numbers import place
 from tokenmill.storage import folder_at
 from tokenmill.store.job import Job, StoreChange
 from tokenmill.store.kept import content_hash, nulled, read_kept
@@ -105,13 +106,15 @@ class Verify:
             raise _different(task, file, "the part's rows are not the source's rows")
         outside = np.flatnonzero(~self.job.within_limits(np.diff(stored.offsets)))
         if len(outside):
-            raise _different(task, file, f"row {present.rows[outside[0]]} has too few or too many tokens")
+            raise _different(task, file, f"{place(file.kind, present.rows[outside[0]])} has too few or too many tokens")
         chosen, expected = self._encode_sample(task, file, present)
         for position, index in enumerate(chosen):
             if stored.erased is not None and stored.erased[index]:
                 continue
             if not np.array_equal(stored.document(int(index)), expected.document(position)):
-                raise _different(task, file, f"row {present.rows[index]} has other tokens than the reference gives")
+                raise _different(
+                    task, file, f"{place(file.kind, present.rows[index])} has other tokens than the reference gives"
+                )
         return len(chosen)
 
     def _compare_others(self, task: UnitTask, file: SourceFile, others: Documents) -> int:
@@ -119,7 +122,7 @@ class Verify:
         chosen, expected = self._encode_sample(task, file, others)
         missing = np.flatnonzero(self.job.within_limits(np.diff(expected.offsets)))
         if len(missing):
-            raise _different(task, file, f"row {others.rows[chosen[missing[0]]]} is missing")
+            raise _different(task, file, f"{place(file.kind, others.rows[chosen[missing[0]]])} is missing")
         return len(chosen)
 
     def _encode_sample(
@@ -135,7 +138,9 @@ class Verify:
             encoded = tokenizer.encode(documents.text.take(pa.array(chosen)))
         except CannotEncode as failure:
             row = documents.rows[chosen[failure.position]]
-            raise _different(task, file, f"row {row} is not in quarantine, but {failure.headline}") from failure
+            raise _different(
+                task, file, f"{place(file.kind, row)} is not in quarantine, but {failure.headline}"
+            ) from failure
         return chosen, framed(encoded, self.job.begin, self.job.end)
 
 
@@ -240,7 +245,7 @@ def _refuse_unreadable(file: SourceFile, documents: Documents, skipped: list[Ski
             raise SourceError(
                 "a document is too long to check in the available memory",
                 f"file         {file.path}",
-                f"row          {row.row}",
+                f"found at     {place(file.kind, row.row)}",
                 f"size         {row.detail}",
             )
 

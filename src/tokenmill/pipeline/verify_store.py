@@ -121,7 +121,7 @@ def _quarantine_problems(folder: Folder, run: Run, manifest: pa.Table) -> list[s
             where = f"the records of unit {lost[0]}" if lost else quarantine.QUARANTINE_FILE
             return [f"{where}: other rows than the parts skip. `tokenmill prepare` writes them again."]
         erased = {(row.file, row.row): one.request for one in erasure_records(folder) for row in one.quarantined}
-        restored = {erased.get((entry.file, entry.row)) for entry in entries if entry.detail != ERASED}
+        restored = {erased.get((entry.file, entry.position)) for entry in entries if entry.detail != ERASED}
         if erased and quarantine.has_unused_files(folder, units):  # of before the erasure
             restored |= set(erased.values())
         return [

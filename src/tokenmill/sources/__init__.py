@@ -20,7 +20,16 @@ from tokenmill.sources.discovery import (
     splits_of,
     with_identities,
 )
-from tokenmill.sources.documents import Columns, Documents, ReadOptions, Slice, Slices, SourceFile, SourceKind
+from tokenmill.sources.documents import (
+    ROW_KINDS,
+    Columns,
+    Documents,
+    ReadOptions,
+    Slice,
+    Slices,
+    SourceFile,
+    SourceKind,
+)
 from tokenmill.sources.ignored import Ignored
 from tokenmill.sources.selection import read_selected
 from tokenmill.sources.splits import SplitChoice
@@ -58,8 +67,6 @@ KINDS: Final[dict[str, SourceKind]] = {
 # Kinds that native code parses: a damaged file may crash the process that splits it.
 NATIVE_KINDS = ("parquet", "arrow")
 
-# The kinds whose documents are numbered. In other kinds, a row is the byte at which its document starts.
-ROW_KINDS = ("parquet", "arrow", "csv")
 # What pyarrow and the system raise for a file that is damaged, truncated or unreachable.
 UNREADABLE = (MalformedDataError, pa.ArrowException, OSError, EOFError, UnicodeDecodeError)
 # Upper bound for memory size / file size, compression included. A larger allocation comes from a damaged size field.

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tokenmill.errors import BadDocument, SourceError
-from tokenmill.sources.documents import BadRow, Documents, ReadOptions, SourceFile
+from tokenmill.sources.documents import ROW_KINDS, BadRow, Documents, ReadOptions, SourceFile
 
 NOT_UTF8 = "not valid UTF-8"
 NOT_AN_OBJECT = "not a JSON object"
@@ -114,7 +114,7 @@ def raise_or_keep(file: SourceFile, bad: Iterable[BadRow], options: ReadOptions)
 
 def bad_document(file: SourceFile, bad: BadRow) -> BadDocument:
     """The error to raise for a bad row."""
-    measure = "byte" if file.kind == "jsonl" else "row"
+    measure = "row" if file.kind in ROW_KINDS else "byte"
     return BadDocument(
         _HEADLINES[bad.reason],
         f"file         {file.path}",

@@ -19,6 +19,8 @@ Span = storage.Span
 Int64Array = npt.NDArray[np.int64]
 RowArray = npt.NDArray[np.uint64]
 
+# The kinds whose documents are numbered. In other kinds, a row is the byte at which its document starts.
+ROW_KINDS = ("parquet", "arrow", "csv")
 # The reasons for skipping a row: its text is null, it lacks the column of the text, it does not satisfy `--where`.
 NULL, MISSING, FILTERED = "null", "missing", "filtered"
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -20,6 +20,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tokenmill.errors import CorruptStore, StoreError
+from tokenmill.sources.documents import ROW_KINDS
+from tokenmill.sources.line_numbers import line_numbers
 from tokenmill.storage import prefetch_map
 from tokenmill.storage.untrusted.malformed import MalformedDataError, decode
 from tokenmill.store import layout
@@ -32,33 +34,59 @@ if TYPE_CHECKING:
 
 QUARANTINE_FILE = "quarantine.jsonl"
 PREFETCH_HEADERS = 16
+# A worker counts the lines before a bad row, from the start of its file, if these are not more bytes.
+MAX_COUNTED_BYTES = 1 << 30
 
 
-class Quarantined(msgspec.Struct, frozen=True, omit_defaults=True):
+class Quarantined(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """One row: its location, the reason, the hash of its bytes, and its text if requested.
 
-    `text` and `base64` hold at most the first 64 KiB. `base64` is used if the bytes are not valid UTF-8.
+    The location is `row`, or in JSON Lines and text `byte`, and `line` if it was counted (see `line_numbers`). `text`
+    and `base64` hold at most the first 64 KiB. `base64` is used if the bytes are not valid UTF-8.
     """
 
     unit: int
     file: str
-    row: int
+    row: int | None = None
+    byte: int | None = None
+    line: int | None = None
     reason: str
     detail: str
     sha256: str
     text: str | None = None
     base64: bytes | None = None
 
+    @property
+    def position(self) -> int:
+        """The row, or the byte at which the row starts."""
+        return next((at for at in (self.row, self.byte) if at is not None), -1)
+
 
 def record(unit: int, file: SourceFile, bad: BadRow, *, with_text: bool) -> Quarantined:
     """Make the entry of one row."""
-    entry = Quarantined(unit, file.path, bad.row, bad.reason, bad.detail, bad.sha256)
+    at = {"row" if file.kind in ROW_KINDS else "byte": bad.row}
+    entry = Quarantined(unit=unit, file=file.path, reason=bad.reason, detail=bad.detail, sha256=bad.sha256, **at)
     if not with_text:
         return entry
     try:
         return msgspec.structs.replace(entry, text=bad.raw.decode())
     except UnicodeDecodeError:
         return msgspec.structs.replace(entry, base64=bad.raw)
+
+
+def with_lines(entries: Iterable[Quarantined], files: Sequence[SourceFile]) -> list[Quarantined]:
+    """The entries in order, with the numbers of the lines of JSON Lines."""
+    order = {file.path: index for index, file in enumerate(files)}
+    numbered: list[Quarantined] = []
+    in_order = sorted(entries, key=lambda entry: (order[entry.file], entry.position))
+    for path, group in itertools.groupby(in_order, lambda entry: entry.file):
+        found = list(group)
+        rows = np.array([entry.position for entry in found], np.uint64)
+        lines = line_numbers(files[order[path]], rows, MAX_COUNTED_BYTES).tolist()
+        numbered += [
+            msgspec.structs.replace(entry, line=line or None) for entry, line in zip(found, lines, strict=True)
+        ]
+    return numbered
 
 
 def publish_unit_file(folder: Folder, part: PartSummary, entries: list[Quarantined]) -> None:
@@ -136,7 +164,9 @@ def _is_recorded(folder: Folder, part: PartSummary) -> bool:
         return False
     remaining = Counter({skipped: skipped.rows for skipped in part.skipped if skipped.reason not in INTENDED})
     for entry in entries:
-        ranges = [span for span in remaining if span.first <= entry.row <= span.last and span.reason == entry.reason]
+        ranges = [
+            span for span in remaining if span.first <= entry.position <= span.last and span.reason == entry.reason
+        ]
         matching = next((span for span in ranges if remaining[span]), None)
         if entry.unit != part.unit or matching is None:
             return False

@@ -7,6 +7,7 @@ import numpy as np
 from tokenmill.errors import SourceError
 from tokenmill.sources import file_at, read_documents, split_file
 from tokenmill.sources.documents import ReadOptions, Slice, SourceFile
+from tokenmill.sources.line_numbers import place
 from tokenmill.store.member import Member
 
 # A unit size that no file reaches: a file is split into one slice.
@@ -26,7 +27,9 @@ def read_source_text(member: Member, unit: int, source: int, row: int) -> str:
         index = int(np.searchsorted(documents.rows, np.uint64(row)))
         if index < len(documents.rows) and int(documents.rows[index]) == row:
             return str(documents.text[index].as_py())
-    raise SourceError("a document is not in its source any more", f"file         {file.path}", f"row          {row:,}")
+    raise SourceError(
+        "a document is not in its source any more", f"file         {file.path}", f"found at     {place(file.kind, row)}"
+    )
 
 
 def whole_file(file: SourceFile, options: ReadOptions) -> Slice | None:

@@ -77,7 +77,16 @@ def make_base(base: Path, vocabulary: Path) -> None:
     folder.create(job.RUNS)
     _, content = part.open_part(folder_at(str(base / "store")), 0)
     sorted_runs.publish_sorted_run(folder, 0, "0" * 64, content, np.zeros(len(content.row), np.int64), 2)
-    row = quarantine.Quarantined(0, sources[0], 7, "utf-8", "byte 3", "0" * 64, "text", b"\xff")
+    row = quarantine.Quarantined(
+        unit=0,
+        file=sources[0],
+        row=7,
+        reason="utf-8",
+        detail="byte 3",
+        sha256="0" * 64,
+        text="text",
+        base64=b"\xff",
+    )
     (base / "store" / quarantine.QUARANTINE_FILE).write_bytes(msgspec.json.Encoder().encode_lines([row, row]))
     next((base / "store/drivers").iterdir()).rename(base / "store/drivers/one.json")
     _shorten(vocabulary, base)

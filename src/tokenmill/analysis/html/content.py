@@ -21,6 +21,7 @@ from tokenmill.analysis.html.markup import (
 )
 from tokenmill.analysis.html.plots import Series, Tick, plot
 from tokenmill.analysis.statistics import (
+    BadRowReason,
     Breakdown,
     Duplicates,
     LengthBin,
@@ -32,6 +33,8 @@ from tokenmill.analysis.statistics import (
 )
 from tokenmill.analysis.visible_text import display_name
 from tokenmill.humanize import count, size
+from tokenmill.sources import kind_of
+from tokenmill.sources.line_numbers import place
 from tokenmill.store.part import MISSING, NULL
 
 SHOWN_TOKENS = 20
@@ -209,7 +212,7 @@ def duplicates(stats: Statistics) -> str:
 def _duplicate_groups(known: Duplicates) -> str:
     rows = (
         [
-            _location(group.source, group.row),
+            _location(group.source, place(kind_of(group.source) or "jsonl", group.row)),
             f"{group.copies:,}",
             f"{group.tokens:,}",
             f"{group.tokens * (group.copies - 1):,}",
@@ -219,8 +222,12 @@ def _duplicate_groups(known: Duplicates) -> str:
     return table(["first found at", "copies", "tokens each", "tokens saved"], rows)
 
 
-def _location(file: str, row: int) -> str:
-    return f'<span title="{escape(file)}"><bdi>{escape(keep_end(file))}</bdi></span>, row {row:,}'
+def _location(file: str, position: str) -> str:
+    return f'<span title="{escape(file)}"><bdi>{escape(keep_end(file))}</bdi></span>, {position}'
+
+
+def _position(bad: BadRowReason) -> str:
+    return f"row {bad.row:,}" if bad.row is not None else place("jsonl", bad.byte or 0, bad.line or 0)
 
 
 def skipped_rows(stats: Statistics) -> str:
@@ -241,7 +248,7 @@ def _quarantined(skipped: SkippedRows) -> str:
     if not skipped.first:
         return ""
     rows = (
-        [_location(bad.file, bad.row), escape(keep_start(bad.reason)), escape(keep_start(bad.detail))]
+        [_location(bad.file, _position(bad)), escape(keep_start(bad.reason)), escape(keep_start(bad.detail))]
         for bad in skipped.first
     )
     title = "In quarantine" + (f": the first {len(skipped.first)}" if skipped.quarantined > len(skipped.first) else "")
