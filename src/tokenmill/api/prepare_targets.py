@@ -132,6 +132,8 @@ class PrepareTarget:
         }
         if not totals["documents"]:
             _note_empty(context, totals["skipped"], named.notes)
+        elif _is_never_separated(context.frozen, totals["documents"] + totals["skipped"]):
+            _note(context, f"--separator {job.separator!r} divides no file: each file is one document", named.notes)
         unit_seconds = max(unit_seconds, 1e-9)
         return PrepareResult(
             directory=context.folder.root,
@@ -200,7 +202,20 @@ def one_document_notes(discovery: Discovery, separator: str | None) -> list[str]
 def _note_empty(context: RunContext, skipped: int, notes: list[str]) -> None:
     """Note that a complete store holds nothing, which is rarely intended."""
     rows = f"all {count(skipped, 'row')} of the sources are skipped" if skipped else "the sources have no rows"
-    note = f"the store holds no documents: {rows}"
+    _note(context, f"the store holds no documents: {rows}", notes)
+
+
+def _is_never_separated(frozen: FrozenRun, rows: int) -> bool:
+    """Whether all sources are text with a separator, and none of them has two documents."""
+    job, sources = frozen.run.job, frozen.sources
+    if job.separator is None or job.limit_units is not None:
+        return False
+    files = int(np.count_nonzero(sources["size"].to_numpy()))
+    return rows <= files and bool(pc.all(pc.equal(sources["kind"].cast("string"), "text")).as_py())
+
+
+def _note(context: RunContext, note: str, notes: list[str]) -> None:
+    """Show a note at the end of a run, and record it."""
     notes.append(note)
     context.events.log("notice", message=note)
     context.report.say(f"note: {note}")

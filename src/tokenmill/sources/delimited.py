@@ -1,8 +1,8 @@
 """Split bytes at a separator: lines of JSON Lines, documents of text.
 
-Segments are those of `data.split(separator)`: matches are taken from left to right and do not overlap. A segment starts
-at byte 0 or right after a match. Matching from the start of any segment finds the same later matches. So a file can be
-read in byte ranges: a range owns the segments that start in it.
+Segments are those of `re.split`: matches are taken from left to right and do not overlap. A line end in a separator of
+documents matches CRLF, too. A segment starts at byte 0 or right after a match. Matching from the start of any segment
+finds the same later matches. So a file can be read in byte ranges: a range owns the segments that start in it.
 """
 
 from __future__ import annotations
@@ -26,6 +26,51 @@ CODECS = {".gz": "gzip", ".zst": "zstd"}
 EXPECTED_COMPRESSION = 4
 # Chunk size when searching for the start of a segment.
 SCAN_BYTES = 1 << 16
+
+# A chunk, and the starts and ends of the matches that end in it, relative to its start. A match may start before it.
+Scanned = tuple[bytes, Int64Array, Int64Array]
+
+
+@dataclass(frozen=True, slots=True)
+class Separator:
+    """What separates two segments. At each start there is at most one match, whatever follows it.
+
+    `max_bytes` is the length of the longest match.
+    """
+
+    pattern: re.Pattern[bytes]
+    max_bytes: int
+
+    def matches(self, data: bytes) -> tuple[Int64Array, Int64Array]:
+        """The starts and ends of the matches."""
+        if self.pattern.pattern in {LINE_END.pattern.pattern, ANY_LINE_END}:
+            found = np.frombuffer(data, dtype=np.uint8)
+            starts = np.flatnonzero(found == ord("\n")).astype(np.int64)
+            ends = starts + 1
+            if self.max_bytes > 1:
+                starts = starts - ((starts > 0) & (found[np.maximum(starts - 1, 0)] == ord("\r")))
+            return starts, ends
+        spans = [match.span() for match in self.pattern.finditer(data)]
+        starts, ends = np.array(spans, dtype=np.int64).reshape(-1, 2).T
+        return starts, ends
+
+    def spanning(self, data: bytes, position: int) -> int | None:
+        """The start of the first occurrence that begins before a position and ends after it. It may overlap others."""
+        for match in re.finditer(b"(?=(" + self.pattern.pattern + b"))", data):
+            if match.start() < position < match.end(1):
+                return match.start()
+        return None
+
+
+LINE_END = Separator(re.compile(re.escape(b"\n")), 1)
+ANY_LINE_END = rb"\r?\n"
+
+
+def text_separator(text: str) -> Separator:
+    """A separator of documents, each line end of which matches CRLF, too."""
+    pieces = re.split(rb"(?<!\r)\n", text.encode())
+    pattern = ANY_LINE_END.join(map(re.escape, pieces))
+    return Separator(re.compile(pattern), len(text.encode()) + len(pieces) - 1)
 
 
 class ByteStream(Protocol):
@@ -71,11 +116,11 @@ def codec_of(path: str) -> str | None:
     return next((codec for extension, codec in CODECS.items() if path.lower().endswith(extension)), None)
 
 
-def slice_byte_ranges(file: SourceFile, file_slice: Slice | None, separator: bytes) -> list[Span]:
+def slice_byte_ranges(file: SourceFile, file_slice: Slice | None, separator: Separator) -> list[Span]:
     """The bytes that reading the segments of a slice needs, unless the last segment ends far after the slice."""
     if file_slice is None or codec_of(file.path):
         return [(0, file.size)]
-    return [(max(file_slice.start - 2 * len(separator), 0), min(file_slice.stop + SCAN_BYTES, file.size))]
+    return [(max(file_slice.start - 2 * separator.max_bytes, 0), min(file_slice.stop + SCAN_BYTES, file.size))]
 
 
 def open_stream(file: SourceFile, expected: list[Span]) -> pa.NativeFile:
@@ -89,7 +134,7 @@ def open_stream(file: SourceFile, expected: list[Span]) -> pa.NativeFile:
     return pa.CompressedInputStream(stream, codec) if codec else stream
 
 
-def read_segments(file: SourceFile, file_slice: Slice, separator: bytes, options: ReadOptions) -> Iterator[Block]:
+def read_segments(file: SourceFile, file_slice: Slice, separator: Separator, options: ReadOptions) -> Iterator[Block]:
     """The segments that start in the slice, in blocks of about `batch_bytes`, or of one longer segment."""
     start, stop = file_slice.start, file_slice.stop
     with open_stream(file, slice_byte_ranges(file, file_slice, separator)) as stream:
@@ -104,7 +149,7 @@ def read_segments(file: SourceFile, file_slice: Slice, separator: bytes, options
         yield from _blocks(stream, first, end, separator, options)
 
 
-def stream_segments(stream: ByteStream, separator: bytes, options: ReadOptions) -> Iterator[Block]:
+def stream_segments(stream: ByteStream, separator: Separator, options: ReadOptions) -> Iterator[Block]:
     """The segments of a whole stream, in blocks as `read_segments` yields them."""
     yield from _blocks(stream, 0, None, separator, options)
 
@@ -128,25 +173,25 @@ def _skip_rest(stream: pa.NativeFile, held: bytearray, options: ReadOptions) -> 
 
 
 def _blocks(
-    stream: ByteStream, offset: int, stop: int | None, separator: bytes, options: ReadOptions
+    stream: ByteStream, offset: int, stop: int | None, separator: Separator, options: ReadOptions
 ) -> Iterator[Block]:
     held = [bytearray()]  # popped when yielded, so that no reference here keeps a huge document alive
     limit = None if stop is None else stop - offset
     max_bytes = math.inf if options.document_bytes is None else options.document_bytes
     scan = _scan(stream, limit, separator, options.batch_bytes)
-    for data, match_ends in scan:
-        ends = match_ends + len(held[0])
+    for data, match_starts, match_ends in scan:
+        stops, ends = match_starts + len(held[0]), match_ends + len(held[0])
         held[0] += data
-        if not len(ends) and len(held[0]) - len(separator) >= max_bytes:
-            long, ends = _skip_long(scan, held[0], separator, offset)
+        if not len(ends) and len(held[0]) - separator.max_bytes >= max_bytes:
+            long, stops, ends, skipped = _skip_long(scan, held[0], separator, offset)
             yield _long_block(long.as_bad_row())
-            offset += long.size + len(separator)
+            offset += skipped
         if not len(ends):
             continue
         cut = int(ends[-1])
         rest = held[0][cut:]
         del held[0][cut:]
-        starts, stops = np.append(0, ends[:-1]), ends - len(separator)
+        starts = np.append(0, ends[:-1])
         if (stops - starts > max_bytes).any():
             yield from _split_out_long(Block(offset, held.pop(), starts, stops), int(max_bytes))
         else:
@@ -161,22 +206,27 @@ def _blocks(
 
 
 def _skip_long(
-    scan: Iterator[tuple[bytes, Int64Array]], held: bytearray, separator: bytes, row: int
-) -> tuple[LongRow, Int64Array]:
-    """Skip to the end of a segment that is too long; `held` keeps what follows. Returns the match ends in `held`."""
+    scan: Iterator[Scanned], held: bytearray, separator: Separator, row: int
+) -> tuple[LongRow, Int64Array, Int64Array, int]:
+    """Skip to the end of a segment that is too long; `held` keeps what follows.
+
+    Returns the starts and ends of matches in `held`, and how many bytes the segment and its separator have.
+    """
     long = LongRow(row)
-    overlap = len(separator) - 1  # these bytes may be the start of a separator that continues in the next chunk
+    overlap = separator.max_bytes - 1  # these bytes may be the start of a separator that continues in the next chunk
     long.take(held, len(held) - overlap)
-    for data, match_ends in scan:
-        ends = match_ends + len(held)
+    for data, match_starts, match_ends in scan:
+        stops, ends = match_starts + len(held), match_ends + len(held)
         held += data
         if len(ends):
-            long.take(held, int(ends[0]) - len(separator))
-            del held[: len(separator)]
-            return long, ends[1:] - ends[0]
+            long.take(held, int(stops[0]))
+            matched = int(ends[0] - stops[0])
+            del held[:matched]
+            return long, stops[1:] - ends[0], ends[1:] - ends[0], long.size + matched
         long.take(held, len(held) - overlap)
     long.take(held, len(held))
-    return long, np.empty(0, dtype=np.int64)
+    nothing = np.empty(0, dtype=np.int64)
+    return long, nothing, nothing, long.size
 
 
 def _split_out_long(block: Block, max_bytes: int) -> Iterator[Block]:
@@ -202,40 +252,31 @@ def _long_block(bad: BadRow) -> Block:
     return Block(bad.row, bytearray(), empty, empty, (bad,))
 
 
-def _scan(
-    stream: ByteStream, limit: int | None, separator: bytes, chunk_bytes: int
-) -> Iterator[tuple[bytes, Int64Array]]:
-    """Read chunk by chunk. Yields each chunk with the ends of its matches, relative to the chunk's start."""
+def _scan(stream: ByteStream, limit: int | None, separator: Separator, chunk_bytes: int) -> Iterator[Scanned]:
+    """Read chunk by chunk. Yields each chunk with the starts and ends of matches that end in it."""
     tail = b""  # the end of the last chunk, in which a match may begin that ends in the next chunk
     while limit is None or limit > 0:
         data = stream.read(chunk_bytes if limit is None else min(chunk_bytes, limit))
         if not data:
             break
         window = tail + data if tail else data
-        ends = _match_ends(window, separator)
+        starts, ends = separator.matches(window)
         unmatched = int(ends[-1]) if len(ends) else 0
-        ends -= len(tail)
-        tail = window[max(unmatched, len(window) - len(separator) + 1) :]
-        yield data, ends
+        starts, ends = starts - len(tail), ends - len(tail)
+        tail = window[max(unmatched, len(window) - separator.max_bytes + 1) :]
+        yield data, starts, ends
         limit = None if limit is None else limit - len(data)
     if limit:
         raise EOFError(f"the file ends {limit} bytes too early")
 
 
-def _match_ends(data: bytes, separator: bytes) -> Int64Array:
-    if len(separator) == 1:
-        return np.flatnonzero(np.frombuffer(data, dtype=np.uint8) == separator[0]).astype(np.int64) + 1
-    matches = re.finditer(re.escape(separator), data)
-    return np.fromiter((match.end() for match in matches), dtype=np.int64)
-
-
-def _segment_start(stream: pa.NativeFile, position: int, limit: int, separator: bytes) -> int:
+def _segment_start(stream: pa.NativeFile, position: int, limit: int, separator: Separator) -> int:
     """The start of the first segment that starts at or after `position`; `limit` if none starts before `limit`."""
     if position <= 0 or position >= limit:
         return min(max(position, 0), limit)
-    scanned = _unspanned_position(stream, separator, position - len(separator))
+    scanned = _unspanned_position(stream, separator, position - separator.max_bytes)
     stream.seek(scanned)
-    for data, ends in _scan(stream, limit - scanned, separator, SCAN_BYTES):
+    for data, _, ends in _scan(stream, limit - scanned, separator, SCAN_BYTES):
         later = ends[ends + scanned >= position]
         if len(later):
             return scanned + int(later[0])
@@ -243,19 +284,20 @@ def _segment_start(stream: pa.NativeFile, position: int, limit: int, separator: 
     return limit
 
 
-def _unspanned_position(stream: pa.NativeFile, separator: bytes, position: int) -> int:
+def _unspanned_position(stream: pa.NativeFile, separator: Separator, position: int) -> int:
     r"""The nearest position, at or before the given one, that no occurrence of the separator spans.
 
     With the separator `\n\n`, the second and third line end of `a\n\n\nb` are an occurrence but not a match, because
     the match before uses the second one. From a position that no occurrence spans, matching finds the same matches as
     from byte 0. Going back from an occurrence to the one that it overlaps reaches such a position.
     """
-    overlap = len(separator) - 1
+    overlap = separator.max_bytes - 1
     while position > 0 and overlap:
         window_start = max(position - overlap, 0)
         stream.seek(window_start)
-        spanning = stream.read(position - window_start + overlap).find(separator)
-        if spanning < 0:
+        window = stream.read(position - window_start + overlap)
+        spanning = separator.spanning(window, position - window_start)
+        if spanning is None:
             break
         position = window_start + spanning
     return max(position, 0)

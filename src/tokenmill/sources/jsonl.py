@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 
 from tokenmill.sources.bad_rows import NOT_AN_OBJECT, NOT_TEXT, bad_row, split_valid
 from tokenmill.sources.delimited import (
+    LINE_END,
     Block,
     one_slice,
     open_stream,
@@ -57,7 +58,6 @@ from tokenmill.sources.text_columns import (
 )
 from tokenmill.storage.untrusted.malformed import MalformedDataError
 
-SEPARATOR = b"\n"
 # Types are not guessed from a longer line.
 MAX_GUESSED_BYTES = 1 << 20
 
@@ -69,7 +69,7 @@ def split(file: SourceFile, options: ReadOptions, unit_bytes: int) -> Slices:  #
 
 def byte_ranges(file: SourceFile, file_slice: Slice | None, options: ReadOptions) -> list[Span]:  # noqa: ARG001 - the protocol
     """The range itself, and some bytes after it for the end of its last line."""
-    return slice_byte_ranges(file, file_slice, SEPARATOR)
+    return slice_byte_ranges(file, file_slice, LINE_END)
 
 
 def read(file: SourceFile, file_slice: Slice, options: ReadOptions) -> Iterator[Documents]:
@@ -101,10 +101,10 @@ def read_columns(
 def _blocks(file: SourceFile, file_slice: Slice, options: ReadOptions) -> Iterator[Block]:
     """The lines that start in the bytes of the slice. A file that is not JSON Lines is one slice."""
     if not has_values(file):
-        yield from read_segments(file, file_slice, SEPARATOR, options)
+        yield from read_segments(file, file_slice, LINE_END, options)
         return
     with open_stream(file, [(0, file.size)]) as stream:
-        yield from stream_segments(ValueStream(stream), SEPARATOR, options)
+        yield from stream_segments(ValueStream(stream), LINE_END, options)
 
 
 def _documents(file: SourceFile, options: ReadOptions, block: Block) -> Documents:

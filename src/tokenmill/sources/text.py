@@ -1,7 +1,8 @@
 """Text: one document per file, or the segments between separators. A row is the byte offset of a document.
 
-The text is not changed: byte order marks and line ends stay. Empty segments (two separators in a row, or one at the end
-of the file) are not documents. Without separator, an empty file is one empty document.
+The text is not changed: line ends stay. A byte order mark at the start of a file is not text. Empty segments (two
+separators in a row, or one at the end of the file) are not documents. Without separator, an empty file is one empty
+document.
 """
 
 from __future__ import annotations
@@ -22,8 +23,10 @@ from tokenmill.sources.delimited import (
     read_whole,
     slice_byte_ranges,
     split_bytes,
+    text_separator,
 )
 from tokenmill.sources.documents import Columns, Documents, ReadOptions, Slice, Slices, SourceFile, Span
+from tokenmill.sources.file_start import BYTE_ORDER_MARK
 from tokenmill.sources.text_columns import template_of
 
 
@@ -36,7 +39,11 @@ def split(file: SourceFile, options: ReadOptions, unit_bytes: int) -> Slices:
 
 def byte_ranges(file: SourceFile, file_slice: Slice | None, options: ReadOptions) -> list[Span]:
     """The range itself, and some bytes after it for the end of its last document, or all of a one-document file."""
-    return slice_byte_ranges(file, file_slice, options.separator.encode()) if options.separator else [(0, file.size)]
+    return (
+        slice_byte_ranges(file, file_slice, text_separator(options.separator))
+        if options.separator
+        else [(0, file.size)]
+    )
 
 
 def read(file: SourceFile, file_slice: Slice, options: ReadOptions) -> Iterator[Documents]:
@@ -44,7 +51,7 @@ def read(file: SourceFile, file_slice: Slice, options: ReadOptions) -> Iterator[
     if not options.separator:
         yield _whole(file, options)
         return
-    blocks = read_segments(file, file_slice, options.separator.encode(), options)
+    blocks = read_segments(file, file_slice, text_separator(options.separator), options)
     documents_of = functools.partial(_documents, file, options)
     for documents in map(documents_of, blocks):  # a loop variable for the block would keep its memory
         if len(documents.rows) or documents.bad:
@@ -68,19 +75,27 @@ def read_columns(
 def _whole(file: SourceFile, options: ReadOptions) -> Documents:
     with open_stream(file, [(0, file.size)]) as stream:
         data, bad = read_whole(stream, options)
-    offsets = np.array([0] if bad else [0, len(data)], dtype=np.int64)
-    rows = np.zeros(len(offsets) - 1, dtype=np.uint64)
+    first = _text_start(data)
+    offsets = np.array([first] if bad else [first, len(data)], dtype=np.int64)
+    rows = offsets[:-1].astype(np.uint64)
     return split_valid(file, Documents(_strings(data, offsets), rows, bad), options)
 
 
 def _documents(file: SourceFile, options: ReadOptions, block: Block) -> Documents:
     """The segments that are not empty. Builds an array of segments and separators, and filters the separators out."""
-    bounds = np.stack([block.start, block.stop], axis=1).ravel()
+    start = block.start.copy()
+    start[:1] += _text_start(block.data) if block.offset == 0 else 0
+    bounds = np.stack([start, block.stop], axis=1).ravel()
     wanted = np.zeros(len(bounds), dtype=bool)
-    wanted[::2] = block.stop > block.start
+    wanted[::2] = block.stop > start
     text = _strings(block.data, np.append(bounds, len(block.data))).filter(pa.array(wanted))
-    rows = (block.start[wanted[::2]] + block.offset).astype(np.uint64)
+    rows = (start[wanted[::2]] + block.offset).astype(np.uint64)
     return split_valid(file, Documents(text, rows, block.bad), options)
+
+
+def _text_start(data: bytes | bytearray) -> int:
+    """Where the text starts at the start of a file: after the byte order mark."""
+    return len(BYTE_ORDER_MARK) if data.startswith(BYTE_ORDER_MARK) else 0
 
 
 def _strings(data: bytes | bytearray, offsets: np.typing.NDArray[np.int64]) -> pa.LargeStringArray:

@@ -64,8 +64,16 @@ class Quarantined(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True)
 
 def record(unit: int, file: SourceFile, bad: BadRow, *, with_text: bool) -> Quarantined:
     """Make the entry of one row."""
-    at = {"row" if file.kind in ROW_KINDS else "byte": bad.row}
-    entry = Quarantined(unit=unit, file=file.path, reason=bad.reason, detail=bad.detail, sha256=bad.sha256, **at)
+    is_numbered = file.kind in ROW_KINDS
+    entry = Quarantined(
+        unit=unit,
+        file=file.path,
+        row=bad.row if is_numbered else None,
+        byte=None if is_numbered else bad.row,
+        reason=bad.reason,
+        detail=bad.detail,
+        sha256=bad.sha256,
+    )
     if not with_text:
         return entry
     try:
