@@ -332,8 +332,8 @@ def test_a_val_that_is_hardly_there_is_told_of(store: tokenmill.Store, tmp_path:
     none = export(store.directory, to="megatron", out=str(tmp_path / "none"), val="0.0000001")
     assert any("val has no documents" in note and "--val 0." in note for note in none.notices)
     tiny = export(store.directory, to="nanogpt", out=str(tmp_path / "tiny"), val="first-shard", shard_tokens=10)
-    assert "val has only 10 tokens; use a larger split: --val 0." in tiny.notices[-1]
-    enough = tiny.notices[-1].partition("--val ")[2].partition(",")[0]
+    assert "val has only 10 tokens; use --val 0." in tiny.notices[-1]
+    enough = tiny.notices[-1].partition("--val ")[2]
     assert export(store.directory, to="nanogpt", out=str(tmp_path / "some"), val=enough).splits["val"].tokens >= 2048
 
 
@@ -427,6 +427,37 @@ def test_no_val_file_is_written_for_no_documents(tmp_path: Path) -> None:
     done = export(store.directory, to="nanogpt", out=str(tmp_path / "out"))
     assert list(tree(tmp_path / "out")) == ["train.bin"]
     assert "val has no documents" in done.notices[0]
+
+
+@pytest.mark.parametrize("documents", [2, 3, 5, 30])
+@pytest.mark.parametrize("val", ["0.0001", "0.99999"])
+def test_the_advice_for_few_documents_gives_both_splits(tmp_path: Path, documents: int, val: str) -> None:
+    """It is computed from the documents there are, whatever was given: larger or smaller, and it works."""
+    source = write_parquet(tmp_path / "a.parquet", [f"document {number}" for number in range(documents)])
+    store = prepare([source], tmp_path / "store")
+    done = export(store.directory, to="llmc", out=str(tmp_path / "first"), val=val)
+    assert len(done.splits) == 1
+    note = next(note for note in done.notices if "has no documents" in note)
+    advised = note.partition("; use --val ")[2]
+    assert 0 < float(advised) < 1
+    again = export(store.directory, to="llmc", out=str(tmp_path / "second"), val=advised)
+    assert set(again.splits) == {"train", "val"}
+    with pytest.raises(UsageError, match=rf"(?s)the split \w+ of the store has no documents.*Use val={advised}\."):
+        tokenmill.loader(
+            store.directory, sequence_tokens=1, grain=1, batch_sequences=1, val=val, split=note.split(maxsplit=1)[0]
+        )
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.jsonl"])
+@pytest.mark.parametrize("val", ["0.01", "0.99999"])
+def test_one_document_cannot_be_divided(tmp_path: Path, name: str, val: str) -> None:
+    """No fraction helps. A text file can be divided into documents by a separator."""
+    (tmp_path / name).write_text("one\n\ntwo" if name == "a.txt" else '{"text": "one"}\n')
+    store = prepare([str(tmp_path / name)], tmp_path / "store")
+    (note,) = export(store.directory, to="megatron", out=str(tmp_path / "out"), val=val).notices
+    assert "no documents, so it has no file; the store has one document, and a document is in one split only" in note
+    assert ("--separator '\\n\\n' and another --out" in note) == (name == "a.txt")
+    assert "--val" not in note
 
 
 def test_an_empty_store_has_an_empty_export(tmp_path: Path) -> None:

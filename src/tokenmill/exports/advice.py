@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -14,23 +14,20 @@ from tokenmill.exports.formats.protocol import ShardRecord
 from tokenmill.exports.job import ExportJob
 from tokenmill.exports.write_shard import split_folder
 from tokenmill.storage import Folder
+from tokenmill.store.val_advice import TINY_VAL_TOKENS, VAL_FRACTIONS
 
 Splits = Mapping[str, Sequence[ShardRecord]]
 
 # A shorter last shard may stop a trainer: a batch of GPT-2's size has half as many tokens.
 SHORT_TOKENS = 1 << 20
 
-# A smaller validation split says little about a model: it is one or two windows of a trainer.
-TINY_VAL_TOKENS = 2048
-
-# Fractions that a notice proposes for `--val`.
-VAL_FRACTIONS = (0.01, 0.02, 0.05, 0.1, 0.2)
-
 # With more files than this, only the first and the last prefix are shown.
 MAX_PREFIXES = 3
 
 
-def split_notices(job: ExportJob, splits: Splits, skipped: Mapping[str, int], store_tokens: int) -> Iterator[str]:
+def split_notices(
+    job: ExportJob, splits: Splits, skipped: Mapping[str, int], store_tokens: int, advise: Callable[[], str]
+) -> Iterator[str]:
     """Yield a notice for each short, tiny or missing split.
 
     Args:
@@ -38,6 +35,7 @@ def split_notices(job: ExportJob, splits: Splits, skipped: Mapping[str, int], st
         splits: The records of each split that has shards.
         skipped: The tokens of each split that are in no shard. A split without documents is not in it.
         store_tokens: The tokens of the store.
+        advise: Returns what gives documents to both splits; empty if nothing does.
     """
     shortest_shard = find_format(job.format).SPEC.limits.shortest_shard
     for split, records in splits.items():
@@ -54,20 +52,21 @@ def split_notices(job: ExportJob, splits: Splits, skipped: Mapping[str, int], st
         return
     for split in ["train"] if job.val is None else ["train", "val"]:
         if split not in skipped:
-            remedy = f"; use a larger split: {_larger_val(store_tokens)}" if split == "val" else ""
-            yield f"{split} has no documents, so it has no file{remedy}"
+            yield "; ".join(filter(None, [f"{split} has no documents, so it has no file", advise()]))
         elif split not in splits:
             unit = "shard" if job.sequence_tokens is None else f"sequence of {job.sequence_tokens:,}"
             yield f"{split} has no file: its {skipped[split]:,} tokens are too few for one {unit}"
     train, val = (sum(record.tokens for record in splits.get(split, [])) for split in ("train", "val"))
     if 0 < val < TINY_VAL_TOKENS and train > 10 * val and not shortest_shard:
-        yield f"val has only {val:,} tokens; use a larger split: {_larger_val(store_tokens)}"
+        yield "; ".join(filter(None, [f"val has only {val:,} tokens", advise()]))
 
 
-def _larger_val(store_tokens: int) -> str:
-    """Return the smallest fraction that makes a useful validation split, or the largest one that is proposed."""
-    enough = (fraction for fraction in VAL_FRACTIONS if fraction * store_tokens > 2 * TINY_VAL_TOKENS)
-    return f"--val {next(enough, VAL_FRACTIONS[-1])}, or larger"
+def larger_val(job: ExportJob, store_tokens: int) -> str:
+    """Return the smallest fraction that makes a useful validation split of many documents; empty if there is none."""
+    larger = [fraction for fraction in VAL_FRACTIONS if fraction > (job.val_fraction or 0.0)]
+    enough = [fraction for fraction in larger if fraction * store_tokens > 2 * TINY_VAL_TOKENS]
+    where = "--val" if job.selection is None else "in the recipe, val ="
+    return f"use {where} {(enough or larger)[0]}, or larger" if larger else ""
 
 
 def trainer_usage(job: ExportJob, folder: Folder, splits: Splits) -> str:

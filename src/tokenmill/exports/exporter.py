@@ -15,7 +15,7 @@ from tokenmill.errors import CorruptStore, UsageError
 from tokenmill.executors.fan_out import FanOut
 from tokenmill.exports import job as names
 from tokenmill.exports import records, shards
-from tokenmill.exports.advice import split_notices, trainer_usage
+from tokenmill.exports.advice import larger_val, split_notices, trainer_usage
 from tokenmill.exports.file_checks import damaged
 from tokenmill.exports.formats import find_format
 from tokenmill.exports.formats.protocol import CompletedSplit, ShardRecord, WrittenFile
@@ -24,7 +24,9 @@ from tokenmill.exports.shards import Counts, ShardTask
 from tokenmill.exports.sort_documents import Ordering, chunks
 from tokenmill.exports.verify import ByteRange, IsAsWritten, unlisted
 from tokenmill.exports.write_shard import ExportContext, ReadRecords, WriteShard, shard_of, split_folder
-from tokenmill.storage import Folder, prefetch_map
+from tokenmill.storage import Folder, folder_at, prefetch_map
+from tokenmill.store.val_advice import MAX_DOCUMENTS, MAX_PARTS, val_advice
+from tokenmill.tokenizers import document_hash
 
 # Files whose existence is checked at the same time on remote storage.
 PREFETCH_CHECKS = 16
@@ -90,7 +92,8 @@ class Exporter:
             ordering.sort()  # a complete export has removed the sorted runs of its shuffle
             self._write(plan, missing)
         self.records = sorted([*intact, *self.written], key=lambda record: record.shard)
-        for notice in split_notices(self.job, by_split(self.records), self.skipped, self._store_tokens()):
+        splits = by_split(self.records)
+        for notice in split_notices(self.job, splits, self.skipped, self._store_tokens(), self._val_advice):
             self._note(notice)
         if not self._is_complete():
             self.others = []
@@ -158,6 +161,18 @@ class Exporter:
     def _store_tokens(self) -> int:
         selection = self.job.selection
         return int(self.manifest["tokens"].to_numpy().sum()) if selection is None else selection.tokens
+
+    def _val_advice(self) -> str:
+        """Return what gives documents to both splits. Of few documents, it is computed from their hashes."""
+        documents = int(self.manifest["documents"].to_numpy().sum())
+        if self.job.selection is not None or documents > MAX_DOCUMENTS or len(self.manifest) > MAX_PARTS:
+            return larger_val(self.job, self._store_tokens())
+        contents = list(self.context.contents(range(len(self.manifest)), check_content=False))
+        identities = self.context.parts.source_columns()[1]
+        positions = [document_hash.val_positions(identities, part.source, part.row) for part in contents]
+        lengths = [np.diff(part.offsets) for part in contents]
+        folder = folder_at(self.context.parts.directories[0])
+        return val_advice(folder, np.concatenate(positions), np.concatenate(lengths))
 
     def _refuse_other_files(self, plan: pa.Table, *, begun: bool) -> None:
         """Raise for a file with a shard's kind of name that the plan does not list, or that predates the export."""

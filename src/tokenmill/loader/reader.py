@@ -6,6 +6,8 @@ import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from tokenmill.errors import UsageError
 from tokenmill.humanize import count
 from tokenmill.loader.batches import DEFAULT_FIELDS, Batch, Field, Span, fill, needs_documents, read_span
@@ -19,6 +21,8 @@ from tokenmill.loader.source import LoaderSource
 from tokenmill.loader.split_table import Choice, Split, open_split
 from tokenmill.store.kept import check_where
 from tokenmill.store.reader import Store
+from tokenmill.store.val_advice import MAX_DOCUMENTS, MAX_PARTS, val_advice
+from tokenmill.tokenizers import document_hash
 
 # The grain, unless the sequences do not divide it: the longest sequence that most trainings come to.
 DEFAULT_GRAIN = 8192
@@ -136,6 +140,8 @@ def open_source(
     is_whole = options.val is None and where is None
     stream = Stream(parts, None if is_whole else open_split(parts, choice), number, first_document)
     source = LoaderSource(stream, options.grain, options.shuffle, options.seed)
+    if not stream.tokens and options.val is not None and where is None:
+        raise _empty_split(options, parts)
     if not source.order.grains:
         split = f" of split {options.split}" if options.val is not None else ""
         split += f" where {where}" if where is not None else ""
@@ -145,3 +151,22 @@ def open_source(
             "Give a smaller grain, a multiple of sequence_tokens: an epoch has whole grains.",
         )
     return source
+
+
+def _empty_split(options: LoaderOptions, parts: LoaderParts) -> UsageError:
+    """The error for a split without documents, with a `val` that gives documents to both splits."""
+    store = parts.store
+    manifest = store.manifest
+    advice = ""
+    if int(manifest["documents"].to_numpy().sum()) <= MAX_DOCUMENTS and len(manifest) <= MAX_PARTS:
+        identities = store.sources["identity"].to_numpy()
+        units = range(len(manifest))
+        positions = [document_hash.val_positions(identities, *parts.origins(part)) for part in units]
+        lengths = [np.diff(parts.offsets(part)) for part in units]
+        advice = val_advice(parts.folder, np.concatenate(positions), np.concatenate(lengths))
+    return UsageError(
+        f"the split {options.split} of the store has no documents",
+        f"store        {store.directory}",
+        f"val          {options.val} of {count(len(store), 'document')}",
+        *([f"{advice[0].upper()}{advice[1:]}."] if advice else []),
+    )

@@ -37,7 +37,19 @@ def document_keys(key: int, source: npt.NDArray[np.unsignedinteger], row: npt.ND
 
 def in_sample(keys: Keys, fraction: float) -> npt.NDArray[np.bool_]:
     """Whether each document is in a sample of this fraction of all documents."""
-    return (keys >> np.uint64(11)).astype(np.float64) * 2.0**-53 < fraction
+    return _as_fractions(keys) < fraction
+
+
+def _as_fractions(keys: Keys) -> npt.NDArray[np.float64]:
+    """Each hash as a number from 0 to 1."""
+    return (keys >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
+def val_positions(
+    identities: npt.NDArray[np.uint64], source: npt.NDArray[np.uint32], row: npt.NDArray[np.uint64]
+) -> npt.NDArray[np.float64]:
+    """The position of each document: validation splits of larger fractions hold it out."""
+    return _as_fractions(document_keys(VAL_KEY, identities[source], row))
 
 
 def held_out(
