@@ -6,6 +6,7 @@ import contextlib
 import os
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 import tempfile
@@ -18,11 +19,14 @@ import pytest
 
 pytest.importorskip("ray", reason="Ray is not installed: pip install 'tokenmill[ray]'")
 
+import ray
+
 from tests.support.corpora import SMALL_JSON
 from tests.support.killing import wait_until, write_corpus
 from tests.support.listening import descendants, is_loopback, listening, named
 from tests.support.remote_runs import end, start
 from tokenmill import errors
+from tokenmill.executors.ray import own_cluster
 
 pytestmark = pytest.mark.timeout(400)
 
@@ -90,26 +94,92 @@ def let_in(address: str, **environment: str) -> subprocess.CompletedProcess[str]
     )
 
 
-def token_of(pid: int) -> str:
-    """The token that a process of the cluster was started with."""
-    variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-    return next((each.partition(b"=")[2].decode() for each in variables if each.startswith(b"RAY_AUTH_TOKEN=")), "")
+def variable_of(pid: int, name: str) -> str:
+    """A variable of the environment that a process was started with."""
+    variables = Path(f"/proc/{pid}/environ").read_bytes().decode().split("\0")
+    return next((each.partition("=")[2] for each in variables if each.startswith(f"{name}=")), "")
 
 
 def test_a_cluster_of_our_own_is_private_and_its_death_ends_the_run(corpus: Path, tmp_path: Path) -> None:
-    """All its processes listen on loopback only, refuse a client without the token, and its raylet can be killed."""
+    """All its processes listen on loopback only, refuse a client without the token, and its raylet can be killed.
+
+    Its files are in a directory that only this user can enter, which is removed at the end.
+    """
     with at_work(corpus, tmp_path) as process:
+        temporary = Path(variable_of(process.pid, "RAY_TMPDIR"))
+        (private,) = temporary.iterdir()
+        assert stat.S_IMODE(private.stat().st_mode) == 0o700
+        assert list(private.glob("ray/session_2*/sockets/raylet*"))
         reachable = listening(descendants(process.pid))
         assert reachable
         assert [each for each in reachable if not is_loopback(each[0])] == []
         (gcs,), (raylet,) = named(process.pid, "gcs_server"), named(process.pid, "raylet")
         address = f"127.0.0.1:{listening([gcs])[0][1]}"
-        assert "let in" in let_in(address, RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=token_of(raylet)).stdout
+        assert (
+            "let in"
+            in let_in(address, RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=variable_of(raylet, "RAY_AUTH_TOKEN")).stdout
+        )
         for environment in ({"RAY_AUTH_MODE": "disabled"}, {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "a" * 64}):
             refused = let_in(address, **environment)
             assert "let in" not in refused.stdout
             assert "AuthenticationError" in refused.stderr
         _dies_with(process, raylet)
+        assert not list(temporary.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("variables", "parent"),
+    [
+        ({}, "/tmp"),
+        ({"TMPDIR": "/dev/shm"}, "/dev/shm"),
+        ({"RAY_TMPDIR": "/dev/shm", "TMPDIR": "/tmp"}, "/dev/shm"),
+        ({"RAY_TMPDIR": "/tmp/" + "long" * 20, "TMPDIR": "/dev/shm"}, "/dev/shm"),
+        ({"TMPDIR": "/tmp/" + "long" * 20}, "/tmp"),
+    ],
+)
+def test_the_directory_of_a_cluster_is_private_and_short(variables: dict[str, str], parent: str) -> None:
+    """A path of a socket in it fits, wherever temporary files go."""
+    directory = Path(own_cluster.make_directory(variables))
+    directory.rmdir()
+    assert directory.parent == Path(parent)
+    assert len(f"{directory}/ray/session_2026-11-18_12-48-00_123456_4194304/sockets/plasma_store") <= 107
+
+
+def test_a_directory_that_all_can_write_to_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another user could put a directory of theirs in the place of the one that was made there."""
+    monkeypatch.setattr(own_cluster, "MAX_DIRECTORY_BYTES", 1000)
+    tmp_path.chmod(0o777)
+    directory = Path(own_cluster.make_directory({"TMPDIR": str(tmp_path)}))
+    assert directory.parent == Path("/tmp")
+    directory.rmdir()
+    tmp_path.chmod(0o1777)
+    assert Path(own_cluster.make_directory({"TMPDIR": str(tmp_path)})).parent == tmp_path
+    with pytest.raises(errors.UsageError, match="Ray has no directory for its files"):
+        own_cluster.make_directory({"TMPDIR": str(tmp_path / "missing")})
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+def test_only_a_cluster_of_this_user_or_root_is_joined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file with the address of the current cluster is in a directory that every user can write to."""
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+    (tmp_path / "ray").mkdir()
+    file = tmp_path / "ray/ray_current_cluster"
+    assert own_cluster.address_to_join(ray) is None
+    file.write_text("127.0.0.2:6379")
+    assert own_cluster.address_to_join(ray) == "127.0.0.2:6379"
+    file.chmod(0o666)
+    assert own_cluster.address_to_join(ray) is None
+    file.chmod(0o644)
+    os.chown(file, 12345, 12345)
+    assert own_cluster.address_to_join(ray) is None
+    monkeypatch.setattr(os, "geteuid", lambda: 12345)
+    assert own_cluster.address_to_join(ray) == "127.0.0.2:6379"
+    file.rename(tmp_path / "elsewhere")
+    file.symlink_to(tmp_path / "elsewhere")
+    assert own_cluster.address_to_join(ray) is None
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.3:6379")
+    assert own_cluster.address_to_join(ray) == "127.0.0.3:6379"
 
 
 def test_a_cluster_of_our_own_without_its_gcs_ends_the_run(corpus: Path, tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from typing import Any
 
 from tokenmill.errors import TRY_AGAIN, RunFailed, UsageError
 from tokenmill.executors.ray.node_actor import NodeActor, NodeConfig, NodeReply
-from tokenmill.executors.ray.own_cluster import OwnCluster, is_needed
+from tokenmill.executors.ray.own_cluster import OwnCluster, address_to_join
 
 # Characters of Ray's error text that a message shows.
 SHOWN_REASON = 300
@@ -92,7 +92,8 @@ class Cluster:
             _check_reachable(target)
         quiet = {"log_to_driver": False, "logging_level": logging.ERROR, "include_dashboard": False}
         try:
-            if target is None and is_needed(self._ray):
+            target = target or address_to_join(self._ray)
+            if target is None:
                 self._own = OwnCluster(self._ray, quiet)
             else:
                 self._ray.init(address=target, **quiet)

@@ -1,8 +1,11 @@
-"""A private Ray cluster of one node: on loopback only, and with a token of its own.
+"""A private Ray cluster of one node: on loopback only, with a token of its own, and its files in a private directory.
 
 A process that can connect to a Ray cluster can run code on it. By default Ray listens on all interfaces, and keeps its
 token in a file that every user can read. Ray has no option for a cluster on loopback: this module uses Ray's switch
 for platforms without clusters, and checks the result, in case another release of Ray ignores the switch.
+
+By default Ray's files are in a directory that every user can write to, so links of another user could lead Ray to files
+of this one. Ray makes the directory that it is given writable for all, too, so it gets one inside a private directory.
 """
 
 from __future__ import annotations
@@ -11,6 +14,11 @@ import contextlib
 import ipaddress
 import os
 import secrets
+import shutil
+import stat
+import sys
+import tempfile
+from collections.abc import Mapping
 from importlib.util import find_spec
 from typing import Any
 
@@ -24,6 +32,13 @@ TOKEN_BYTES = 32
 # The first release of Ray with token authentication.
 MIN_RAY = "2.52"
 
+# The path of a Unix socket has at most 107 bytes on Linux and 103 on macOS. Ray puts its sockets into
+# session_DATE_TIME_MICROSECONDS_PID/sockets below its directory, under names of up to 12 characters.
+MAX_DIRECTORY_BYTES = (103 if sys.platform == "darwin" else 107) - len(
+    "/session_2026-01-01_00-00-00_000000_4194304/sockets/plasma_store"
+)
+PREFIX = "tm-"
+
 # The processes of Ray without which its node is dead.
 VITAL = ("gcs_server", "raylet")
 
@@ -31,9 +46,54 @@ VITAL = ("gcs_server", "raylet")
 AUTHENTICATION = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN")
 
 
-def is_needed(ray: Any) -> bool:
-    """Whether there is no cluster to join: RAY_ADDRESS names none, and none was started on this machine."""
-    return ray._private.services.canonicalize_bootstrap_address(None) is None  # noqa: SLF001 - ray.init decides by it
+def address_to_join(ray: Any) -> str | None:
+    """The cluster that RAY_ADDRESS names, or the last one that this user or root started here; None without.
+
+    Ray has the address in a file that every user can replace, and a cluster can run code in each process that joins.
+    """
+    private = ray._private  # noqa: SLF001 - ray.init decides by these functions
+    if not os.environ.get("RAY_ADDRESS") and not _is_trusted(private.utils.get_ray_address_file(None)):
+        return None
+    address: str | None = private.services.canonicalize_bootstrap_address(None)
+    return address
+
+
+def _is_trusted(path: str) -> bool:
+    """Whether a path is a file of this user or root, not a link, that not every user can write to."""
+    try:
+        status = os.lstat(path)
+    except OSError:
+        return False
+    is_ours = status.st_uid in (os.geteuid(), 0)
+    return stat.S_ISREG(status.st_mode) and is_ours and not status.st_mode & stat.S_IWOTH
+
+
+def _can_be_replaced_in(directory: str) -> bool:
+    """Whether another user can rename a directory of this user there: all can write to it, and it is not sticky."""
+    with contextlib.suppress(OSError):
+        mode = os.stat(directory).st_mode
+        return bool(mode & stat.S_IWOTH) and not mode & stat.S_ISVTX
+    return False
+
+
+def make_directory(environment: Mapping[str, str]) -> str:
+    """Make a directory for the files of a cluster, that only this user can enter, where Ray would have them.
+
+    Raises UsageError if the paths of sockets in it would be too long.
+    """
+    parents = [parent for name in ("RAY_TMPDIR", "TMPDIR") if (parent := environment.get(name))]
+    longest = MAX_DIRECTORY_BYTES - len(f"/{PREFIX}12345678/ray")
+    fitting = (path for path in parents if len(os.fsencode(path)) <= longest and not _can_be_replaced_in(path))
+    parent = next(fitting, "/tmp")  # noqa: S108 - the directory in it is private
+    try:
+        return tempfile.mkdtemp(prefix=PREFIX, dir=os.path.abspath(parent))  # with mode 0700
+    except OSError as error:
+        raise UsageError(
+            "Ray has no directory for its files",
+            f"directory    {parent}",
+            f"reason       {error.strerror or error}",
+            f"Set RAY_TMPDIR to a directory whose path has at most {longest} characters.",
+        ) from error
 
 
 class OwnCluster:
@@ -45,11 +105,12 @@ class OwnCluster:
         self._constants = ray._private.ray_constants  # noqa: SLF001 - there is no option for what is set there
         self._environment_before = {name: os.environ.get(name) for name in AUTHENTICATION}
         self._reachable_before = self._constants.ENABLE_RAY_CLUSTER
+        self._directory = make_directory(os.environ)
         with contextlib.ExitStack() as undo:
             undo.callback(self.close)
             _authenticate(ray, "token", secrets.token_hex(TOKEN_BYTES))
             self._constants.ENABLE_RAY_CLUSTER = False
-            _start(ray, options)
+            _start(ray, {**options, "_temp_dir": os.path.join(self._directory, "ray")})
             self._check_is_private()
             undo.pop_all()
 
@@ -59,8 +120,9 @@ class OwnCluster:
         return [] if node is None else [name for name, _ in node.dead_processes() if name in VITAL]
 
     def close(self) -> None:
-        """End the cluster, and restore Ray's settings in this process."""
+        """End the cluster, remove its files, and restore Ray's settings in this process."""
         self._ray.shutdown()
+        shutil.rmtree(self._directory, ignore_errors=True)
         self._constants.ENABLE_RAY_CLUSTER = self._reachable_before
         _authenticate(self._ray, *self._environment_before.values())
 
