@@ -6,6 +6,7 @@ import json
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import datasets
 import pyarrow.parquet as pq
@@ -104,7 +105,7 @@ def test_all_splits_are_read_and_recorded(saved: Path, tmp_path: Path) -> None:
 
 def test_the_split_is_part_of_the_job(saved: Path, tmp_path: Path) -> None:
     """The same files with other splits, or other splits of the same dataset, are another job."""
-    given = {"tokenizer": SMALL_TIKTOKEN, "eot": 0, "out": tmp_path / "out", "workers": 1}
+    given: dict[str, Any] = {"tokenizer": SMALL_TIKTOKEN, "eot": 0, "out": tmp_path / "out", "workers": 1}
     tokenmill.prepare(saved, split="all", **given)
     with pytest.raises(JobChanged, match="belong to other splits") as refused:
         tokenmill.prepare([saved / name for name in ("hard", "test", "train")], **given)
@@ -115,7 +116,7 @@ def test_the_split_is_part_of_the_job(saved: Path, tmp_path: Path) -> None:
 
 def test_parts_know_the_split_of_their_sources(saved: Path, tmp_path: Path) -> None:
     """Parts that are kept without run.json are made again if their sources belong to other splits now."""
-    given = {"tokenizer": SMALL_TIKTOKEN, "eot": 0, "out": tmp_path / "out", "workers": 1}
+    given: dict[str, Any] = {"tokenizer": SMALL_TIKTOKEN, "eot": 0, "out": tmp_path / "out", "workers": 1}
     tokenmill.prepare(saved, split="all", **given)
     (tmp_path / "out" / "run.json").unlink()
     (tmp_path / "out" / "manifest.parquet").unlink()

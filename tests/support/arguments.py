@@ -16,6 +16,8 @@ class PrepareArguments(TypedDict, total=False):
 
     tokenizer: str
     version: str | None
+    split: str | Sequence[str]
+    config: str | None
     keep: str | Sequence[str] | None
     column: str | None
     separator: str | None

@@ -100,7 +100,8 @@ def export(  # noqa: PLR0913 - the options of the command, by their names
         to: The format. `tokenmill formats` lists them.
         out: The directory of the files. Default: a directory in the store, or in the last of several, named as the
             format.
-        val: Validation split: a fraction of documents (`0.01` or `"1%"`), `"first-shard"`, or `"none"`. Default: by
+        val: Validation split: a fraction of documents (`0.01` or `"1%"`), a split of the sources
+            (`"split:validation"`), `"first-shard"`, or `"none"`. Default: by
             format.
         shuffle: A seed, such as 1337: documents are written in the random order of this seed. Default: no shuffle.
         shard_tokens: The number of tokens per shard, such as `"100M"`. Default: by format.
@@ -148,10 +149,9 @@ def _select(
         for name, source in reader.merged.items()
         if cursors[name].used
     ]
-    fraction = reader.options.val
     before = read_frozen(folder_at(out))
-    selected = select(budgets, None if fraction is None else float(fraction), recipe.seed, before)
-    return selected, recipe.seed if shuffle is None else shuffle, fraction or "none"
+    selected = select(budgets, reader.options.val, recipe.seed, before)
+    return selected, recipe.seed if shuffle is None else shuffle, reader.options.val or "none"
 
 
 @dataclass(frozen=True, slots=True)

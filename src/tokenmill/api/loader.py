@@ -19,7 +19,8 @@ from tokenmill.loader.recipe import Recipe, is_recipe, read_recipe
 from tokenmill.loader.recipe_loader import RecipeLoader
 from tokenmill.loader.recipe_reader import RecipeReader, recipe_options
 from tokenmill.loader.split_table import Split
-from tokenmill.pipeline.sizes import parse_fraction, parse_size
+from tokenmill.pipeline.held_out import parse_held_out
+from tokenmill.pipeline.sizes import parse_size
 from tokenmill.system.arguments import checked
 
 __all__ = ["Loader", "loader"]
@@ -56,8 +57,8 @@ def loader(  # noqa: PLR0913 - the options of the command, by their names
         sequence_tokens: The tokens of a sequence. Default: 2,048.
         batch_sequences: The sequences of a batch, over all ranks. Default: 8.
         seed: The seed of the order. Default: 1337.
-        val: The fraction of the documents that are held out for validation: 0.01, or `"1%"`. They are the documents
-            that exports with this fraction hold out. Default: none.
+        val: What is held out for validation: a fraction of the documents (0.01, or `"1%"`), or a split of the sources
+            (`"split:validation"`). They are the documents that exports with this value hold out. Default: none.
         split: Which documents to read, if some are held out.
         shuffle: The order: `full` permutes all grains, `window` permutes within windows of a billion tokens, so that
             few parts are read at a time, and `none` keeps the order of the store. Default: `full`.
@@ -100,8 +101,8 @@ def loader(  # noqa: PLR0913 - the options of the command, by their names
     for name, choice, kind in (("split", split, Split), ("shuffle", shuffle, Shuffle), ("packing", packing, Packing)):
         if choice not in get_args(kind):
             raise UsageError(f"there is no {name} {choice!r}", f"Choose from: {', '.join(get_args(kind))}.")
-    fraction = fraction_text(val)
-    if fraction is None and split == "val":
+    held_out = held_out_text(val)
+    if held_out is None and split == "val":
         raise UsageError("no documents are held out", "Give val=0.01, or another fraction, to read the split val.")
     names = _fields_of(fields, packing)
     options = LoaderOptions(
@@ -110,7 +111,7 @@ def loader(  # noqa: PLR0913 - the options of the command, by their names
         batch_sequences=batch_sequences,
         grain=grain_tokens,
         seed=seed,
-        val=fraction,
+        val=held_out,
         split=split,
         shuffle=shuffle,
         packing=packing,
@@ -126,7 +127,7 @@ def open_recipe(
 ) -> RecipeLoader:
     """Open the loader of a recipe."""
     recipe = read_recipe(path)
-    options = recipe_options(recipe, fraction_text(recipe.val), _fields_of(fields, recipe.packing))
+    options = recipe_options(recipe, held_out_text(recipe.val), _fields_of(fields, recipe.packing))
     return RecipeLoader(recipe, replace(options, prefetch_bytes=prefetch_bytes), rank)
 
 
@@ -141,7 +142,7 @@ def _fields_of(fields: Field | Sequence[Field], packing: str) -> tuple[Field, ..
 def open_recipe_reader(path: str) -> tuple[Recipe, RecipeReader]:
     """Read a recipe, and open its stores."""
     recipe = read_recipe(path)
-    return recipe, RecipeReader(recipe, recipe_options(recipe, fraction_text(recipe.val), DEFAULT_FIELDS))
+    return recipe, RecipeReader(recipe, recipe_options(recipe, held_out_text(recipe.val), DEFAULT_FIELDS))
 
 
 def only_recipe(paths: Sequence[str], given: Mapping[str, object]) -> str:
@@ -176,13 +177,6 @@ def _grain(sequence_tokens: int, grain: int | None) -> tuple[int, int]:
     return sequence_tokens, grain
 
 
-def fraction_text(val: str | float | None) -> str | None:
-    """The fraction as its shortest text; None if no document is held out."""
-    if val is None or val == "none":
-        return None
-    fraction = parse_fraction(str(val))
-    if fraction is None or not 0 <= fraction < 1:
-        raise UsageError(
-            f"val {val} is not a fraction of the documents", "Give a fraction between 0 and 1 (0.0005, or 0.05%)."
-        )
-    return repr(fraction) if fraction else None
+def held_out_text(val: str | float | None) -> str | None:
+    """What is held out: a fraction as its shortest text, or `split:NAME`; None if no document is."""
+    return None if val is None else parse_held_out(str(val))

@@ -39,6 +39,7 @@ from tokenmill.pipeline import plan, ranks, worker_modules
 from tokenmill.pipeline.announce import announce, announce_store
 from tokenmill.pipeline.companions import make_companions
 from tokenmill.pipeline.complete import CompletionOptions, RunCompletion
+from tokenmill.pipeline.held_out import require_split
 from tokenmill.pipeline.like import TextOptions, text_options
 from tokenmill.pipeline.metrics import check_metrics
 from tokenmill.pipeline.position import DEFAULT_SECONDS
@@ -48,6 +49,7 @@ from tokenmill.pipeline.resources import SMALLEST_WORKER_BYTES, TOKENIZER_BYTES,
 from tokenmill.pipeline.row_limits import RowLimits
 from tokenmill.pipeline.stale_parts import hold_store, open_run
 from tokenmill.pipeline.stored_tokenizer import stored_vocabulary
+from tokenmill.sources import Discovery, splits_of
 from tokenmill.sources.named_datasets import resolve_sources
 from tokenmill.sources.splits import SplitChoice
 from tokenmill.storage import absolute, folder_at
@@ -163,8 +165,8 @@ def prepare(  # noqa: PLR0913 - the options of the command, by their names
         repair: Check the content of every part, and make damaged parts again.
         retry_quarantine: Do the units again that have documents in quarantine.
         to: Formats to export to, each to the directory of its name in the store. `tokenmill.export` has more options.
-        val: Validation split: a fraction of documents (`0.01` or `"1%"`), `"first-shard"`, or `"none"`. Default: by
-            format.
+        val: Validation split: a fraction of documents (`0.01` or `"1%"`), a split of the sources
+            (`"split:validation"`), `"first-shard"`, or `"none"`. Default: by format.
         shuffle: A seed, such as 1337: documents are written in the random order of this seed. Default: no shuffle.
         shard_tokens: The number of tokens per shard, such as `"100M"`. Default: by format.
         tail: What happens to a last shard that is not full: it is kept, dropped, or merged into the shard before it.
@@ -229,7 +231,7 @@ def prepare(  # noqa: PLR0913 - the options of the command, by their names
         open_executor(on, worker_modules(engine, tokenizers), executor, reporter) as (pool, report),
         ExitStack() as held,
     ):
-        discovery = find_sources(options, report.pending, out)
+        discovery = _find_sources(options, out, report, val if formats else None)
         found_notes = [*discovery.notes, *discovery.ignored.notes(), *one_document_notes(discovery, text.separator)]
         named.notes.extend([*text.notes, *found_notes])
         stores = [
@@ -290,6 +292,13 @@ def _all_tokenizers(text: TextOptions, others: Sequence[StrPath | TokenizerObjec
             "The stores would hold different documents. Prepare a store with each tokenizer.",
         )
     return [text.tokenizer, *others]
+
+
+def _find_sources(options: PrepareOptions, out: str, report: progress.Reporter, val: str | float | None) -> Discovery:
+    """The sources. Raises UsageError if exports are to hold out a split that no source has."""
+    discovery = find_sources(options, report.pending, out)
+    require_split(None if val is None else str(val), splits_of(discovery.table))
+    return discovery
 
 
 def _read_deny_list(path: str) -> bytes:

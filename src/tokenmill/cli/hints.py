@@ -9,7 +9,7 @@ HINTS = {
     "--seed": ("--shuffle", "Use --shuffle SEED."),
     "--format": ("--to", "Use --to FORMAT."),
     "--subset": ("--config", "Use --config NAME."),
-    "--split": ("--val", "Use --val FRACTION, such as --val 0.01."),
+    "--split": ("--val", "Use --val FRACTION, such as --val 0.01, or --val split:NAME."),
     "--test-size": ("--val", "Use --val FRACTION, such as --val 0.01."),
     "--val-size": ("--val", "Use --val FRACTION, such as --val 0.01."),
     "--num-proc": ("--workers", "Use --workers N."),

@@ -31,7 +31,7 @@ choices = options.group(
     click.option(
         "--val",
         metavar="V",
-        help="Hold out a fraction of documents (0.01 or 1%), the same as in exports. [default: none]",
+        help="Hold out a fraction of documents (0.01 or 1%) or split:NAME, as in exports. [default: none]",
     ),
     click.option(
         "--split",

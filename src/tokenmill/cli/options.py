@@ -258,7 +258,8 @@ exports = group(
     click.option(
         "--val",
         metavar="V",
-        help="Validation split: a fraction of documents (0.01 or 1%), first-shard, or none. [default: by format]",
+        help="Validation split: a fraction of documents (0.01 or 1%), split:NAME (a split of the sources), "
+        "first-shard, or none. [default: by format]",
     ),
     click.option("--shuffle", type=_seed, metavar="SEED", help="Shuffle all documents with this seed, such as 1337."),
     click.option("--shard-tokens", metavar="N", help="Tokens per shard, such as 100M. [default: by format]"),

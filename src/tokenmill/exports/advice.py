@@ -13,6 +13,7 @@ from tokenmill.exports.formats import find_format
 from tokenmill.exports.formats.protocol import ShardRecord
 from tokenmill.exports.job import ExportJob
 from tokenmill.exports.write_shard import split_folder
+from tokenmill.pipeline.held_out import split_name
 from tokenmill.storage import Folder
 from tokenmill.store.val_advice import TINY_VAL_TOKENS, VAL_FRACTIONS
 
@@ -50,20 +51,26 @@ def split_notices(
     if not store_tokens:
         yield "the store holds no tokens: no file is written"
         return
+    is_named = split_name(job.val) is not None
     for split in ["train"] if job.val is None else ["train", "val"]:
         if split not in skipped:
-            yield "; ".join(filter(None, [f"{split} has no documents, so it has no file", advise()]))
+            remedy = "" if is_named else advise()
+            yield "; ".join(filter(None, [f"{split} has no documents, so it has no file", remedy]))
         elif split not in splits:
             unit = "shard" if job.sequence_tokens is None else f"sequence of {job.sequence_tokens:,}"
             yield f"{split} has no file: its {skipped[split]:,} tokens are too few for one {unit}"
     train, val = (sum(record.tokens for record in splits.get(split, [])) for split in ("train", "val"))
-    if 0 < val < TINY_VAL_TOKENS and train > 10 * val and not shortest_shard:
+    if 0 < val < TINY_VAL_TOKENS and train > 10 * val and not shortest_shard and not is_named:
         yield "; ".join(filter(None, [f"val has only {val:,} tokens", advise()]))
 
 
 def larger_val(job: ExportJob, store_tokens: int) -> str:
     """Return the smallest fraction that makes a useful validation split of many documents; empty if there is none."""
-    larger = [fraction for fraction in VAL_FRACTIONS if fraction > (job.val_fraction or 0.0)]
+    larger = [
+        fraction
+        for fraction in VAL_FRACTIONS
+        if fraction > (float(job.val) if job.val is not None and job.holds_out else 0.0)
+    ]
     enough = [fraction for fraction in larger if fraction * store_tokens > 2 * TINY_VAL_TOKENS]
     where = "--val" if job.selection is None else "in the recipe, val ="
     return f"use {where} {(enough or larger)[0]}, or larger" if larger else ""

@@ -20,7 +20,7 @@ from tokenmill.store.collection import open_collection
 class BlendSource:
     """A source of a recipe: its stores, the tokens that the recipe reads, and how often it may read them.
 
-    `val` is the fraction of the documents that the recipe holds out.
+    `val` is the `--val` of the recipe: which documents it holds out.
     """
 
     name: str
@@ -81,7 +81,7 @@ def _exported(source: BlendSource, format_name: str, total: int) -> _Exported:
         raise JobChanged(
             f"the export of {source.name} is of other stores", f"export       {folder.root}", f"Run `{command}` again."
         )
-    if source.val is not None and frozen.job.val_fraction != float(source.val):
+    if source.val is not None and frozen.job.val != source.val:
         raise JobChanged(
             f"the export of {source.name} does not hold out the documents that the recipe holds out",
             f"export       {folder.root}",

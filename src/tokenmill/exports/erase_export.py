@@ -258,7 +258,7 @@ def _blocks_of(frozen: FrozenExport, eraser: ShardEraser, first_parts: tuple[int
     if frozen.job.shuffle is None:
         units = erased_documents(erased.directory, erased.change)["unit"].to_numpy()
         return np.unique(np.add.outer(np.array(first_parts), units))
-    keys = SplitAndShuffle.of(frozen.job, np.empty(0, np.uint64)).keys(*erased.origins())
+    keys = SplitAndShuffle.of(frozen.job, np.empty(0, np.uint64), []).keys(*erased.origins())
     return np.unique((keys >> np.uint64(65 - frozen.bins.bit_length())).astype(np.int64))
 
 

@@ -13,6 +13,7 @@ import msgspec
 from tokenmill.errors import CorruptStore, IncompleteStore, JobChanged, StoreError, UsageError
 from tokenmill.exports.formats import FORMATS
 from tokenmill.exports.formats.protocol import EndTokenPosition, Tail
+from tokenmill.pipeline.held_out import split_name
 from tokenmill.storage import Folder, folder_at
 from tokenmill.storage.digest import differences, digest_of
 from tokenmill.storage.untrusted.malformed import MalformedDataError, decode
@@ -75,7 +76,8 @@ class Selection(msgspec.Struct, frozen=True):
 class ExportJob(msgspec.Struct, frozen=True, omit_defaults=True):
     """The options of an export with every default filled in.
 
-    `shard_tokens` is None if each split is one file. `val` is a fraction of the documents, `first-shard` or None.
+    `shard_tokens` is None if each split is one file. `val` is a fraction of the documents, `split:NAME` (a split of
+    the sources), `first-shard` or None.
     `val_tokens` is the size of that first shard. `store` is the digest of the exported parts. `selection` is that of an
     export by recipe, which is always shuffled.
     """
@@ -97,14 +99,14 @@ class ExportJob(msgspec.Struct, frozen=True, omit_defaults=True):
     selection: Selection | None = None
 
     @property
-    def val_fraction(self) -> float | None:
-        """The fraction of the documents in the validation split, or None if `val` is not a fraction."""
-        return float(self.val) if self.val is not None and self.val != FIRST_SHARD else None
+    def holds_out(self) -> bool:
+        """Whether documents are held out, by hash or by the split of their source; a first shard is not."""
+        return self.val is not None and self.val != FIRST_SHARD
 
     @property
     def streams(self) -> int:
-        """The number of document streams: training documents, and documents that their hash puts into validation."""
-        return 1 if self.val_fraction is None else 2
+        """The number of document streams: training documents, and documents that are held out."""
+        return 2 if self.holds_out else 1
 
     def identity(self) -> dict[str, str]:
         """Return the choices that decide the bytes, by the names that users know."""
@@ -257,8 +259,8 @@ def _check(frozen: FrozenExport) -> None:
     job = frozen.job
     if job.format not in FORMATS or job.dtype not in FORMATS[job.format].SPEC.dtypes:
         raise MalformedDataError(f"unknown format {job.format[:20]!r} or type {job.dtype[:20]!r}")
-    if job.val is not None and job.val != FIRST_SHARD and not re.fullmatch(r"[0-9.e-]{1,30}", job.val):
-        raise MalformedDataError(f"invalid val {job.val[:30]!r}")
+    if job.val is not None and job.holds_out and split_name(job.val) is None:
+        _check_fraction(job.val)
     counts = (job.val_tokens, job.shard_tokens, job.sequence_tokens, frozen.run_tokens)
     if any(count is not None and not 0 < count < MAX_TOKENS for count in counts) or not 0 < frozen.bins <= MAX_BINS:
         raise MalformedDataError("it has negative or impossible counts")
@@ -268,14 +270,17 @@ def _check(frozen: FrozenExport) -> None:
         raise MalformedDataError(f"invalid column {job.columns[:30]!r}")
     if job.selection is not None and not _is_sound(job.selection, job.shuffle):
         raise MalformedDataError("no recipe gives its selection")
-    try:
-        fraction = job.val_fraction
-    except ValueError:
-        fraction = 0.0
-    if fraction is not None and not 0 < fraction < 1:
-        raise MalformedDataError(f"invalid val {fraction}")
     if frozen.with_checksum() != frozen:
         raise MalformedDataError("it does not have the content that its checksum was taken of")
+
+
+def _check_fraction(val: str) -> None:
+    try:
+        is_fraction = re.fullmatch(r"[0-9.e-]{1,30}", val) is not None and 0 < float(val) < 1
+    except ValueError:
+        is_fraction = False
+    if not is_fraction:
+        raise MalformedDataError(f"invalid val {val[:30]!r}")
 
 
 def _is_sound(selection: Selection, shuffle: int | None) -> bool:

@@ -16,6 +16,7 @@ from tokenmill.exports.job import EXPORT, MANIFEST, STATE, exports_in, is_begun,
 from tokenmill.exports.order import SplitAndShuffle
 from tokenmill.exports.trace import ExportIndex, ShardLocation, in_store, no_tokens
 from tokenmill.humanize import Readable
+from tokenmill.sources import splits_of
 from tokenmill.storage import Folder, absolute, folder_at, resolved, scheme
 from tokenmill.storage.local.near_names import did_you_mean
 from tokenmill.store import layout
@@ -208,9 +209,9 @@ class Locator:
 
     def shards_of(self, source: int, row: int, exports: dict[str, ExportIndex]) -> dict[str, list[ShardLocation]]:
         """Return the locations of a row's document in each export."""
-        identities = self._store.sources["identity"].to_numpy()
+        identities, splits = self._store.sources["identity"].to_numpy(), splits_of(self._store.sources)
         return {
-            name: export.locations(SplitAndShuffle.of(export.job, identities), source, row)
+            name: export.locations(SplitAndShuffle.of(export.job, identities, splits), source, row)
             for name, export in exports.items()
         }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,6 +10,7 @@ import numpy.typing as npt
 
 from tokenmill.exports.job import ExportJob, Selection
 from tokenmill.exports.shards import TRAIN, VAL
+from tokenmill.pipeline.held_out import HeldOut
 from tokenmill.tokenizers import document_hash
 
 
@@ -16,26 +18,26 @@ from tokenmill.tokenizers import document_hash
 class SplitAndShuffle:
     """The split and the shuffle of an export.
 
-    The split hashes the identity of a source, so it does not change when sources are added or moved. The shuffle
-    hashes the number of a source, so equal files get different positions.
+    The split follows from the identity or the split of a source, so it does not change when sources are added or moved.
+    The shuffle hashes the number of a source, so equal files get different positions.
     """
 
-    val_fraction: float | None
+    held_out: HeldOut | None
     seed: int | None
     identities: npt.NDArray[np.uint64]
     selection: Selection | None = None
 
     @classmethod
-    def of(cls, job: ExportJob, identities: npt.NDArray[np.uint64]) -> SplitAndShuffle:
-        """Return the order of a job for documents from sources with these identities."""
-        return cls(job.val_fraction, job.shuffle, identities, job.selection)
+    def of(cls, job: ExportJob, identities: npt.NDArray[np.uint64], splits: Sequence[str | None]) -> SplitAndShuffle:
+        """Return the order of a job for documents from sources with these identities and splits."""
+        held_out = HeldOut.of(job.val, identities, splits) if job.val is not None and job.holds_out else None
+        return cls(held_out, job.shuffle, identities, job.selection)
 
     def streams(self, source: npt.NDArray[np.uint32], row: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint8] | None:
         """Return the stream of each document, or None if there is only one stream."""
-        if self.val_fraction is None:
+        if self.held_out is None:
             return None
-        held_out = document_hash.held_out(self.identities, source, row, self.val_fraction)
-        return np.where(held_out, VAL, TRAIN).astype(np.uint8)
+        return np.where(self.held_out.documents(source, row), VAL, TRAIN).astype(np.uint8)
 
     def selected(self, source: npt.NDArray[np.uint32], row: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_] | None:
         """Return whether each document is in the export, or None if all are."""
@@ -48,11 +50,10 @@ class SplitAndShuffle:
         is_whole = np.array([store.limit is None for store in stores])[store]
         keys = document_hash.selection_keys(self.identities, source, row, self.selection.seed)
         taken: npt.NDArray[np.bool_] = is_whole | (keys < limits)
-        if self.val_fraction is None:
+        if self.held_out is None:
             return taken
         is_first = np.array([store.copy == 0 for store in stores])[store]
-        held_out = document_hash.held_out(self.identities, source, row, self.val_fraction)
-        return np.where(held_out, is_first, taken)
+        return np.where(self.held_out.documents(source, row), is_first, taken)
 
     def keys(self, source: npt.NDArray[np.uint32], row: npt.NDArray[np.uint64]) -> document_hash.Keys:
         """Return the key of each document. The shuffled corpus is sorted by it."""

@@ -16,7 +16,9 @@ from tokenmill.exports.formats import FORMATS, find_format
 from tokenmill.exports.formats.protocol import EndTokenPosition, FormatSpec, Tail
 from tokenmill.exports.job import FIRST_SHARD, ExportJob, Selection
 from tokenmill.exports.parse_val import parse_val
+from tokenmill.pipeline.held_out import require_split, split_name
 from tokenmill.pipeline.sizes import parse_size
+from tokenmill.sources import splits_of
 from tokenmill.store.collection import Collection
 from tokenmill.tokenizers.spec import TokenizerSpec
 
@@ -107,6 +109,8 @@ def make_job(
     Documents that the first `left_out` changes of each store erased are not in the export.
     """
     options, spec = request.options, request.spec
+    if selection is None and split_name(request.val) is not None:  # a recipe is checked when its stores are opened
+        require_split(request.val, splits_of(stores.sources))
     documents = int(np.sum(stores.manifest_without_erased(left_out)["documents"].to_numpy()))
     tokens, first_store_tokens = _token_counts(request, stores, left_out)
     shard_tokens, first_tokens, notices = _shard_sizes(request, first_store_tokens)

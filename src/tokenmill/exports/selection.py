@@ -16,6 +16,8 @@ import numpy.typing as npt
 
 from tokenmill.exports.job import FrozenExport, SelectedStore, Selection, left_out_changes
 from tokenmill.exports.shards import Counts
+from tokenmill.pipeline.held_out import HeldOut
+from tokenmill.sources import splits_of
 from tokenmill.storage import thread_map
 from tokenmill.store.collection import Collection, open_collection
 from tokenmill.tokenizers import document_hash
@@ -45,9 +47,9 @@ class SelectedStores:
 
 
 def select(
-    budgets: Sequence[SourceBudget], val: float | None, seed: int, before: FrozenExport | None = None
+    budgets: Sequence[SourceBudget], val: str | None, seed: int, before: FrozenExport | None = None
 ) -> SelectedStores:
-    """Choose the documents for some budgets. `val` is the fraction of the documents that are held out.
+    """Choose the documents for some budgets. `val` is which documents are held out, as in a job.
 
     Erased documents count as the recipe reads them, so no other document takes their place. They are not exported,
     unless they were erased after the export `before` was begun.
@@ -109,7 +111,7 @@ class _Counting:
     """Counts the tokens of a source by the hashes of its documents."""
 
     stores: Collection
-    val: float | None
+    val: str | None
     seed: int
     where: str | None
 
@@ -145,6 +147,7 @@ class _Counting:
         """
         changes = dict(zip((member.directory for member in self.stores.members), left_out, strict=False))
         identities = self.stores.sources["identity"].to_numpy()
+        val = None if self.val is None else HeldOut.of(self.val, identities, splits_of(self.stores.sources))
 
         def count(part: int) -> tuple[document_hash.Keys, npt.NDArray[np.int64], int]:
             member, content = self.stores.of_part(part), self.stores.open_part(part)
@@ -155,9 +158,9 @@ class _Counting:
                 is_taken = (erased == 0) & member.matching(part - member.first_part, self.where)
             source, row, lengths = source[is_taken], row[is_taken], lengths[is_taken]
             keys = document_hash.selection_keys(identities, source, row, self.seed)
-            if self.val is None:
+            if val is None:
                 return keys, lengths, 0
-            is_val = document_hash.held_out(identities, source, row, self.val)
+            is_val = val.documents(source, row)
             return keys[~is_val], lengths[~is_val], int(lengths[is_val].sum())
 
         parts = range(len(self.stores.manifest))

@@ -214,7 +214,7 @@ def _ranges(job: ExportJob, blocks: Blocks, *, with_first_shard: bool) -> Iterat
         yield "val", TRAIN, 0, job.val_tokens
         yield "train", TRAIN, job.val_tokens, total
         return
-    if job.val_fraction is not None and blocks.totals(VAL)[1]:
+    if job.holds_out and blocks.totals(VAL)[1]:
         yield "val", VAL, 0, blocks.totals(VAL)[1]
     if total:
         yield "train", TRAIN, 0, total

@@ -146,8 +146,8 @@ class ExportIndex:
         ]
 
     def _streams(self) -> Counts:
-        """Return the stream of each shard. A validation split that hashes choose is a stream of its own."""
-        if self.job.val_fraction is None:
+        """Return the stream of each shard. Documents that are held out are a stream of their own."""
+        if not self.job.holds_out:
             return np.full(len(self._manifest), TRAIN)
         held_out = pc.equal(self._manifest["split"], "val").to_numpy(zero_copy_only=False)
         return np.where(held_out, VAL, TRAIN)

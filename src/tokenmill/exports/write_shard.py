@@ -43,7 +43,7 @@ class ExportContext:
     @property
     def order(self) -> SplitAndShuffle:
         """The split and the shuffle of the export."""
-        return SplitAndShuffle.of(self.frozen.job, self.parts.source_columns()[1])
+        return SplitAndShuffle.of(self.frozen.job, *self.parts.source_columns()[1:])
 
     def contents(self, parts: Iterable[int], *, check_content: bool) -> Iterator[PartContent]:
         """Yield parts of the stores. With `check_content` their content is compared with its checksum."""

@@ -62,8 +62,8 @@ class MixResult(Readable, msgspec.Struct, frozen=True):
     """What a recipe comes to. With a second recipe: what differs, the earliest first, and whether it can take over.
 
     `takes_over` is whether the second recipe can continue a run of the first at `step`. `same_steps` is the number of
-    steps at the beginning that are equal; None if all are. `blend` is the file of a trainer. `val` is the fraction
-    of the documents that are held out.
+    steps at the beginning that are equal; None if all are. `blend` is the file of a trainer. `val` is what is
+    held out: a fraction of the documents, or `split:NAME`.
     """
 
     recipe: str

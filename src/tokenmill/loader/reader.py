@@ -19,6 +19,8 @@ from tokenmill.loader.parts import LoaderParts
 from tokenmill.loader.prefetch import DEFAULT_PREFETCH_BYTES, Prefetcher
 from tokenmill.loader.source import LoaderSource
 from tokenmill.loader.split_table import Choice, Split, open_split
+from tokenmill.pipeline.held_out import require_split, split_name
+from tokenmill.sources import splits_of
 from tokenmill.store.kept import check_where
 from tokenmill.store.reader import Store
 from tokenmill.store.val_advice import MAX_DOCUMENTS, MAX_PARTS, val_advice
@@ -33,7 +35,10 @@ TOKEN_CHOICES = ("tokenizer", "split pattern", "--bos", "--eot")
 
 @dataclass(frozen=True, slots=True)
 class LoaderOptions:
-    """The choices of a loader, checked and with every default filled in. `val` is a fraction as text, or None."""
+    """The choices of a loader, checked and with every default filled in.
+
+    `val` is a fraction as text, `split:NAME`, or None.
+    """
 
     stores: tuple[str, ...]
     sequence_tokens: int
@@ -55,9 +60,10 @@ class SequenceReader:
     def __init__(self, options: LoaderOptions) -> None:
         self.options = options
         stores = open_stores(options.stores)
-        before = first_documents(stores)
-        self.sources = [open_source(options, store, before[store], source) for source, store in enumerate(stores)]
-        self.names = [store.directory for store in stores]
+        require_split(options.val, (split for store in stores for split in splits_of(store.sources)))
+        before, chosen = first_documents(stores), chosen_stores(options, stores)
+        self.sources = [open_source(options, store, before[store], source) for source, store in enumerate(chosen)]
+        self.names = [store.directory for store in chosen]
         counts = tuple(source.tokens // options.sequence_tokens for source in self.sources)
         self.mixture = Mixture(counts)
         self.is_remote = any(source.stream.is_remote for source in self.sources)
@@ -129,6 +135,25 @@ def first_documents(stores: Sequence[Store]) -> dict[Store, int]:
     return dict(zip(stores, itertools.accumulate(map(len, stores), initial=0), strict=False))
 
 
+def chosen_stores(options: LoaderOptions, stores: list[Store]) -> list[Store]:
+    """The stores that have documents of the chosen split. A split of the sources may be all or nothing of a store."""
+    name = split_name(options.val)
+    if name is None:
+        return stores
+    chosen = [
+        store
+        for store in stores
+        if any((split == name) == (options.split == "val") for split in splits_of(store.sources))
+    ]
+    if not chosen:
+        raise UsageError(
+            f"val {options.val} holds out all documents",
+            f"stores       {', '.join(store.directory for store in stores)}",
+            "Remove these stores, or hold out another split.",
+        )
+    return chosen
+
+
 def open_source(
     options: LoaderOptions, store: Store, first_document: int, number: int, where: str | None = None
 ) -> LoaderSource:
@@ -136,11 +161,11 @@ def open_source(
     parts = LoaderParts(store)
     if where is not None:
         where = check_where(where, store.job.kept_columns, store.directory)
-    choice = Choice(None if options.val is None else float(options.val), options.split, where)
+    choice = Choice(options.val, options.split, where)
     is_whole = options.val is None and where is None
     stream = Stream(parts, None if is_whole else open_split(parts, choice), number, first_document)
     source = LoaderSource(stream, options.grain, options.shuffle, options.seed)
-    if not stream.tokens and options.val is not None and where is None:
+    if not stream.tokens and options.val is not None and split_name(options.val) is None and where is None:
         raise _empty_split(options, parts)
     if not source.order.grains:
         split = f" of split {options.split}" if options.val is not None else ""

@@ -92,7 +92,8 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Positive, Meta(description="The tokens that stay together in a shuffle: the longest sequence of any stage.")
     ] = DEFAULT_GRAIN
     val: Annotated[
-        float | str | None, Meta(description='The fraction of the documents that are held out: 0.01, or "1%".')
+        float | str | None,
+        Meta(description='What is held out: a fraction of the documents (0.01, or "1%"), or "split:NAME".'),
     ] = None
     shuffle: Annotated[Shuffle, Meta(description="The order of the grains of a source.")] = "full"
     packing: Annotated[Packing, Meta(description="How documents fill sequences.")] = "concat"

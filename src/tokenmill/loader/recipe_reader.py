@@ -9,11 +9,20 @@ import numpy as np
 from tokenmill.errors import UsageError
 from tokenmill.loader.batches import Field, Span
 from tokenmill.loader.budgets import ResolvedStage, resolve
-from tokenmill.loader.reader import LoaderOptions, SequenceReader, first_documents, open_source, open_stores
+from tokenmill.loader.reader import (
+    LoaderOptions,
+    SequenceReader,
+    chosen_stores,
+    first_documents,
+    open_source,
+    open_stores,
+)
 from tokenmill.loader.recipe import Recipe
 from tokenmill.loader.recipe_source import MergedSource
 from tokenmill.loader.stages import RecipePlan, Timeline
 from tokenmill.loader.state import ORDER_VERSION
+from tokenmill.pipeline.held_out import require_split
+from tokenmill.sources import splits_of
 
 
 def recipe_options(recipe: Recipe, val: str | None, fields: tuple[Field, ...]) -> LoaderOptions:
@@ -50,13 +59,14 @@ def open_sources(recipe: Recipe, options: LoaderOptions) -> dict[str, MergedSour
                     "A store can be in several sources if each has a `where`.",
                 )
     opened = dict(zip(names, open_stores(tuple(names)), strict=True))
-    before = first_documents(list(opened.values()))
-    sources = {}
+    require_split(options.val, (split for store in opened.values() for split in splits_of(store.sources)))
+    before, merged = first_documents(list(opened.values())), {}
     for number, name in enumerate(sorted(recipe.sources)):
         source = recipe.source(name)
-        members = [open_source(options, opened[one], before[opened[one]], number, source.where) for one in source.store]
-        sources[name] = MergedSource(members, recipe.shuffle, recipe.seed)
-    return sources
+        chosen = chosen_stores(options, [opened[store] for store in source.store])
+        members = [open_source(options, store, before[store], number, source.where) for store in chosen]
+        merged[name] = MergedSource(members, recipe.shuffle, recipe.seed)
+    return merged
 
 
 class RecipeReader(SequenceReader):

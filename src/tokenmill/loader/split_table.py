@@ -1,6 +1,6 @@
 """How many tokens of each part a split or a condition chooses: a small table, made once and kept in the store.
 
-The documents that are held out are those that exports with the same fraction hold out. A condition is on kept columns.
+The documents that are held out are those that exports with the same `--val` hold out. A condition is on kept columns.
 Erased documents satisfy no condition, because their values are gone. The table is derived from the parts; if it is
 missing, damaged or made from other parts, it is made again.
 """
@@ -20,10 +20,11 @@ import xxhash
 from tokenmill.errors import StorageError, StoreError
 from tokenmill.loader.order import Numbers
 from tokenmill.loader.parts import LoaderParts
+from tokenmill.pipeline.held_out import HeldOut, split_name
+from tokenmill.sources import splits_of
 from tokenmill.storage import Folder, thread_map
 from tokenmill.store import layout, tables
 from tokenmill.store.reader import Store
-from tokenmill.tokenizers import document_hash
 
 Split = Literal["train", "val"]
 
@@ -40,16 +41,21 @@ STAMP = b"tokenmill.split"
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Which documents of a store are read: one split of a fraction, those that satisfy `where`, or both."""
+    """Which documents of a store are read: held out or not, those that satisfy `where`, or both.
 
-    fraction: float | None
+    `val` is a fraction as text, `split:NAME`, or None.
+    """
+
+    val: str | None
     split: Split
     where: str | None = None
 
     @property
     def name(self) -> str:
         """The name of the table."""
-        val = f"val-{'none' if self.fraction is None else repr(self.fraction)}"
+        val = f"val-{self.val or 'none'}"
+        if (split := split_name(self.val)) is not None:  # a name may have any character
+            val = f"val-split-{hashlib.sha256(split.encode()).hexdigest()[:16]}"
         if self.where is None:
             return f"{layout.SPLITS}/{val}.parquet"
         return f"{layout.SPLITS}/where-{hashlib.sha256(self.where.encode()).hexdigest()[:16]}-{val}.parquet"
@@ -66,50 +72,52 @@ class SplitTable:
     """The documents of a choice, and `tokens`, how many tokens they have in each part."""
 
     choice: Choice
-    identities: npt.NDArray[np.uint64]
+    held_out: HeldOut | None
     tokens: Numbers
     file: str
 
     def chooses(self, parts: LoaderParts, part: int) -> npt.NDArray[np.bool_]:
         """Whether each document of a part is chosen."""
-        held_out, matches = _masks(parts, part, self.choice, self.identities)
+        held_out, matches = _masks(parts, part, self.choice, self.held_out)
         return matches & (held_out if self.choice.split == "val" else ~held_out)
 
 
 def open_split(parts: LoaderParts, choice: Choice) -> SplitTable:
     """Open a choice of documents. The table is read, or made and, if the store can be written, kept."""
     store, folder = parts.store, parts.folder
-    identities = store.sources["identity"].to_numpy()
+    held_out = None
+    if choice.val is not None:
+        held_out = HeldOut.of(choice.val, store.sources["identity"].to_numpy(), splits_of(store.sources))
     counts = _read(folder, store, choice)
     if counts is None:
-        counts = _count(parts, choice, identities)
+        counts = _count(parts, choice, held_out)
         with suppress(StoreError, StorageError):  # a store that cannot be written is read all the same
             folder.create(layout.SPLITS)
             schema = SCHEMA if choice.where is None else WHERE_SCHEMA
             columns = list(counts[: len(schema)])
             metadata = {STAMP: _stamp(store, choice, columns)}
             tables.publish_table(folder, choice.name, pa.table(columns, schema=schema.with_metadata(metadata)))
-    held_out, tokens = counts
-    return SplitTable(
-        choice, identities, held_out if choice.split == "val" else tokens - held_out, folder.path(choice.name)
-    )
+    held_out_tokens, tokens = counts
+    chosen = held_out_tokens if choice.split == "val" else tokens - held_out_tokens
+    return SplitTable(choice, held_out, chosen, folder.path(choice.name))
 
 
 def _masks(
-    parts: LoaderParts, part: int, choice: Choice, identities: npt.NDArray[np.uint64]
+    parts: LoaderParts, part: int, choice: Choice, held_out: HeldOut | None
 ) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
     """Whether each document of a part is held out, and whether it satisfies the condition."""
     source, row = parts.origins(part)
     matches = np.ones(len(row), np.bool_) if choice.where is None else parts.matching(part, choice.where)
-    if choice.fraction is None:
+    if held_out is None:
         return np.zeros(len(row), np.bool_), matches
-    return document_hash.held_out(identities, source, row, choice.fraction), matches
+    return held_out.documents(source, row), matches
 
 
 def _stamp(store: Store, choice: Choice, columns: list[Numbers]) -> bytes:
     """The parts and the choice that a table was made from, and its checksum: every batch depends on every number."""
     checksum = xxhash.xxh3_128_hexdigest(b"".join(column.tobytes() for column in columns))
-    return f"{choice.identity(store)} {choice.fraction!r} {checksum}".encode()
+    val = choice.val if split_name(choice.val) is None else f"{choice.val} of {store.run.sources_sha256}"
+    return f"{choice.identity(store)} {val} {checksum}".encode()
 
 
 def _read(folder: Folder, store: Store, choice: Choice) -> tuple[Numbers, Numbers] | None:
@@ -127,15 +135,15 @@ def _read(folder: Folder, store: Store, choice: Choice) -> tuple[Numbers, Number
     return columns[0], columns[1] if choice.where is not None else store.manifest["tokens"].to_numpy()
 
 
-def _count(parts: LoaderParts, choice: Choice, identities: npt.NDArray[np.uint64]) -> tuple[Numbers, Numbers]:
+def _count(parts: LoaderParts, choice: Choice, held_out: HeldOut | None) -> tuple[Numbers, Numbers]:
     """Count the held-out tokens and all tokens of the choice in each part."""
     numbers = range(len(parts.store.manifest))
 
     def count(part: int) -> tuple[int, int]:
-        held_out, matches = _masks(parts, part, choice, identities)
+        is_held_out, matches = _masks(parts, part, choice, held_out)
         lengths = np.diff(parts.offsets(part))
-        return int(lengths[held_out & matches].sum()), int(lengths[matches].sum())
+        return int(lengths[is_held_out & matches].sum()), int(lengths[matches].sum())
 
     counts = list(thread_map(parts.folder, count, numbers, PREFETCH_PARTS))
-    held_out, tokens = np.array(counts, np.int64).reshape(-1, 2).T
-    return np.ascontiguousarray(held_out), np.ascontiguousarray(tokens)
+    held_out_tokens, tokens = np.array(counts, np.int64).reshape(-1, 2).T
+    return np.ascontiguousarray(held_out_tokens), np.ascontiguousarray(tokens)

@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tokenmill.errors import CorruptStore
+from tokenmill.sources import splits_of
 from tokenmill.storage import folder_at
 from tokenmill.store import layout, tables
 from tokenmill.store.erasures import select_documents, without_erased
@@ -21,6 +22,9 @@ from tokenmill.store.run import require_run
 
 if TYPE_CHECKING:
     from tokenmill.storage import Folder
+
+# The paths, the identities and the splits of sources.
+SourceColumns = tuple[pa.Array, npt.NDArray[np.uint64], list[str | None]]
 
 # Stores whose checksums a worker keeps in memory.
 KEPT_CHECKSUMS = 4
@@ -114,18 +118,20 @@ class ListedParts:
             first_source += store.sources
         raise IndexError(f"there is no part {part} after the last store")
 
-    def source_columns(self) -> tuple[pa.Array, npt.NDArray[np.uint64]]:
-        """The paths and the identities of all sources."""
+    def source_columns(self) -> SourceColumns:
+        """The paths, the identities and the splits of all sources."""
         return _source_columns(self.stores)
 
 
 @functools.lru_cache(maxsize=1)
-def _source_columns(stores: tuple[ListedStore, ...]) -> tuple[pa.Array, npt.NDArray[np.uint64]]:
-    """The paths and identities of the sources. The hashes in `stores` are cache keys: a store may change."""
+def _source_columns(stores: tuple[ListedStore, ...]) -> SourceColumns:
+    """The columns of the sources. The hashes in `stores` are cache keys: a store may change."""
     paths, identities = [], []
+    splits: list[str | None] = []
     for store in stores:
         folder = folder_at(store.directory)
         table = tables.read_sources(folder, require_run(folder))
         paths.append(table["path"].combine_chunks())
         identities.append(table["identity"].to_numpy())
-    return (paths[0] if len(paths) == 1 else pa.concat_arrays(paths)), np.concatenate(identities)
+        splits += splits_of(table)
+    return (paths[0] if len(paths) == 1 else pa.concat_arrays(paths)), np.concatenate(identities), splits

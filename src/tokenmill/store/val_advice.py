@@ -59,7 +59,7 @@ def proposed_fraction(positions: npt.NDArray[np.float64], lengths: npt.NDArray[n
 def _shortest_between(low: float, high: float) -> float | None:
     """The number with the fewest digits that is above `low` and not above `high`."""
     for digits in range(1, 16):
-        scale = 10**digits
+        scale = 10.0**digits
         number = (math.floor(low * scale) + 1) / scale
         if low < number <= high:
             return number
