@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import glob
 import hashlib
@@ -15,7 +16,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import huggingface_hub.constants
@@ -455,6 +456,73 @@ def test_not_a_hub(served, monkeypatch):
     """A server that is something else is not believed."""
     monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", served.cdn_endpoint)
     with pytest.raises(TokenmillError):
+        datasets.find(DATASET)
+
+
+class EndlessHub(BaseHTTPRequestHandler):
+    """A server whose listing never ends: one page without an end, or pages that always name a next one."""
+
+    def do_GET(self) -> None:
+        """Answer with a commit, or with a listing until the client leaves."""
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        if "/revision/" in self.path:
+            self.end_headers()
+            self.wfile.write(b'{"sha": "%s"}' % (b"a" * 40))
+            return
+        host, entry = self.headers["Host"], b'{"type": "file", "path": "x.parquet", "oid": "a", "size": 1}'
+        if "pages" in self.path:
+            self.send_header("Link", f'<http://{host}{self.path}1>; rel="next"')
+            self.end_headers()
+            self.wfile.write(b"[" + entry + b"]")
+            return
+        self.end_headers()
+        self.wfile.write(b"[" + entry)
+        with contextlib.suppress(OSError):
+            while True:
+                self.wfile.write((b"," + entry) * 1000)
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+        """Say nothing."""
+
+
+@pytest.mark.parametrize(
+    ("folder", "found"),
+    [
+        (
+            "pages",
+            "20 pages, 20 entries, 1,240 bytes, and more follow\n  maximum      20 pages, 1,000 entries, 10,000 bytes",
+        ),
+        (
+            "page",
+            r"read         1,\d{3},\d{3} bytes of one page, and more follow\n  maximum      1,000,000 bytes of a page",
+        ),
+    ],
+)
+def test_a_listing_without_an_end_is_refused(monkeypatch, folder, found):
+    """The bytes of a page, the pages and the entries have limits, and the message has the numbers."""
+    for name, limit in (
+        ("MAX_PAGE_BYTES", 1_000_000),
+        ("MAX_PAGES", 20),
+        ("MAX_ENTRIES", 1000),
+        ("MAX_LISTING_BYTES", 10_000),
+    ):
+        monkeypatch.setattr(datasets, name, limit)
+    with ThreadingHTTPServer(("127.0.0.1", 0), EndlessHub) as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", f"http://127.0.0.1:{server.server_port}")
+        with pytest.raises(SourceError, match="a listing of the Hub is too long") as raised:
+            datasets.find(f"{DATASET}/{folder}/")
+        server.shutdown()
+    assert re.search(found, str(raised.value))
+
+
+@pytest.mark.parametrize(("name", "limit"), [("MAX_ENTRIES", 5), ("MAX_LISTING_BYTES", 500)])
+def test_all_pages_of_a_listing_are_limited(served, monkeypatch, name, limit):
+    """The limits of entries and bytes are on all pages together."""
+    served.page_size = 2
+    monkeypatch.setattr(datasets, name, limit)
+    with pytest.raises(SourceError, match=r"read         \d pages, \d entries, \d{3} bytes, and more follow"):
         datasets.find(DATASET)
 
 

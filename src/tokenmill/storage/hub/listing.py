@@ -5,12 +5,13 @@ from __future__ import annotations
 import glob
 import re
 from collections.abc import Iterator
-from typing import TypeVar
+from typing import Any, TypeVar
 from urllib.parse import quote, urljoin
 
 import msgspec
 
 from tokenmill.errors import USAGE, SourceError, StorageError
+from tokenmill.humanize import count
 from tokenmill.storage.addresses import FileInfo
 from tokenmill.storage.globs import braces, fixed_prefix, matches
 from tokenmill.storage.hub.address import HubAddress, is_commit, parse
@@ -23,6 +24,16 @@ from tokenmill.storage.untrusted.malformed import MalformedDataError, decode
 __all__ = ["fetch", "find", "kept_copy", "local_copy", "stat"]
 
 T = TypeVar("T")
+
+# Of one page. The Hub's have less than 1 MB.
+MAX_PAGE_BYTES = 64 << 20
+# Of one listing. The Hub has up to 1,000 entries on a page, about 300 bytes each, and advises against more than 100,000
+# files in a repository.
+MAX_PAGES = 5_000
+MAX_ENTRIES = 2_000_000
+MAX_LISTING_BYTES = 1 << 30
+
+CHECK_ENDPOINT = "Check HF_ENDPOINT, if you set it."
 
 
 class _Commit(msgspec.Struct):
@@ -135,19 +146,27 @@ def _files(folder: HubAddress, recursive: bool) -> Iterator[_TreeEntry] | None:
     return None if first is None else _pages(folder, *first)
 
 
-def _pages(folder: HubAddress, page: list[_TreeEntry], following: str | None) -> Iterator[_TreeEntry]:
-    """The files of a page, and those of the pages that follow it."""
+def _pages(folder: HubAddress, page: list[_TreeEntry], following: str | None, read: int) -> Iterator[_TreeEntry]:
+    """The files of a page of `read` bytes, and those of the pages after it. Raises SourceError if there is no end."""
+    pages, entries = 1, len(page)
     yield from (entry for entry in page if entry.kind == "file")
     while following is not None:
+        if pages >= MAX_PAGES or entries >= MAX_ENTRIES or read >= MAX_LISTING_BYTES:
+            raise _endless(
+                folder,
+                f"read         {count(pages, 'page')}, {entries:,} entries, {read:,} bytes, and more follow",
+                f"maximum      {MAX_PAGES:,} pages, {MAX_ENTRIES:,} entries, {MAX_LISTING_BYTES:,} bytes",
+            )
         next_page = _page(folder, following, list[_TreeEntry])
         if next_page is None:  # never seen
             raise StorageError("a listing of the Hub breaks off", f"file         {folder.url}")
-        page, following = next_page
+        page, following, page_bytes = next_page
+        pages, entries, read = pages + 1, entries + len(page), read + page_bytes
         yield from (entry for entry in page if entry.kind == "file")
 
 
-def _page(address: HubAddress, target: str, kind: type[T]) -> tuple[T, str | None] | None:
-    """One page of the Hub, and the URL of the next one; None if the path does not exist."""
+def _page(address: HubAddress, target: str, kind: type[T]) -> tuple[T, str | None, int] | None:
+    """One page of the Hub, the URL of the next one, and the page's bytes; None if the path does not exist."""
     backoff = Backoff(address, FIRST_ATTEMPTS)
     while True:
         try:
@@ -156,12 +175,33 @@ def _page(address: HubAddress, target: str, kind: type[T]) -> tuple[T, str | Non
                     return None
                 check(address, response)
                 following = response.links.get("next", {}).get("url")
-                return decode(response.read(), kind), following and urljoin(target, following)
+                content = _body(address, response)
+                return decode(content, kind), following and urljoin(target, following), len(content)
         except TransientError as error:
             backoff.wait(error)
         except MalformedDataError as error:
             reason = f"reason       {error}"
-            advice = "Check HF_ENDPOINT, if you set it."
             raise SourceError(
-                "the server does not answer as the Hub does", f"file         {address.url}", reason, advice
+                "the server does not answer as the Hub does", f"file         {address.url}", reason, CHECK_ENDPOINT
             ) from error
+
+
+def _body(address: HubAddress, response: Any) -> bytes:
+    """The content of an answer. Raises SourceError before more than the largest page is in memory."""
+    content = bytearray()
+    for chunk in response.iter_bytes():
+        content += chunk
+        if len(content) > MAX_PAGE_BYTES:
+            raise _endless(
+                address,
+                f"read         {len(content):,} bytes of one page, and more follow",
+                f"maximum      {MAX_PAGE_BYTES:,} bytes of a page",
+            )
+    return bytes(content)
+
+
+def _endless(address: HubAddress, read: str, maximum: str) -> SourceError:
+    advice = "For a larger dataset, name directories or globs below it: each is a listing of its own."
+    return SourceError(
+        "a listing of the Hub is too long", f"file         {address.url}", read, maximum, CHECK_ENDPOINT, advice
+    )
