@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tokenmill.api.parameters import StrPath, path_text, path_texts
+from tokenmill.api.parameters import StrPath, output_text, path_texts
 from tokenmill.executors import progress, progress_bar
 from tokenmill.pipeline.bench.options import BenchOptions, parse_worker_counts
 from tokenmill.pipeline.bench.result import BenchResult
@@ -58,6 +58,6 @@ def bench(  # noqa: PLR0913 - the options of the command, by their names
         None if sample_bytes is None else parse_size(sample_bytes),
         seconds,
         price_per_core_hour,
-        path_text(out),
+        None if out is None else output_text(out),
     )
     return run_bench(options, reporter if reporter is not None else progress_bar.for_python())

@@ -17,7 +17,7 @@ from tokenmill.api.parameters import (
     StrPath,
     Tail,
     TokenType,
-    path_text,
+    output_text,
     store_paths,
 )
 from tokenmill.errors import CORRUPT, TRY_AGAIN, StoreError, TokenmillError, UsageError
@@ -120,7 +120,7 @@ def export(  # noqa: PLR0913 - the options of the command, by their names
         executor: Running workers to use instead of new ones.
         force: Start even if the disk seems too small.
     """
-    directories, out = store_paths(directory), path_text(out)
+    directories, out = store_paths(directory), None if out is None else output_text(out)
     selected = None
     if any(map(is_recipe, directories)):
         selected, shuffle, val = _select(directories, out, shuffle, val)

@@ -9,7 +9,7 @@ import msgspec
 from tokenmill.api.loader import open_recipe_reader
 from tokenmill.api.mix_page import render_mix
 from tokenmill.api.pages import write_page
-from tokenmill.api.parameters import StrPath, path_text
+from tokenmill.api.parameters import StrPath, output_text
 from tokenmill.errors import UsageError
 from tokenmill.exports.blends import BlendSource, write_blend
 from tokenmill.loader.changes import check_past, find_changes
@@ -53,9 +53,8 @@ def mix(  # noqa: PLR0913 - the options of the command, by their names
         result = msgspec.structs.replace(result, blend=write_blend(print, _blend_sources(result, stage)))
     elif stage is not None:
         raise UsageError("--stage needs --print", "It chooses the stage whose mixture is printed.")
-    page = path_text(html)
-    if page is not None:
-        write_page(page, render_mix(result))
+    if html is not None:
+        write_page(output_text(html), render_mix(result))
     return result
 
 

@@ -8,6 +8,7 @@ from typing import Literal
 
 from tokenmill.errors import UsageError
 from tokenmill.exports.formats.protocol import EndTokenPosition, FormatName, Tail
+from tokenmill.storage import absolute, check_text
 
 # A path or an address. Write an address such as s3://bucket/run as a str: a Path would drop a slash.
 StrPath = str | os.PathLike[str]
@@ -50,6 +51,13 @@ def path_text(path: StrPath | None) -> str | None:
     return None if path is None else os.fspath(path)
 
 
+def output_text(path: StrPath) -> str:
+    """The path of an output as a string. Raises UsageError before any work if no record could name it."""
+    text = os.fspath(path)
+    check_text(absolute(text))
+    return text
+
+
 __all__ = [
     "BadDocumentAction",
     "Dedup",
@@ -62,6 +70,7 @@ __all__ = [
     "Tail",
     "TokenType",
     "column_names",
+    "output_text",
     "path_text",
     "path_texts",
     "store_paths",

@@ -20,6 +20,7 @@ from tokenmill.api.parameters import (
     StrPath,
     Tail,
     column_names,
+    output_text,
     path_text,
     path_texts,
 )
@@ -181,7 +182,7 @@ def prepare(  # noqa: PLR0913 - the options of the command, by their names
         metrics: A file for metrics in the text format of Prometheus, replaced every few seconds; or `"otlp"`, which
             sends them to an OpenTelemetry collector (the extra `otel`). Default: no metrics.
     """
-    out = os.fspath(out)
+    out = output_text(out)
     check_executor(on)
     metrics = check_metrics(path_text(metrics))
     export_options = ExportOptions(val, shuffle, shard_tokens, tail)

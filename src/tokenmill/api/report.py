@@ -11,7 +11,7 @@ from tokenmill.analysis.card import CARD, CROISSANT, CardFields, PublicFacts, ca
 from tokenmill.analysis.html import render
 from tokenmill.analysis.html.destination import page_destination
 from tokenmill.analysis.statistics import Statistics
-from tokenmill.api.parameters import Stores, StrPath, path_text, store_paths
+from tokenmill.api.parameters import Stores, StrPath, output_text, store_paths
 from tokenmill.api.stats import stats
 from tokenmill.errors import UsageError
 from tokenmill.executors import progress
@@ -80,7 +80,7 @@ def report(  # noqa: PLR0913 - the options of the command, by their names
     fields.check()
     if card is None and fields != CardFields():
         raise UsageError("the fields of a card need a card", "Give its directory, too: --card DIR.")
-    folder, page = page_destination(directories, path_text(out))
+    folder, page = page_destination(directories, None if out is None else output_text(out))
     card_folder = None if card is None else card_destination(directories, os.fspath(card))
     statistics = stats(directories, by=by, workers=workers, memory=memory, reporter=reporter, executor=executor)
     folder.create()

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import msgspec
 
 from tokenmill.api.pages import write_page
-from tokenmill.api.parameters import StrPath
+from tokenmill.api.parameters import StrPath, output_text
 from tokenmill.exports.state import export_states
 from tokenmill.humanize import Readable, count, duration, number, size
 from tokenmill.storage import folder_at
@@ -73,7 +73,7 @@ def status(directory: StrPath, *, html: StrPath | None = None) -> StatusResult:
     """
     result = StatusWatch(os.fspath(directory)).read()
     if html is not None:
-        write_status_page(os.fspath(html), result)
+        write_status_page(output_text(html), result)
     return result
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from tokenmill.errors import UsageError
-from tokenmill.storage import absolute, folder_at, scheme
+from tokenmill.storage import absolute, check_text, folder_at, scheme
 
 if TYPE_CHECKING:
     from tokenmill.store.heartbeats import HeartbeatRecord
@@ -142,6 +142,7 @@ def check_metrics(metrics: str | None) -> str | None:
         _opentelemetry()
         return metrics
     path = absolute(metrics)
+    check_text(path)
     if scheme(path) or os.path.isdir(path) or not os.path.isdir(os.path.dirname(path)):
         raise UsageError(f"--metrics {metrics} is not a file of an existing local directory")
     try:

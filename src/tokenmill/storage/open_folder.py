@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tokenmill.errors import UsageError
-from tokenmill.storage.addresses import HUB, OBJECT_STORES, check, scheme, shown
+from tokenmill.storage.addresses import HUB, OBJECT_STORES, absolute, check, check_text, scheme, shown
 from tokenmill.storage.folder import Folder
 from tokenmill.storage.local.disk import DiskFolder
 from tokenmill.storage.objects.bucket import BucketFolder
@@ -12,6 +12,7 @@ from tokenmill.storage.objects.bucket import BucketFolder
 def folder_at(root: str) -> Folder:
     """The folder at a path or URL. Raises UsageError if nothing can be written there."""
     check(root)
+    check_text(absolute(root))
     kind = scheme(root)
     if not kind:
         return DiskFolder(root)
