@@ -202,7 +202,7 @@ def test_the_page_goes_where_it_is_wanted(tmp_path: Path) -> None:
     done = command("report", store, "-q")
     assert (done.returncode, done.stdout.splitlines()[0]) == (0, f"report       {store}/report.html")
     page = Path(store, "report.html").read_text(encoding="utf-8")
-    path = tmp_path / "new" / "page.html"
+    path = tmp_path / "page.html"
     assert tokenmill.report(store, out=str(path)).path == str(path)
     assert path.read_text(encoding="utf-8") == page
     assert command("report", store, "--out", "-", "-q").stdout == page

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 
+from tokenmill.analysis.html.destination import existing_folder
 from tokenmill.errors import UsageError
-from tokenmill.storage import folder_at
 
 PAGE_SUFFIX = ".html"
 
@@ -15,7 +15,6 @@ def write_page(path: str, content: str) -> None:
     if not path.lower().endswith(PAGE_SUFFIX):
         raise UsageError(f"--html {path} is not the name of a page", f"Give a name that ends in {PAGE_SUFFIX}.")
     parent, name = os.path.split(path)
-    folder = folder_at(parent or ".")
-    folder.create()
+    folder = existing_folder("--html", parent or ".")
     with folder.publish(name) as file:
         file.write(content.encode())

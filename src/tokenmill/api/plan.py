@@ -14,7 +14,7 @@ from tokenmill.humanize import Readable
 from tokenmill.pipeline import worker_modules
 from tokenmill.pipeline.freeze import plan_step
 from tokenmill.pipeline.like import text_options
-from tokenmill.pipeline.request import PrepareOptions, find_sources, make_request
+from tokenmill.pipeline.request import PrepareOptions, find_sources, make_request, refuse_without_effect
 from tokenmill.pipeline.resources import plan_resources
 from tokenmill.pipeline.sample import measure_sample, store_bytes
 from tokenmill.pipeline.split_sources import plan_units
@@ -114,6 +114,7 @@ def plan(  # noqa: PLR0913 - the options of the command, by their names
         reporter if reporter is not None else progress_bar.for_python() as report,
     ):
         discovery = find_sources(given, report.pending)
+        refuse_without_effect(discovery, column=column, separator=separator)
         named.notes.extend([*discovery.notes, *discovery.ignored.notes()])
         request = make_request(given, discovery, text.vocabulary, named)
         named = request.named

@@ -45,7 +45,13 @@ from tokenmill.pipeline.like import TextOptions, text_options
 from tokenmill.pipeline.metrics import check_metrics
 from tokenmill.pipeline.position import DEFAULT_SECONDS
 from tokenmill.pipeline.ranks import RankShare
-from tokenmill.pipeline.request import BadDocumentPolicy, PrepareOptions, find_sources, make_request
+from tokenmill.pipeline.request import (
+    BadDocumentPolicy,
+    PrepareOptions,
+    find_sources,
+    make_request,
+    refuse_without_effect,
+)
 from tokenmill.pipeline.resources import SMALLEST_WORKER_BYTES, TOKENIZER_BYTES, plan_resources
 from tokenmill.pipeline.row_limits import RowLimits
 from tokenmill.pipeline.stale_parts import hold_store, open_run
@@ -233,6 +239,7 @@ def prepare(  # noqa: PLR0913 - the options of the command, by their names
         ExitStack() as held,
     ):
         discovery = _find_sources(options, out, report, val if formats else None)
+        refuse_without_effect(discovery, column=column, separator=separator, join=join)
         found_notes = [*discovery.notes, *discovery.ignored.notes(), *one_document_notes(discovery, text.separator)]
         named.notes.extend([*text.notes, *found_notes])
         stores = [

@@ -204,6 +204,30 @@ def find_sources(
     return discover(patterns, out=out, splits=options.splits)
 
 
+def refuse_without_effect(
+    discovery: Discovery, *, column: str | None = None, separator: str | None = None, join: str | None = None
+) -> None:
+    """Raise UsageError if an option was given that has no effect on any of the sources."""
+    kinds = set(discovery.table["kind"].cast("string").unique().to_pylist())
+    if not kinds:
+        return
+    of_rows = "Each row of these sources is a document."
+    unused = {
+        "--column": (
+            column,
+            kinds <= {"text"},
+            "text files have no columns",
+            "Each file, or each piece, is a document.",
+        ),
+        "--join": (join, kinds <= {"text", "csv"}, "no source has lists of strings", ""),
+        "--separator": (separator, "text" not in kinds, "no source is a .txt file", of_rows),
+    }
+    for option, (value, has_no_effect, reason, advice) in unused.items():
+        if value is not None and has_no_effect:
+            found = f"sources      {', '.join(sorted(kinds))}"
+            raise UsageError(f"{option} {value!r} has no effect: {reason}", found, f"{advice} Remove {option}.".strip())
+
+
 def make_request(
     options: PrepareOptions,
     discovery: Discovery,

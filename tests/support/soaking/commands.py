@@ -78,7 +78,7 @@ def a_job(rng: random.Random, corpus: Corpus, *more: str) -> Job:
     options += ["--engine", rng.choice(["auto", "auto", "tiktoken" if tokenizer == "gpt2" else "tokenizers"])]
     if corpus.bad("POISON:"):
         options += ["--max-bad", "1"]
-    if corpus.separator:
+    if corpus.separator and any(".txt" in name for name in corpus.rows):
         options += ["--separator", corpus.separator]
     if rng.random() < 0.6:
         for format_name in rng.sample(FORMATS, rng.choice([1, 1, 2])):

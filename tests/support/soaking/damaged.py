@@ -131,7 +131,7 @@ class Batch:
             sources=[str(self.corpus)],
             tokenizer=models.SMALL,
             out=str(out),
-            separator=self.separator,
+            separator=self.separator if any(".txt" in path.name for path in self.corpus.iterdir()) else None,
             unit_bytes=unit_bytes,
             workers=2,
             memory="2GB",

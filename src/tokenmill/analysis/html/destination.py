@@ -29,11 +29,21 @@ def page_destination(directories: Sequence[str], out: str | None) -> tuple[Folde
         for one in stores:
             path = _follow_link(one, path)
         parent, name = os.path.split(path)
-        folder = folder_at(parent)
+        folder = existing_folder("--out", parent)
     for one in stores:
         _refuse_store_files(one, folder, name)
     _refuse_other_files(folder, name)
     return folder, name
+
+
+def existing_folder(option: str, path: str) -> Folder:
+    """The folder at a path. Raises UsageError if it is local and not there: its name may be misspelled."""
+    folder = folder_at(path)
+    if not folder.is_remote and not os.path.isdir(folder.root):
+        raise UsageError(
+            f"there is no directory {folder.root}", f"Create it first, or give {option} a file in another directory."
+        )
+    return folder
 
 
 def _follow_link(store: Folder, path: str) -> str:

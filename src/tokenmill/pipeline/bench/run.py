@@ -22,7 +22,14 @@ from tokenmill.pipeline.bench.sample import UnitDraw, take_sample
 from tokenmill.pipeline.bench.scratch import PREFIX, scratch
 from tokenmill.pipeline.bench.timing import do_nothing
 from tokenmill.pipeline.plan import DEFAULT_UNIT_BYTES, SMALLEST_UNIT_BYTES
-from tokenmill.pipeline.request import BadDocumentPolicy, PrepareOptions, PrepareRequest, find_sources, make_request
+from tokenmill.pipeline.request import (
+    BadDocumentPolicy,
+    PrepareOptions,
+    PrepareRequest,
+    find_sources,
+    make_request,
+    refuse_without_effect,
+)
 from tokenmill.pipeline.resources import plan_resources
 from tokenmill.pipeline.retry_policy import PREFETCH_UNITS
 from tokenmill.pipeline.sample import write_vocabulary
@@ -107,7 +114,9 @@ def _make_request(options: BenchOptions, sources: str | Sequence[str], report: R
         eot=None if vocabulary.spec.end_of_text is not None else 0,
         unit_bytes=None if options.sources else DEFAULT_UNIT_BYTES,
     )
-    return make_request(prepare, find_sources(prepare, report.pending), vocabulary, named)
+    discovery = find_sources(prepare, report.pending)
+    refuse_without_effect(discovery, column=options.column, separator=options.separator)
+    return make_request(prepare, discovery, vocabulary, named)
 
 
 def _default_workers(request: PrepareRequest | None) -> int:
