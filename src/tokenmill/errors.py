@@ -75,6 +75,7 @@ SENTENCE_WORDS = (
         "cannot",
         "change",
         "changes",
+        "chooses",
         "counts",
         "for",
         "has",

@@ -17,7 +17,7 @@ from tokenmill.executors.outcomes import Failed, Worker
 
 PACKAGE = Path(inspect.getfile(tokenmill)).parent
 # Values of options that messages of the package name.
-VALUES = {"auto", "converted", "drop", "local", "megatron", "merge", "nanogpt", "none", "quarantine", "val"}
+VALUES = {"all", "auto", "converted", "drop", "local", "megatron", "merge", "nanogpt", "none", "quarantine", "val"}
 # Their messages are for commands only.
 COMMAND_ROOMS = ("cli", "doctor")
 MESSAGES = {

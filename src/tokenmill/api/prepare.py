@@ -240,8 +240,7 @@ def prepare(  # noqa: PLR0913 - the options of the command, by their names
     ):
         discovery = _find_sources(options, out, report, val if formats else None)
         refuse_without_effect(discovery, column=column, separator=separator, join=join)
-        found_notes = [*discovery.notes, *discovery.ignored.notes(), *one_document_notes(discovery, text.separator)]
-        named.notes.extend([*text.notes, *found_notes])
+        named.notes.extend([*text.notes, *_notes(discovery, text)])
         stores = [
             PrepareTarget(
                 folder,
@@ -255,8 +254,8 @@ def prepare(  # noqa: PLR0913 - the options of the command, by their names
             for folder, each in zip(store_folders(out, tokenizers), tokenizers, strict=True)
         ]
         first = stores[0].request
-        most_workers = first.source_bytes // plan.SMALLEST_UNIT_BYTES + 1
         worker_bytes = SMALLEST_WORKER_BYTES + (len(stores) - 1) * TOKENIZER_BYTES
+        most_workers = first.source_bytes // plan.SMALLEST_UNIT_BYTES + 1
         resources = plan_resources(workers, memory, most_workers, worker_bytes, pool.room, first.job)
         for store in stores:
             store.exports = [make_export_request(name, export_options, store.request.job.tokenizer) for name in formats]
@@ -307,6 +306,11 @@ def _find_sources(options: PrepareOptions, out: str, report: progress.Reporter, 
     discovery = find_sources(options, report.pending, out)
     require_split(None if val is None else str(val), splits_of(discovery.table))
     return discovery
+
+
+def _notes(discovery: Discovery, text: TextOptions) -> list[str]:
+    """What was found about the sources that a person should know."""
+    return [*discovery.notes, *discovery.ignored.notes(), *one_document_notes(discovery, text.separator)]
 
 
 def _read_deny_list(path: str) -> bytes:

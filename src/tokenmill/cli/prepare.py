@@ -50,7 +50,7 @@ MIN_MEASURED_BYTES = 100_000
 @click.option(
     "--deny", metavar="FILE", help="Leave out the rows that this file of JSON Lines names: value, host or row."
 )
-@click.option("--where", metavar="EXPR", help="Filter on columns: \"language = 'en' and language_score > 0.8\".")
+@click.option("--where", metavar="EXPR", help="Filter on columns: \"language = 'en' and score > 0.8\".")
 @click.option(
     "--dedup", type=click.Choice(["exact"]), help="Leave out documents whose text is equal to that of an earlier one."
 )
