@@ -82,7 +82,7 @@ def test_two_drivers_share_the_work(s3: Bucket, tmp_path: Path) -> None:
     units = prepared(*words, "--out", tmp_path / "run")["units"]
     with Proxy(s3.server.port, latency_seconds=0.02) as proxy:
         far = {"AWS_ENDPOINT_URL": proxy.endpoint}
-        job = ("prepare", *words, "--to", "nanogpt", "--out", f"{s3.url}/run", "--json")
+        job = ("prepare", *words, "--to", "nanogpt", "--shuffle", "7", "--out", f"{s3.url}/run", "--json")
         with running(*job, **far) as one, running(*job, **far) as other:
             with proxy.held("/parts/"):  # until both have begun
                 assert wait_until(lambda: len({each.path for each in [*proxy.exchanges] if is_pulse(each)}) == 2)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import msgspec
@@ -40,6 +41,7 @@ from tokenmill.humanize import size
 from tokenmill.loader.recipe import is_recipe
 from tokenmill.pipeline.preflight import export_token_bytes, too_small
 from tokenmill.pipeline.resources import Resources, plan_resources
+from tokenmill.pipeline.run_once import EXPORTING, run_once
 from tokenmill.storage import Folder, folder_at
 from tokenmill.store.collection import Collection, open_collection
 from tokenmill.store.run import read_run, require_run
@@ -221,7 +223,7 @@ def export_stores(  # noqa: PLR0913, PLR0917 - stores, target, request, limits, 
     _refuse_place_in_another_store(folder, stores)
     created = {".", names.STATE, names.RECORDS, *(split_folder(job, split) for split in ("train", "val"))}
     folder.create(names.STATE)
-    with folder.lock(names.LOCK):
+    with folder.lock(names.LOCK), _alone(folder, report):
         for name in created:
             folder.remove_temporaries(name)
         frozen = _freeze_work(job, resources, tokens, np.dtype(dtype).itemsize)
@@ -248,6 +250,20 @@ def export_stores(  # noqa: PLR0913, PLR0917 - stores, target, request, limits, 
             raise
         result = exporter.result(time.monotonic() - started)
         return msgspec.structs.replace(result, sources=selected.tokens) if selected else result
+
+
+@contextmanager
+def _alone(folder: Folder, report: progress.Reporter) -> Iterator[None]:
+    """Wait until no other process exports to a directory in an object store, which has no locks.
+
+    Two exports at once would remove each other's sorted runs. Afterwards, the files of the other one are there.
+    """
+    if not folder.is_remote:
+        yield
+        return
+    message = f"waiting for another process that exports to {folder.root}"
+    with run_once(folder, EXPORTING, lambda: False, lambda: report.pending(message)):
+        yield
 
 
 def _check_space(folder: Folder, needed: int, force: bool) -> list[str]:

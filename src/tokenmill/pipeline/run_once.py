@@ -1,4 +1,4 @@
-"""Work that only one of several drivers of a store should do: planning it, and writing its manifest."""
+"""Work that only one of several processes should do: planning a store, writing its manifest, exporting it."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 PLANNING = "planning"
 FINISHING = "finishing"
+EXPORTING = "exporting"
 
 # The wait between two attempts doubles from the first value up to the second.
 FIRST_WAIT_SECONDS = 0.5

@@ -1,8 +1,14 @@
-"""A lease in an object store."""
+"""A lease in an object store.
+
+Its object names the holder: host, machine and process. Without a word of the holder, another process waits until the
+object has not changed for STALE_SECONDS. A process on the same machine sees at once that the holder has ended.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import os
 import secrets
 import socket
 import threading
@@ -15,6 +21,7 @@ from tokenmill.storage.folder import Folder
 
 RENEW_SECONDS = 10.0  # between two writes of the holder
 STALE_SECONDS = 45.0  # without a change before another process takes the lease over
+SETTLE_SECONDS = 1.0  # after which one of several processes that took the lease over at the same time has it
 
 
 class BucketLease:
@@ -23,23 +30,27 @@ class BucketLease:
     def __init__(self, folder: Folder, name: str) -> None:
         self._folder = folder
         self._name = name
-        self._holder = f"{socket.gethostname()} {secrets.token_hex(8)}"
+        self._holder = f"{socket.gethostname()} {_machine()} {os.getpid()} {secrets.token_hex(8)}"
         self._last_body = b""
         self._unchanged_since = 0.0
         self._released = threading.Event()
         self._thread: threading.Thread | None = None
 
     def take(self) -> bool:
-        """Take the lease if no process holds it, or if its object has not changed for STALE_SECONDS."""
+        """Take the lease if no process holds it, or if its holder is dead."""
         if self._folder.publish_if_absent(self._name, pa.py_buffer(self._body(0))) or self._read() == self._body(0):
             self._start_renewing()
             return True
         body = self._read()
         if body != self._last_body:
             self._last_body, self._unchanged_since = body, time.monotonic()
-        if not body or time.monotonic() - self._unchanged_since < STALE_SECONDS:
+        is_stale = time.monotonic() - self._unchanged_since >= STALE_SECONDS
+        if not body or not (is_stale or _has_ended(body)):
             return False
         self._write(0)
+        time.sleep(SETTLE_SECONDS)
+        if self._read() != self._body(0):
+            return False
         self._start_renewing()
         return True
 
@@ -78,3 +89,20 @@ class BucketLease:
             if self._folder.exists(self._name):
                 raise
             return b""
+
+
+def _machine() -> str:
+    """The boot of this machine and the namespace of its process ids, as one word; - if they are not known."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            boot = file.read()
+        return hashlib.sha256(f"{boot}{os.readlink('/proc/self/ns/pid')}".encode()).hexdigest()[:16]
+    except OSError:
+        return "-"
+
+
+def _has_ended(body: bytes) -> bool:
+    """Whether the holder was a process of this machine that has ended. The id may be that of another process now."""
+    machine, pid = (*body.split(b" ")[1:3], b"", b"")[:2]
+    is_here = machine != b"-" and machine == _machine().encode()
+    return is_here and pid.isdigit() and not os.path.exists(f"/proc/{pid.decode()}")
