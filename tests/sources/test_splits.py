@@ -250,7 +250,7 @@ def test_configs(tmp_path: Path) -> None:
     write_card(tmp_path, f"{en}  default: true\n{no}")
     assert found(tmp_path) == {"en/train-0.parquet": "train"}
     assert "config en of" in notes(tmp_path)
-    assert "there are: no" in notes(tmp_path)
+    assert "Others for --config: no" in notes(tmp_path)
     with pytest.raises(UsageError, match='config="en": no source has configs'):
         found(tmp_path / "en", config="en")
 

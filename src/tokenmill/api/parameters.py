@@ -18,7 +18,7 @@ Stores = StrPath | Sequence[StrPath]
 
 EngineName = Literal["auto", "gigatoken", "tiktoken", "tokenizers"]
 BadDocumentAction = Literal["quarantine", "fail"]
-Dedup = Literal["exact"]
+Dedup = Literal["exact", "none"]
 Null = Literal["skip", "empty"]
 TokenType = Literal["uint16", "int32", "uint32"]
 

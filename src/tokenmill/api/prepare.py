@@ -41,7 +41,7 @@ from tokenmill.pipeline.announce import announce, announce_store
 from tokenmill.pipeline.companions import make_companions
 from tokenmill.pipeline.complete import CompletionOptions, RunCompletion
 from tokenmill.pipeline.held_out import require_split
-from tokenmill.pipeline.like import TextOptions, text_options
+from tokenmill.pipeline.like import OFF, TextOptions, text_options
 from tokenmill.pipeline.metrics import check_metrics
 from tokenmill.pipeline.position import DEFAULT_SECONDS
 from tokenmill.pipeline.ranks import RankShare
@@ -93,8 +93,8 @@ def prepare(  # noqa: PLR0913 - the options of the command, by their names
     deny: StrPath | None = None,
     where: str | None = None,
     dedup: Dedup | None = None,
-    min_tokens: int | None = None,
-    max_tokens: int | None = None,
+    min_tokens: str | int | None = None,
+    max_tokens: str | int | None = None,
     unit_bytes: str | int | None = None,
     limit_units: int | None = None,
     on_bad: BadDocumentAction = "quarantine",
@@ -132,7 +132,8 @@ def prepare(  # noqa: PLR0913 - the options of the command, by their names
         out: The directory of the store: a path, or an address such as `s3://bucket/run`. It is created, or resumed if
             it exists. With several tokenizers, each gets a store in it: `gpt2`, `Qwen--Qwen3-8B`.
         like: A store. Its tokenizer, begin and end token are taken, and the other options that decide tokens unless
-            they are given. The two stores can be read and exported together.
+            they are given. `"none"` switches off what it takes: `keep`, `deny`, `where`, `dedup`, `template`, `join`,
+            `separator`, `min_tokens` and `max_tokens`. The two stores can be read and exported together.
         version: The version of a named dataset. `tokenmill datasets` lists them.
         split: The splits to read of a directory or a Hub dataset that is given as a whole: a name, several, or `"all"`.
             Default: its only split; several splits are refused.
@@ -314,6 +315,9 @@ def _notes(discovery: Discovery, text: TextOptions) -> list[str]:
 
 
 def _read_deny_list(path: str) -> bytes:
+    """The rows that a file names; none for the value `none`."""
+    if path == OFF:
+        return b""
     parent, _, name = absolute(path).rpartition("/")
     return canonical_list(folder_at(parent).read(name), path)
 

@@ -165,7 +165,8 @@ _text = group(
     click.option(
         "--like",
         metavar="DIR",
-        help="Instead of --tokenizer: use tokenizer, bos, eot and column of this store. Both can be read together.",
+        help="Instead of --tokenizer: take tokenizer, bos, eot and all options about text of this store. none switches "
+        "one off: --keep none. Both stores can be read together.",
     ),
     click.option("--version", metavar="V", help="Version of a named dataset; `tokenmill datasets` lists them."),
     click.option(

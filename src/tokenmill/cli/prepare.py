@@ -52,10 +52,12 @@ MIN_MEASURED_BYTES = 100_000
 )
 @click.option("--where", metavar="EXPR", help="Filter on columns: \"language = 'en' and score > 0.8\".")
 @click.option(
-    "--dedup", type=click.Choice(["exact"]), help="Leave out documents whose text is equal to that of an earlier one."
+    "--dedup",
+    type=click.Choice(["exact", "none"]),
+    help="Leave out documents whose text is equal to that of an earlier one.",
 )
-@click.option("--min-tokens", type=int, metavar="N", help="Leave out documents with fewer tokens.")
-@click.option("--max-tokens", type=int, metavar="N", help="Leave out documents with more tokens.")
+@click.option("--min-tokens", metavar="N", help="Leave out documents with fewer tokens.")
+@click.option("--max-tokens", metavar="N", help="Leave out documents with more tokens.")
 @options.resources
 @options.force
 @options.executor

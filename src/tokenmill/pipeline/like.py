@@ -23,6 +23,12 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+# The value that switches an option off.
+OFF = "none"
+
+# Of a number that is given as text.
+MAX_DIGITS = 18
+
 
 @dataclass(frozen=True, slots=True)
 class TextOptions:
@@ -58,24 +64,33 @@ def text_options(  # noqa: PLR0913 - the options, by their names
     template: str | None = None,
     null: str | None = None,
     dedup: str | None = None,
-    min_tokens: int | None = None,
-    max_tokens: int | None = None,
+    min_tokens: int | str | None = None,
+    max_tokens: int | str | None = None,
 ) -> TextOptions:
     """The options of a call; with `like`, those of that store in place of the ones that are not given.
 
-    A given column stands in place of that store's template, too. Tokenizer, begin and end token cannot be given with
-    `like`: stores that differ in them cannot be read together.
+    The value `none` switches an option off, also one of that store. A given column stands in place of that store's
+    template, too. Tokenizer, begin and end token cannot be given with `like`: stores that differ in them cannot be read
+    together.
     """
-    if column is not None and template is not None:
+    if column is not None and template not in (None, OFF):
         raise UsageError("--column cannot be used with --template", "The template names the columns.")
     tokenizer = os.fspath(tokenizer) if isinstance(tokenizer, os.PathLike) else tokenizer
     if like is None:
         if tokenizer is None:
             raise UsageError("no tokenizer is given", "Give --tokenizer T, or --like DIR to take that of a store.")
         columns = ColumnOptions(
-            keep or (), deny or b"", where or "", join, template, null, dedup, min_tokens, max_tokens
+            keep=_chosen(keep, None) or (),
+            deny=deny or b"",
+            where=_chosen(where, None) or "",
+            join=_chosen(join, None),
+            template=_chosen(template, None),
+            null=null,
+            dedup=_chosen(dedup, None),
+            min_tokens=_limit("--min-tokens", min_tokens, None),
+            max_tokens=_limit("--max-tokens", max_tokens, None),
         )
-        return TextOptions(tokenizer, column, separator, eot, bos, max_document_bytes, columns)
+        return TextOptions(tokenizer, column, _chosen(separator, None), eot, bos, max_document_bytes, columns)
     for option, value in (("--tokenizer", tokenizer), ("--eot", eot), ("--bos", bos)):
         if value is not None:
             raise UsageError(f"{option} cannot be used with --like", f"The new store takes it from {like}.")
@@ -85,20 +100,20 @@ def text_options(  # noqa: PLR0913 - the options, by their names
     return TextOptions(
         tokenizer=job.tokenizer.name,
         column=column if column is not None else job.column,
-        separator=separator if separator is not None else job.separator,
+        separator=_chosen(separator, job.separator),
         eot="none" if job.end is None else job.end,
         bos="none" if job.begin is None else job.begin,
         max_document_bytes=max_document_bytes if max_document_bytes is not None else job.document_bytes,
         columns=ColumnOptions(
-            keep=keep if keep is not None else job.kept_columns,
+            keep=_chosen(keep, job.kept_columns) or (),
             deny=deny if deny is not None else _deny_list(folder, job),
-            where=where if where is not None else job.filter_text,
-            join=join if join is not None or isinstance(job.join, msgspec.UnsetType) else job.join,
-            template=template if template is not None or column is not None else job.template or None,
-            null=null if null is not None or template is not None or column is not None else _given(job.null),
-            dedup=dedup if dedup is not None or isinstance(job.dedup, msgspec.UnsetType) else "exact",
-            min_tokens=min_tokens if min_tokens is not None else _given(job.min_tokens),
-            max_tokens=max_tokens if max_tokens is not None else _given(job.max_tokens),
+            where=_chosen(where, job.filter_text) or "",
+            join=_chosen(join, _set(job.join)),
+            template=_chosen(template, _set(job.template) if column is None else None),
+            null=null if null is not None or template is not None or column is not None else _set(job.null),
+            dedup=_chosen(dedup, None if isinstance(job.dedup, msgspec.UnsetType) else "exact"),
+            min_tokens=_limit("--min-tokens", min_tokens, _set(job.min_tokens)),
+            max_tokens=_limit("--max-tokens", max_tokens, _set(job.max_tokens)),
         ),
         vocabulary=Vocabulary(job.tokenizer, read_vocabulary(folder, job.tokenizer)),
         notes=_erased_notes(folder, run, deny),
@@ -119,8 +134,24 @@ def _erased_notes(folder: Folder, run: Run, deny: bytes | None) -> tuple[str, ..
     return (f"{note}. Join these lists into one file for --deny: {files}",)
 
 
-def _given(option: T | msgspec.UnsetType) -> T | None:
-    return None if isinstance(option, msgspec.UnsetType) else option
+def _chosen(given: T | None, taken: T | None) -> T | None:
+    """The given value; None if it is `none`; the one of a store if none is given."""
+    if given is None:
+        return taken
+    return None if given in (OFF, (OFF,)) else given
+
+
+def _limit(option: str, given: int | str | None, taken: int | None) -> int | None:
+    """A number of tokens, which may be given as text."""
+    if given is None or given == OFF:
+        return taken if given is None else None
+    if isinstance(given, str) and not (given.isdecimal() and len(given) <= MAX_DIGITS):
+        raise UsageError(f"{option} {given} is not a number of tokens", f"Give a whole number, or {OFF}.")
+    return int(given)
+
+
+def _set(value: T | msgspec.UnsetType) -> T | None:
+    return None if isinstance(value, msgspec.UnsetType) else value
 
 
 def _deny_list(folder: Folder, job: Job) -> bytes:

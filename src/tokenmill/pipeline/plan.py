@@ -30,7 +30,7 @@ LARGEST_UNIT_BYTES = 64 << 20
 
 # Advice for a source that lacks a column of --keep, --deny or --where.
 REQUIRED_ADVICE = (
-    "Leave it out of --keep, --deny and --where, or prepare such sources as a store of their own (--like)."
+    "Give other columns to --keep, --deny and --where. The value none switches them off, also after --like."
 )
 
 # How many whole files a unit has at most.

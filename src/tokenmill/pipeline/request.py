@@ -105,7 +105,7 @@ class ColumnOptions:
         if self.where:
             parse_where(self.where)
         if self.dedup not in (None, "exact"):
-            raise UsageError(f"--dedup is exact, not {self.dedup!r}")
+            raise UsageError(f"--dedup is exact or none, not {self.dedup!r}")
         _check_limits(self.min_tokens, self.max_tokens)
         if len(set(self.keep)) < len(self.keep) or not all(self.keep):
             raise UsageError(f"--keep {','.join(self.keep)} has an empty name, or one twice")

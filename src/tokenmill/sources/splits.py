@@ -199,9 +199,7 @@ class SplitSearch:
         if len(configs) > 1:
             others = ", ".join(name for name in names if name != chosen.name)
             shown = others if len(others) < 200 else f"{len(names) - 1:,}"
-            self.notes.append(
-                f"config {chosen.name} of {root}, its default. --config chooses another one (there are: {shown})"
-            )
+            self.notes.append(f"config {chosen.name} of {root}, its default. Others for --config: {shown}")
         return chosen
 
     def _read(self, file: storage.FileInfo, parse_content: Callable[[bytes], list[Declared]]) -> list[Declared]:
