@@ -266,6 +266,14 @@ def test_a_card_that_cannot_be_read_is_noted(tmp_path: Path, configs: str) -> No
     assert "README.md cannot be read, so the names of files count" in notes(tmp_path)
 
 
+def test_a_readme_that_is_no_card(tmp_path: Path) -> None:
+    """A file without metadata declares nothing, whatever its encoding is."""
+    write(tmp_path, "train.jsonl")
+    (tmp_path / "README.md").write_bytes(b"Caf\xe9\nconfigs:\n- config_name: x\n  data_files: y\n")
+    assert found(tmp_path) == {"train.jsonl": "train"}
+    assert not notes(tmp_path)
+
+
 def test_a_dataset_of_the_hub(hub: Hub, tmp_path: Path) -> None:
     """A repository is refused with its splits, its default config is read, and paths below it are read with a note."""
     corpus = write(tmp_path / "corpus", "data/train-0.parquet", "data/test-0.parquet", "sample/train-0.parquet")

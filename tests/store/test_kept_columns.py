@@ -148,7 +148,7 @@ def test_a_column_that_the_sources_lack_is_refused_before_any_work(tmp_path: Pat
         source = write(tmp_path / kind, kind)
         with pytest.raises(SourceError, match="'dump'") as error:
             prepare(source, tmp_path / "out", keep="id,dump")
-        assert "Leave it out of keep=" in str(error.value)
+        assert "Give other columns to keep=" in str(error.value)
         assert "score" in str(error.value)
     (tmp_path / "a.txt").write_text("text")
     with pytest.raises(UsageError, match="text files have no columns"):

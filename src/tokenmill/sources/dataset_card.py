@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import re
+from codecs import BOM_UTF8
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -86,6 +87,8 @@ class Config:
 
 def parse_card(content: bytes) -> list[Config]:
     """The configs of a card; none if it declares none. Raises MalformedDataError if they cannot be read."""
+    if not content.removeprefix(BOM_UTF8).startswith(b"---"):
+        return []
     try:
         front = _FRONT_MATTER.search(content.decode("utf-8"))
     except UnicodeDecodeError as error:

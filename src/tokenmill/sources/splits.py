@@ -141,10 +141,11 @@ class SplitSearch:
         if missing:
             raise UsageError(f"{listing.searched} has no split {missing[0]!r}", *lines, "Choose from these, or all.")
         if not self.choice.names and len(by_split) > 1:
+            example = DEFAULT_SPLIT if DEFAULT_SPLIT in by_split else next(iter(by_split))
             raise UsageError(
                 f"{listing.searched} has {len(by_split)} splits, which would be mixed",
                 *lines,
-                f"Choose one: --split {next(iter(by_split))}. Repeat --split for several. --split all takes all.",
+                f"Choose one: --split {example}. Repeat --split for several. --split all takes all.",
             )
         split_of: dict[str, str | None] = {file.path: None for file, _ in ([] if wanted else others)}
         for name in wanted or by_split:
