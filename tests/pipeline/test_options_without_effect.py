@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -40,10 +41,9 @@ def test_an_option_without_effect_is_refused(
 ) -> None:
     """In `prepare` and `plan`. Nothing is written."""
     source = write(tmp_path / "in", *names)
+    given: dict[str, Any] = {option: value, "executor": InlineExecutor()}
     with pytest.raises(UsageError, match=f"{option}=.* has no effect: {reason}"):
-        tokenmill.prepare(
-            source, tokenizer=SMALL_JSON, out=tmp_path / "out", executor=InlineExecutor(), **{option: value}
-        )
+        tokenmill.prepare(source, tokenizer=SMALL_JSON, out=tmp_path / "out", **given)
     assert not (tmp_path / "out").exists()
     if option != "join":
         call = ("plan", source, "--tokenizer", SMALL_JSON, f"--{option}", value)
@@ -51,7 +51,7 @@ def test_an_option_without_effect_is_refused(
 
 
 @pytest.mark.parametrize("options", [{"column": "text"}, {"separator": "\n"}, {"join": "-"}])
-def test_an_option_may_be_about_some_of_the_sources(tmp_path: Path, options: dict[str, str]) -> None:
+def test_an_option_may_be_about_some_of_the_sources(tmp_path: Path, options: dict[str, Any]) -> None:
     """A folder with text and JSON Lines needs options of both."""
     source = write(tmp_path / "in", "a.txt", "b.jsonl")
     done = tokenmill.prepare(source, tokenizer=SMALL_JSON, out=tmp_path / "out", executor=InlineExecutor(), **options)
@@ -61,7 +61,7 @@ def test_an_option_may_be_about_some_of_the_sources(tmp_path: Path, options: dic
 def test_options_of_another_store_are_not_refused(tmp_path: Path) -> None:
     """With --like they were not given for these sources."""
     lines, text = write(tmp_path / "lines", "a.jsonl"), write(tmp_path / "text", "a.txt")
-    call = {"executor": InlineExecutor()}
+    call: dict[str, Any] = {"executor": InlineExecutor()}
     tokenmill.prepare(text, tokenizer=SMALL_JSON, separator="\n", out=tmp_path / "first", **call)
     tokenmill.prepare(lines, like=tmp_path / "first", out=tmp_path / "second", **call)
     tokenmill.prepare(text, like=tmp_path / "second", out=tmp_path / "third", **call)

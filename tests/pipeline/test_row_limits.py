@@ -18,13 +18,13 @@ from tokenmill.errors import JobChanged, RunFailed, UsageError
 
 def write_lines(path: Path, good: int, **lines: int) -> str:
     """JSON Lines with so many documents, rows without the column, and nulls."""
-    rows = [{"text": "abc"}] * good + [{"content": "abc"}] * lines.get("missing", 0)
+    rows: list[dict[str, str | None]] = [{"text": "abc"}] * good + [{"content": "abc"}] * lines.get("missing", 0)
     rows += [{"text": None}] * lines.get("null", 0)
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return str(path)
 
 
-def prepare(source: str, out: Path, **options: Any) -> tokenmill.PrepareResult:
+def prepare(source: str, out: Path, **options: Any) -> tokenmill.results.PrepareResult:
     """Prepare a store in this process."""
     return tokenmill.prepare(source, tokenizer=SMALL_JSON, out=out, executor=InlineExecutor(), **options)
 
@@ -145,7 +145,7 @@ def test_a_store_like_another_has_its_nulls(tmp_path: Path) -> None:
     call: dict[str, Any] = {"executor": InlineExecutor(), "max_skipped": 1}
     source = tmp_path / "a.jsonl"
     prepare(str(source), tmp_path / "like", template="{prompt} {completion}", null="empty", max_skipped=1)
-    options: list[dict[str, str]] = [{}, {"null": "skip"}, {"column": "prompt"}, {"template": "{prompt}{completion}"}]
+    options: list[dict[str, Any]] = [{}, {"null": "skip"}, {"column": "prompt"}, {"template": "{prompt}{completion}"}]
     stores = [
         tokenmill.prepare(source, like=tmp_path / "like", out=tmp_path / str(number), **call, **each)
         for number, each in enumerate(options)

@@ -11,6 +11,9 @@ import pyarrow.feather as feather
 import pyarrow.parquet as pq
 import pytest
 
+import tokenmill
+from tests.support import command
+from tests.support.corpora import SMALL_JSON
 from tests.support.source_files import source
 from tokenmill import sources
 from tokenmill.errors import SourceError, UsageError
@@ -69,6 +72,22 @@ def test_text_is_the_same_in_every_kind(
 ) -> None:
     """Paths through structs and lists, joined lists, and templates with nulls."""
     assert texts(write(tmp_path, kind, ROWS), **options) == expected
+
+
+@pytest.mark.parametrize("kind", ["parquet", "arrow", "jsonl"])
+@pytest.mark.parametrize("column", ["messages.content", "messages.role", "a.messages.content", "messages"])
+def test_conversations_are_refused(tmp_path: Path, kind: str, column: str) -> None:
+    """Joined messages would lose who says what, so the texts are joined only if `join` asks for it."""
+    messages = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": None}]
+    path = write(tmp_path, kind, [{"messages": messages, "a": {"messages": messages}}])
+    call = ("prepare", path, "--column", column, "--tokenizer", SMALL_JSON, "--out", tmp_path / "out")
+    shown = command.run(*call, code=2).stderr
+    assert f"the column '{column}' holds messages with roles" in shown
+    assert "--join" in shown
+    if column != "messages":
+        command.run(*call, "--join", r"\n")
+    if column.endswith("content"):
+        assert tokenmill.open(tmp_path / "out").text(0) == "hi"
 
 
 def test_a_line_of_json_does_not_depend_on_its_neighbours(tmp_path: Path) -> None:

@@ -22,7 +22,13 @@ from tokenmill.executors.retry_policy import RetryPolicy
 from tokenmill.pipeline import plan
 from tokenmill.sources import NATIVE_KINDS, file_at, files_between, split_file
 from tokenmill.sources.foreign import refuse_foreign
-from tokenmill.sources.missing_column import NoColumn, check_first_lines, search_lines, with_other_source
+from tokenmill.sources.missing_column import (
+    NoColumn,
+    check_first_lines,
+    refuse_messages,
+    search_lines,
+    with_other_source,
+)
 from tokenmill.sources.text_columns import template_of
 
 if TYPE_CHECKING:
@@ -72,6 +78,8 @@ def plan_units(  # noqa: PLR0913 - what is split, how, by which executor, and tw
         plan.check_required(file, options.required)
     _require_keys(sources, options.required)
     having = _find_text(sources, template_of(options).names)
+    if having is not None and options.join is None:
+        refuse_messages(having, template_of(options).names)
     splitter = _Splitter(plan.SplitFiles(options, unit_bytes), executor, slices, on_progress)
     try:
         splitter.run(_batches(sources))

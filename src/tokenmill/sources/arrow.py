@@ -33,6 +33,7 @@ from tokenmill.sources.columnar import (
     pack,
     plain_column,
     read_text,
+    refuse_conversations,
     sums,
     text_column,
 )
@@ -54,6 +55,7 @@ class _Layout:
 def split(file: SourceFile, options: ReadOptions, unit_bytes: int) -> Slices:
     """Ranges of record batches that hold about `unit_bytes` of text each."""
     layout = _layout(file, template_of(options).names)
+    refuse_conversations(file, layout.paths, options)
     edges = pack(layout.text_bytes, unit_bytes)
     return Slices(edges[:-1], edges[1:], sums(layout.text_bytes, edges), sums(layout.rows, edges))
 

@@ -16,7 +16,7 @@ from tokenmill.sources.bad_rows import split_valid, without_long
 from tokenmill.sources.documents import Columns, Documents, Int64Array, ReadOptions, SourceFile, as_text
 from tokenmill.sources.missing_column import NoColumn
 from tokenmill.sources.plain_values import as_plain
-from tokenmill.sources.text_columns import is_list, join_of, strings_at, template_of
+from tokenmill.sources.text_columns import ROLE, is_list, join_of, refuse_conversation, strings_at, template_of
 from tokenmill.storage.text_types import is_text
 from tokenmill.storage.untrusted.malformed import MalformedDataError
 
@@ -28,13 +28,17 @@ BINARY_TYPES = {pa.string(): pa.binary(), pa.large_string(): pa.large_binary(), 
 
 @dataclass(frozen=True, slots=True)
 class ColumnPath:
-    """A column, the fields of structs that lead from it to the values, and the leaf of the values in a Parquet file."""
+    """A column, the fields of structs that lead from it to the values, and the leaf of the values in a Parquet file.
+
+    `is_conversation` is whether the path goes through a list of structs with a role.
+    """
 
     column: int
     name: str
     steps: tuple[str, ...]
     leaf: int
     kind: pa.DataType
+    is_conversation: bool = False
 
     def text(self, batch: pa.RecordBatch, join: str) -> pa.Array:
         """The text of each row."""
@@ -66,12 +70,21 @@ def read_text(
         yield texts[0] if template.is_plain else template.fill(list(map(as_text, texts)), options.null)
 
 
+def refuse_conversations(file: SourceFile, paths: Sequence[ColumnPath], options: ReadOptions) -> None:
+    """Raise UsageError if a path goes through messages, unless the user asks for their texts to be joined."""
+    for path in paths if options.join is None else ():
+        if path.is_conversation:
+            refuse_conversation(file.path, ".".join([path.name, *path.steps]))
+
+
 def text_column(file: SourceFile, schema: pa.Schema, name: str) -> ColumnPath:
     """The named text column. Raises an error that lists the columns if there is not exactly one."""
     path = _column_path(file, schema, name)
     kind = path.kind
     while is_list(kind):
         kind = kind.value_type
+    if kind is not path.kind and pa.types.is_struct(kind) and kind.get_field_index(ROLE) >= 0:
+        refuse_conversation(file.path, name)
     if not is_text(kind):
         found = f"nested ({_short_name(path.kind)})" if pa.types.is_nested(path.kind) else str(path.kind)
         raise _column_error(file, schema, f"the column {name!r} is {found}, not text{_fields(name, kind)}")
@@ -110,15 +123,18 @@ def _column_path(file: SourceFile, schema: pa.Schema, name: str) -> ColumnPath:
     index = int(indices[0])
     kind = schema.field(index).type
     leaf = sum(_leaves(field.type) for field in list(schema)[:index])
+    is_conversation = False
     for step in steps:
+        is_in_list = is_list(kind)
         while is_list(kind):
             kind = kind.value_type
+        is_conversation |= is_in_list and pa.types.is_struct(kind) and kind.get_field_index(ROLE) >= 0
         position = kind.get_field_index(step) if pa.types.is_struct(kind) else -1
         if position < 0:
             raise _column_error(file, schema, f"a source has no field {step!r} of the column {name!r}", NoColumn)
         leaf += sum(_leaves(field.type) for field in kind.fields[:position])
         kind = kind.field(position).type
-    return ColumnPath(index, first, tuple(steps), leaf, kind)
+    return ColumnPath(index, first, tuple(steps), leaf, kind, is_conversation)
 
 
 def _leaves(kind: pa.DataType) -> int:

@@ -18,7 +18,7 @@ from tokenmill.sources.delimited import open_stream
 from tokenmill.sources.documents import SourceFile
 from tokenmill.sources.file_start import BYTE_ORDER_MARK, read_sample
 from tokenmill.sources.json_values import ValueLines, ValueStream, has_values
-from tokenmill.sources.text_columns import has_path
+from tokenmill.sources.text_columns import has_path, is_conversation, refuse_conversation
 from tokenmill.storage.untrusted.malformed import MalformedDataError
 
 MAX_LISTED_KEYS = 50
@@ -113,6 +113,18 @@ def check_first_lines(file: SourceFile, *columns: str, through_lists: bool = Tru
     search = ColumnSearch(columns, through_lists=through_lists)
     search.add(lines if is_all else lines[:-1])
     return search.is_found, search.missing([file], is_all=is_all)
+
+
+def refuse_messages(file: SourceFile, names: Sequence[str]) -> None:
+    """Raise UsageError if a path goes through messages with roles in one of the first lines of a JSON Lines file."""
+    for line in read_sample(file)[0].removeprefix(BYTE_ORDER_MARK).split(b"\n"):
+        try:
+            record = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        for name in names if isinstance(record, dict) else ():
+            if is_conversation(record, name):
+                refuse_conversation(file.path, name)
 
 
 def search_lines(

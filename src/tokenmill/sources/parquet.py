@@ -11,7 +11,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tokenmill import storage
-from tokenmill.sources.columnar import ColumnPath, number_rows, number_values, pack, plain_column, read_text, sums
+from tokenmill.sources.columnar import (
+    ColumnPath,
+    number_rows,
+    number_values,
+    pack,
+    plain_column,
+    read_text,
+    refuse_conversations,
+    sums,
+)
 from tokenmill.sources.documents import Columns, Documents, Int64Array, ReadOptions, Slice, Slices, SourceFile, Span
 from tokenmill.sources.group_bounds import Bounds, chunk_bounds, may_match
 from tokenmill.sources.packed_footer import spans
@@ -30,6 +39,7 @@ MAX_GAP_FRACTION = 0.02
 def split(file: SourceFile, options: ReadOptions, unit_bytes: int) -> Slices:
     """Ranges of row groups that hold about `unit_bytes` in the text column each."""
     footer = read_footer(file, template_of(options).names)
+    refuse_conversations(file, footer.paths, options)
     edges = pack(footer.text_bytes, unit_bytes)
     before = np.concatenate([[0], np.cumsum(footer.rows)])
     details = [

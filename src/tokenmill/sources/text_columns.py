@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import re
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import pyarrow as pa
@@ -21,6 +21,8 @@ from tokenmill.errors import UsageError
 from tokenmill.sources.documents import ReadOptions, as_text
 
 DEFAULT_JOIN = "\n"
+# The key of a message that says who speaks.
+ROLE = "role"
 SKIP, EMPTY = "skip", "empty"  # what `--null` can be
 _TEMPLATE_PART = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
 
@@ -72,6 +74,29 @@ class NotAnObject:
 def template_of(options: ReadOptions) -> Template:
     """How the text of a document is made."""
     return parse_template(options.template) if options.template else Template((options.column,), ("", ""))
+
+
+def refuse_conversation(path: str, name: str) -> NoReturn:
+    """Raise UsageError: joined messages would lose who says what."""
+    raise UsageError(
+        f"the column {name!r} holds messages with roles, and conversations are not supported yet",
+        f"file         {path}",
+        "Turn each conversation into one text first, for example with tokenizer.apply_chat_template.",
+        "Or join the texts of all messages, without their roles: --column messages.content --join '\\n'.",
+    )
+
+
+def is_conversation(record: dict[str, Any], name: str) -> bool:
+    """Whether a path of a parsed JSON object ends at, or goes through, a list of objects with a role."""
+    first, *steps = (name,) if name in record else name.split(".")
+    value = record.get(first)
+    for step in (*steps, ""):
+        if isinstance(value, list):
+            value = next((item for item in value if isinstance(item, dict)), None)
+            if value is not None and ROLE in value:
+                return True
+        value = value.get(step) if isinstance(value, dict) else None
+    return False
 
 
 def join_of(options: ReadOptions) -> str:
