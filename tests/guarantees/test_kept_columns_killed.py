@@ -23,7 +23,7 @@ from tokenmill.store.part import read_summary
 pytestmark = pytest.mark.timeout(280)
 
 UNITS, ROWS_PER_UNIT = 150, 10
-OPTIONS = (SMALL_TIKTOKEN, "--eot", "1199", "--keep", "id,url,ok")
+OPTIONS = (SMALL_TIKTOKEN, "--eot", "1199", "--keep", "id,url,ok", "--max-skipped", "10%")
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ from tokenmill.errors import JobChanged, RunFailed, UsageError
 
 def write_lines(path: Path, good: int, **lines: int) -> str:
     """JSON Lines with so many documents, rows without the column, and nulls."""
-    rows: list[dict[str, str | None]] = [{"text": "abc"}] * good + [{"content": "abc"}] * lines.get("missing", 0)
+    rows: list[dict[str, Any]] = [{"text": "abc"}] * good + [{"content": "abc"}] * lines.get("missing", 0)
     rows += [{"text": None}] * lines.get("null", 0)
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return str(path)
