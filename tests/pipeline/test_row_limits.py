@@ -14,6 +14,7 @@ from tests.support import command
 from tests.support.corpora import SMALL_JSON, write_parquet
 from tests.support.inline_executor import InlineExecutor
 from tokenmill.errors import JobChanged, RunFailed, UsageError
+from tokenmill.results import PrepareResult
 
 
 def write_lines(path: Path, good: int, **lines: int) -> str:
@@ -24,7 +25,7 @@ def write_lines(path: Path, good: int, **lines: int) -> str:
     return str(path)
 
 
-def prepare(source: str, out: Path, **options: Any) -> tokenmill.results.PrepareResult:
+def prepare(source: str, out: Path, **options: Any) -> PrepareResult:
     """Prepare a store in this process."""
     return tokenmill.prepare(source, tokenizer=SMALL_JSON, out=out, executor=InlineExecutor(), **options)
 
