@@ -92,7 +92,7 @@ def test_every_document_is_found_by_its_row(store: tokenmill.Store) -> None:
 CHOICES: dict[str, dict[str, Any]] = {
     "shuffled": {"val": 0.1, "shuffle": 7},
     "in order": {"val": "none"},
-    "prepended": {"val": "first-shard", "shuffle": 8, "end_token": "prepended"},
+    "prepended": {"val": "first-shard", "shuffle": 8, "eot_position": "prepended"},
 }
 
 
@@ -129,7 +129,8 @@ def test_tokens_of_every_format_lead_to_the_store_and_back(
             held = sum(map(len, joined))
             assert held == document.document_tokens or name == "mds"  # which has sequences, and drops what fills none
             exported = np.roll(
-                store[document.document], choice.get("end_token") == "prepended" or traits.defaults.end == "prepended"
+                store[document.document],
+                choice.get("eot_position") == "prepended" or traits.defaults.end == "prepended",
             )
             assert np.array_equal(np.concatenate(joined), exported[:held])
 

@@ -22,6 +22,7 @@ from tokenmill.sources.named_datasets import resolve_sources
 
 EDU = "87f09149ef4734204d70ed1d046ddc9ca3f2b8f9"
 TOKENS = ("--tokenizer", SMALL_TIKTOKEN, "--eot", "1199", "--engine", "tiktoken")
+NULLS = ("--max-skipped", "10%")
 ENTRY = """
 [{name}]
 repository = "HuggingFaceFW/fineweb-edu"
@@ -264,7 +265,7 @@ def test_a_run_over_other_files_than_are_known_is_refused(fineweb: Hub, tmp_path
     assert not (tmp_path / "out" / "run.json").exists()
     address = re.search(r"at +(hf://\S+)", message)
     assert address
-    assert "documents    280" in run("prepare", address[1], *TOKENS, "--out", tmp_path / "out").stdout
+    assert "documents    280" in run("prepare", address[1], *TOKENS, *NULLS, "--out", tmp_path / "out").stdout
 
 
 def test_a_dump_is_a_version(fineweb: Hub, tmp_path: Path) -> None:
@@ -283,7 +284,7 @@ def test_a_whole_run_counts_its_rows(fineweb: Hub, tmp_path: Path, own) -> None:
     branch is pinned.
     """
     own(ENTRY.format(name="mine", revision="main", column="text", figures="files = 14\nrows = 294"))
-    words = ("prepare", "mine", "--version", "tiny", *TOKENS, "--out", tmp_path / "out")
+    words = ("prepare", "mine", "--version", "tiny", *TOKENS, *NULLS, "--out", tmp_path / "out")
     for _ in range(2):
         done = run(*words)
         assert "documents    280" in done.stdout
@@ -299,7 +300,7 @@ def test_beside_other_sources_only_the_files_of_the_dataset_count(fineweb: Hub, 
     own(ENTRY.format(name="mine", revision=EDU, column="text", figures="files = 14\nrows = 294"))
     beside = write_parquet(tmp_path / "beside.parquet", ["one", "two"])
     dump = f"hf://datasets/HuggingFaceFW/fineweb-edu@{EDU}/data/CC-MAIN-2013-20/"
-    done = run("prepare", beside, "mine", dump, "--version", "tiny", *TOKENS, "--out", tmp_path / "out")
+    done = run("prepare", beside, "mine", dump, "--version", "tiny", *TOKENS, *NULLS, "--out", tmp_path / "out")
     assert "documents    283" in done.stdout
     assert "the Hub's count" not in done.stdout
 

@@ -92,7 +92,7 @@ def cli(ctx: click.Context) -> None:
       tokenmill inspect tokens --doc 0
     """  # noqa: D301 - \b tells click not to join these lines
     if ctx.invoked_subcommand is None:
-        click.echo(ctx.get_help())
+        terminal.echo(ctx.get_help())
 
 
 for command in (each for commands in COMMANDS.values() for each in commands):

@@ -84,7 +84,7 @@ class Command(click.Command):
 def _show_all(ctx: click.Context, parameter: click.Parameter, value: bool) -> None:
     if value:
         ctx.params[parameter.name or ""] = True
-        click.echo(ctx.get_help())
+        terminal.echo(ctx.get_help())
         ctx.exit()
 
 
