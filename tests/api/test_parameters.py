@@ -113,7 +113,7 @@ def test_true_is_no_number(name: str) -> None:
         ({"sources": None}, "sources has to be a path or a list of paths, not None"),
         ({"sources": ["a", 5]}, r"sources has to be a path or a list of paths, not \['a', 5\] \(list\)"),
         ({"sources": {"train": "a"}}, "sources has to be a path or a list of paths, not {'train': 'a'}"),
-        ({"sources": Path().glob("*")}, "sources has to be a path or a list of paths, not a generator"),
+        ({"sources": iter(["a"])}, "sources has to be a path or a list of paths, not a list_iterator"),
         ({"workers": "2"}, r"workers has to be a whole number or None, not '2' \(str\)"),
         ({"keep": ["url,id"]}, "'url,id' in keep has a comma\n.*: keep=\\['url', 'id'\\]"),
         ({"out": 5}, "out has to be"),

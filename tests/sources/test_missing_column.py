@@ -6,9 +6,12 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import tokenmill
+from tests.support import command
 from tests.support.corpora import SMALL_JSON
 from tests.support.inline_executor import InlineExecutor
 from tokenmill import sources
@@ -51,7 +54,7 @@ def test_a_column_may_be_missing_in_some_lines_and_files(tmp_path: Path) -> None
     """A name of a template may be in other files. A null or an empty list shows nothing about a path."""
     assert plan(tmp_path, [{"data": None}], [ROW], column="data.text", required=("title",)) == 1
     assert plan(tmp_path, [{"text": "x"}], [ROW], template="{title}{text}") == 1
-    assert plan(tmp_path, [ROW], [ROW], column="messages.role", required=("data.text",)) == 1
+    assert plan(tmp_path, [ROW], [ROW], column="messages.role", join="\n", required=("data.text",)) == 1
 
 
 @pytest.mark.parametrize("unit_bytes", [1 << 10, 1 << 16, 1 << 20])
@@ -96,3 +99,28 @@ def test_a_corpus_without_the_column_fails_at_its_end(tmp_path: Path, monkeypatc
     with pytest.raises(RunFailed, match="none of the 9 rows has the column 'text'") as caught:
         tokenmill.prepare(tmp_path, tokenizer=SMALL_JSON, out=tmp_path / "out", executor=InlineExecutor())
     assert "choose a new --out" in caught.value.text
+
+
+@pytest.mark.parametrize("kind", ["parquet", "jsonl"])
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        ((), "Did you mean Text?"),
+        (("--column", "txet"), "Did you mean Text?"),
+        (("--column", "Text", "--keep", "urll"), "Did you mean url?"),
+        (("--column", "Text", "--where", "urls = 'x'"), "Did you mean url?"),
+        (("--template", "{Txt} {url}"), "Did you mean Text?"),
+    ],
+)
+def test_a_mistyped_column_is_guessed(tmp_path: Path, kind: str, words: tuple[str, ...], meant: str) -> None:
+    """The error names the column that is most like the one that is missing, and the option that named it."""
+    rows = {"Text": "a", "url": "u"}
+    path = tmp_path / f"a.{kind}"
+    if kind == "parquet":
+        pq.write_table(pa.Table.from_pylist([rows]), path)
+    else:
+        path.write_text(json.dumps(rows) + "\n")
+    shown = command.run("prepare", path, "--tokenizer", SMALL_JSON, *words, "--out", tmp_path / "out", code=None).stderr
+    assert meant in shown
+    assert ("--keep" in shown) == ("--keep" in words or "--where" in words)
+    assert "--template" in shown or "--keep" in shown

@@ -88,13 +88,13 @@ SHAPES = [
     Shape("members.jsonl.gz", b"".join(gzip.compress(line + b"\n", mtime=0) for line in LINES.splitlines()), TEXTS),
     Shape("zstd.jsonl.zst", zstandard.compress(LINES), TEXTS),
     Shape("nested.jsonl", _lines(NESTED), TEXTS, {"column": "data.text"}),
-    Shape("chat.jsonl", _lines(CHAT), ["Hi\nHo", "Alone"], {"column": "messages.content"}),
+    Shape("chat.jsonl", _lines(CHAT), ["Hi\nHo", "Alone"], {"column": "messages.content", "join": "\n"}),
     Shape("lists.jsonl", _lines(LISTS), ["One. Two.", "Three."], {"join": " "}),
     Shape("titled.jsonl", _lines(TITLED), ["T\n\nB", None], {"template": "{title}\n\n{body}"}),
     Shape("plain.parquet", _parquet(ROWS), TEXTS),
     Shape("UPPER.PARQUET", _parquet(ROWS), TEXTS),
     Shape("nested.parquet", _parquet(NESTED), TEXTS, {"column": "data.text"}),
-    Shape("chat.parquet", _parquet(CHAT), ["Hi\nHo", "Alone"], {"column": "messages.content"}),
+    Shape("chat.parquet", _parquet(CHAT), ["Hi\nHo", "Alone"], {"column": "messages.content", "join": "\n"}),
     Shape("lists.parquet", _parquet(LISTS), ["One.\nTwo.", "Three."]),
     Shape(
         "titled.parquet",
@@ -103,7 +103,7 @@ SHAPES = [
         {"template": "{title}\n\n{body}", "null": "empty"},
     ),
     Shape("plain.arrow", _arrow(ROWS), TEXTS),
-    Shape("chat.feather", _arrow(CHAT), ["Hi\nHo", "Alone"], {"column": "messages.content"}),
+    Shape("chat.feather", _arrow(CHAT), ["Hi\nHo", "Alone"], {"column": "messages.content", "join": "\n"}),
     Shape("plain.csv", CSV.encode(), TEXTS),
     Shape(
         "excel.csv", b"\xef\xbb\xbf" + CSV.replace("\n", "\r\n").encode(), [TEXTS[0].replace("\n", "\r\n"), *TEXTS[1:]]

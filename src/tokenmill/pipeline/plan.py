@@ -18,6 +18,7 @@ from tokenmill.errors import SourceError, TokenmillError
 from tokenmill.pipeline.position import Position
 from tokenmill.sources import files_between, require_columns, split_file, splits_of
 from tokenmill.sources.documents import ReadOptions, Slice, Slices, SourceFile
+from tokenmill.sources.missing_column import OTHER_COLUMN
 from tokenmill.store.tables import DETAIL, PLAN_SCHEMA
 
 if TYPE_CHECKING:
@@ -94,7 +95,7 @@ def check_required(file: SourceFile, names: tuple[str, ...]) -> None:
     try:
         require_columns(file, names)
     except SourceError as error:
-        details = [line for line in error.details if not line.endswith("--column NAME.")]
+        details = [line for line in error.details if line != OTHER_COLUMN]
         raise SourceError(error.headline, *details, REQUIRED_ADVICE) from error
 
 

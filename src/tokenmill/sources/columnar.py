@@ -12,9 +12,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tokenmill.errors import SourceError
+from tokenmill.humanize import did_you_mean
 from tokenmill.sources.bad_rows import split_valid, without_long
 from tokenmill.sources.documents import Columns, Documents, Int64Array, ReadOptions, SourceFile, as_text
-from tokenmill.sources.missing_column import NoColumn
+from tokenmill.sources.missing_column import OTHER_COLUMN, NoColumn
 from tokenmill.sources.plain_values import as_plain
 from tokenmill.sources.text_columns import ROLE, is_list, join_of, refuse_conversation, strings_at, template_of
 from tokenmill.storage.text_types import is_text
@@ -119,7 +120,9 @@ def _column_path(file: SourceFile, schema: pa.Schema, name: str) -> ColumnPath:
     indices = schema.get_all_field_indices(first)
     if len(indices) != 1:
         amount = f"{len(indices)} columns" if indices else "no column"
-        raise _column_error(file, schema, f"a source has {amount} named {name!r}", SourceError if indices else NoColumn)
+        kind_of_error = SourceError if indices else NoColumn
+        meant = [] if indices else did_you_mean(name, schema.names)
+        raise _column_error(file, schema, f"a source has {amount} named {name!r}", *meant, error=kind_of_error)
     index = int(indices[0])
     kind = schema.field(index).type
     leaf = sum(_leaves(field.type) for field in list(schema)[:index])
@@ -131,7 +134,8 @@ def _column_path(file: SourceFile, schema: pa.Schema, name: str) -> ColumnPath:
         is_conversation |= is_in_list and pa.types.is_struct(kind) and kind.get_field_index(ROLE) >= 0
         position = kind.get_field_index(step) if pa.types.is_struct(kind) else -1
         if position < 0:
-            raise _column_error(file, schema, f"a source has no field {step!r} of the column {name!r}", NoColumn)
+            headline = f"a source has no field {step!r} of the column {name!r}"
+            raise _column_error(file, schema, headline, error=NoColumn)
         leaf += sum(_leaves(field.type) for field in kind.fields[:position])
         kind = kind.field(position).type
     return ColumnPath(index, first, tuple(steps), leaf, kind, is_conversation)
@@ -145,14 +149,15 @@ def _leaves(kind: pa.DataType) -> int:
 
 
 def _column_error(
-    file: SourceFile, schema: pa.Schema, headline: str, error: type[SourceError] = SourceError
+    file: SourceFile, schema: pa.Schema, headline: str, *meant: str, error: type[SourceError] = SourceError
 ) -> SourceError:
     columns = ", ".join(f"{field.name} ({_short_name(field.type)})" for field in list(schema)[:50]) or "none"
     return error(
         headline,
         f"file         {file.path}",
         f"columns      {columns}",
-        "Name the column that holds the text: --column NAME.",
+        *meant,
+        OTHER_COLUMN,
     )
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from tokenmill.errors import SourceError
-from tokenmill.humanize import count
+from tokenmill.humanize import count, did_you_mean
 from tokenmill.sources.delimited import open_stream
 from tokenmill.sources.documents import SourceFile
 from tokenmill.sources.file_start import BYTE_ORDER_MARK, read_sample
@@ -22,6 +22,7 @@ from tokenmill.sources.text_columns import has_path, is_conversation, refuse_con
 from tokenmill.storage.untrusted.malformed import MalformedDataError
 
 MAX_LISTED_KEYS = 50
+OTHER_COLUMN = "Name the column that holds the text: --column NAME, or {NAME} in a --template."
 WHITE_SPACE = b" \t\r\n"  # as defined by JSON
 # How much of all files together is searched for a column that none of their first lines has.
 SEARCH_BYTES = 64 << 20
@@ -95,7 +96,8 @@ class ColumnSearch:
             f"file         {files[0].path}{others}",
             *([] if is_all else [f"looked at    {first}{count(self._lines, 'line')}"]),
             f"columns      {', '.join(list(self._keys)[:MAX_LISTED_KEYS]) or 'none'}",
-            "Name the column that holds the text: --column NAME.",
+            *(line for column in self._columns for line in did_you_mean(column, self._keys)),
+            OTHER_COLUMN,
         )
 
 

@@ -82,7 +82,7 @@ def refuse_conversation(path: str, name: str) -> NoReturn:
         f"the column {name!r} holds messages with roles, and conversations are not supported yet",
         f"file         {path}",
         "Turn each conversation into one text first, for example with tokenizer.apply_chat_template.",
-        "Or join the texts of all messages, without their roles: --column messages.content --join '\\n'.",
+        "Or join the texts of all messages, without their roles: --join '\\n'.",
     )
 
 

@@ -129,8 +129,11 @@ class S3Server:
     def objects(self, url: str) -> dict[str, bytes]:
         """Name and content of everything under a URL."""
         store = self.store(url)
-        names = [entry["path"] for page in store.list() for entry in page]
-        return {name: bytes(store.get(name).bytes()) for name in sorted(names)}
+        return {name: bytes(store.get(name).bytes()) for name in self.names(url)}
+
+    def names(self, url: str) -> list[str]:
+        """The names of everything under a URL. Unlike `objects`, it may be called beside a run."""
+        return sorted(entry["path"] for page in self.store(url).list() for entry in page)
 
     def _command(self) -> list[str]:
         # The package puts its program beside the interpreter; PATH may hold another version, or none.
