@@ -18,6 +18,7 @@ from tokenmill.errors import SourceError, UsageError
 from tokenmill.pipeline.plan import UnitTask
 from tokenmill.pipeline.unit_columns import UnitColumns, unit_columns
 from tokenmill.sources.documents import ReadOptions
+from tokenmill.sources.missing_column import OTHER_COLUMN
 from tokenmill.sources.plain_values import TEXT, host
 from tokenmill.storage import folder_at
 from tokenmill.store.job import Job
@@ -167,5 +168,5 @@ def _sum(one: ValueCount, other: ValueCount) -> ValueCount:
 
 def _about_column(error: SourceError) -> SourceError:
     """A reader's error with the advice for --by in place of that for --column."""
-    details = [ADVICE if line.endswith("--column NAME.") else line for line in error.details]
+    details = [ADVICE if line == OTHER_COLUMN else line for line in error.details]
     return SourceError(error.headline, *details)
