@@ -128,7 +128,7 @@ def test_nodes_come_and_go(mill: Mill) -> None:
     log = mill.site.log(store)
     assert nodes_of(log) == {cluster.network.address(node) for node in (FIRST, FIRST + 1, FIRST + 2)}
     assert losses(log) > 0, "the node had nothing to do when it was killed"
-    # What the killed node had committed and not told is found: units of its reserve, too, which is large for short ones.
+    # What the killed node had committed and not told is found: also units of its reserve, which may be many.
     assert told["units"] // 2 < told["units_done_now"] <= told["units"]
     assert mill.differences("nodes") == []
 
