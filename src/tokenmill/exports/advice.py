@@ -65,7 +65,7 @@ def split_notices(
 
 
 def larger_val(job: ExportJob, store_tokens: int) -> str:
-    """Return the smallest fraction that makes a useful validation split of many documents; empty if there is none."""
+    """Return the advice with the smallest fraction that gives enough validation tokens; empty without a larger one."""
     larger = [
         fraction
         for fraction in VAL_FRACTIONS

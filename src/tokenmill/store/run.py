@@ -137,7 +137,7 @@ def _check_tokenizer(job: Job) -> None:
 
 
 def _check_options(job: Job) -> None:
-    """Refuse a filter or a template that cannot be read, and kept columns that are none."""
+    """Refuse a filter or a template that cannot be parsed, and names of kept columns that are not valid."""
     try:
         if job.filter_text:
             parse_where(job.filter_text)
