@@ -95,6 +95,11 @@ def code_lines(text: str) -> list[tuple[int, str]]:
     return [(number, line) for number, line in lines if line and line[0] != "#" and number not in ignored]
 
 
+def is_text(node: ast.expr) -> bool:
+    """Whether an expression is a string, which is a docstring if it stands alone."""
+    return isinstance(node, ast.Constant) and isinstance(node.value, str)
+
+
 def classes_of(path: str, text: str) -> Iterator[Class]:
     """The classes of a file."""
     for node in ast.walk(ast.parse(text)):
