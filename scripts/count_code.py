@@ -86,10 +86,7 @@ def code_lines(text: str) -> list[tuple[int, str]]:
     """The code lines of a file with their numbers."""
     tree, ignored = ast.parse(text), set[int]()
     for node in ast.walk(tree):
-        is_text = (
-            isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
-        )
-        if is_text or isinstance(node, IMPORTS):
+        if isinstance(node, IMPORTS) or (isinstance(node, ast.Expr) and is_text(node.value)):
             ignored.update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
     lines = enumerate((line.strip() for line in text.splitlines()), 1)
     return [(number, line) for number, line in lines if line and line[0] != "#" and number not in ignored]
