@@ -271,7 +271,7 @@ def measure(figures: Figures, options: argparse.Namespace) -> None:
     made = run("prepare", *corpus.files, "--tokenizer", options.tokenizer, "--out", figures.store, *workers)[0]
     print(f"store        {made['tokens']:,} tokens, {made['seconds']:.0f} s", flush=True)
     for name, more in EXPORTS.items():
-        result = tokenmill.export(figures.store, to=name, workers=options.workers, **more)  # type: ignore[arg-type]
+        result = tokenmill.export(figures.store, to=name, workers=options.workers, **more)
         print(f"export       {name}, {result.bytes / 1e9:.2f} GB, {result.seconds:.0f} s", flush=True)
     shutil.copytree(f"{figures.store}/parts", figures.folder / "before/parts")
     store = Store(figures.store)

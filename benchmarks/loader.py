@@ -69,7 +69,7 @@ def compare(options: argparse.Namespace, store: str) -> tuple[dict[str, Any], li
     names = [name for name in CONTENDERS if name in options.peers or name == "memmap"]
     for form in dict.fromkeys(FORMATS[name] for name in names if name in FORMATS):
         more: dict[str, Any] = {"sequence_tokens": SEQUENCE} if form == "mds" else {}
-        tokenmill.export(store, to=form, val="none", **more)  # type: ignore[arg-type]
+        tokenmill.export(store, to=form, val="none", **more)
     if "tokenmill, val" in names:
         tokenmill.loader(store, val=0.01, rank=0, world_size=1)  # the table of the split is made once
     started = {name: start(name, store, options.rows, Path(options.environments), options.uv) for name in names}

@@ -85,7 +85,7 @@ def soak(place: Place, folder: Path, kills: int, rng: random.Random) -> ChangeKi
     options: dict[str, Any] = {"tokenizer": SMALL_TIKTOKEN, "eot": 1199, "keep": "url", "unit_bytes": 3000}
     tokenmill.prepare(source, out=store, max_bad=0.1, quarantine_text=True, workers=1, **options)
     for to, more in EXPORTS.items():
-        tokenmill.export(store, to=to, workers=1, **more)  # type: ignore[arg-type]
+        tokenmill.export(store, to=to, workers=1, **more)
     hosts = folder / "hosts.txt"
     hosts.write_text("host2.example\nhost5.example\n")
     selector = ("--column", "url", "--hosts", hosts, "--request", "soak", "--workers", "1")

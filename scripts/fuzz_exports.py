@@ -17,7 +17,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 
@@ -25,11 +25,10 @@ import tokenmill
 from tests.support.corpora import SMALL_TIKTOKEN, write_parquet
 from tests.support.export_model import flat, model, read_back
 from tokenmill.api import export
-from tokenmill.api.parameters import FormatName
 from tokenmill.errors import UsageError
 from tokenmill.executors.local import LocalExecutor
 from tokenmill.exports import PRELOAD, shards
-from tokenmill.exports.formats import find_format
+from tokenmill.exports.formats import FORMATS, find_format
 
 LENGTHS = {"many": [0, 3, 40, 200, 900], "long": [5, 20_000], "one": [300], "empty": [0]}
 DOCUMENTS = {"many": 400, "long": 40, "one": 1, "empty": 9}
@@ -120,7 +119,7 @@ def main() -> int:
         shrink_work(rng)
         end = time.monotonic() + options.minutes * 60
         while time.monotonic() < end:
-            store, name, out = rng.choice(stores), rng.choice(get_args(FormatName)), Path(directory, "out")
+            store, name, out = rng.choice(stores), rng.choice(list(FORMATS)), Path(directory, "out")
             words = random_options(rng, name, store.token_count)
             shutil.rmtree(out, ignore_errors=True)
             try:

@@ -59,7 +59,7 @@ def test_an_incomplete_export_is_removed(tmp_path: Path, to: str) -> None:
     """Its files, temporary files included, are gone, and the same command exports again without the documents."""
     out = make(tmp_path)
     documents = [tokens.copy() for tokens in Store(out)]
-    tokenmill.export(out, to=to)  # type: ignore[arg-type]
+    tokenmill.export(out, to=to)
     export = tmp_path / "out" / to
     (export / ".tokenmill/manifest.parquet").unlink()
     if to == "nanogpt":
@@ -67,7 +67,7 @@ def test_an_incomplete_export_is_removed(tmp_path: Path, to: str) -> None:
     result = erase(out)
     assert result.removed_exports == [str(export)]
     assert all(not files_with(tmp_path / "out", documents[row][:-1]) for row in SECRETS)
-    again = tokenmill.export(out, to=to)  # type: ignore[arg-type]
+    again = tokenmill.export(out, to=to)
     assert sum(split.documents for split in again.splits.values()) == ROWS - 4
     tokenmill.verify(out)
 

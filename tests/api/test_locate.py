@@ -18,7 +18,6 @@ import tokenmill
 from tests.support import command
 from tests.support.corpora import SMALL_JSON, SMALL_TIKTOKEN, write_parquet
 from tests.support.export_model import END, read_back
-from tokenmill.api.parameters import FormatName
 from tokenmill.errors import JobChanged, StoreError, UsageError
 from tokenmill.exports.formats import FORMATS, find_format
 from tokenmill.exports.locator import LocatedDocument, Locator
@@ -105,7 +104,7 @@ CHOICES: dict[str, dict[str, Any]] = {
     ],
 )
 def test_tokens_of_every_format_lead_to_the_store_and_back(
-    store: tokenmill.Store, name: FormatName, chosen: str, tmp_path: Path
+    store: tokenmill.Store, name: str, chosen: str, tmp_path: Path
 ) -> None:
     """A token of an exported file is the one that locate names, and that document is told to be where the token was."""
     out = tmp_path / "out"

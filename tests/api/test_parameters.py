@@ -13,10 +13,9 @@ import pytest
 
 import tokenmill
 from tests.support.corpora import SMALL_JSON, write_parquet
-from tokenmill.api.parameters import FormatName, StrPath
+from tokenmill.api.parameters import StrPath
 from tokenmill.cli import cli
 from tokenmill.errors import UsageError
-from tokenmill.exports.formats import FORMATS
 
 FUNCTIONS = [name for name in tokenmill.__all__ if inspect.isfunction(getattr(tokenmill, name))]
 COMMANDS = [name for name in FUNCTIONS if name in cli.commands]
@@ -60,11 +59,6 @@ def test_choices_are_literals(name: str) -> None:
         if isinstance(option.type, click.Choice):
             literals = [kind for kind in members(types[option.name]) if typing.get_origin(kind) is typing.Literal]
             assert [set(typing.get_args(kind)) for kind in literals] == [set(option.type.choices)]
-
-
-def test_the_format_names_are_all_formats() -> None:
-    """A new format is a choice of `to`."""
-    assert set(typing.get_args(FormatName)) == set(FORMATS)
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)

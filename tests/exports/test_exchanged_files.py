@@ -18,13 +18,12 @@ from tests.support.arguments import ExportArguments
 from tests.support.corpora import SMALL_JSON, write_parquet
 from tests.support.export_harm import HARMS, error_of, follow, locate, state_files, tree
 from tokenmill import errors, results
-from tokenmill.api.parameters import FormatName
 from tokenmill.exports import records
 from tokenmill.exports.job import PLAN, read_frozen
 from tokenmill.storage import folder_at
 
 pytestmark = pytest.mark.timeout(300)
-FORMATS: list[FormatName] = ["nanogpt", "megatron", "olmo", "litdata", "mds", "parquet"]
+FORMATS: list[str] = ["nanogpt", "megatron", "olmo", "litdata", "mds", "parquet"]
 SHARD_TOKENS = 7000
 DIFFERENCES: dict[str, ExportArguments] = {"seed": {"shuffle": 2}, "val": {"val": 0.4}}
 STATE = ".tokenmill"
@@ -51,7 +50,7 @@ def other_store(tmp_path_factory: pytest.TempPathFactory) -> str:
     return prepare(tmp_path_factory.mktemp("other"), "sees")
 
 
-def export(store: str, out: Path, to: FormatName, **options: Unpack[ExportArguments]) -> results.ExportResult:
+def export(store: str, out: Path, to: str, **options: Unpack[ExportArguments]) -> results.ExportResult:
     """An export in small shards."""
     given: ExportArguments = {
         "val": "none",
@@ -72,7 +71,7 @@ def verify(out: Path) -> results.VerifyResult:
 
 def first_shard(out: Path) -> str:
     """The file with the tokens of the first shard."""
-    name: FormatName = pq.read_table(out / MANIFEST)["files"][0].as_py()[0]["name"]
+    name: str = pq.read_table(out / MANIFEST)["files"][0].as_py()[0]["name"]
     return name
 
 
@@ -90,7 +89,7 @@ def exported(store: str, other_store: str, tmp_path_factory: pytest.TempPathFact
     folder = tmp_path_factory.mktemp("exported")
 
     @functools.cache
-    def make(to: FormatName, difference: str = "") -> Path:
+    def make(to: str, difference: str = "") -> Path:
         out = folder / f"{to}-{difference}"
         export(other_store if difference == "store" else store, out, to, **DIFFERENCES.get(difference, {}))
         return out
@@ -111,7 +110,7 @@ def exported(store: str, other_store: str, tmp_path_factory: pytest.TempPathFact
     ],
 )
 def test_files_of_another_export_are_found(
-    tmp_path: Path, store: str, exported: Callable[..., Path], to: FormatName, difference: str, taken: str
+    tmp_path: Path, store: str, exported: Callable[..., Path], to: str, difference: str, taken: str
 ) -> None:
     """Shards, records or the manifest of an export with another seed, val or store: `verify` has exit code 3."""
     sound, other, out = exported(to), exported(to, difference), tmp_path / "out"
@@ -150,7 +149,7 @@ def test_a_damaged_plan_is_found(tmp_path: Path, exported: Callable[..., Path]) 
 
 @pytest.mark.parametrize("inside", [True, False])
 @pytest.mark.parametrize("to", ["nanogpt", "litdata"])
-def test_an_export_is_compared_with_its_store(tmp_path: Path, to: FormatName, inside: bool) -> None:
+def test_an_export_is_compared_with_its_store(tmp_path: Path, to: str, inside: bool) -> None:
     """`verify EXPORT` reports a store that was made again, or is another one, since; and says if there is none."""
     directory = prepare(tmp_path, "says")
     out = Path(directory) / to if inside else tmp_path / "export"
@@ -186,7 +185,7 @@ def test_a_moved_store_is_found_again(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("to", ["nanogpt", "olmo"])
 def test_an_export_without_its_job_is_corrupt(
-    tmp_path: Path, store: str, exported: Callable[..., Path], to: FormatName
+    tmp_path: Path, store: str, exported: Callable[..., Path], to: str
 ) -> None:
     """Without export.json, verify, locate, finish and export have exit code 3 and advice that works."""
     out = shutil.copytree(exported(to), tmp_path / "out")
@@ -221,7 +220,7 @@ def test_an_export_without_its_job_is_a_problem_of_its_store(tmp_path: Path) -> 
     "to", [*FORMATS[:1], *(pytest.param(to, marks=pytest.mark.slow) for to in FORMATS[1:5]), FORMATS[5]]
 )
 def test_advice_leads_to_a_right_export(
-    tmp_path: Path, store: str, exported: Callable[..., Path], to: FormatName, harm: str
+    tmp_path: Path, store: str, exported: Callable[..., Path], to: str, harm: str
 ) -> None:
     """Every file of an export is harmed: each command ends well and right, or its advice, if followed, mends it."""
     sound, other, out = exported(to), exported(to, "seed"), tmp_path / "out"
@@ -255,7 +254,7 @@ def test_advice_leads_to_a_right_export(
 
 @pytest.mark.parametrize("to", ["nanogpt", "llmc", "parquet", "olmo"])
 def test_a_file_that_a_trainer_would_also_read_is_found(
-    tmp_path: Path, store: str, exported: Callable[..., Path], to: FormatName
+    tmp_path: Path, store: str, exported: Callable[..., Path], to: str
 ) -> None:
     """A file that is called like a shard, but is not of the export, is refused by verify and by the same export."""
     out = shutil.copytree(exported(to), tmp_path / "out")

@@ -26,7 +26,6 @@ from tests.support.corpora import SMALL_JSON, SMALL_TIKTOKEN, write_parquet
 from tests.support.export_model import END, flat, model, read_back
 from tests.support.killing import wait_until
 from tokenmill.api import export as exporting
-from tokenmill.api.parameters import FormatName
 from tokenmill.errors import CorruptStore, JobChanged, UsageError
 from tokenmill.exports import records, shards
 from tokenmill.exports.formats import FORMATS, find_format
@@ -86,7 +85,7 @@ def tree(out: Path) -> dict[str, str]:
 @pytest.mark.parametrize("seed", [None, 7])
 @pytest.mark.parametrize("name", FORMATS)
 def test_an_export_is_what_the_model_says(
-    store: tokenmill.Store, name: FormatName, seed: int | None, tmp_path: Path, many_runs: None
+    store: tokenmill.Store, name: str, seed: int | None, tmp_path: Path, many_runs: None
 ) -> None:
     """Every format holds the model's documents, split and ordered as asked, in every shard."""
     out = tmp_path / "out"
@@ -105,7 +104,7 @@ def test_an_export_is_what_the_model_says(
 
 
 @pytest.mark.parametrize("name", ["llmc", "build-nanogpt"])
-def test_shards_hold_exact_counts(store: tokenmill.Store, name: FormatName, tmp_path: Path) -> None:
+def test_shards_hold_exact_counts(store: tokenmill.Store, name: str, tmp_path: Path) -> None:
     """Where documents may be cut, every shard but the last holds exactly the tokens asked for, and val is the first."""
     done = export(store.directory, to=name, out=str(tmp_path / "out"), shard_tokens=10_000)
     found = read_back(tmp_path / "out", name)
@@ -131,7 +130,7 @@ def test_the_tail_is_handled_as_asked(store: tokenmill.Store, tail: str, last: s
 
 
 @pytest.mark.parametrize("name", ["megatron", "datatrove", "olmo", "litdata", "parquet"])
-def test_whole_documents_are_never_cut(store: tokenmill.Store, name: FormatName, tmp_path: Path) -> None:
+def test_whole_documents_are_never_cut(store: tokenmill.Store, name: str, tmp_path: Path) -> None:
     """Where documents stay whole, shards end at a document's end, near the tokens asked for, and none is empty."""
     export(store.directory, to=name, out=str(tmp_path), shard_tokens=500)
     found = read_back(tmp_path, name)["train"]
@@ -144,7 +143,7 @@ def test_whole_documents_are_never_cut(store: tokenmill.Store, name: FormatName,
 @pytest.mark.processes
 @pytest.mark.parametrize("name", ["nanogpt", "parquet"])
 def test_a_shuffle_does_not_depend_on_workers_or_memory(
-    store: tokenmill.Store, name: FormatName, tmp_path: Path, request: pytest.FixtureRequest
+    store: tokenmill.Store, name: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     """The same seed gives the same bytes with one and four workers, and however many runs are sorted."""
     for workers in (1, 4):
@@ -354,7 +353,7 @@ def test_a_val_that_is_hardly_there_is_told_of(store: tokenmill.Store, tmp_path:
     ],
 )
 def test_the_result_says_what_to_tell_the_trainer(
-    store: tokenmill.Store, tmp_path: Path, name: FormatName, words: dict[str, object], use: str
+    store: tokenmill.Store, tmp_path: Path, name: str, words: dict[str, object], use: str
 ) -> None:
     """The paths in it are those that were written, and a pattern finds as many files as there are shards."""
     done = export(store.directory, to=name, out=str(tmp_path), **words)
@@ -514,7 +513,7 @@ def test_too_few_tokens_for_a_sequence_are_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["parquet", "megatron", "mds"])
-def test_the_first_shard_can_be_val_in_any_format(store: tokenmill.Store, name: FormatName, tmp_path: Path) -> None:
+def test_the_first_shard_can_be_val_in_any_format(store: tokenmill.Store, name: str, tmp_path: Path) -> None:
     """`--val first-shard` splits where the first shard ends, also where documents or sequences stay whole."""
     options = {"sequence_tokens": 50} if name == "mds" else {}
     export(store.directory, to=name, out=str(tmp_path), val="first-shard", shard_tokens=9_010, shuffle=4, **options)
@@ -552,7 +551,7 @@ def shard_records(out: Path) -> list[Path]:
 
 @pytest.mark.parametrize("name", ["nanogpt", "llmc", "megatron", "olmo"])
 def test_files_that_are_gone_or_cut_are_written_again(
-    store: tokenmill.Store, name: FormatName, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: tokenmill.Store, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An export whose files were removed or cut is not taken for complete: the same call writes them again."""
     monkeypatch.setattr(shards, "REGION_TOKENS", 8_000)

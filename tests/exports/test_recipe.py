@@ -18,7 +18,6 @@ from benchmarks.synthetic import Shape, make_store
 from tests.support.command import run
 from tests.support.corpora import SMALL_TIKTOKEN, write_parquet
 from tests.support.export_model import END, read_back
-from tokenmill.api.parameters import FormatName
 from tokenmill.errors import JobChanged, UsageError
 from tokenmill.exports.job import EXPORT, read_frozen
 from tokenmill.storage import folder_at
@@ -46,7 +45,7 @@ def write(folder: Path, **keys: Any) -> Path:
     return path
 
 
-def documents(out: Path, to: FormatName) -> dict[str, list[tuple[int, ...]]]:
+def documents(out: Path, to: str) -> dict[str, list[tuple[int, ...]]]:
     """The documents of each split, in order."""
     found: dict[str, list[tuple[int, ...]]] = {}
     for split, shards in read_back(out, to).items():

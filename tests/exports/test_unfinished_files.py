@@ -17,7 +17,6 @@ from tests.support.corpora import SMALL_JSON, write_parquet
 from tests.support.export_harm import tree
 from tokenmill import errors
 from tokenmill.api import export as exporting
-from tokenmill.api.parameters import FormatName
 from tokenmill.exports import exporter
 
 pytestmark = pytest.mark.timeout(240)
@@ -34,7 +33,7 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
     return str(directory / "one"), str(directory / "other")
 
 
-def export(store: str, out: Path, shuffle: int | None, to: FormatName = "nanogpt") -> None:
+def export(store: str, out: Path, shuffle: int | None, to: str = "nanogpt") -> None:
     """An export in one file."""
     tokenmill.export(store, to=to, out=str(out), val="none", shuffle=shuffle, workers=1)
 
@@ -102,7 +101,7 @@ def test_an_unfinished_file_is_compared_with_its_checksums(
     tmp_path: Path,
     stores: tuple[str, str],
     monkeypatch: pytest.MonkeyPatch,
-    to: FormatName,
+    to: str,
     is_damaged: bool,
 ) -> None:
     """All shards are recorded, but the file is not finalized: a flipped bit is noticed, and written over."""
@@ -116,9 +115,7 @@ def test_an_unfinished_file_is_compared_with_its_checksums(
 
 
 @pytest.mark.parametrize("to", ["nanogpt", "megatron"])
-def test_a_complete_export_whose_file_has_its_unfinished_name(
-    tmp_path: Path, stores: tuple[str, str], to: FormatName
-) -> None:
+def test_a_complete_export_whose_file_has_its_unfinished_name(tmp_path: Path, stores: tuple[str, str], to: str) -> None:
     """The manifest is there, but the trainer finds no file: the same export gives the file its name."""
     export(stores[0], tmp_path / "out", None, to)
     expected = tree(tmp_path / "out")
@@ -153,7 +150,7 @@ def flip_offset(part: Path) -> bytes:
 
 @pytest.mark.parametrize("to", ["parquet", "megatron", "olmo", "litdata"])
 @pytest.mark.parametrize("val", ["none", "0.2"])
-def test_no_plan_is_made_from_a_damaged_part(tmp_path: Path, to: FormatName, val: str) -> None:
+def test_no_plan_is_made_from_a_damaged_part(tmp_path: Path, to: str, val: str) -> None:
     """An export of a damaged part ends with an error, and the export of the repaired store is right."""
     texts = [f"document {row} " + "says little " * (row % 13) for row in range(200)]
     source = write_parquet(tmp_path / "a.parquet", texts, row_group_size=200)

@@ -21,7 +21,6 @@ from tests.support.command import run
 from tests.support.corpora import SMALL_JSON, SMALL_TIKTOKEN, part_bytes, write_parquet
 from tests.support.small_stores import Kept
 from tokenmill import errors
-from tokenmill.api.parameters import FormatName
 from tokenmill.api.results import PrepareResult
 from tokenmill.executors.outcomes import Executor
 from tokenmill.pipeline.compare_sources import compare_sources
@@ -118,7 +117,7 @@ def test_quarantine_is_retried_by_an_option_and_exports_hold_every_document(tmp_
     documents[60] = "POISON:RAISE " + str(documents[60])
     source = write_parquet(tmp_path / "in/a.parquet", documents, row_group_size=ROW_GROUP)
     out = tmp_path / "out"
-    formats: tuple[FormatName, ...] = ("nanogpt", "megatron", "parquet", "olmo")
+    formats: tuple[str, ...] = ("nanogpt", "megatron", "parquet", "olmo")
     words = ("prepare", source, "--tokenizer", SMALL_JSON, "--out", out, "--unit-bytes", "1", "--max-bad", "1%")
     with poison.infected():
         run(*words)
@@ -155,7 +154,7 @@ def test_an_export_finds_a_flipped_bit(tmp_path: Path, source: str, out: Path) -
     """A bit that flipped in the tokens of a part ends the export with an error; --repair makes the part again."""
     sound = part_bytes(out)
     flip(out / "parts/00000005.arrow")
-    formats: tuple[FormatName, ...] = ("nanogpt", "megatron", "parquet")
+    formats: tuple[str, ...] = ("nanogpt", "megatron", "parquet")
     exports: list[dict[str, Any]] = [
         {"to": name, "val": "none", "shuffle": shuffle, "out": tmp_path / f"{name}-{shuffle}"}
         for name in formats
@@ -403,7 +402,7 @@ def test_a_foreign_part_beside_a_missing_one(source: str, out: Path) -> None:
 
 
 @pytest.mark.parametrize(("format_", "index"), [("megatron", "*.idx"), ("mds", "**/index.json")])
-def test_an_index_of_an_export_that_is_gone_is_written_again(out: Path, format_: FormatName, index: str) -> None:
+def test_an_index_of_an_export_that_is_gone_is_written_again(out: Path, format_: str, index: str) -> None:
     """The same export again sees that a file beside the shards is gone or cut off."""
     export = out / format_
     tokenmill.export(str(out), to=format_, val="none")

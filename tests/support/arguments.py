@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from typing import TypedDict
 
-from tokenmill.api.parameters import BadDocumentAction, EndTokenPosition, EngineName, FormatName, Tail, TokenType
+from tokenmill.api.parameters import BadDocumentAction, EndTokenPosition, EngineName, Tail, TokenType
 from tokenmill.executors.outcomes import Pool
 from tokenmill.executors.progress import Reporter
 
@@ -38,7 +38,7 @@ class PrepareArguments(TypedDict, total=False):
     moved: str | Sequence[str]
     repair: bool
     retry_quarantine: bool
-    to: FormatName | Sequence[FormatName]
+    to: str | Sequence[str]
     val: str | float | None
     shuffle: int | None
     shard_tokens: str | int | None

@@ -13,7 +13,6 @@ import numpy as np
 from tokenmill.api.loader import only_recipe, open_recipe_reader
 from tokenmill.api.parameters import (
     EndTokenPosition,
-    FormatName,
     Stores,
     StrPath,
     Tail,
@@ -72,7 +71,7 @@ MAX_BINS = 1 << 22
 def export(  # noqa: PLR0913 - the options of the command, by their names
     directory: Stores,
     *,
-    to: FormatName,
+    to: str,
     out: StrPath | None = None,
     val: str | float | None = None,
     shuffle: int | None = None,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from tokenmill.errors import UsageError
-from tokenmill.exports.formats.protocol import EndTokenPosition, FormatName, Tail
+from tokenmill.exports.formats.protocol import EndTokenPosition, Tail
 from tokenmill.storage import absolute, check_text
 
 # A path or an address. Write an address such as s3://bucket/run as a str: a Path would drop a slash.
@@ -63,7 +63,6 @@ __all__ = [
     "Dedup",
     "EndTokenPosition",
     "EngineName",
-    "FormatName",
     "Null",
     "Stores",
     "StrPath",

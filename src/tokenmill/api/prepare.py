@@ -15,7 +15,6 @@ from tokenmill.api.parameters import (
     BadDocumentAction,
     Dedup,
     EngineName,
-    FormatName,
     Null,
     StrPath,
     Tail,
@@ -106,7 +105,7 @@ def prepare(  # noqa: PLR0913 - the options of the command, by their names
     moved: str | Sequence[str] = (),
     repair: bool = False,
     retry_quarantine: bool = False,
-    to: FormatName | Sequence[FormatName] = (),
+    to: str | Sequence[str] = (),
     val: str | float | None = None,
     shuffle: int | None = None,
     shard_tokens: str | int | None = None,
@@ -322,7 +321,7 @@ def _read_deny_list(path: str) -> bytes:
     return canonical_list(folder_at(parent).read(name), path)
 
 
-def _checked_formats(to: FormatName | Sequence[FormatName], options: ExportOptions) -> list[str]:
+def _checked_formats(to: str | Sequence[str], options: ExportOptions) -> list[str]:
     """The formats to export to. Raises UsageError before anything is loaded or looked for."""
     formats: list[str] = [to] if isinstance(to, str) else list(dict.fromkeys(to))
     refuse_unused(options, formats)

@@ -257,8 +257,10 @@ def stores_in(export: Folder, stores: Collection, changes: list[int]) -> str | t
 def _check(frozen: FrozenExport) -> None:
     """Raise MalformedDataError for values that no export has, before anything is allocated by them."""
     job = frozen.job
-    if job.format not in FORMATS or job.dtype not in FORMATS[job.format].SPEC.dtypes:
-        raise MalformedDataError(f"unknown format {job.format[:20]!r} or type {job.dtype[:20]!r}")
+    if job.format not in FORMATS:
+        raise StoreError(f"unknown format {job.format[:20]!r}", "If a package adds this format, install it here, too.")
+    if job.dtype not in FORMATS[job.format].SPEC.dtypes:
+        raise MalformedDataError(f"unknown type {job.dtype[:20]!r}")
     if job.val is not None and job.holds_out and split_name(job.val) is None:
         _check_fraction(job.val)
     counts = (job.val_tokens, job.shard_tokens, job.sequence_tokens, frozen.run_tokens)

@@ -7,7 +7,7 @@ import hashlib
 import msgspec
 
 from tokenmill.errors import StorageError, StoreError
-from tokenmill.exports.formats import FORMATS
+from tokenmill.exports.formats import OWN
 from tokenmill.exports.job import exports_in
 from tokenmill.storage import Folder, scheme
 from tokenmill.storage.untrusted.malformed import MalformedDataError, decode
@@ -39,7 +39,7 @@ def add_export(store: Folder, directory: str) -> None:
     """Record an export in a store, unless it is recorded there already."""
     directory = directory.removeprefix(f"{store.root}/")
     name = f"{layout.EXPORTS}/{hashlib.sha256(directory.encode()).hexdigest()[:16]}.json"
-    if directory not in FORMATS and not store.exists(name):
+    if directory not in OWN and not store.exists(name):
         store.create(layout.EXPORTS)
         layout.publish_json(store, name, KnownExport(directory))
 

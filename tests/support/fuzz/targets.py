@@ -19,7 +19,6 @@ import numpy as np
 
 import tokenmill
 from tokenmill.api import status
-from tokenmill.api.parameters import FormatName
 from tokenmill.errors import TokenmillError
 from tokenmill.executors.local import LocalExecutor
 from tokenmill.exports import PRELOAD, job, records, shards, sorted_runs, verify
@@ -68,7 +67,7 @@ def make_base(base: Path, vocabulary: Path) -> None:
         unit_bytes=150,
     )
     with LocalExecutor(PRELOAD) as executor:
-        for name in get_args(FormatName):
+        for name in get_args(str):
             length = SEQUENCE_TOKENS if name == "mds" else None
             tokenmill.export(
                 str(base / "store"), to=name, val="none", sequence_tokens=length, workers=1, executor=executor

@@ -34,7 +34,7 @@ SPEC = FormatSpec(
     cuts=False,
     use='StreamingDataset("{train_folder}", item_loader=TokensLoader(block_size=2049))',
     defaults=ScriptDefaults(end="appended", shard_tokens=16_000_000),
-    layout=FileLayout(folders=True),
+    layout=FileLayout(folders=True, states_type=False),
     limits=ReaderLimits(most_bytes=MAX_BYTES, header_bytes=8, item_bytes=4),
 )
 # litdata's codes for dtypes. For int32, its TokensLoader accepts only the code of torch's table.

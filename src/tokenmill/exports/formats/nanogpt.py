@@ -24,7 +24,7 @@ SPEC = FormatSpec(
     cuts=True,
     use="link {directory} to data/NAME of nanoGPT, then train with --dataset=NAME",
     defaults=ScriptDefaults(end="appended", shard_tokens=None, val="0.0005"),
-    layout=FileLayout(single=True),
+    layout=FileLayout(single=True, states_type=False, states_length=False),
 )
 finish = no_index
 

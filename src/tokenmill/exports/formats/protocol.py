@@ -20,7 +20,6 @@ from tokenmill.storage import Folder
 Tokens = npt.NDArray[np.integer[Any]]
 Split = Literal["train", "val"]
 EndTokenPosition = Literal["appended", "prepended"]
-FormatName = Literal["nanogpt", "build-nanogpt", "llmc", "megatron", "datatrove", "olmo", "litdata", "mds", "parquet"]
 Tail = Literal["keep", "drop", "merge"]
 
 
@@ -54,12 +53,16 @@ class FileLayout:
         single: A split is always one file.
         numbered_together: Shards are numbered through both splits, and train starts at 1 or later.
         named: `--name` is allowed.
+        states_type: The files of a shard state the type of its tokens. They cannot be read as another one.
+        states_length: They state how many tokens there are. A file that was cut off is noticed.
     """
 
     folders: bool = False
     single: bool = False
     numbered_together: bool = False
     named: bool = False
+    states_type: bool = True
+    states_length: bool = True
 
 
 @dataclass(frozen=True, slots=True)
