@@ -18,6 +18,6 @@ def skip_pandas() -> None:
     """Make pandas look uninstalled.
 
     pyarrow imports it at the first `pa.array` to recognize its objects, which costs each process over a second
-    and 30 MB. tokenmill has no such objects.
+    and 30 MB. tokenmill has no such objects. `sys.modules["pandas"] = None` does not work: pyarrow takes the None.
     """
     sys.meta_path.insert(0, _NoPandas())
