@@ -6,11 +6,13 @@ import time
 from dataclasses import dataclass
 from typing import Protocol, Self
 
+from tokenmill.errors import in_python
 from tokenmill.executors import terminal
-from tokenmill.humanize import duration, number
+from tokenmill.humanize import duration, escape_control_characters, number
 
-# Seconds between two plain lines.
+# Seconds between two plain lines, and between two states of a line in a notebook.
 LINE_SECONDS = 10.0
+NOTEBOOK_SECONDS = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,14 +76,15 @@ class Silent:
 class Lines(Silent):
     """Plain lines on stderr, one every ten seconds."""
 
+    seconds = LINE_SECONDS
+
     def __init__(self) -> None:
         self._last = time.monotonic()
 
     def pending(self, what: str) -> None:
         """Print a line if the last one is old enough."""
-        if time.monotonic() - self._last >= LINE_SECONDS:
-            self._last = time.monotonic()
-            self.say(what)
+        if self._is_due():
+            self.show(what)
 
     def begin(self, title: str, total_bytes: int, done_bytes: int, workers: int) -> None:
         """Note the start, for the rates."""
@@ -92,19 +95,52 @@ class Lines(Silent):
     def advance(self, planned_bytes: int, step: Step) -> None:
         """Print a line if the last one is old enough."""
         self._done += planned_bytes
-        now = time.monotonic()
-        if now - self._last < LINE_SECONDS:
+        if not self._is_due():
             return
-        self._last = now
-        elapsed = now - self._started
+        elapsed = self._last - self._started
         left = (self._total - self._before - self._done) * elapsed / max(self._done, 1)
         fraction = (self._before + self._done) / max(self._total, 1)
         texts = [f"{fraction:.1%}", *rates(step, elapsed), *([f"{duration(left)} left"] if left > 0 else [])]
-        self.say(f"{self._title}: {', '.join([*texts, *filter(None, [step.workers_text])])}")
+        self.show(f"{self._title}: {', '.join([*texts, *filter(None, [step.workers_text])])}")
+
+    def _is_due(self) -> bool:
+        now = time.monotonic()
+        if now - self._last < self.seconds:
+            return False
+        self._last = now
+        return True
+
+    def show(self, progress: str) -> None:
+        """Print a line about progress."""
+        self.say(progress)
 
     def say(self, message: str) -> None:
         """Print a line."""
         terminal.line(message)
+
+
+class NotebookLines(Lines):
+    """Lines in the output of a notebook's cell, with parameters for options. A line about progress is replaced."""
+
+    seconds = NOTEBOOK_SECONDS
+    _shown = ""
+
+    def show(self, progress: str) -> None:
+        """Print a line in place of the last one about progress."""
+        self._print(progress, end="")
+        self._shown = progress
+
+    def say(self, message: str) -> None:
+        """Print a line, and the line about progress again below it."""
+        self._print(in_python(message), end="\n")
+        if self._shown:
+            self.show(self._shown)
+
+    def _print(self, text: str, end: str) -> None:
+        print(f"\r{escape_control_characters(text):{len(self._shown)}}", end=end, flush=True)  # noqa: T201 - to the cell
+
+    def __exit__(self, *_: object) -> None:
+        self._print("", end="\r")
 
 
 def rates(step: Step, seconds: float) -> list[str]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-from tokenmill.executors import notebook, terminal
-from tokenmill.executors.progress import Lines, Reporter, Silent, Step, rates
+from tokenmill.executors import terminal
+from tokenmill.executors.progress import Lines, NotebookLines, Reporter, Silent, Step, rates
 from tokenmill.humanize import count, duration, escape_control_characters, wrap
 
 if TYPE_CHECKING:
@@ -130,10 +130,17 @@ class ProgressBar(Silent):
 
 
 def for_python() -> Reporter:
-    """The reporter of a Python call: a bar in a terminal or notebook, else nothing."""
-    if notebook.is_notebook():
-        return notebook.NotebookProgress()
+    """The reporter of a Python call: a bar in a terminal, lines in a notebook, else nothing."""
+    if _is_notebook():
+        return NotebookLines()
     return ProgressBar() if sys.stderr.isatty() else Silent()
+
+
+def _is_notebook() -> bool:
+    """Whether this process is a Jupyter kernel. IPython in a terminal is not."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None else None
+    return getattr(shell, "kernel", None) is not None
 
 
 def for_command(quiet: bool) -> Reporter:
