@@ -47,7 +47,8 @@ FROZEN = (layout.PARTS, layout.KEPT, layout.DENY, layout.TOKENIZER, layout.SOURC
 class PrepareResult(Readable, msgspec.Struct, frozen=True):
     """The result of a run. Counts are of the whole store; rates, deaths and memory are of this call.
 
-    With several tokenizers it is the result of the first one, and `others` are those of the others.
+    `end_token_text` is the spelling of the end token, if it is an added token. With several tokenizers it is the result
+    of the first one, and `others` are those of the others.
     """
 
     directory: str
@@ -55,6 +56,7 @@ class PrepareResult(Readable, msgspec.Struct, frozen=True):
     engine: str
     begin_token: int | None
     end_token: int | None
+    end_token_text: str | None
     sources: int
     units: int
     units_done_now: int
@@ -141,6 +143,7 @@ class PrepareTarget:
             engine=run.engine,
             begin_token=job.begin,
             end_token=job.end,
+            end_token_text=None if job.end is None else job.tokenizer.spelling(job.end),
             sources=context.frozen.run.sources,
             units=context.frozen.run.units,
             units_done_now=events.step.units,

@@ -8,6 +8,7 @@ import msgspec
 
 from tokenmill.humanize import Readable
 from tokenmill.pipeline.bench.core_speed import core_bytes_per_second
+from tokenmill.tokenizers.boundary_tokens import NO_END_ADVICE, end_note, no_end
 from tokenmill.tokenizers.families import FAMILIES
 from tokenmill.tokenizers.resolve import resolve
 from tokenmill.tokenizers.tokenizer import REFERENCES, choose_engine
@@ -26,7 +27,11 @@ class TokenizerFamily(Readable, msgspec.Struct, frozen=True):
 
 
 class TokenizerInfo(Readable, msgspec.Struct, frozen=True):
-    """A tokenizer as a run would use it. `bos` is the token that its own template puts before a document."""
+    """A tokenizer as a run would use it. `bos` is the token that its own template puts before a document.
+
+    `eot_note` is what `prepare` says about the default end token. The spelling of a special token in a text stays text
+    (see `prepare --special`), that of a token in `plain_tokens` becomes its id.
+    """
 
     tokenizer: str
     commit: str | None
@@ -36,8 +41,10 @@ class TokenizerInfo(Readable, msgspec.Struct, frozen=True):
     reason: str | None
     reference: str
     eot: int | None
+    eot_note: str | None
     bos: int | None
     special_tokens: dict[str, int]
+    plain_tokens: dict[str, int]
     bytes_per_second: float | None
 
 
@@ -64,7 +71,9 @@ def tokenizer_info(tokenizer: str) -> TokenizerInfo:
         reason=choice.reason,
         reference=f"{reference} {importlib.metadata.version(reference)}",
         eot=spec.end_of_text,
+        eot_note=f"{no_end(spec)}. {NO_END_ADVICE}" if spec.end_of_text is None else end_note(spec),
         bos=None if begin is None else begin[1],
         special_tokens=spec.special_tokens,
+        plain_tokens={text: token for text, token in spec.added_tokens.items() if text not in spec.special_tokens},
         bytes_per_second=core_bytes_per_second(vocabulary, choice.engine),
     )

@@ -93,6 +93,6 @@ def skipped_lines(rows: int | None, quarantined: int | None) -> Iterable[Line]:
         yield "skipped", f"{count(rows, 'row')}{bad}"
 
 
-def token_id(token: int | None) -> str:
-    """A bos or eot token, which may be absent."""
-    return "none" if token is None else str(token)
+def token_id(token: int | None, spelling: str | None = None) -> str:
+    """A bos or eot token, which may be absent, with its spelling if it is known."""
+    return "none" if token is None else f"{token} {spelling or ''}".rstrip()

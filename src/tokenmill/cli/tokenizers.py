@@ -78,12 +78,25 @@ def _lines(info: TokenizerInfo) -> Iterable[output.Line]:
     if info.reason:
         yield "note", info.reason
     yield "reference", info.reference
-    names = {number: text for text, number in info.special_tokens.items()}
-    yield "eot", "none" if info.eot is None else f"{info.eot} {names.get(info.eot, '')}".rstrip()
+    names = {number: text for text, number in (info.plain_tokens | info.special_tokens).items()}
+    if info.eot is not None:
+        yield "eot", output.token_id(info.eot, names.get(info.eot))
+    if info.eot_note is not None:
+        yield "eot" if info.eot is None else "note", info.eot_note
     if info.bos is not None:
-        yield "bos", f"{info.bos} {names.get(info.bos, '')}".rstrip() + " by its template; --bos adds it"
-    shown = [f"{text} {number}" for text, number in list(info.special_tokens.items())[:SHOWN_TOKENS]]
-    more = len(info.special_tokens) - len(shown)
-    yield "special", (", ".join(shown) or "none") + (f" and {more:,} more" if more else "")
+        yield "bos", f"{output.token_id(info.bos, names.get(info.bos))} by its template; --bos adds it"
+    yield "special", _shown(info.special_tokens)
+    if info.special_tokens:
+        yield "", "their spelling in a text stays text, unless --special says otherwise"
+    if info.plain_tokens:
+        yield "not special", _shown(info.plain_tokens)
+        yield "", "their spelling in a text becomes their id"
     if info.bytes_per_second is not None:
         yield "speed", f"{size(round(info.bytes_per_second))}/s of text on one core of this machine"
+
+
+def _shown(tokens: dict[str, int]) -> str:
+    spellings = {text: text if text == text.strip() else repr(text) for text in tokens}
+    shown = [f"{spellings[text]} {number}" for text, number in list(tokens.items())[:SHOWN_TOKENS]]
+    more = len(tokens) - len(shown)
+    return (", ".join(shown) or "none") + (f" and {more:,} more" if more else "")

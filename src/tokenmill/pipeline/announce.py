@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from tokenmill.pipeline.context import RunContext
     from tokenmill.pipeline.request import PrepareRequest
     from tokenmill.pipeline.resources import Resources
-    from tokenmill.tokenizers.spec import TokenizerSpec
 
 
 def announce(context: RunContext, request: PrepareRequest, resources: Resources, pool: Pool) -> None:
@@ -46,8 +45,8 @@ def announce_store(context: RunContext, request: PrepareRequest, units_done: int
     spec, say = request.job.tokenizer, context.report.say
     for line in _tokenizer_lines(request):
         say(line)
-    say(f"bos          {_token_text(spec, request.job.begin)}")
-    say(f"eot          {_token_text(spec, request.job.end)}")
+    for name, token in (("bos", request.job.begin), ("eot", request.job.end)):
+        say(f"{name:<12} {'none' if token is None else spec.shown(token)}")
     if units_done:
         say(f"resuming     {out_of(units_done, context.frozen.run.units, 'unit')} already done")
 
@@ -67,10 +66,3 @@ def _announce_cluster(context: RunContext, pool: Pool) -> None:
     context.report.say(f"cluster      {nodes}, {processors}")
     if capacity.machines > 1 and not (context.folder.is_remote and context.has_remote_sources):
         context.report.say("note: every node must have the same files at the same paths")
-
-
-def _token_text(spec: TokenizerSpec, token: int | None) -> str:
-    if token is None:
-        return "none"
-    text = next((text for text, number in spec.special_tokens.items() if number == token), "")
-    return f"{token} {text}".rstrip()

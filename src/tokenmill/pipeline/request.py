@@ -23,7 +23,7 @@ from tokenmill.sources.where import parse_where
 from tokenmill.storage import scheme
 from tokenmill.store.deny import parse_list
 from tokenmill.store.job import Job
-from tokenmill.tokenizers.boundary_tokens import begin_note, boundary_token, end_token
+from tokenmill.tokenizers.boundary_tokens import begin_note, boundary_token, end_note, end_token
 from tokenmill.tokenizers.objects import TokenizerObject
 from tokenmill.tokenizers.resolve import Vocabulary, resolve
 from tokenmill.tokenizers.tokenizer import EngineChoice, choose_engine
@@ -260,8 +260,8 @@ def make_request(
     )
     choice = choose_engine(vocabulary, options.engine)
     named = named or ResolvedSources([])
-    note = begin_note(vocabulary, options.bos)
-    named = replace(named, notes=[*named.notes, *([note] if note else [])])
+    notes = [note for note in (begin_note(vocabulary, options.bos), end_note(spec, options.eot)) if note]
+    named = replace(named, notes=[*named.notes, *notes])
     return PrepareRequest(job, vocabulary, discovery, choice, named, unit_bytes is not None, columns.deny)
 
 

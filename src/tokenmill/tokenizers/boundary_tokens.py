@@ -5,7 +5,9 @@ from __future__ import annotations
 from tokenmill.errors import UsageError
 from tokenmill.tokenizers.spec import TokenizerSpec
 from tokenmill.tokenizers.tokenizer_json import template_begin
-from tokenmill.tokenizers.vocabularies import Vocabulary
+from tokenmill.tokenizers.vocabularies import DOCUMENT_ENDS, Vocabulary
+
+NO_END_ADVICE = "Set it with --eot ID, or use --eot none for no token between documents."
 
 
 def end_token(spec: TokenizerSpec, value: str | int | None) -> int | None:
@@ -13,11 +15,28 @@ def end_token(spec: TokenizerSpec, value: str | int | None) -> int | None:
     if value is None and spec.end_of_text is None:
         known = ", ".join(f"{spelling} {token}" for spelling, token in list(spec.special_tokens.items())[:6])
         raise UsageError(
-            f"{spec.name} does not define its end-of-text token (eot)",
+            no_end(spec),
             f"special tokens   {known or 'none'}",
-            "Set it with --eot ID, or use --eot none for no token between documents.",
+            NO_END_ADVICE,
         )
     return boundary_token(spec, "--eot", value, spec.end_of_text)
+
+
+def no_end(spec: TokenizerSpec) -> str:
+    """What is said of a tokenizer that has no default end token."""
+    return f"{spec.name} does not define its end-of-text token (eot)"
+
+
+def end_note(spec: TokenizerSpec, value: str | int | None = None) -> str | None:
+    """The note that the default end token ends a turn of a chat, where the vocabulary has one that ends a document."""
+    if value is not None or spec.end_of_text is None:
+        return None
+    tokens = spec.added_tokens
+    ends = [spelling for spelling in DOCUMENT_ENDS if spelling in tokens]
+    if not ends or spec.end_of_text in [tokens[spelling] for spelling in ends]:
+        return None
+    declared = f"the eot token is {spec.shown(spec.end_of_text)}, which {spec.name} declares for chats"
+    return f"{declared}. For pretraining use --eot '{ends[0]}' ({tokens[ends[0]]})"
 
 
 def boundary_token(spec: TokenizerSpec, option: str, value: str | int | None, default: int | None) -> int | None:
@@ -26,8 +45,8 @@ def boundary_token(spec: TokenizerSpec, option: str, value: str | int | None, de
         return default
     if value == "none":
         return None
-    if isinstance(value, str) and value in spec.special_tokens:
-        return spec.special_tokens[value]
+    if isinstance(value, str) and value in spec.added_tokens:
+        return spec.added_tokens[value]
     try:
         token = int(value)
     except ValueError:

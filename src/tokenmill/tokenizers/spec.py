@@ -10,8 +10,9 @@ class TokenizerSpec(msgspec.Struct, frozen=True):
 
     `file` is a name in the run's `tokenizer/` folder. `pattern` is the split regex of a `.tiktoken` vocabulary, and
     `scheme` the name of that regex if it is known; a `tokenizer.json` contains its own. `vocabulary_size` is the
-    largest id plus one, added tokens included. `source` is the name of a model on the Hub that was asked for, and
-    `commit` the one that the vocabulary is from; specs of other tokenizers do not have these fields on disk.
+    largest id plus one, added tokens included. `plain_tokens` are the added tokens that are not special: their spelling
+    in a text becomes their id. `source` is the name of a model on the Hub that was asked for, and
+    `commit` the one that the vocabulary is from. A spec without one of these last three does not have it on disk.
     """
 
     name: str
@@ -25,6 +26,20 @@ class TokenizerSpec(msgspec.Struct, frozen=True):
     end_of_text: int | None = None
     source: str | msgspec.UnsetType = msgspec.UNSET
     commit: str | msgspec.UnsetType = msgspec.UNSET
+    plain_tokens: dict[str, int] | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def added_tokens(self) -> dict[str, int]:
+        """The ids of all added tokens, special or not, by their spelling."""
+        return self.special_tokens | ({} if isinstance(self.plain_tokens, msgspec.UnsetType) else self.plain_tokens)
+
+    def shown(self, token: int) -> str:
+        """An id, with its spelling if it is an added token."""
+        return f"{token} {self.spelling(token) or ''}".rstrip()
+
+    def spelling(self, token: int) -> str | None:
+        """The text of an added token; None for another id."""
+        return next((text for text, number in self.added_tokens.items() if number == token), None)
 
     @property
     def dtype(self) -> str:

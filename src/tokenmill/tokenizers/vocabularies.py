@@ -6,12 +6,16 @@ import hashlib
 import json
 from dataclasses import dataclass
 
+import msgspec
+
 from tokenmill.errors import TokenizerError
 from tokenmill.storage.untrusted.malformed import MalformedDataError
 from tokenmill.tokenizers.spec import TokenizerSpec
 from tokenmill.tokenizers.tokenizer_json import read_tokenizer_json
 
-END_OF_TEXT_SPELLINGS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|im_end|>")
+# The tokens that end a document, in the vocabularies that people train with.
+DOCUMENT_ENDS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>")
+END_OF_TEXT_SPELLINGS = (*DOCUMENT_ENDS, "<|im_end|>")
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +94,8 @@ def from_tokenizer_json(name: str, origin: str, content: bytes, end_spelling: st
         parsed = read_tokenizer_json(content)
     except MalformedDataError as damage:
         raise TokenizerError(f"{origin} is not a Hugging Face tokenizer.json", f"found        {damage}") from damage
-    added = {token.content: token.id for token in parsed.added_tokens or []}
     special = {token.content: token.id for token in parsed.added_tokens or [] if token.special}
+    plain = {token.content: token.id for token in parsed.added_tokens or [] if not token.special}
     ids = parsed.ids().values()
     sha256 = hashlib.sha256(content).hexdigest()
     spec = TokenizerSpec(
@@ -101,7 +105,8 @@ def from_tokenizer_json(name: str, origin: str, content: bytes, end_spelling: st
         sha256=sha256,
         vocabulary_size=_size(origin, min(ids, default=-1), max(ids, default=-1)),
         special_tokens=special,
-        end_of_text=_end_of_text(end_spelling, {**added, **special}),
+        end_of_text=_end_of_text(end_spelling, plain | special),
+        plain_tokens=plain or msgspec.UNSET,
     )
     return Vocabulary(spec, content)
 
