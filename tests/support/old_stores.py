@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from tokenmill.storage import Folder, folder_at
 from tokenmill.store import layout, quarantine, tables
 from tokenmill.store.job import Job
-from tokenmill.store.manifest import read_manifest
+from tokenmill.store.manifest import LATER_COLUMNS, read_manifest
 from tokenmill.store.part import PartSummary, open_part, part_name, write_columns
 from tokenmill.store.part_checksum import checksum
 from tokenmill.store.run import require_run
@@ -27,7 +27,7 @@ def as_format_5(directory: str) -> str:
     manifest = read_manifest(folder, run)
     job = msgspec.structs.replace(run.job, document_bytes=None)
     checksums = [_old_part(folder, unit, job) for unit in range(run.units)]
-    names = tables.MANIFEST_SCHEMA.names[:-3]
+    names = [name for name in tables.MANIFEST_SCHEMA.names if name not in {*LATER_COLUMNS, "sha256"}]
     table = manifest.select(names).append_column("sha256", pa.array(checksums)).replace_schema_metadata()
     with folder.publish(layout.MANIFEST) as file:
         pq.write_table(table, file, compression="zstd")

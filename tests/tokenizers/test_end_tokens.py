@@ -11,6 +11,7 @@ import pytest
 import tokenmill
 from tests.support import command
 from tests.support.inline_executor import InlineExecutor
+from tokenmill.api.results import PrepareResult
 from tokenmill.errors import UsageError
 
 pytestmark = pytest.mark.fast
@@ -32,7 +33,7 @@ def model(directory: Path, end: str | None, *names: str, special: bool = True) -
     return str(directory)
 
 
-def prepared(tmp_path: Path, tokenizer: str, **options: Any) -> tokenmill.PrepareResult:
+def prepared(tmp_path: Path, tokenizer: str, **options: Any) -> PrepareResult:
     """The store of one document."""
     (tmp_path / "a.txt").write_text("some text")
     return tokenmill.prepare(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import shutil
 import tempfile
@@ -35,6 +36,7 @@ from tokenmill.humanize import count, size
 from tokenmill.pipeline.plan import tasks
 from tokenmill.store import tables
 from tokenmill.store.collection import Collection
+from tokenmill.store.control_counts import ControlTokens
 from tokenmill.store.member import Member
 from tokenmill.store.run import read_vocabulary
 from tokenmill.tokenizers.token_bytes import token_bytes_lookup
@@ -170,6 +172,9 @@ class StoreCounter:
             origin=provenance(self.stores),
             notices=self.notices,
             stores=breakdown_by_store(self.stores),
+            control_tokens=functools.reduce(
+                ControlTokens.plus, (ControlTokens.of(member.run.job, member.manifest) for member in members)
+            ),
         )
 
 

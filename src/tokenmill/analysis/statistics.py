@@ -6,6 +6,7 @@ import msgspec
 
 from tokenmill.analysis.history import History
 from tokenmill.humanize import Readable
+from tokenmill.store.control_counts import ControlTokens
 
 
 class TokenShare(Readable, msgspec.Struct, frozen=True):
@@ -156,3 +157,4 @@ class Statistics(Readable, msgspec.Struct, frozen=True):
     origin: Provenance
     notices: list[str]
     stores: Breakdown | None = None
+    control_tokens: ControlTokens = ControlTokens(0, 0)

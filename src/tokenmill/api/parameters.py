@@ -20,6 +20,8 @@ EngineName = Literal["auto", "gigatoken", "tiktoken", "tokenizers"]
 BadDocumentAction = Literal["quarantine", "fail"]
 Dedup = Literal["exact", "none"]
 Null = Literal["skip", "empty"]
+Special = Literal["text", "parse", "refuse"]
+TemplateSpecial = Literal["parse", "text"]
 TokenType = Literal["uint16", "int32", "uint32"]
 
 
@@ -64,9 +66,11 @@ __all__ = [
     "EndTokenPosition",
     "EngineName",
     "Null",
+    "Special",
     "Stores",
     "StrPath",
     "Tail",
+    "TemplateSpecial",
     "TokenType",
     "column_names",
     "output_text",

@@ -16,8 +16,10 @@ from tokenmill.api.parameters import (
     Dedup,
     EngineName,
     Null,
+    Special,
     StrPath,
     Tail,
+    TemplateSpecial,
     column_names,
     output_text,
     path_text,
@@ -60,6 +62,7 @@ from tokenmill.sources.named_datasets import resolve_sources
 from tokenmill.sources.splits import SplitChoice
 from tokenmill.storage import absolute, folder_at
 from tokenmill.store.deny import canonical_list
+from tokenmill.store.job import PARSE, REFUSE
 from tokenmill.system.arguments import checked
 from tokenmill.tokenizers.objects import TokenizerObject
 from tokenmill.tokenizers.spec import TokenizerSpec
@@ -83,6 +86,8 @@ def prepare(  # noqa: PLR0913 - the options of the command, by their names
     join: str | None = None,
     template: str | None = None,
     null: Null | None = None,
+    special: Special | None = None,
+    template_special: TemplateSpecial | None = None,
     engine: EngineName = "auto",
     eot: str | int | None = None,
     bos: str | int | None = None,
@@ -145,6 +150,10 @@ def prepare(  # noqa: PLR0913 - the options of the command, by their names
         template: Columns in braces and the text around them, such as `"{title}: {text}"`, in place of `column`.
         null: What a null in a column of the template is: `"skip"` skips the row, `"empty"` makes it empty text. A row
             with nothing but nulls is skipped. Default: `"skip"`.
+        special: What the spelling of a special token, such as `<|im_start|>`, in a column is: `"text"`, `"parse"` makes
+            it the token, `"refuse"` makes its document bad if it spells any control token. Default: `"text"`.
+        template_special: The same for the text of the template: `"parse"` or `"text"`. A template that spells a special
+            token needs it.
         engine: The library that encodes. All engines produce the same tokens.
         eot: The end token: an id, its spelling, or `"none"`. Default: the end token of the tokenizer.
         bos: The begin token: an id, its spelling, or `"none"`. Default: none.
@@ -213,6 +222,8 @@ def prepare(  # noqa: PLR0913 - the options of the command, by their names
         join=join,
         template=template,
         null=null,
+        special=special,
+        template_special=template_special,
         dedup=dedup,
         min_tokens=min_tokens,
         max_tokens=max_tokens,
@@ -292,6 +303,17 @@ def prepare(  # noqa: PLR0913 - the options of the command, by their names
 
 def _all_tokenizers(text: TextOptions, others: Sequence[StrPath | TokenizerObject]) -> list[StrPath | TokenizerObject]:
     """The tokenizers of a call. Raises UsageError if their stores would hold different documents."""
+    columns = text.columns
+    if others and columns.special == REFUSE:
+        raise UsageError(
+            "--special refuse cannot be used with several tokenizers",
+            "The stores would hold different documents. Prepare a store with each tokenizer.",
+        )
+    if others and columns.template_special == PARSE and columns.special != PARSE:
+        raise UsageError(
+            "--template-special parse cannot be used with several tokenizers",
+            "They have different special tokens. Prepare a store with each tokenizer, or use --special parse.",
+        )
     is_limited = text.columns.min_tokens is not None or text.columns.max_tokens is not None
     if others and is_limited:
         raise UsageError(

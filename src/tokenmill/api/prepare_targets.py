@@ -21,6 +21,7 @@ from tokenmill.sources import Discovery, Ignored
 from tokenmill.sources.named_datasets import ResolvedSources
 from tokenmill.storage import folder_at
 from tokenmill.store import layout
+from tokenmill.store.control_counts import ControlTokens
 from tokenmill.tokenizers.objects import TokenizerObject
 from tokenmill.tokenizers.resolve import directory_name
 
@@ -78,6 +79,7 @@ class PrepareResult(Readable, msgspec.Struct, frozen=True):
     ignored: Ignored
     others: list[PrepareResult] = []
     unread_row_groups: int = 0
+    control_tokens: ControlTokens = ControlTokens(0, 0)
 
     def __fspath__(self) -> str:
         """The directory, so that functions that take its path take the result."""
@@ -164,6 +166,7 @@ class PrepareTarget:
             expected_rows=named.expected_rows(),
             ignored=self.request.discovery.ignored,
             unread_row_groups=events.unread_groups,
+            control_tokens=ControlTokens.of(job, manifest),
         )
 
 

@@ -36,6 +36,7 @@ from tokenmill.pipeline.bench.forecast import Cell, Corpus, Forecast
 from tokenmill.pipeline.bench.result import BenchResult
 from tokenmill.pipeline.bench.timing import Steps
 from tokenmill.sources import Ignored
+from tokenmill.store.control_counts import ControlTokens
 from tokenmill.store.heartbeats import EndRecord
 from tokenmill.store.part import PartContent, SkippedRow
 from tokenmill.store.reader import Document, StoreSlice
@@ -45,6 +46,7 @@ __all__ = [
     "BenchResult",
     "Breakdown",
     "Cell",
+    "ControlTokens",
     "Corpus",
     "DatasetInfo",
     "DatasetListing",

@@ -18,7 +18,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 MAX_FLAT = 12
 HEADINGS = {
     "Text and tokenizer": "--tokenizer --like --version --split --config --engine --eot --bos",
-    "Columns": "--column --template --null --join --separator --keep",
+    "Columns": "--column --template --null --special --template-special --join --separator --keep",
     "Selection": "--where --deny --dedup --min-tokens --max-tokens",
     "Output": "--out",
     "Exports": "--to --val --shuffle --shard-tokens --tail --eot-position --dtype --sequence-tokens --name --columns",

@@ -5,12 +5,15 @@ from __future__ import annotations
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from tokenmill.cli import options
 from tokenmill.executors import terminal
 from tokenmill.executors.terminal import Styled
 from tokenmill.humanize import count, escape_control_characters, wrap
+
+if TYPE_CHECKING:
+    from tokenmill.api.results import ControlTokens
 
 Result = TypeVar("Result")
 Line = tuple[str, str]
@@ -91,6 +94,13 @@ def skipped_lines(rows: int | None, quarantined: int | None) -> Iterable[Line]:
     if rows:
         bad = f" ({quarantined:,} in quarantine)" if quarantined else ""
         yield "skipped", f"{count(rows, 'row')}{bad}"
+
+
+def control_lines(found: ControlTokens) -> Iterable[Line]:
+    """The number of documents that spell a control token, if there are any."""
+    if found.documents:
+        documents = f"{found.documents:,} of {count(found.searched, 'searched document')}"
+        yield "control", f"{documents} spell a control token, such as <|im_start|> or <think>; see --special"
 
 
 def token_id(token: int | None, spelling: str | None = None) -> str:

@@ -46,6 +46,16 @@ MIN_MEASURED_BYTES = 100_000
     type=click.Choice(["skip", "empty"]),
     help="A null in a column of --template: skip the row, or empty text. [default: skip]",
 )
+@click.option(
+    "--special",
+    type=click.Choice(["text", "parse", "refuse"]),
+    help="Special tokens that columns spell: text, the token, or a bad document. [default: text]",
+)
+@click.option(
+    "--template-special",
+    type=click.Choice(["parse", "text"]),
+    help="Special tokens that --template spells: the token, or text. Needed if it spells one.",
+)
 @click.option("--keep", metavar="NAMES", help="Columns of the sources to keep in the store, such as id,url.")
 @click.option(
     "--deny", metavar="FILE", help="Leave out the rows that this file of JSON Lines names: value, host or row."
@@ -113,6 +123,7 @@ def _lines(result: PrepareResult) -> Iterable[output.Line]:
     yield "tokens", f"{result.tokens:,}"
     yield "eot", output.token_id(result.end_token, result.end_token_text)
     yield "text", size(result.text_bytes)
+    yield from output.control_lines(result.control_tokens)
     yield from _skipped(result)
     if result.deaths:
         yield "retried", f"after {count(result.deaths, 'worker death')}"

@@ -133,7 +133,7 @@ class Isolate:
         reference = tokenizer
         if unit.cleared_rows:
             content = vocabulary_content(self.directory, self.job)
-            reference = Tokenizer(self.job.tokenizer, content, REFERENCE).load()
+            reference = Tokenizer(self.job.encoder, content, REFERENCE).load()
         options, lists = self.limits.read_options(self.job, sparing=True), left_out(self.directory, self.job)
         for file, documents in unit_documents(unit.task, options, lists):
             builder.skip(file, documents)

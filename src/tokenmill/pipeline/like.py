@@ -63,6 +63,8 @@ def text_options(  # noqa: PLR0913 - the options, by their names
     join: str | None = None,
     template: str | None = None,
     null: str | None = None,
+    special: str | None = None,
+    template_special: str | None = None,
     dedup: str | None = None,
     min_tokens: int | str | None = None,
     max_tokens: int | str | None = None,
@@ -86,6 +88,8 @@ def text_options(  # noqa: PLR0913 - the options, by their names
             join=_chosen(join, None),
             template=_chosen(template, None),
             null=null,
+            special=special,
+            template_special=template_special,
             dedup=_chosen(dedup, None),
             min_tokens=_limit("--min-tokens", min_tokens, None),
             max_tokens=_limit("--max-tokens", max_tokens, None),
@@ -97,6 +101,7 @@ def text_options(  # noqa: PLR0913 - the options, by their names
     folder = folder_at(like)
     run = require_run(folder)
     job = run.job
+    takes_no_template = template is not None or column is not None
     return TextOptions(
         tokenizer=job.tokenizer.name,
         column=column if column is not None else job.column,
@@ -110,7 +115,11 @@ def text_options(  # noqa: PLR0913 - the options, by their names
             where=_chosen(where, job.filter_text) or "",
             join=_chosen(join, _set(job.join)),
             template=_chosen(template, _set(job.template) if column is None else None),
-            null=null if null is not None or template is not None or column is not None else _set(job.null),
+            null=null if null is not None or takes_no_template else _set(job.null),
+            special=_set(job.special) if special is None else special,
+            template_special=template_special
+            if template_special is not None or takes_no_template
+            else _set(job.template_special),
             dedup=_chosen(dedup, None if isinstance(job.dedup, msgspec.UnsetType) else "exact"),
             min_tokens=_limit("--min-tokens", min_tokens, _set(job.min_tokens)),
             max_tokens=_limit("--max-tokens", max_tokens, _set(job.max_tokens)),

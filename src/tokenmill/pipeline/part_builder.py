@@ -16,8 +16,10 @@ from tokenmill.pipeline.plan import UnitTask
 from tokenmill.pipeline.unit_columns import unit_columns
 from tokenmill.pipeline.units import WorkerLimits
 from tokenmill.sources.documents import BadRow, Documents, SourceFile
+from tokenmill.sources.spelled import Spellings, template_count
 from tokenmill.storage import Folder
 from tokenmill.store import quarantine
+from tokenmill.store.control_counts import searched
 from tokenmill.store.job import Job
 from tokenmill.store.kept import content_hash, publish_kept
 from tokenmill.store.part import (
@@ -31,6 +33,7 @@ from tokenmill.store.part import (
 )
 from tokenmill.store.part_checksum import with_checksum
 from tokenmill.store.text_hash import TextHash
+from tokenmill.tokenizers.control_tokens import control_tokens
 from tokenmill.tokenizers.engines.protocol import Encoded, text_buffers
 
 
@@ -50,6 +53,14 @@ class PartBuilder:
     _folded: int = 0
     _skipped: list[tuple[int, npt.NDArray[np.uint64], str]] = field(default_factory=list)
     _bad: list[quarantine.Quarantined] = field(default_factory=list)
+    _documents: int = 0
+    _spelled: int = 0
+    _control: Spellings = field(init=False)
+    _template_count: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._control = Spellings.of(control_tokens(self.job.tokenizer))
+        self._template_count = template_count(self._control, self.job.read_options())
 
     @property
     def text_bytes(self) -> int:
@@ -65,10 +76,18 @@ class PartBuilder:
             self._skipped.append((file.index, present.rows[~is_within], LENGTH))
             self._text.text_bytes -= int(np.diff(offsets)[~is_within].sum())
             present, encoded = present.filter(is_within), encoded.filter(is_within)
+        self._search(present.text)
         self.tokens.append(encoded.tokens)
         self.lengths.append(np.diff(encoded.offsets))
         self.sources.append(np.full(len(present.rows), file.index, np.uint32))
         self.rows.append(present.rows)
+
+    def _search(self, text: pa.LargeStringArray) -> None:
+        """Count the documents that spell a control token where the template does not. Only some are searched."""
+        chosen = searched(self._documents, len(text))
+        self._documents += len(text)
+        found = self._control.count(text.take(pa.array(chosen)))
+        self._spelled += int(np.count_nonzero(found > self._template_count))
 
     def fold(self) -> None:
         """Concatenate the arrays that were added one by one: an array for each document takes a kilobyte."""
@@ -114,10 +133,11 @@ class PartBuilder:
             text_bytes=self.text_bytes,
             skipped=skipped_ranges(self._skipped),
             slice=self.task.slice,
-            # An upgraded store of format 5 has no such limit and no hash of its text. A part that is made again equals
-            # the upgraded one.
+            # An upgraded store of format 5 has no such limit, no hash of its text and no count of control tokens. A
+            # part that is made again equals the upgraded one.
             text="" if self.job.document_bytes is None else self._text.hexdigest(),
             kept=msgspec.UNSET if kept is None else content_hash(kept),
+            spelled=msgspec.UNSET if self.job.document_bytes is None else self._spelled or msgspec.UNSET,
         )
         _check_rows(self.task, summary)
         bad = quarantine.with_lines(self._bad, self.task.files) if self._bad else []

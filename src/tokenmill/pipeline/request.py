@@ -22,8 +22,9 @@ from tokenmill.sources.text_columns import EMPTY, SKIP, parse_template
 from tokenmill.sources.where import parse_where
 from tokenmill.storage import scheme
 from tokenmill.store.deny import parse_list
-from tokenmill.store.job import Job
+from tokenmill.store.job import PARSE, REFUSE, TEXT, Job
 from tokenmill.tokenizers.boundary_tokens import begin_note, boundary_token, end_note, end_token
+from tokenmill.tokenizers.control_tokens import refuse_inexact_cut, spelled_special_tokens
 from tokenmill.tokenizers.objects import TokenizerObject
 from tokenmill.tokenizers.resolve import Vocabulary, resolve
 from tokenmill.tokenizers.tokenizer import EngineChoice, choose_engine
@@ -90,6 +91,8 @@ class ColumnOptions:
     join: str | None = None
     template: str | None = None
     null: str | None = None
+    special: str | None = None
+    template_special: str | None = None
     dedup: str | None = None
     min_tokens: int | None = None
     max_tokens: int | None = None
@@ -102,6 +105,7 @@ class ColumnOptions:
             raise UsageError(f"--null is skip or empty, not {self.null!r}")
         if self.null is not None and self.template is None:
             raise UsageError("--null needs --template", "It is about nulls in the columns that a template names.")
+        self._check_special()
         if self.where:
             parse_where(self.where)
         if self.dedup not in (None, "exact"):
@@ -109,6 +113,19 @@ class ColumnOptions:
         _check_limits(self.min_tokens, self.max_tokens)
         if len(set(self.keep)) < len(self.keep) or not all(self.keep):
             raise UsageError(f"--keep {','.join(self.keep)} has an empty name, or one twice")
+
+    def _check_special(self) -> None:
+        if self.special not in (None, TEXT, PARSE, REFUSE):
+            raise UsageError(f"--special is text, parse or refuse, not {self.special!r}")
+        if self.template_special not in (None, TEXT, PARSE):
+            raise UsageError(f"--template-special is parse or text, not {self.template_special!r}")
+        if self.template_special is not None and self.template is None:
+            raise UsageError("--template-special needs --template", "It is about the text of a template.")
+        if self.special == PARSE and self.template_special == TEXT:
+            raise UsageError(
+                "--special parse cannot be used with --template-special text",
+                "It parses the whole document. Use --template-special parse.",
+            )
 
 
 def _check_limits(least: int | None, most: int | None) -> None:
@@ -254,15 +271,37 @@ def make_request(
         join=msgspec.UNSET if columns.join is None else columns.join,
         template=columns.template or msgspec.UNSET,
         null=EMPTY if columns.null == EMPTY else msgspec.UNSET,
+        special=msgspec.UNSET if columns.special in (None, TEXT) else columns.special,
+        template_special=columns.template_special or msgspec.UNSET,
         dedup=msgspec.UNSET if columns.dedup is None else "",
         min_tokens=msgspec.UNSET if columns.min_tokens is None else columns.min_tokens,
         max_tokens=msgspec.UNSET if columns.max_tokens is None else columns.max_tokens,
     )
-    choice = choose_engine(vocabulary, options.engine)
+    choice = choose_engine(Vocabulary(job.encoder, vocabulary.content), options.engine)
     named = named or ResolvedSources([])
-    notes = [note for note in (begin_note(vocabulary, options.bos), end_note(spec, options.eot)) if note]
-    named = replace(named, notes=[*named.notes, *notes])
+    notes = [begin_note(vocabulary, options.bos), end_note(spec, options.eot), template_note(job, vocabulary)]
+    named = replace(named, notes=[*named.notes, *filter(None, notes)])
     return PrepareRequest(job, vocabulary, discovery, choice, named, unit_bytes is not None, columns.deny)
+
+
+def template_note(job: Job, vocabulary: Vocabulary) -> str | None:
+    """The note that `--template-special` has no effect. Raises UsageError if a template has to choose, and does not."""
+    if not job.template:
+        return None
+    spec = job.tokenizer
+    tokens = spelled_special_tokens(spec, parse_template(job.template).literals)
+    if tokens and not job.template_special:
+        raise UsageError(
+            f"the template spells {tokens[0]}, a special token of {spec.name}",
+            f"template     {job.template!r}",
+            f"Use --template-special parse to make it the token {spec.special_tokens[tokens[0]]}.",
+            "Use --template-special text to encode its letters, as in the values of columns.",
+        )
+    if job.template_special and not tokens:
+        return f"--template-special has no effect: the template spells no special token of {spec.name}"
+    if job.encoder.marks:
+        refuse_inexact_cut(vocabulary, tokens)
+    return None
 
 
 def versions() -> dict[str, str]:

@@ -190,15 +190,16 @@ def loaded_tokenizer(directory: str, job: Job, engine: str, reference_version: s
 
     A worker keeps the last ones, `at_once` of them.
     """
-    key = (directory, digest_of(job.tokenizer), engine)
+    spec = job.encoder
+    key = (directory, digest_of(spec), engine)
     if key not in _loaded:
         Position("load").mark()
         check_reference(job, reference_version)
         for old in list(_loaded)[: max(0, len(_loaded) - at_once + 1)]:
             del _loaded[old]
         content = vocabulary_content(directory, job)
-        ready = (each for each in _preloaded if each.spec == job.tokenizer and each.engine == engine)
-        _loaded[key] = next(ready, None) or Tokenizer(job.tokenizer, content, engine).load()
+        ready = (each for each in _preloaded if each.spec == spec and each.engine == engine)
+        _loaded[key] = next(ready, None) or Tokenizer(spec, content, engine).load()
     return _loaded[key]
 
 

@@ -101,5 +101,7 @@ def _upgrade_parts(folder: Folder, run: Run, manifest: pa.Table, fan_out: FanOut
         parts.append(done.value)
         fan_out.advance(int(tokens[done.value[0]]))
     columns = zip(*sorted(parts), strict=True) if parts else [()] * 4
-    counts = manifest.select(tables.MANIFEST_SCHEMA.names[:-3])
-    return pa.table([*counts.columns, *map(list, list(columns)[1:])], schema=tables.MANIFEST_SCHEMA)
+    sha256, xxh3, sizes = map(list, list(columns)[1:])
+    later = {"spelled": [0] * len(manifest), "sha256": sha256, "xxh3": xxh3, "bytes": sizes}  # no text is read
+    arrays = [later[name] if name in later else manifest[name] for name in tables.MANIFEST_SCHEMA.names]
+    return pa.table(arrays, schema=tables.MANIFEST_SCHEMA)

@@ -32,6 +32,7 @@ from tokenmill.sources.documents import (
 )
 from tokenmill.sources.ignored import Ignored
 from tokenmill.sources.selection import read_selected
+from tokenmill.sources.spelled import refuse_spelled
 from tokenmill.sources.splits import SplitChoice
 from tokenmill.sources.store_guard import StoreGuard
 from tokenmill.storage.untrusted.malformed import MalformedDataError
@@ -89,10 +90,9 @@ def read_documents(file: SourceFile, file_slice: Slice, options: ReadOptions) ->
     storage.check_unchanged(file.info)
     kind = KINDS[file.kind]
     try:
-        if options.where:
-            yield from read_selected(kind, file, file_slice, options)
-        else:
-            yield from kind.read(file, file_slice, options)
+        read = read_selected(kind, file, file_slice, options) if options.where else kind.read(file, file_slice, options)
+        for documents in read:
+            yield refuse_spelled(file, documents, options)
     except UNREADABLE as error:
         storage.check_unchanged(file.info)
         raise _unreadable(file, file_slice, error) from error

@@ -17,6 +17,7 @@ NOT_UTF8 = "not valid UTF-8"
 NOT_AN_OBJECT = "not a JSON object"
 NOT_TEXT = "not text"
 TOO_LONG = "too long"
+SPELLS = "spells a control token"
 
 # How much of a bad row is kept.
 RAW_BYTES = 64 << 10
@@ -26,6 +27,7 @@ _HEADLINES = {
     NOT_AN_OBJECT: "a line is not a JSON object",
     NOT_TEXT: "the value of a document is neither text nor null",
     TOO_LONG: "a document is too long",
+    SPELLS: "a document spells a control token",
 }
 # Reasons for which a reader excludes a row. Rows with any other reason were excluded during encoding.
 READER_REASONS = frozenset(_HEADLINES)
@@ -35,6 +37,7 @@ _ADVICE = {
     NOT_AN_OBJECT: "JSON Lines has one object per line, in UTF-8. Repair or remove the line.",
     NOT_TEXT: "Repair or remove the line.",
     TOO_LONG: "Use a larger --max-document-bytes and a new --out, or split the document.",
+    SPELLS: "Remove the token from the document, or use --special text and a new --out.",
 }
 
 
@@ -101,7 +104,7 @@ def without_long(file: SourceFile, documents: Documents, options: ReadOptions) -
         long = LongRow(int(documents.rows[index]))
         long.take(bytearray(binary[index].as_buffer()), len(binary[index].as_buffer()))
         bad.append(long.as_bad_row())
-    return _without_rows(file, documents, is_long, bad, options)
+    return without_rows(file, documents, is_long, bad, options)
 
 
 def raise_or_keep(file: SourceFile, bad: Iterable[BadRow], options: ReadOptions) -> tuple[BadRow, ...]:
@@ -134,7 +137,7 @@ def _without_invalid(
     for index, value, detail in _find_invalid(binary):
         is_bad[index] = True
         bad.append(bad_row(int(documents.rows[index]), NOT_UTF8, detail, raw(index) if raw else value))
-    valid = _without_rows(file, documents, is_bad, bad, options)
+    valid = without_rows(file, documents, is_bad, bad, options)
     _check_structure(file, documents, valid.text)
     return valid
 
@@ -148,13 +151,14 @@ def _find_invalid(binary: pa.LargeBinaryArray) -> Iterator[tuple[int, bytes, str
             yield index, data, f"byte {error.start} of the document: {error.reason}"
 
 
-def _without_rows(
+def without_rows(
     file: SourceFile,
     documents: Documents,
     is_bad: np.typing.NDArray[np.bool_],
     new_bad: list[BadRow],
     options: ReadOptions,
 ) -> Documents:
+    """The documents without some that are bad, which are added to the bad rows."""
     bad = raise_or_keep(file, (*documents.bad, *new_bad), options)
     return replace(documents.filter(~is_bad), bad=bad)
 

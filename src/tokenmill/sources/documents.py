@@ -71,6 +71,8 @@ class ReadOptions(msgspec.Struct, frozen=True):
     template: str = ""
     # What a null in a column of the template is: "skip" skips its row, "empty" makes it empty text.
     null: str = "skip"
+    # A document that spells one of these more often than the template is a bad row.
+    refused: tuple[str, ...] = ()
     # The row groups of a Parquet slice that are read, counted from its first one. None stands for all of them.
     groups: tuple[int, ...] | None = None
 

@@ -39,6 +39,11 @@ class Template:
         """Whether the text is that of one column alone."""
         return len(self.names) == 1 and not any(self.literals)
 
+    def __str__(self) -> str:
+        """The template as it is given."""
+        escaped = [literal.replace("{", "{{").replace("}", "}}") for literal in self.literals]
+        return escaped[0] + "".join(f"{{{name}}}{text}" for name, text in zip(self.names, escaped[1:], strict=True))
+
     def fill(self, columns: list[pa.LargeStringArray], null: str) -> pa.LargeStringArray:
         """The text of each row, from the text of each column. `null` is that of `ReadOptions`."""
         if self.is_plain:

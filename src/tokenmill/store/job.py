@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -9,9 +10,13 @@ import numpy as np
 import numpy.typing as npt
 
 from tokenmill.sources.documents import ReadOptions
-from tokenmill.sources.text_columns import template_of
+from tokenmill.sources.text_columns import parse_template, template_of
 from tokenmill.storage.digest import differences, digest_of
+from tokenmill.tokenizers.control_tokens import control_tokens, marked, marks_of
 from tokenmill.tokenizers.spec import TokenizerSpec
+
+# What `--special` and `--template-special` can be.
+TEXT, PARSE, REFUSE = "text", "parse", "refuse"
 
 STORE_FORMAT = 6
 """The format that is written. 2 added the identity of sources, 3 the quarantined rows in the manifest, 4 footers in the
@@ -58,6 +63,13 @@ class Job(msgspec.Struct, frozen=True):
     null: str | msgspec.UnsetType = msgspec.UNSET
     """`"empty"` if a null in a column of the template is empty text. Unset, and not written, if its row is skipped."""
 
+    special: str | msgspec.UnsetType = msgspec.UNSET
+    """What the spelling of a special token in a column is: `"parse"` makes it the token, `"refuse"` makes its row bad.
+    Unset, and not written, if it is text."""
+
+    template_special: str | msgspec.UnsetType = msgspec.UNSET
+    """The same for the text of the template: `"parse"` or `"text"`. Unset, and not written, if it was not given."""
+
     dedup: str | msgspec.UnsetType = msgspec.UNSET
     """The SHA-256 of the list of duplicates, which are left out; empty before they are found. Unset, and not written,
     if they are not looked for."""
@@ -69,7 +81,7 @@ class Job(msgspec.Struct, frozen=True):
     @property
     def format(self) -> int:
         """The format of a store of this job."""
-        later = (self.deny, self.where, self.join, self.template, self.dedup)
+        later = (self.deny, self.where, self.join, self.template, self.special, self.dedup)
         is_given = self.limits_tokens or any(not isinstance(option, msgspec.UnsetType) for option in later)
         is_plain = not self.kept_columns and not is_given
         return STORE_FORMAT if is_plain else COLUMNS_STORE_FORMAT
@@ -94,16 +106,36 @@ class Job(msgspec.Struct, frozen=True):
         """The columns that are kept."""
         return () if isinstance(self.keep, msgspec.UnsetType) else self.keep
 
-    def read_options(self, **options: Any) -> ReadOptions:
-        """How the sources are read, with more options for the reader."""
-        text: dict[str, Any] = {
-            "join": self.join,
-            "template": self.template,
-            "null": self.null,
-            "where": self.where,
-        }
+    def read_options(self, *, with_marks: bool = True, **options: Any) -> ReadOptions:
+        """How the sources are read, with more options for the reader.
+
+        If the control tokens of the template are parsed by themselves, `with_marks` puts marks in their place.
+        """
+        marks, template = self._marks if with_marks else {}, self.template
+        if marks and template:
+            parts = parse_template(template)
+            template = str(
+                replace(parts, literals=tuple(marked(self.tokenizer, part, marks) for part in parts.literals))
+            )
+        text: dict[str, Any] = {"join": self.join, "template": template, "null": self.null, "where": self.where}
         given = {name: value for name, value in text.items() if not isinstance(value, msgspec.UnsetType)}
-        return ReadOptions(self.column, self.separator, **given, **options)
+        refused = (*marks.values(), *(control_tokens(self.tokenizer) if self.special == REFUSE else ()))
+        return ReadOptions(self.column, self.separator, **given, refused=refused, **options)
+
+    @property
+    def encoder(self) -> TokenizerSpec:
+        """The tokenizer, with what becomes of special tokens that documents spell."""
+        ids = {mark: self.tokenizer.special_tokens[token] for token, mark in self._marks.items()}
+        return msgspec.structs.replace(
+            self.tokenizer, parse_special=self.special == PARSE or msgspec.UNSET, marks=ids or msgspec.UNSET
+        )
+
+    @property
+    def _marks(self) -> dict[str, str]:
+        """The marks of the template's special tokens, if they are parsed and those in the columns are not."""
+        if self.template_special != PARSE or self.special == PARSE or not self.template:
+            return {}
+        return marks_of(self.tokenizer, parse_template(self.template).literals)
 
     @property
     def text_columns(self) -> str:
@@ -135,6 +167,8 @@ class Job(msgspec.Struct, frozen=True):
             **({} if isinstance(self.join, msgspec.UnsetType) else {"--join": repr(self.join)}),
             **({} if isinstance(self.template, msgspec.UnsetType) else {"--template": repr(self.template)}),
             **({} if isinstance(self.null, msgspec.UnsetType) else {"--null": self.null}),
+            **({} if isinstance(self.special, msgspec.UnsetType) else {"--special": self.special}),
+            **({"--template-special": self.template_special} if self.template_special else {}),
             **({} if isinstance(self.dedup, msgspec.UnsetType) else {"--dedup": _found(self.dedup)}),
             **({} if isinstance(self.min_tokens, msgspec.UnsetType) else {"--min-tokens": str(self.min_tokens)}),
             **({} if isinstance(self.max_tokens, msgspec.UnsetType) else {"--max-tokens": str(self.max_tokens)}),

@@ -34,8 +34,8 @@ MANIFEST_ROWS = b"tokenmill.rows"
 
 COUNT_COLUMNS = ("documents", "tokens", "text_bytes", "skipped", "quarantined")
 
-_MANIFEST_COLUMNS = {5: MANIFEST_SCHEMA.names[:-2], 6: MANIFEST_SCHEMA.names, 7: MANIFEST_SCHEMA.names}
-_MANIFEST_COLUMNS[8] = MANIFEST_SCHEMA.names
+LATER_COLUMNS = ("spelled", "xxh3", "bytes")
+"""The columns that manifests of format 5 do not have."""
 
 
 class ForeignManifest(CorruptStore):
@@ -164,7 +164,8 @@ def has_foreign_manifest(folder: Folder, run: Run) -> bool:
 
 def manifest_row(s: PartSummary) -> tuple[int | str, ...]:
     """The manifest row of a part, without the size of its file."""
-    return s.unit, s.documents, s.tokens, s.text_bytes, s.skipped_rows, s.quarantined_rows, s.sha256, s.xxh3
+    counts = s.documents, s.tokens, s.text_bytes, s.skipped_rows, s.quarantined_rows, s.spelled_documents
+    return s.unit, *counts, s.sha256, s.xxh3
 
 
 def manifest_columns(rows: Sequence[tuple[int | str, ...]]) -> pa.Table:
@@ -183,7 +184,7 @@ def is_listed(manifest: pa.Table, summary: PartSummary) -> bool:
 
 
 def _manifest_schema(run: Run) -> pa.Schema:
-    return pa.schema([MANIFEST_SCHEMA.field(name) for name in _MANIFEST_COLUMNS[run.format]])
+    return pa.schema([field for field in MANIFEST_SCHEMA if run.format > 5 or field.name not in LATER_COLUMNS])
 
 
 def _check_manifest_run(folder: Folder, run: Run, manifest: pa.Table) -> None:

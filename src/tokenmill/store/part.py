@@ -80,8 +80,9 @@ class PartSummary(msgspec.Struct, frozen=True):
 
     `slice` is the digest of the slice of the sources that the part was made from. `text` is the hash of the documents'
     text; with it a part is compared with its sources without an engine. `xxh3` is the hash of the columns, for fast
-    checks. `kept` is the hash of the kept columns, `erased` are the documents whose tokens were replaced by end tokens;
-    without any they are not written.
+    checks. `kept` is the hash of the kept columns, `erased` are the documents whose tokens were replaced by end tokens,
+    `spelled` is the number of searched documents that spell a control token (see `control_counts`). Without any they
+    are not written.
     """
 
     unit: int
@@ -96,6 +97,12 @@ class PartSummary(msgspec.Struct, frozen=True):
     xxh3: str = ""
     kept: str | msgspec.UnsetType = msgspec.UNSET
     erased: tuple[ErasedRange, ...] | msgspec.UnsetType = msgspec.UNSET
+    spelled: int | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def spelled_documents(self) -> int:
+        """The number of documents found to spell a control token."""
+        return 0 if isinstance(self.spelled, msgspec.UnsetType) else self.spelled
 
     @property
     def skipped_rows(self) -> int:
@@ -341,7 +348,8 @@ def summary_of(unit: int, schema: pa.Schema, file_bytes: int) -> PartSummary:
     summary = decode(metadata.get(b"tokenmill.part", b""), PartSummary)
     if summary.unit != unit:
         raise MalformedDataError(f"it holds unit {summary.unit}")
-    counts = [summary.documents, summary.tokens, summary.text_bytes, summary.skipped_rows]
+    counts = [summary.documents, summary.tokens, summary.text_bytes, summary.skipped_rows, summary.spelled_documents]
+    counts.append(summary.documents - summary.spelled_documents)
     for skipped in summary.skipped:
         most = skipped.last - skipped.first + 1
         counts += [skipped.source, skipped.first, skipped.last, skipped.rows - 1, most - skipped.rows]

@@ -17,7 +17,7 @@ from tokenmill.storage.digest import digest_of
 from tokenmill.storage.local.near_names import did_you_mean
 from tokenmill.storage.untrusted.malformed import MalformedDataError, decode
 from tokenmill.store import tables
-from tokenmill.store.job import LATEST_STORE_FORMAT, OLDEST_STORE_FORMAT, Job, Run
+from tokenmill.store.job import LATEST_STORE_FORMAT, OLDEST_STORE_FORMAT, PARSE, REFUSE, TEXT, Job, Run
 from tokenmill.store.layout import MAX_JSON_BYTES, REQUEST_NAME, RUN, TOKENIZER, damaged, lost
 
 if TYPE_CHECKING:
@@ -143,8 +143,11 @@ def _check_options(job: Job) -> None:
             parse_where(job.filter_text)
         if not isinstance(job.template, msgspec.UnsetType):
             parse_template(job.template)
+        _ = job.encoder
     except UsageError as error:
         raise MalformedDataError(error.headline) from error
+    if (job.special or PARSE) not in (PARSE, REFUSE) or (job.template_special or TEXT) not in (TEXT, PARSE):
+        raise MalformedDataError("its special or template_special is unknown")
     if len(set(job.kept_columns)) < len(job.kept_columns) or not all(job.kept_columns):
         raise MalformedDataError("a kept column has no name, or is listed twice")
 

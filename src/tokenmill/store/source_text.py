@@ -20,7 +20,7 @@ def read_source_text(member: Member, unit: int, source: int, row: int) -> str:
     Raises SourceError if the source is gone, has changed, or has no such document.
     """
     job = member.run.job
-    options = job.read_options(on_bad="quarantine", document_bytes=job.document_bytes)
+    options = job.read_options(with_marks=False, on_bad="quarantine", document_bytes=job.document_bytes)
     file = file_at(member.sources, source)
     file_slice = member.slice_of(unit) or whole_file(file, options)
     for documents in read_documents(file, file_slice, options) if file_slice is not None else ():

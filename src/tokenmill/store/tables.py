@@ -58,6 +58,7 @@ MANIFEST_SCHEMA = pa.schema(
         ("text_bytes", pa.int64()),
         ("skipped", pa.int64()),
         ("quarantined", pa.int64()),  # included in `skipped`
+        ("spelled", pa.int64()),  # documents found to spell a control token, of those that are searched
         ("sha256", pa.string()),
         ("xxh3", pa.string()),
         ("bytes", pa.int64()),  # the size of the part's file

@@ -57,6 +57,12 @@ class Cutter:
         self._ids = plain
         self._any_plain = re.compile(b"|".join(map(re.escape, plain))) if plain else None
 
+    @classmethod
+    def of(cls, tokens: dict[str, int]) -> Cutter:
+        """A cutter at the spellings of these tokens."""
+        flags = {"special": False, "normalized": False}
+        return cls([{"content": text, "id": token, **flags} for text, token in tokens.items()], None)
+
     def encode(self, data: ByteArray, offsets: IntArray, encode: Callable[[IntArray], Encoded]) -> Encoded:
         """The tokens of each document; `encode` returns those of the slices between the given offsets of `data`."""
         matches = list(self._find_added(data, offsets))

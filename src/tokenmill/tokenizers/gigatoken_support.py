@@ -17,6 +17,7 @@ from tokenmill.tokenizers.split_patterns import UnknownSplitterError, flatten, r
 
 if TYPE_CHECKING:
     from tokenmill.tokenizers.resolve import Vocabulary
+    from tokenmill.tokenizers.spec import TokenizerSpec
 
 # gigatoken's name for the split pattern of each scheme.
 TIKTOKEN_SCHEMES = {
@@ -37,8 +38,9 @@ def unsupported(vocabulary: Vocabulary) -> str | None:
 
     This is an allowlist of keys and values: anything else is a reason, even if it may be harmless.
     """
-    if vocabulary.spec.kind == "tiktoken":
-        return _unsupported_ranks(vocabulary)
+    spec = vocabulary.spec
+    if spec.kind == "tiktoken":
+        return _unsupported_ranks(vocabulary) or (_unsupported_special(spec) if spec.parse_special else None)
     try:
         return _unsupported_json(json.loads(vocabulary.content, object_pairs_hook=_without_repeats))
     except _RepeatedKeyError as repeated:
@@ -79,6 +81,13 @@ def _unsupported_ranks(vocabulary: Vocabulary) -> str | None:
         return "its ranks have gaps, which gigatoken does not load"
     bytes_first = {base64.b64decode(line.split()[0]) for line in lines[:256]} == {bytes([byte]) for byte in range(256)}
     return None if bytes_first else "its first 256 tokens are not the bytes"
+
+
+def _unsupported_special(spec: TokenizerSpec) -> str | None:
+    """If two special tokens begin at a position, tiktoken takes one of them by the order of a hash table."""
+    texts = sorted(spec.special_tokens)
+    is_prefix = any(other.startswith(text) for text, other in itertools.pairwise(texts))
+    return "one of its special tokens begins with another" if is_prefix else None
 
 
 def _unsupported_keys(what: str, record: dict[str, Any], allowed: Collection[str]) -> str | None:

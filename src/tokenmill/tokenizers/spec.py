@@ -13,6 +13,9 @@ class TokenizerSpec(msgspec.Struct, frozen=True):
     largest id plus one, added tokens included. `plain_tokens` are the added tokens that are not special: their spelling
     in a text becomes their id. `source` is the name of a model on the Hub that was asked for, and
     `commit` the one that the vocabulary is from. A spec without one of these last three does not have it on disk.
+
+    Two fields are only in memory, for engines (see `Job.encoder`). `parse_special` says that the spelling of a special
+    token becomes its id. `marks` are the ids of characters that stand for control tokens of a template.
     """
 
     name: str
@@ -27,6 +30,8 @@ class TokenizerSpec(msgspec.Struct, frozen=True):
     source: str | msgspec.UnsetType = msgspec.UNSET
     commit: str | msgspec.UnsetType = msgspec.UNSET
     plain_tokens: dict[str, int] | msgspec.UnsetType = msgspec.UNSET
+    parse_special: bool | msgspec.UnsetType = msgspec.UNSET
+    marks: dict[str, int] | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def added_tokens(self) -> dict[str, int]:

@@ -27,6 +27,7 @@ class TokenLengths:
         self._size = spec.vocabulary_size
         self._is_tiktoken = spec.kind == "tiktoken"
         self._content = content
+        self._parsed = spec.special_tokens if self._is_tiktoken and spec.parse_special else {}
 
     @cached_property
     def _json(self) -> dict[str, Any]:
@@ -51,6 +52,8 @@ class TokenLengths:
         if self._is_tiktoken:
             by_rank = _base64_lengths(np.frombuffer(self._content, np.uint8))
             lengths[: len(by_rank)] = by_rank  # line n has rank n: gigatoken_support.unsupported checks that
+            for text, token in self._parsed.items():
+                lengths[token] = len(text.encode())
             return lengths
         by_id = self._json["lengths"]
         lengths[list(by_id)] = list(by_id.values())
@@ -59,7 +62,7 @@ class TokenLengths:
     @property
     def can_cut(self) -> bool:
         """Whether no added token can cross a cut before a space that follows an ASCII letter."""
-        return self._is_tiktoken or not self._json["crosses"]
+        return not crosses_safe_cuts(self._parsed) if self._is_tiktoken else not self._json["crosses"]
 
     def is_exact(self, before: npt.NDArray[np.uint8]) -> bool:
         """Whether the lengths of the tokens of a text that begins with `before` add up to its bytes."""

@@ -17,9 +17,11 @@ import pyarrow as pa
 from tokenmill.errors import EngineMismatch, TokenizerError, UsageError
 from tokenmill.system import machine
 from tokenmill.tokenizers.audit import Audit, AuditMismatchError, Batch
+from tokenmill.tokenizers.control_tokens import plain_content
+from tokenmill.tokenizers.cutting import Cutter
 from tokenmill.tokenizers.engines.gigatoken import EngineFailed, GigatokenEngine
 from tokenmill.tokenizers.engines.huggingface import HuggingFaceEngine
-from tokenmill.tokenizers.engines.protocol import Encoded, Engine, Tokens, text_buffers
+from tokenmill.tokenizers.engines.protocol import CannotEncode, Encoded, Engine, Tokens, text_buffers
 from tokenmill.tokenizers.engines.tiktoken import TiktokenEngine
 from tokenmill.tokenizers.gigatoken_support import unsupported
 from tokenmill.tokenizers.resolve import Vocabulary
@@ -81,6 +83,8 @@ def choose_engine(vocabulary: Vocabulary, wanted: str) -> EngineChoice:
         raise UsageError(f"{wanted} cannot read {spec.name}", f"Use --engine {reference}, or auto.")
     installed = importlib.util.find_spec("gigatoken") is not None
     reason = unsupported(vocabulary) if installed else "it is not installed"
+    if reason is None and spec.parse_special:
+        reason = unsupported(Vocabulary(spec, _fast_content(spec, vocabulary.content)))
     if reason is None:
         return EngineChoice("gigatoken")
     if wanted == "gigatoken":
@@ -96,13 +100,15 @@ class Tokenizer:
         self.notices: list[str] = []
         self.mismatch: str | None = None  # the message of an audit that failed in this process
         self._content = content
+        self._marks = Cutter.of(spec.marks) if spec.marks else None
         self._reference: Engine | None = None
         self._fast: GigatokenEngine | None = None
-        self._audit = Audit(spec, content)
+        fast_content = _fast_content(spec, content) if engine == "gigatoken" else content
+        self._audit = Audit(spec, fast_content)
         self._first_bytes = 0
         self._emptied_bytes = 0
         if engine == "gigatoken":
-            self._load_fast()
+            self._load_fast(fast_content)
 
     @property
     def engine(self) -> str:
@@ -118,6 +124,21 @@ class Tokenizer:
 
     def encode(self, text: pa.LargeStringArray) -> Encoded:
         """The tokens of each document, without begin and end tokens. Raises EngineMismatch if an audit fails."""
+        if self._marks is None:
+            return self._encode(text)
+        data, offsets = text_buffers(text)
+        return self._marks.encode(data, offsets, lambda slices: self._encode_slices(data, slices, offsets))
+
+    def _encode_slices(self, data: ByteArray, slices: IntArray, offsets: IntArray) -> Encoded:
+        """The tokens of the text between marks, each encoded as a document. An error names the document it is of."""
+        buffers = pa.py_buffer(slices), pa.py_buffer(np.ascontiguousarray(data))
+        try:
+            return self._encode(pa.LargeStringArray.from_buffers(len(slices) - 1, *buffers))
+        except (AuditMismatchError, CannotEncode) as failure:
+            failure.position = int(np.searchsorted(offsets, slices[failure.position], side="right")) - 1
+            raise
+
+    def _encode(self, text: pa.LargeStringArray) -> Encoded:
         if self._fast is None:
             return self.reference.encode(text)
         data, offsets = text_buffers(text)
@@ -184,9 +205,9 @@ class Tokenizer:
             machine.give_back_memory()
             self._emptied_bytes = machine.private_bytes()
 
-    def _load_fast(self) -> None:
+    def _load_fast(self, content: bytes) -> None:
         try:
-            self._fast = GigatokenEngine(self.spec, self._content)
+            self._fast = GigatokenEngine(self.spec, content)
         except TokenizerError as error:
             self.use_reference(f"{error.headline} ({'; '.join(error.details)})")
             return
@@ -210,6 +231,11 @@ class Tokenizer:
         lengths[indices] = np.diff(corrected.offsets)
         offsets = np.concatenate([[0], np.cumsum(lengths)])
         return Encoded(np.concatenate(list(_interleave(encoded, indices, corrected))), offsets)
+
+
+def _fast_content(spec: TokenizerSpec, content: bytes) -> bytes:
+    """The vocabulary for the fast engine: with special tokens that are parsed, they are like the other added ones."""
+    return plain_content(content) if spec.parse_special and spec.kind == "huggingface" else content
 
 
 def _interleave(encoded: Encoded, indices: np.ndarray, corrected: Encoded) -> Iterator[Tokens]:

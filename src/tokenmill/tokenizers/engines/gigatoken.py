@@ -47,6 +47,9 @@ class GigatokenEngine:
         self._may_cut = True
         if spec.kind != "tiktoken":
             self._content = self._adapt(json.loads(content))
+        elif spec.parse_special:
+            self._may_cut = not crosses_safe_cuts(spec.special_tokens)
+            self._cutter = Cutter.of(spec.special_tokens)
         self._tokenizer = self._build()
 
     def encode(self, text: pa.LargeStringArray) -> Encoded:

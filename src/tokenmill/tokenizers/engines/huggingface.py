@@ -23,21 +23,21 @@ PARALLELISM = "TOKENIZERS_PARALLELISM"
 
 
 class HuggingFaceEngine:
-    """Encodes with `tokenizers`: no special tokens added or recognized, no truncation, no padding."""
+    """Encodes with `tokenizers`: special tokens are not added, nor parsed unless the spec says so. No truncation."""
 
     name = "tokenizers"
 
     def __init__(self, spec: TokenizerSpec, content: bytes) -> None:
         self._spec = spec
         try:
-            self._encode_batch = _load(content)
+            self._encode_batch = _load(content, encode_special=not spec.parse_special)
         except BaseException as error:  # the library raises bare Exception, and its Rust code may panic
             if not is_refusal(error):
                 raise
             raise TokenizerError(f"{spec.name} is not a tokenizer.json", str(error)) from error
 
     def encode(self, text: pa.LargeStringArray) -> Encoded:
-        """Equal to `tokenizers` with `add_special_tokens=False` and `encode_special_tokens=True`."""
+        """Equal to `tokenizers` with `add_special_tokens=False` and `encode_special_tokens=not parse_special`."""
         texts = text.to_pylist()
         try:
             documents = self._encode(texts)
@@ -63,18 +63,19 @@ class HuggingFaceEngine:
                 raise CannotEncode.at(position, self.name, error) from error
 
 
-def _load(content: bytes) -> Callable[[list[str]], list[Tokens]]:
+def _load(content: bytes, *, encode_special: bool) -> Callable[[list[str]], list[Tokens]]:
     """The function of `tokenizers` that encodes texts, for the interfaces of versions 0.x and 1.x."""
     import tokenizers  # noqa: PLC0415 - heavy, and needed by this engine only
 
     if hasattr(tokenizers.Tokenizer, "from_str"):
         tokenizer = tokenizers.Tokenizer.from_str(content.decode())
-        tokenizer.encode_special_tokens = True
+        tokenizer.encode_special_tokens = encode_special
         tokenizer.no_truncation()
         tokenizer.no_padding()
         encode = functools.partial(tokenizer.encode_batch_fast, add_special_tokens=False)
         return lambda texts: [np.array(encoding.ids, np.uint32) for encoding in encode(texts)]
-    options = {"add_special_tokens": False, "encode_special_tokens": True, "padding": None, "truncation": None}
+    options: dict[str, Any] = {"add_special_tokens": False, "encode_special_tokens": encode_special}
+    options |= {"padding": None, "truncation": None}
     # Version 1 accepts only a path. The file is readable by this user only, and holds the checked bytes.
     with tempfile.NamedTemporaryFile(prefix="tokenmill-", suffix=".json") as file:
         file.write(content)

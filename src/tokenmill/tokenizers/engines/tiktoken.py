@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class TiktokenEngine:
-    """Encodes with `tiktoken`, without special tokens, so that their spelling is encoded as text."""
+    """Encodes with `tiktoken`, without special tokens unless asked for, so that their spelling is encoded as text."""
 
     name = "tiktoken"
 
@@ -27,9 +27,10 @@ class TiktokenEngine:
 
         self._spec = spec
         ranks = parse_ranks(content, spec.name)
+        special = spec.special_tokens if spec.parse_special else {}
         try:
             self._encoding = tiktoken.Encoding(
-                spec.name, pat_str=spec.pattern or "", mergeable_ranks=ranks, special_tokens={}
+                spec.name, pat_str=spec.pattern or "", mergeable_ranks=ranks, special_tokens=special
             )
         except BaseException as error:
             if not is_refusal(error):
@@ -37,13 +38,13 @@ class TiktokenEngine:
             raise TokenizerError(f"tiktoken cannot load {spec.name}", str(error)) from error
 
     def encode(self, text: pa.LargeStringArray) -> Encoded:
-        """Equal to `encode_ordinary` for every document."""
+        """Equal to `encode_ordinary` for every document, or to `encode(allowed_special="all")`."""
         documents = [self._encode_one(position, document.as_py()) for position, document in enumerate(text)]
         return Encoded.join(self._spec, documents)
 
     def _encode_one(self, position: int, document: str) -> Tokens:
         try:
-            tokens = self._encoding.encode_to_numpy(document, disallowed_special=())
+            tokens = self._encoding.encode_to_numpy(document, allowed_special="all")
         except BaseException as error:
             if not is_refusal(error):
                 raise

@@ -1,0 +1,89 @@
+"""Find the documents that spell one of some texts, such as control tokens, in one search of their bytes."""
+
+from __future__ import annotations
+
+import functools
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from tokenmill.sources.bad_rows import SPELLS, bad_row, without_rows
+from tokenmill.sources.documents import Documents, Int64Array, ReadOptions, SourceFile
+from tokenmill.sources.text_columns import template_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+# What most control tokens look like. Each pattern begins with one byte, which is searched for quickly.
+_BRACKETS = {b"<": rb"<[^<>]{1,%d}>", b"[": rb"\[[^\[\]]{1,%d}\]"}
+
+
+@dataclass(frozen=True, slots=True)
+class Spellings:
+    """Searches for texts. A position counts once, whatever else begins there."""
+
+    texts: frozenset[bytes]
+    patterns: tuple[re.Pattern[bytes], ...]
+
+    @classmethod
+    @functools.lru_cache(maxsize=8)
+    def of(cls, texts: tuple[str, ...]) -> Spellings:
+        """A search for these texts."""
+        wanted = {text.encode() for text in texts}
+        longest = max(map(len, wanted), default=1)
+        patterns = {first: re.compile(pattern % longest) for first, pattern in _BRACKETS.items()}
+        usual = {text for text in wanted if (pattern := patterns.get(text[:1])) and pattern.fullmatch(text)}
+        used = [pattern for first, pattern in patterns.items() if any(text.startswith(first) for text in usual)]
+        return cls(frozenset(wanted), (*used, *(re.compile(re.escape(text)) for text in sorted(wanted - usual))))
+
+    def count(self, text: pa.LargeStringArray) -> Int64Array:
+        """How often each document spells one of the texts."""
+        data, offsets = _buffers(text)
+        spans = np.array(list(self._spans(data.data)), np.int64).reshape(-1, 2)
+        documents = np.searchsorted(offsets, spans[:, 0], side="right") - 1
+        is_inside = spans[:, 1] <= offsets[documents + 1]
+        return np.bincount(documents[is_inside], minlength=len(text)).astype(np.int64)
+
+    def first(self, document: bytes) -> str:
+        """The first of the texts in a document that has one."""
+        start, stop = min(self._spans(memoryview(document)))
+        return document[start:stop].decode()
+
+    def _spans(self, data: memoryview) -> Iterator[tuple[int, int]]:
+        for pattern in self.patterns:
+            yield from (match.span() for match in pattern.finditer(data) if match.group() in self.texts)
+
+
+def template_count(spellings: Spellings, options: ReadOptions) -> int:
+    """How often the text of the template itself spells one of the texts."""
+    literals = template_of(options).literals if options.template else ()
+    return int(spellings.count(pa.array(literals, pa.large_string())).sum())
+
+
+def refuse_spelled(file: SourceFile, documents: Documents, options: ReadOptions) -> Documents:
+    """The documents without those that spell a refused text more often than the template, which become bad rows."""
+    if not options.refused or not len(documents.rows):
+        return documents
+    spellings = Spellings.of(options.refused)
+    is_bad: npt.NDArray[np.bool_] = spellings.count(documents.text) > template_count(spellings, options)
+    is_bad &= ~documents.null_mask()
+    if not is_bad.any():
+        return documents
+    bad = []
+    for index in np.flatnonzero(is_bad).tolist():
+        raw = str(documents.text[index].as_py()).encode()
+        bad.append(bad_row(int(documents.rows[index]), SPELLS, f"found {spellings.first(raw)!r}", raw))
+    return without_rows(file, documents, is_bad, bad, options)
+
+
+def _buffers(text: pa.LargeStringArray) -> tuple[npt.NDArray[np.uint8], Int64Array]:
+    """The bytes of an array, and the offsets of its documents, which start at 0."""
+    _, offsets, data = text.buffers()
+    if not len(text) or data is None:
+        return np.empty(0, np.uint8), np.zeros(len(text) + 1, np.int64)
+    own = np.frombuffer(offsets, np.int64)[text.offset : text.offset + len(text) + 1]
+    return np.frombuffer(data, np.uint8)[own[0] : own[-1]], own - own[0]
