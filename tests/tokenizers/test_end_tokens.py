@@ -17,7 +17,7 @@ from tokenmill.errors import UsageError
 pytestmark = pytest.mark.fast
 
 SMALL_JSON = Path(__file__).parents[1] / "data" / "small.json"
-TURN_END = "which chat declares for chats. For pretraining use --eot '<|endoftext|>' (1201)"
+TURN_END = "which chat declares. For pretraining use --eot '<|endoftext|>' (1201), which ends documents"
 
 
 def model(directory: Path, end: str | None, *names: str, special: bool = True) -> str:

@@ -28,15 +28,15 @@ def no_end(spec: TokenizerSpec) -> str:
 
 
 def end_note(spec: TokenizerSpec, value: str | int | None = None) -> str | None:
-    """The note that the default end token ends a turn of a chat, where the vocabulary has one that ends a document."""
+    """The note that the vocabulary has another token that ends documents: the default one may end a turn of a chat."""
     if value is not None or spec.end_of_text is None:
         return None
     tokens = spec.added_tokens
     ends = [spelling for spelling in DOCUMENT_ENDS if spelling in tokens]
     if not ends or spec.end_of_text in [tokens[spelling] for spelling in ends]:
         return None
-    declared = f"the eot token is {spec.shown(spec.end_of_text)}, which {spec.name} declares for chats"
-    return f"{declared}. For pretraining use --eot '{ends[0]}' ({tokens[ends[0]]})"
+    declared = f"the eot token is {spec.shown(spec.end_of_text)}, which {spec.name} declares"
+    return f"{declared}. For pretraining use --eot '{ends[0]}' ({tokens[ends[0]]}), which ends documents"
 
 
 def boundary_token(spec: TokenizerSpec, option: str, value: str | int | None, default: int | None) -> int | None:
