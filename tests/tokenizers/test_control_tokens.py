@@ -24,7 +24,7 @@ from tokenmill.errors import JobChanged, RunFailed, UsageError
 from tokenmill.pipeline import units
 from tokenmill.sources.spelled import Spellings
 from tokenmill.store.control_counts import searched, searched_documents
-from tokenmill.tokenizers.control_tokens import control_tokens
+from tokenmill.tokenizers.control_tokens import control_tokens, marks_of
 from tokenmill.tokenizers.engines.protocol import CannotEncode, Encoded
 from tokenmill.tokenizers.engines.tiktoken import parse_ranks
 from tokenmill.tokenizers.resolve import Vocabulary, resolve
@@ -221,12 +221,14 @@ def test_values_are_refused_and_the_template_is_not(tmp_path: Path, template_spe
 
 
 def test_a_value_cannot_have_the_mark_of_a_token(tmp_path: Path) -> None:
-    """The characters that stand for the template's tokens make a document bad, not a token."""
+    """The text that stands for a token of the template makes a document bad, not a token."""
     tokenizer = qwen(tmp_path)
-    source = rows(tmp_path / "a.jsonl", *CHATS, {"prompt": "\ufdd0", "answer": ""})
+    mark = marks_of(resolve(str(tokenizer)).spec, [TEMPLATE])["<|im_end|>"]
+    source = rows(tmp_path / "a.jsonl", *CHATS, {"prompt": mark, "answer": ""})
     options: dict[str, Any] = {"template": TEMPLATE, "template_special": "parse", "max_bad": 0.5}
     result = prepare(source, tokenizer, tmp_path / "out", **options)
     assert (result.documents, result.skipped_reasons) == (3, {"spells a control token": 1})
+    assert result.text_bytes == sum(len(filled(row).encode()) for row in CHATS)
     plain = prepare(source, tokenizer, tmp_path / "plain", column="prompt")
     assert (plain.documents, plain.quarantined) == (4, 0)
 

@@ -18,8 +18,9 @@ from tokenmill.storage.untrusted.malformed import MalformedDataError, decode
 from tokenmill.tokenizers.spec import TokenizerSpec
 from tokenmill.tokenizers.vocabularies import Vocabulary
 
-# The characters that mark tokens: Unicode reserves them for internal use, so that text does not have them.
+# A mark begins with one of these characters, which Unicode reserves for internal use, so that text does not have them.
 FIRST_MARK, MAX_MARKS = 0xFDD0, 32
+MARK_BYTES = 3
 _LOOKS_LIKE_CONTROL = re.compile(r"<.+>|\[.+\]", re.DOTALL)
 
 
@@ -38,11 +39,15 @@ def spelled_special_tokens(spec: TokenizerSpec, literals: Iterable[str]) -> list
 
 
 def marks_of(spec: TokenizerSpec, literals: Iterable[str]) -> dict[str, str]:
-    """A mark for each special token that a template spells. Raises UsageError if there are too many."""
+    """A mark for each special token that a template spells. Raises UsageError if there are too many.
+
+    A mark has as many bytes as its token, so that a document with marks has the size of its text.
+    """
     tokens = spelled_special_tokens(spec, literals)
     if len(tokens) > MAX_MARKS:
         raise UsageError(f"the template spells {len(tokens)} different special tokens", f"at most      {MAX_MARKS}")
-    return {token: chr(FIRST_MARK + number) for number, token in enumerate(tokens)}
+    sizes = [len(token.encode()) for token in tokens]
+    return {token: chr(FIRST_MARK + n) + "_" * (sizes[n] - MARK_BYTES) for n, token in enumerate(tokens)}
 
 
 def marked(spec: TokenizerSpec, literal: str, marks: dict[str, str]) -> str:
