@@ -87,10 +87,10 @@ def _lines(info: TokenizerInfo) -> Iterable[output.Line]:
         yield "bos", f"{output.token_id(info.bos, names.get(info.bos))} by its template; --bos adds it"
     yield "special", _shown(info.special_tokens)
     if info.special_tokens:
-        yield "", "their spelling in a text stays text, unless --special says otherwise"
+        yield "", "in a text they stay text (see prepare --special)"
     if info.plain_tokens:
         yield "not special", _shown(info.plain_tokens)
-        yield "", "their spelling in a text becomes their id"
+        yield "", "in a text they become their id"
     if info.bytes_per_second is not None:
         yield "speed", f"{size(round(info.bytes_per_second))}/s of text on one core of this machine"
 
