@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from tokenmill.errors import TokenmillError
-from tokenmill.system.environment import using
+from tokenmill.system.storage_settings import using
 
 if TYPE_CHECKING:
     from tokenmill.api import results as results

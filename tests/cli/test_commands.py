@@ -11,6 +11,7 @@ from typing import Any
 import click
 import pytest
 
+import tokenmill
 from tests.support.command import run
 from tests.support.corpora import SMALL_TIKTOKEN, write_parquet
 from tokenmill.cli import COMMANDS, cli, hints, options
@@ -19,7 +20,6 @@ from tokenmill.humanize import wrap
 from tokenmill.sources.named_datasets import resolve_sources
 from tokenmill.storage import folder_at
 from tokenmill.store.part import open_part, write_part
-from tokenmill.system import environment
 from tokenmill.tokenizers.resolve import resolve
 
 ENGINE = ("--engine", "tiktoken")
@@ -156,7 +156,7 @@ def test_addresses_of_the_web_are_told_how_to_be_read() -> None:
 def test_settings_that_cannot_be_meant_are_refused(words: dict[str, Any], said: str) -> None:
     """What is no directory and no server changes nothing, and is shown without what may be secret."""
     before = dict(os.environ)
-    with pytest.raises(UsageError) as raised, environment.using(**words):
+    with pytest.raises(UsageError) as raised, tokenmill.using(**words):
         pass
     assert said in raised.value.text
     assert "hidden" not in raised.value.text

@@ -14,11 +14,13 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import tokenmill
 from tests.support import ROOT, command
 
 pytest.importorskip("ray", reason="Ray is not installed: pip install 'tokenmill[ray]'")
@@ -37,16 +39,20 @@ from tests.executors.test_contract import (  # noqa: F401 - the contract, run he
     test_the_largest_worker_gives_way_when_memory_runs_out,
     values,
 )
+from tests.support.arguments import PrepareArguments
+from tests.support.corpora import SMALL_TIKTOKEN
 from tests.support.documents import DOCUMENTS
-from tests.support.executor_functions import announce_and_wait, double, fail, pid
+from tests.support.executor_functions import announce_and_wait, double, endpoint, fail, pid
 from tests.support.killing import wait_until
 from tests.support.remote_runs import SMALL_UNITS, differences, local_files
+from tests.support.servers.seaweed import UNSIGNED, Bucket
 from tokenmill.errors import RunFailed, UsageError
 from tokenmill.executors.outcomes import Cause, Died, Done
 from tokenmill.executors.ray import node_actor as crews
 from tokenmill.executors.ray.executor import RayExecutor
 from tokenmill.executors.ray.node_actor import NodeActor, NodeConfig
 from tokenmill.executors.retry_policy import RetryPolicy
+from tokenmill.system.storage_settings import DEFAULT, Shared, StorageSettings
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.filterwarnings("default")]
 
@@ -176,11 +182,11 @@ def test_an_address_that_is_none_is_refused(monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_crew_works_without_a_cluster() -> None:
     """Items are given and outcomes are told by calls; one that has nothing to tell answers all the same."""
     crew = NodeActor(
-        NodeConfig(crews.own_version(), (), 2, None, None, {"AWS_REGION": "nowhere-1", "OTHER": "kept out"})
+        NodeConfig(crews.own_version(), (), 2, None, None, ({"AWS_REGION": "nowhere-1", "OTHER": "kept out"}, DEFAULT))
     )
     assert os.environ.pop("AWS_REGION") == "nowhere-1"
     assert "OTHER" not in os.environ
-    crew.begin((double, RetryPolicy(), {}))
+    crew.begin((double, RetryPolicy(), ({}, DEFAULT)))
     same = 1000
     told = crew.exchange([(1, 7), (2, same), (3, same)])
     found = list(told.outcomes)
@@ -191,10 +197,10 @@ def test_a_crew_works_without_a_cluster() -> None:
     assert sorted(answers) == [(1, 14), (2, 2000), (3, 2000)]
     started = time.monotonic()
     assert crew.exchange([]).outcomes == []
-    crew.begin((time.sleep, RetryPolicy(), {}))
+    crew.begin((time.sleep, RetryPolicy(), ({}, DEFAULT)))
     assert crew.exchange([(4, 60.0)]).outcomes == []
     assert time.monotonic() - started < 10
-    crew.begin((fail, RetryPolicy(), {}))
+    crew.begin((fail, RetryPolicy(), ({}, DEFAULT)))
     assert crew.exchange([(5, "explained")]).outcomes[0].item == 5
     crew._executor.__exit__()
 
@@ -204,9 +210,11 @@ def test_a_crew_follows_the_settings_of_each_call(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://own:1")
     monkeypatch.delenv("AWS_ENDPOINT_URL", raising=False)
     names, found = ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"), []
-    crew = NodeActor(NodeConfig(crews.own_version(), (), 1, None, None, {"AWS_ENDPOINT_URL": "http://first:1"}))
+    crew = NodeActor(
+        NodeConfig(crews.own_version(), (), 1, None, None, ({"AWS_ENDPOINT_URL": "http://first:1"}, DEFAULT))
+    )
     for given in ({"AWS_ENDPOINT_URL": "http://one:1"}, {"AWS_ENDPOINT_URL": "http://other:1"}, {}):
-        crew.begin((os.getenv, RetryPolicy(), given))
+        crew.begin((os.getenv, RetryPolicy(), (given, DEFAULT)))
         values: dict[int, str | None] = {}
         outcomes = crew.exchange(list(enumerate(names))).outcomes
         while len(values) < 2:
@@ -216,6 +224,42 @@ def test_a_crew_follows_the_settings_of_each_call(monkeypatch: pytest.MonkeyPatc
         found.append((values[0], values[1]))
     crew._executor.__exit__()
     assert found == [("http://one:1", None), ("http://other:1", None), (None, "http://own:1")]
+
+
+def test_a_crew_gives_its_workers_the_settings_of_the_caller(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The endpoint of `using` reaches the workers as a value, also one that replaces a dead worker."""
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://own:1")
+    given: Shared = ({}, StorageSettings(endpoint="http://given:1"))
+    crew = NodeActor(NodeConfig(crews.own_version(), (), 1, None, None, given))
+    found: list[Any] = []
+    for number in (1, 2):
+        crew.begin((endpoint, RetryPolicy(), given))
+        outcomes = list(crew.exchange([(number, None)]).outcomes)
+        while not any(isinstance(outcome, Done) for outcome in outcomes):
+            outcomes += crew.exchange([]).outcomes
+        found += [outcome.value for outcome in outcomes if isinstance(outcome, Done)]
+        for process in crew._executor.pids:
+            os.kill(process, signal.SIGKILL)
+    crew._executor.__exit__()
+    assert found == [("http://given:1", "http://own:1")] * 2
+    assert os.environ["AWS_ENDPOINT_URL"] == "http://own:1"
+
+
+def test_workers_on_ray_write_to_the_endpoint_of_the_caller(
+    cluster: None, s3: Bucket, parquet: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`using` on Ray: actors and workers read and write the bucket, and the environment stays as it is."""
+    bucket = s3.server.bucket(f"{UNSIGNED}ray")  # keys are not sent to nodes
+    monkeypatch.setenv("AWS_SKIP_SIGNATURE", "true")
+    monkeypatch.delenv("AWS_ENDPOINT_URL")
+    s3.server.upload(Path(parquet).parent, f"{bucket}/corpus")
+    before = dict(os.environ)
+    with tokenmill.using(endpoint=s3.server.endpoint), RayExecutor() as executor:
+        store = f"{bucket}/store"
+        arguments: PrepareArguments = {"tokenizer": SMALL_TIKTOKEN, "eot": 1199, "workers": 1, "executor": executor}
+        tokenmill.prepare(f"{bucket}/corpus", out=store, **arguments)
+        assert dict(os.environ) == before
+        assert tokenmill.open(store).text(0) == DOCUMENTS[0]
 
 
 def test_usage_of_places() -> None:

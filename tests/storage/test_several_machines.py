@@ -147,7 +147,7 @@ def test_nothing_that_was_foreseen_is_fetched_twice(monkeypatch: pytest.MonkeyPa
     units = [[(start, start + 10_000)] for start in range(0, 50_000, 10_000)]
     for number, spans in enumerate(units):
         for later in units[number + 1 : number + 3]:
-            range_file.prefetch_spans(file, fetch, later)
+            range_file.prefetch_spans(fetch, later)
         with range_file.RangeFile(file, fetch, spans) as stream:
             stream.seek(spans[0][0])
             assert len(stream.read(10_000)) == 10_000

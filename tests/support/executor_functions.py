@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 from tokenmill.errors import SourceError
-from tokenmill.system import status_page
+from tokenmill.system import status_page, storage_settings
 
 WAIT_SECONDS = 30.0
 """The longest that anything here waits for a condition."""
@@ -32,6 +32,11 @@ def negate(number: int) -> int:
 def pid(_: object) -> int:
     """The process that runs this."""
     return os.getpid()
+
+
+def endpoint(_: object) -> tuple[str | None, str | None]:
+    """The endpoint that a caller gave, and that of the environment."""
+    return storage_settings.current().endpoint, os.environ.get("AWS_ENDPOINT_URL")
 
 
 def zeros(count: int) -> bytes:

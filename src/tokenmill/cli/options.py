@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 import click
 
 from tokenmill.executors import terminal
-from tokenmill.system import environment
+from tokenmill.system import storage_settings
 from tokenmill.system.limits import require_limits
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -44,6 +45,7 @@ STATUS = {
     "formats": "",
 }
 _QUIET = "tokenmill.quiet"
+_SETTINGS = "tokenmill.settings"
 # Of commands with many options, --help shows these, and --help-all shows all.
 COMMON = {
     "prepare": "--tokenizer --out --to --val --shuffle --column --separator --template --keep --where --workers",
@@ -52,7 +54,10 @@ COMMON = {
 
 
 class Command(click.Command):
-    """A command whose help lists many options under headings. It checks the limits of its process first."""
+    """A command whose help lists many options under headings. It checks the limits of its process first.
+
+    The options of storage apply while it runs.
+    """
 
     checks_limits = True
 
@@ -66,9 +71,11 @@ class Command(click.Command):
             if not ctx.meta.get(_QUIET):
                 terminal.show_status(STATUS.get(ctx.info_name or "", "opening the store ..."))
             require_limits()
-            # numpy does no linear algebra here, and its threads count toward the process limit.
-            os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-        return super().invoke(ctx)
+            if "numpy" not in sys.modules:  # else this is the process of another program, and it is too late
+                # numpy does no linear algebra here, and its threads count toward the process limit.
+                os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+        with storage_settings.using(**ctx.meta.get(_SETTINGS, {})):
+            return super().invoke(ctx)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options, heading by heading, or only the common ones."""
@@ -134,9 +141,8 @@ def _seed(text: str) -> int:
         raise click.BadParameter(f"{text!r} is not a seed. Give a whole number: --shuffle 1337.") from None
 
 
-def _apply(_context: click.Context, parameter: click.Parameter, value: Any) -> None:
-    """Set the environment of this process and its children at once, because workers start early."""
-    environment.apply(**{parameter.name or "": value})
+def _remember_setting(context: click.Context, parameter: click.Parameter, value: Any) -> None:
+    context.meta.setdefault(_SETTINGS, {})[parameter.name or ""] = value
 
 
 def group(*options: Callable[[Function], Function]) -> Callable[[Function], Function]:
@@ -333,14 +339,14 @@ storage = group(
         "--endpoint",
         metavar="URL",
         expose_value=False,
-        callback=_apply,
+        callback=_remember_setting,
         help="Address of an S3-compatible server. [default: AWS_ENDPOINT_URL, or Amazon]",
     ),
     click.option(
         "--region",
         metavar="NAME",
         expose_value=False,
-        callback=_apply,
+        callback=_remember_setting,
         help="Region of the bucket. [default: AWS_REGION, or the profile's]",
     ),
     click.option(
@@ -348,7 +354,7 @@ storage = group(
         is_flag=True,
         default=None,
         expose_value=False,
-        callback=_apply,
+        callback=_remember_setting,
         help="Allow credentials over http:// to another machine. [default: refused]",
     ),
 )
@@ -357,7 +363,7 @@ cache = click.option(
     "--cache",
     metavar="DIR",
     expose_value=False,
-    callback=_apply,
+    callback=_remember_setting,
     help="Keep whole files of the Hub here, checked by hash. [default: fetch only what is needed]",
 )
 

@@ -27,8 +27,7 @@ from queue import SimpleQueue
 from typing import Any
 
 from tokenmill.executors.outcomes import error_record
-from tokenmill.system import environment as process_environment
-from tokenmill.system import limits, machine, status_page
+from tokenmill.system import limits, machine, status_page, storage_settings
 
 # Futures that may be outstanding while the worker is on its next item: their data is in memory.
 MAX_PENDING = 2
@@ -53,8 +52,8 @@ def serve(work_descriptor: int, status_descriptor: int, lifeline_descriptor: int
             if kind == "item":
                 answers.work(function, *content)
                 continue
-            function, prefetch, environment = content
-            process_environment.replace(environment)
+            function, prefetch, settings = content
+            storage_settings.adopt(settings)
             if prefetch and reader is None and hasattr(function, "prefetch"):
                 reader = _MessageReader(connection, function)
 
@@ -81,7 +80,7 @@ class _MessageReader:
         self._messages: SimpleQueue[Any] = SimpleQueue()
         self._requested = 0
         self._forwarded = 0
-        threading.Thread(target=self._read, daemon=True).start()
+        threading.Thread(target=storage_settings.bind(self._read), daemon=True).start()
 
     def next(self) -> Any:
         """Return the next message to the main thread, or raise the error that ended the pipe."""
@@ -102,7 +101,7 @@ class _MessageReader:
         kind, *_, last = message
         is_main_busy = self._requested <= self._forwarded
         if kind == "function":
-            process_environment.replace(last)  # a prefetch may need it before the main thread gets this message
+            storage_settings.adopt(last)  # a prefetch may need it before the main thread gets this message
             self._prefetch = getattr(message[1], "prefetch", None) if message[2] else None
         elif self._prefetch is not None and is_main_busy:
             with contextlib.suppress(BaseException):  # the function will meet the same error

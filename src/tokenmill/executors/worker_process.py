@@ -16,7 +16,7 @@ from typing import Any
 from tokenmill.executors.attempts import Attempt
 from tokenmill.executors.forkserver import END_SECONDS, ForkServer
 from tokenmill.executors.outcomes import Cause, ExitReport
-from tokenmill.system import environment, machine, status_page
+from tokenmill.system import machine, status_page, storage_settings
 
 # Bytes of a worker's output that a death report shows.
 OUTPUT_TAIL_BYTES = 2000
@@ -79,7 +79,7 @@ class WorkerProcess:
         """Send the function for the items that follow. If the worker is gone, the next `receive` reports it."""
         self._prefetches = prefetch > 0 and hasattr(function, "prefetch")
         with contextlib.suppress(OSError):
-            self.connection.send(("function", function, prefetch, environment.for_workers()))
+            self.connection.send(("function", function, prefetch, storage_settings.for_workers()))
 
     def give(self, attempt: Attempt) -> None:
         """Give the worker an item. If the worker is gone, the next `receive` reports it."""

@@ -12,6 +12,7 @@ from tokenmill.loader.batches import Batch
 from tokenmill.loader.ranks import LoaderRank
 from tokenmill.loader.reader import LoaderOptions, SequenceReader
 from tokenmill.loader.state import ORDER_VERSION, check_state, encode_identity
+from tokenmill.system import storage_settings
 
 # How many characters of a store's digest are in a state: 64 bits.
 DIGEST_CHARACTERS = 16
@@ -33,6 +34,7 @@ class Loader:
         rank.check(options.batch_sequences)
         self.options = options
         self.rank = rank
+        self._settings = storage_settings.current()
         self.reader = SequenceReader(options)
         self.sequences = sum(self.reader.mixture.counts)
         self.tokens = sum(source.tokens for source in self.reader.sources)
@@ -80,7 +82,8 @@ class Loader:
         return f"<Loader {stores}: {sequences}, {count(len(self), 'step')}, {self.rank}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return restored, (type(self), (self.options, self.rank, self._cursor), self.identity())
+        arguments = (self.options, self.rank, self._cursor)
+        return storage_settings.run, (self._settings, restored, type(self), arguments, self.identity())
 
     def state_dict(self) -> dict[str, Any]:
         """The state: the sequences given out over all ranks, and the choices that decided which. Equal on all ranks."""

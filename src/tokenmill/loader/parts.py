@@ -8,7 +8,6 @@ import numpy as np
 import numpy.typing as npt
 
 from tokenmill.loader.order import Numbers
-from tokenmill.storage import folder_at
 from tokenmill.store import layout
 from tokenmill.store.manifest import is_listed
 from tokenmill.store.part import TokenArray, erased_changes, part_name
@@ -24,7 +23,7 @@ class LoaderParts:
 
     def __init__(self, store: Store) -> None:
         self.store = store
-        self.folder = folder_at(store.directory)
+        self.folder = store.collection.members[0].folder
         self._ranged = functools.lru_cache(MAX_RANGED_PARTS)(self._open_ranged)
 
     def tokens(self, part: int, start: int, stop: int) -> TokenArray:

@@ -22,6 +22,7 @@ from tokenmill.loader.batches import Span, SpanContent, read_span
 from tokenmill.loader.index import PartRange, Stream
 from tokenmill.storage import io_threads
 from tokenmill.store.part import TokenArray
+from tokenmill.system.storage_settings import bind
 
 # The cache of a process. At two million tokens a second it holds the next minute, or half a minute of uint32.
 DEFAULT_PREFETCH_BYTES = 256_000_000
@@ -115,7 +116,7 @@ class Prefetcher:
         self._used_bytes = 0
         self._is_closed = False
         self._group_limit = sys.maxsize  # batches
-        self._planner = threading.Thread(target=self._plan, daemon=True, name="loader planner")
+        self._planner = threading.Thread(target=bind(self._plan), daemon=True, name="loader planner")
         self.peak_bytes = 0
 
     def __enter__(self) -> Self:

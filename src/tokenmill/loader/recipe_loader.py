@@ -19,6 +19,7 @@ from tokenmill.loader.stages import RecipePlan
 from tokenmill.loader.state import sequences_of
 from tokenmill.storage.digest import canonical, digest_of
 from tokenmill.storage.untrusted.malformed import MalformedDataError, decode
+from tokenmill.system import storage_settings
 
 
 class RecipeLoader(Loader):
@@ -37,6 +38,7 @@ class RecipeLoader(Loader):
         self.recipe = recipe
         self.options = options
         self.rank = rank
+        self._settings = storage_settings.current()
         self.reader = RecipeReader(recipe, options)
         self.plan, self.timeline = self.reader.plan, self.reader.timeline
         self.sequences = self.timeline.sequences
@@ -69,7 +71,8 @@ class RecipeLoader(Loader):
         return f"<RecipeLoader {', '.join(self.plan.sources)}: {stages}, {count(len(self), 'step')}, {self.rank}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return restored, (type(self), (self.recipe, self.options, self.rank, self._cursor), self.identity())
+        arguments = (self.recipe, self.options, self.rank, self._cursor)
+        return storage_settings.run, (self._settings, restored, type(self), arguments, self.identity())
 
     def state_dict(self) -> dict[str, Any]:
         """The state: the sequences until the cursor over all ranks, and the plan. Equal on all ranks."""

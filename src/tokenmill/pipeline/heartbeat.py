@@ -18,6 +18,7 @@ import msgspec
 
 from tokenmill.errors import TokenmillError
 from tokenmill.store import heartbeats, layout
+from tokenmill.system.storage_settings import bind
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -63,7 +64,7 @@ class Heartbeat:
         self._end: heartbeats.EndRecord | None = None
         self._recent: deque[tuple[float, int, int]] = deque([(time.monotonic(), 0, 0)])
         self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._loop, daemon=True)
+        self._thread = threading.Thread(target=bind(self._loop), daemon=True)
 
     def __enter__(self) -> Self:
         self._folder.create(layout.DRIVERS)

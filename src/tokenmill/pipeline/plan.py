@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import itertools
 import struct
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -19,6 +18,7 @@ from tokenmill.pipeline.position import Position
 from tokenmill.sources import files_between, require_columns, split_file, splits_of
 from tokenmill.sources.documents import ReadOptions, Slice, Slices, SourceFile
 from tokenmill.sources.missing_column import OTHER_COLUMN
+from tokenmill.storage import Threads
 from tokenmill.store.tables import DETAIL, PLAN_SCHEMA
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ class SplitFiles:
     def __call__(self, files: tuple[SourceFile, ...]) -> list[Slices] | TokenmillError:
         """The slices of each file, in the order of the files."""
         Position("cut").mark()
-        with ThreadPoolExecutor(min(len(files), 8)) as pool:  # reading footers is mostly waiting
+        with Threads(min(len(files), 8)) as pool:  # reading footers is mostly waiting
             try:
                 return list(pool.map(self._split, files))
             except TokenmillError as error:

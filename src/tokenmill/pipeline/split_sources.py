@@ -8,7 +8,6 @@ has is refused before any work.
 from __future__ import annotations
 
 import itertools
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -30,6 +29,7 @@ from tokenmill.sources.missing_column import (
     with_other_source,
 )
 from tokenmill.sources.text_columns import template_of
+from tokenmill.storage import Threads
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -182,7 +182,7 @@ def _find_column(
         return None, None
     chosen = indices[plan.spread(len(indices), MAX_FILES_LOOKED_AT)]
     files = [file_at(sources, index) for index in chosen.tolist()]
-    with ThreadPoolExecutor(8) as pool:  # mostly waiting
+    with Threads(8) as pool:  # mostly waiting
         results = list(pool.map(lambda file: check_first_lines(file, *columns, through_lists=through_lists), files))
     having = next((file for file, (has_it, _) in zip(files, results, strict=True) if has_it), None)
     if having is not None:
@@ -198,7 +198,7 @@ def _refuse_foreign(sources: pa.Table) -> None:
     if not len(indices):
         return
     chosen = indices[plan.spread(len(indices), MAX_FILES_LOOKED_AT)]
-    with ThreadPoolExecutor(8) as pool:  # mostly waiting
+    with Threads(8) as pool:  # mostly waiting
         list(pool.map(refuse_foreign, [file_at(sources, index) for index in chosen.tolist()]))
 
 

@@ -6,7 +6,6 @@ import hashlib
 import os
 import re
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -159,7 +158,7 @@ def with_identities(table: pa.Table, on_progress: Callable[[int], None] = lambda
     The identity does not depend on the path. It decides which documents are held out for validation, so these stay the
     same when sources are added, moved or renamed. `on_progress` receives the number of files done.
     """
-    with ThreadPoolExecutor(8) as pool:  # threads suffice, because this mostly waits for reads
+    with storage.Threads(8) as pool:  # threads suffice, because this mostly waits for reads
         columns = (table[name].to_pylist() for name in ("path", "size", "fingerprint"))
         identities = []
         for identity in pool.map(_identity, *columns):

@@ -9,7 +9,7 @@ from tokenmill.storage.inputs import check_unchanged, find, identity_at, open_in
 from tokenmill.storage.local.listing import Directory, Identity, Listing, SkippedEntry
 from tokenmill.storage.local.writing import AlreadyPublishedError
 from tokenmill.storage.open_folder import folder_at
-from tokenmill.storage.prefetch import io_threads, prefetch_map, thread_map
+from tokenmill.storage.prefetch import Threads, io_threads, prefetch_map, thread_map
 from tokenmill.storage.range_file import Span
 
 __all__ = [
@@ -21,6 +21,7 @@ __all__ = [
     "Listing",
     "SkippedEntry",
     "Span",
+    "Threads",
     "absolute",
     "check_text",
     "check_unchanged",

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import functools
 import glob
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from stat import S_ISREG
 from types import ModuleType
 
@@ -27,8 +27,8 @@ from tokenmill.storage.local.listing import (
 )
 from tokenmill.storage.local.near_names import did_you_mean
 from tokenmill.storage.objects.errors import changed
-from tokenmill.storage.range_file import Fetch, RangeFile, Span, prefetch_spans
-from tokenmill.system import environment
+from tokenmill.storage.range_file import RangeFile, Span, prefetch_spans
+from tokenmill.system.storage_settings import StorageSettings, current, run
 
 HUB_NAMES = 5  # parts of a Hub address before the path of a file: hf:, an empty one, datasets, ORG, NAME@REVISION
 
@@ -120,7 +120,7 @@ def open_input(file: FileInfo, expected: Sequence[Span] = (), *, keep: bool = Fa
     """
     path = _local_path(file, keep=keep)
     if path is None:
-        return pa.PythonFile(RangeFile(file, _fetch(file), expected), mode="r")
+        return pa.PythonFile(RangeFile(file, _RemoteVersion(file, current()), expected), mode="r")
     stat(path)
     try:
         return pa.OSFile(path, "rb")
@@ -131,9 +131,9 @@ def open_input(file: FileInfo, expected: Sequence[Span] = (), *, keep: bool = Fa
 
 def prefetch(file: FileInfo, expected: Sequence[Span]) -> None:
     """Start to fetch byte ranges of a remote file, unless whole files of its kind are cached."""
-    is_cached = scheme(file.path) == HUB and environment.cache() is not None
+    is_cached = scheme(file.path) == HUB and current().cache_directory is not None
     if scheme(file.path) and not is_cached:
-        prefetch_spans(file, _fetch(file), expected)
+        prefetch_spans(_RemoteVersion(file, current()), expected)
 
 
 def read_start(file: FileInfo, limit_bytes: int) -> bytes:
@@ -160,7 +160,7 @@ def _local_path(file: FileInfo, *, keep: bool) -> str | None:
     """The path of a local file, or of the cached copy of a Hub file, which `keep` makes; None without one."""
     if not scheme(file.path):
         return file.path
-    directory = environment.cache()
+    directory = current().cache_directory
     if directory is None or scheme(file.path) != HUB:
         return None
     from tokenmill.storage.hub.listing import kept_copy, local_copy  # noqa: PLC0415 - loads the client
@@ -170,9 +170,17 @@ def _local_path(file: FileInfo, *, keep: bool) -> str | None:
     return local_copy(file.path, file.fingerprint, file.size, directory)
 
 
-def _fetch(file: FileInfo) -> Fetch:
-    remote = _remote(file.path)
-    if remote is None:
-        raise SourceError(f"{file.path} is not behind a network")
-    fetch: Fetch = functools.partial(remote.fetch, file.path, file.fingerprint)
-    return fetch
+@dataclass(frozen=True, slots=True)
+class _RemoteVersion:
+    """Reads byte ranges of one version of a remote file, in any thread, with the settings of when it was opened."""
+
+    file: FileInfo
+    settings: StorageSettings
+
+    def __call__(self, start: int, stop: int) -> pa.Buffer:
+        """The bytes from start to stop."""
+        remote = _remote(self.file.path)
+        if remote is None:
+            raise SourceError(f"{self.file.path} is not behind a network")
+        data: pa.Buffer = run(self.settings, remote.fetch, self.file.path, self.file.fingerprint, start, stop)
+        return data

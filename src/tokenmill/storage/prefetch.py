@@ -7,11 +7,13 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TypeVar
+from typing import ParamSpec, TypeVar
 
 from tokenmill.storage.folder import Folder
 from tokenmill.system import machine
+from tokenmill.system.storage_settings import bind
 
+Args = ParamSpec("Args")
 Item = TypeVar("Item")
 Value = TypeVar("Value")
 
@@ -20,12 +22,20 @@ THREADS = 32
 BATCH_ITEMS = 64  # items that wait for the threads of a local folder, so that few results wait
 
 
+class Threads(ThreadPoolExecutor):
+    """Threads that run each function with the settings of storage of the thread that submitted it."""
+
+    def submit(self, fn: Callable[Args, Value], /, *args: Args.args, **kwargs: Args.kwargs) -> Future[Value]:
+        """Run a function in one of the threads."""
+        return super().submit(bind(fn), *args, **kwargs)
+
+
 @functools.lru_cache(maxsize=1)
-def _pool(_process: int) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(THREADS, thread_name_prefix="fetch")
+def _pool(_process: int) -> Threads:
+    return Threads(THREADS, thread_name_prefix="fetch")
 
 
-def io_threads() -> ThreadPoolExecutor:
+def io_threads() -> Threads:
     """This process's threads for network requests. A forked process makes its own."""
     return _pool(os.getpid())
 
@@ -56,6 +66,6 @@ def thread_map(
     if folder.is_remote:
         yield from prefetch_map(folder, function, items, ahead)
         return
-    with ThreadPoolExecutor(machine.cores()) as threads:
+    with Threads(machine.cores()) as threads:
         for start in range(0, len(items), BATCH_ITEMS):
             yield from threads.map(function, items[start : start + BATCH_ITEMS])

@@ -30,30 +30,30 @@ class _Prefetched:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._chunks: dict[tuple[str, str, Span], tuple[float, Future[pa.Buffer]]] = {}
+        self._chunks: dict[tuple[Fetch, Span], tuple[float, Future[pa.Buffer]]] = {}
 
-    def start(self, file: FileInfo, chunk: Span, fetch: Fetch) -> None:
-        key, now = (file.path, file.fingerprint, chunk), time.monotonic()
+    def start(self, chunk: Span, fetch: Fetch) -> None:
+        key, now = (fetch, chunk), time.monotonic()
         with self._lock:
             for old in [old for old, (started, _) in self._chunks.items() if now - started > PREFETCH_SECONDS]:
                 self._chunks.pop(old)[1].cancel()
-            total = sum(stop - start for _, _, (start, stop) in self._chunks)
+            total = sum(stop - start for _, (start, stop) in self._chunks)
             if key not in self._chunks and total + chunk[1] - chunk[0] <= PREFETCH_BYTES:
                 self._chunks[key] = now, io_threads().submit(fetch, *chunk)
 
-    def take(self, file: FileInfo, chunk: Span) -> Future[pa.Buffer] | None:
+    def take(self, chunk: Span, fetch: Fetch) -> Future[pa.Buffer] | None:
         with self._lock:
-            started = self._chunks.pop((file.path, file.fingerprint, chunk), None)
+            started = self._chunks.pop((fetch, chunk), None)
             return None if started is None else started[1]
 
 
 _prefetched = _Prefetched()
 
 
-def prefetch_spans(file: FileInfo, fetch: Fetch, spans: Sequence[Span]) -> None:
-    """Start to fetch the spans that a later RangeFile of this file expects."""
+def prefetch_spans(fetch: Fetch, spans: Sequence[Span]) -> None:
+    """Start to fetch the spans that a later RangeFile with an equal `fetch` expects."""
     for chunk in _within_window(_split(spans)):
-        _prefetched.start(file, chunk, fetch)
+        _prefetched.start(chunk, fetch)
 
 
 def _split(spans: Sequence[Span]) -> list[Span]:
@@ -140,7 +140,7 @@ class RangeFile(io.RawIOBase):
             del self._fetching[earlier]
         for later, chunk in enumerate(_within_window(self._chunks[index:]), index):
             if later not in self._fetching:
-                self._fetching[later] = _prefetched.take(self._file, chunk) or io_threads().submit(self._fetch, *chunk)
+                self._fetching[later] = _prefetched.take(chunk, self._fetch) or io_threads().submit(self._fetch, *chunk)
 
     def close(self) -> None:
         """Drop what was fetched, and cancel what has not started."""

@@ -23,6 +23,7 @@ from tokenmill.store.part import PartContent, SkippedRow, TokenArray
 from tokenmill.store.part_index import PartIndex
 from tokenmill.store.run import read_vocabulary
 from tokenmill.store.source_text import read_source_text
+from tokenmill.system import storage_settings
 from tokenmill.tokenizers.token_bytes import token_bytes_lookup
 
 
@@ -102,13 +103,14 @@ class Store:
 
     Negative positions count from the end. `store[a:b:step]` is a light view of these documents, a `StoreSlice`, since
     a list of all documents of a large store would not fit into memory. A store can be pickled by its address: another
-    process opens the store that is at that address, with that process's own credentials.
+    process opens the store that is at that address, with the endpoint that it was opened with, and its own credentials.
     """
 
     def __init__(
         self, directory: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], *, is_repeated: bool = False
     ) -> None:
         given = [directory] if isinstance(directory, str | os.PathLike) else directory
+        self._settings = storage_settings.current()
         self.collection = open_collection([os.fspath(path) for path in given], is_repeated=is_repeated)
         self.run = self.collection.members[0].run
         self.manifest = self.collection.manifest
@@ -166,7 +168,7 @@ class Store:
                 yield content.document(index)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.directories,)
+        return storage_settings.run, (self._settings, type(self), self.directories)
 
     def __repr__(self) -> str:
         return f"<Store {self.directory}: {len(self):,} documents, {self.token_count:,} tokens ({self.dtype})>"
@@ -221,7 +223,8 @@ class Store:
         if request := member.request_of(content, index):
             raise StoreError(f"document {position:,} was erased", f"request      {request}")
         source = int(content.source[index]) - member.first_source
-        return read_source_text(member, part - member.first_part, source, int(content.row[index]))
+        settings, unit = storage_settings.current().over(self._settings), part - member.first_part
+        return storage_settings.run(settings, read_source_text, member, unit, source, int(content.row[index]))
 
     def at(self, token: int) -> tuple[int, int]:
         """The document that holds a token of the whole stream, and the index of the token in that document."""

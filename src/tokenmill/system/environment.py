@@ -1,19 +1,16 @@
-"""Settings of storage: the endpoint of an S3-compatible store, its region, and the cache of Hub files.
+"""The environment variables that set storage, and checks of what they contain.
 
-They are environment variables, so that worker processes on any machine have them, too.
+They are read here. Only a process that works for another one writes them: it receives those of that process.
 """
 
 from __future__ import annotations
 
-import contextlib
 import ipaddress
 import os
 import re
-from collections.abc import Iterator
 from urllib.parse import urlsplit
 
 from tokenmill.errors import UsageError
-from tokenmill.system.arguments import checked
 
 ENDPOINT = "AWS_ENDPOINT_URL"
 REGION = "AWS_REGION"
@@ -45,30 +42,13 @@ EXPORTED = (
 PREFIXES = ("AWS_", "AZURE_", "GOOGLE_", "HF_")
 
 
-def apply(
-    *,
-    endpoint: str | None = None,
-    region: str | None = None,
-    cache: str | None = None,
-    allow_http: bool | None = None,
-) -> None:
-    """Set the given options for this process and the processes it starts."""
-    if endpoint is not None:
-        check_server("--endpoint", endpoint)
-        for name in OTHER_ENDPOINTS:
-            os.environ.pop(name, None)
-    values = {ENDPOINT: endpoint, REGION: region, CACHE: None if cache is None else _directory("--cache", cache)}
-    values[ALLOW_HTTP] = None if allow_http is None else str(int(allow_http))
-    os.environ.update({name: value for name, value in values.items() if value is not None})
-
-
 def exported() -> dict[str, str]:
-    """The settings that other machines of this run need. Keys and tokens are excluded: each machine has its own."""
+    """The variables that other machines of this run need. Keys and tokens are excluded: each machine has its own."""
     return {name: os.environ[name] for name in EXPORTED if os.environ.get(name)}
 
 
 def use_exported(own: dict[str, str], received: dict[str, str]) -> None:
-    """Use the settings received from another machine, and this machine's `own` for those that are missing."""
+    """Set the variables received from another machine, and this machine's `own` for those that are missing."""
     has_endpoint = any(name in received for name in ENDPOINTS)
     own = {name: value for name, value in own.items() if name not in ENDPOINTS or not has_endpoint}
     for name in EXPORTED:
@@ -76,54 +56,22 @@ def use_exported(own: dict[str, str], received: dict[str, str]) -> None:
     os.environ.update({name: value for name, value in {**own, **received}.items() if name in EXPORTED})
 
 
-def for_workers() -> dict[str, str]:
-    """All settings of storage, with credentials, for workers on this machine that are already running."""
+def of_storage() -> dict[str, str]:
+    """All variables of storage, with credentials."""
     return {name: value for name, value in os.environ.items() if name.startswith(PREFIXES) or name in EXPORTED}
 
 
-def replace(environment: dict[str, str]) -> None:
-    """Use exactly the settings of storage that `for_workers` returned in another process."""
-    for name in for_workers().keys() - environment.keys():
+def replace(variables: dict[str, str]) -> None:
+    """Set exactly the variables of storage that `of_storage` returned in another process."""
+    for name in of_storage().keys() - variables.keys():
         del os.environ[name]
-    os.environ.update(environment)
-
-
-@checked
-@contextlib.contextmanager
-def using(
-    *,
-    endpoint: str | None = None,
-    region: str | None = None,
-    cache: str | os.PathLike[str] | None = None,
-    allow_http: bool | None = None,
-) -> Iterator[None]:
-    """Settings of storage for a `with` block: an S3-compatible store, its region, and a cache for files of the Hub.
-
-    Args:
-        endpoint: The URL of an S3-compatible store. Default: `AWS_ENDPOINT_URL`, or Amazon.
-        region: The region of the bucket. Default: `AWS_REGION`, or the region of the profile.
-        cache: A directory that keeps whole files of the Hub. Default: only the bytes that are needed are fetched.
-        allow_http: Send credentials to an http:// endpoint on another machine. Default: this raises.
-
-    with tokenmill.using(endpoint="http://localhost:9000"):
-        tokenmill.prepare("s3://bucket/data", ...)
-    """
-    before = dict(os.environ)
-    directory = None if cache is None else os.fspath(cache)
-    apply(endpoint=endpoint, region=region, cache=directory, allow_http=allow_http)
-    try:
-        yield
-    finally:
-        for name in (*ENDPOINTS, REGION, CACHE, ALLOW_HTTP):
-            os.environ.pop(name, None)
-            if name in before:
-                os.environ[name] = before[name]
+    os.environ.update(variables)
 
 
 def cache() -> str | None:
-    """The directory that caches whole files of the Hub; None if it is not set."""
+    """The directory that the environment names for whole files of the Hub; None if it names none."""
     path = os.environ.get(CACHE)
-    return _directory(CACHE, path) if path else None
+    return directory(CACHE, path) if path else None
 
 
 def retry_seconds(default: float) -> float:
@@ -160,18 +108,18 @@ def check_server(name: str, address: str) -> None:
 
 
 def allows_http() -> bool:
-    """Whether credentials may be sent without encryption."""
+    """Whether the environment allows to send credentials without encryption."""
     return os.environ.get(ALLOW_HTTP, "").lower() in ("1", "true", "yes")
 
 
 def check_encrypted(name: str, address: str) -> None:
     """Raise UsageError if an address would receive credentials without encryption. This machine itself may."""
-    if not address.lower().startswith("http://") or allows_http() or _is_loopback(urlsplit(address).hostname or ""):
+    if not address.lower().startswith("http://") or _is_loopback(urlsplit(address).hostname or ""):
         return
     raise UsageError(
         f"{name} is not encrypted, and credentials would be sent to it",
         f"given        {address}",
-        f"Use https://, or allow it with --allow-http, allow_http=True or {ALLOW_HTTP}=1.",
+        f"Use https://, or allow it with --allow-http or {ALLOW_HTTP}=1.",
     )
 
 
@@ -184,7 +132,7 @@ def _is_loopback(host: str) -> bool:
         return False
 
 
-def _directory(name: str, path: str) -> str:
+def directory(name: str, path: str) -> str:
     """The absolute path of a local directory. Raises UsageError for a URL."""
     if path and not re.match("[A-Za-z][A-Za-z0-9+.-]*://|(s3|gs|az|hf):", path, re.IGNORECASE):
         return os.path.abspath(os.path.expanduser(path))

@@ -33,6 +33,10 @@ ADVICE = (
     "RAY_ADDRESS=local starts a private cluster on this machine.",
 )
 
+# Variables that Ray reads when it is imported and started, where they are not set. Ray sends reports of its usage, and
+# with `uv run` it sends the whole project to every node.
+RAY_VARIABLES = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0"}
+
 # Ray's text for an actor whose constructor raised.
 CREATION = "raised in its creation task"
 
@@ -68,19 +72,19 @@ class Cluster:
     """A Ray cluster that this process is a member of until `leave`."""
 
     def __init__(self, address: str | None) -> None:
-        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # before Ray is imported: it sends usage reports
-        os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")  # else the whole project is sent to every node
-        try:
-            import ray  # noqa: PLC0415 - an extra, and heavy
-        except ImportError as error:
-            raise UsageError("Ray is not installed", "Install it: pip install 'tokenmill[ray]'") from error
-        self._ray = ray
-        self._is_ours = not ray.is_initialized()
         self._own: OwnCluster | None = None
         self._muted = ExitStack()
+        with _ray_variables():
+            try:
+                import ray  # noqa: PLC0415 - an extra, and heavy
+            except ImportError as error:
+                raise UsageError("Ray is not installed", "Install it: pip install 'tokenmill[ray]'") from error
+            self._ray = ray
+            self._is_ours = not ray.is_initialized()
+            if self._is_ours:
+                with _own_signals():
+                    self._join(address)
         if self._is_ours:
-            with _own_signals():
-                self._join(address)
             # A thread of Ray prints the events of nodes on stdout, where our results go.
             null = self._muted.enter_context(open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 - the stack closes it
             self._muted.enter_context(contextlib.redirect_stdout(null))
@@ -190,6 +194,18 @@ def _own_cluster_died(reason: str) -> RunFailed:
     )
     error.__cause__ = ConnectionError(reason)  # gives exit code 75: the same command starts a new cluster
     return error
+
+
+@contextlib.contextmanager
+def _ray_variables() -> Iterator[None]:
+    """Set the variables for Ray in the block only: the process may be another program's, with a Ray of its own."""
+    missing = RAY_VARIABLES.keys() - os.environ.keys()
+    os.environ.update({name: RAY_VARIABLES[name] for name in missing})
+    try:
+        yield
+    finally:
+        for name in missing:
+            os.environ.pop(name, None)
 
 
 @contextlib.contextmanager

@@ -23,7 +23,7 @@ from tokenmill.executors.ray.dispatch import Dispatch
 from tokenmill.executors.ray.node_actor import NodeConfig, NodeReply, own_version
 from tokenmill.executors.retry_policy import DEFAULT_POLICY, RetryPolicy, never
 from tokenmill.humanize import count, size
-from tokenmill.system import environment, machine
+from tokenmill.system import machine, storage_settings
 
 # Maximum of processors for each actor: others may need the rest of a large node, and a death costs less.
 PROCESSORS_PER_ACTOR = 8
@@ -187,7 +187,7 @@ class RayExecutor:
         """Yield outcomes in order of completion; an item whose worker dies, or whose node is lost, is retried."""
         self._runs += 1
         dispatch = Dispatch(items, policy, self._item_numbers)
-        order = (function, replace(policy, should_stop=never), environment.exported())
+        order = (function, replace(policy, should_stop=never), storage_settings.exported())
         while not dispatch.is_done() and not policy.should_stop():
             self._start_actors()
             for handle in self._handles:
@@ -246,7 +246,7 @@ class RayExecutor:
             workers=workers,
             worker_bytes=self._demand.worker_bytes,
             memory_bytes=None if self._demand.memory_bytes is None else all_bytes,
-            settings=environment.exported(),
+            settings=storage_settings.exported(),
         )
         actor = self._cluster.start_actor(node, config, all_bytes + OWN_BYTES)
         self._handles.append(_ActorHandle(f"{node.id}/{next(self._actor_numbers)}", node, actor, workers, workers))

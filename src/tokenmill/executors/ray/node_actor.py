@@ -19,6 +19,7 @@ from tokenmill.executors.local import CHECK_SECONDS, ActiveRun, LocalExecutor
 from tokenmill.executors.outcomes import Died, Outcome
 from tokenmill.executors.retry_policy import RetryPolicy
 from tokenmill.system import environment, machine
+from tokenmill.system.storage_settings import Shared, use
 
 # Seconds after which an actor replies even without an outcome.
 REPLY_SECONDS = 1.0
@@ -37,7 +38,7 @@ class NodeConfig:
         workers: Number of workers.
         worker_bytes: A worker that holds more is replaced between items.
         memory_bytes: Budget of all workers of the actor.
-        settings: Environment variables that the driver shares with its workers.
+        settings: The settings of storage that the driver shares with its workers.
     """
 
     version: str
@@ -45,7 +46,7 @@ class NodeConfig:
     workers: int
     worker_bytes: int | None
     memory_bytes: int | None
-    settings: dict[str, str]
+    settings: Shared
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +83,8 @@ class NodeActor:
     def __init__(self, config: NodeConfig) -> None:
         if config.version != own_version():
             raise RunFailed(f"it has tokenmill {own_version()}, and the run is of tokenmill {config.version}")
-        self._own_settings = environment.exported()
-        environment.use_exported(self._own_settings, config.settings)
+        self._own_variables = environment.exported()
+        self._adopt(config.settings)
         machine.reset_oom_score()  # Ray raises the score of its processes: the kernel would kill the actor first
         self._config = config
         self._executor = LocalExecutor(config.preload)
@@ -91,18 +92,27 @@ class NodeActor:
         self._numbers: dict[int, list[int]] = {}
         self._run: ActiveRun | None = None
 
-    def begin(self, order: tuple[Callable[[Any], Any], RetryPolicy, dict[str, str]]) -> NodeReply:
-        """Begin a run with this function, policy and environment; an earlier run is abandoned."""
+    def begin(self, order: tuple[Callable[[Any], Any], RetryPolicy, Shared]) -> NodeReply:
+        """Begin a run with this function, policy and settings of storage; an earlier run is abandoned."""
         function, policy, settings = order
-        environment.use_exported(self._own_settings, settings)
+        self._adopt(settings)
         if self._run is None:  # a later run may have fewer workers, because memory ran out
             self._executor.start(self._config.workers, self._config.worker_bytes, self._config.memory_bytes)
         self._feed, self._numbers = _Feed(), {}
-        self._run = self._executor.begin(function, self._feed, policy)
+        with use(self._settings):
+            self._run = self._executor.begin(function, self._feed, policy)
         return NodeReply([], len(self._executor.pids))  # `pids` waits until all workers are started
+
+    def _adopt(self, shared: Shared) -> None:
+        variables, self._settings = shared
+        environment.use_exported(self._own_variables, variables)
 
     def exchange(self, items: list[tuple[int, Any]]) -> NodeReply:
         """Take further items; reply with outcomes, or without any after a while."""
+        with use(self._settings):  # workers that are replaced receive them
+            return self._exchange(items)
+
+    def _exchange(self, items: list[tuple[int, Any]]) -> NodeReply:
         for number, item in items:
             self._feed.items.append(item)
             self._numbers.setdefault(id(item), []).append(number)  # the item lives until its outcome

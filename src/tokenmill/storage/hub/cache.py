@@ -15,7 +15,7 @@ import re
 import stat
 from collections import deque
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from typing import BinaryIO
 
 import pyarrow as pa
@@ -24,6 +24,7 @@ from tokenmill.errors import SourceError, StoreError
 from tokenmill.storage.addresses import absolute
 from tokenmill.storage.hub.files import fetch
 from tokenmill.storage.local.writing import sync_directory
+from tokenmill.storage.prefetch import Threads
 
 CHUNK_BYTES = 8 << 20
 THREADS = 4  # chunks that are fetched at a time
@@ -199,7 +200,7 @@ def _digest(fingerprint: str, size: int) -> hashlib._Hash:
 def _chunks(url: str, fingerprint: str, size: int) -> Iterator[pa.Buffer]:
     """The content of a file in order; the next chunks are fetched in the background."""
     futures: deque[Future[pa.Buffer]] = deque()
-    with ThreadPoolExecutor(THREADS) as pool:
+    with Threads(THREADS) as pool:
         try:
             for start in range(0, size, CHUNK_BYTES):
                 futures.append(pool.submit(fetch, url, fingerprint, start, min(start + CHUNK_BYTES, size)))

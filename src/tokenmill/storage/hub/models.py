@@ -16,7 +16,7 @@ from tokenmill import humanize
 from tokenmill.errors import FAILED, TRY_AGAIN, USAGE, TokenizerError
 from tokenmill.storage.hub.address import is_commit
 from tokenmill.storage.hub.client import CONNECT_SECONDS, endpoint, hub_token, library
-from tokenmill.system import environment
+from tokenmill.system import storage_settings
 
 CONFIG = "tokenizer_config.json"
 MAX_LISTED = 200  # models of an organization that are compared with an unknown name
@@ -101,7 +101,7 @@ def _token() -> str | None:
     """The user's token, if it may be sent to the endpoint."""
     token = hub_token()
     if token:
-        environment.check_encrypted("HF_ENDPOINT", endpoint())
+        storage_settings.current().check_encrypted("HF_ENDPOINT", endpoint())
     return token
 
 

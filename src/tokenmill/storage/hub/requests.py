@@ -16,7 +16,7 @@ from tokenmill.errors import FAILED, USAGE, SourceError, StorageError, Tokenmill
 from tokenmill.storage.hub.address import HubAddress
 from tokenmill.storage.hub.client import check_online, client, endpoint, hub_token, is_hub, library
 from tokenmill.storage.objects.errors import RESUME
-from tokenmill.system import environment
+from tokenmill.system import environment, storage_settings
 
 MAX_ATTEMPTS = 8  # failures in a row
 FIRST_ATTEMPTS = 4  # the same without any connection, before a command has started its work
@@ -104,7 +104,7 @@ def answer(method: str, target: str, headers: dict[str, str] | None = None) -> I
     http = library()
     token = hub_token() if is_hub(target) else None
     if token:
-        environment.check_encrypted("HF_ENDPOINT", endpoint())
+        storage_settings.current().check_encrypted("HF_ENDPOINT", endpoint())
     # Compression would change byte ranges and hashes.
     all_headers = {"accept-encoding": "identity", **(headers or {})}
     all_headers |= {"authorization": f"Bearer {token}"} if token else {}

@@ -1,6 +1,6 @@
 """Clients of object stores (obstore), one for each bucket, set of settings and process.
 
-A client is made anew when an endpoint, a region or credentials change, in the environment or in a profile.
+A client is made anew when an endpoint, a region or credentials change, in the settings, the environment or a profile.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from tokenmill.storage.interruptible import interruptible
 from tokenmill.storage.objects import credentials
 from tokenmill.storage.objects.errors import EXPIRED, MISSING_BUCKET, REFUSED, code, failed, is_final
 from tokenmill.system import environment, status_page
+from tokenmill.system.storage_settings import StorageSettings, current
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
@@ -58,7 +59,7 @@ def _limits(options: dict[str, Any], retries: dict[str, Any]) -> tuple[dict[str,
     return {**options, "timeout": f"{timeout:g}s"}, {**retries, "retry_timeout": timedelta(seconds=seconds)}
 
 
-def client(url: str) -> tuple[ObjectStore, str]:
+def client(url: str, settings: StorageSettings) -> tuple[ObjectStore, str]:
     """The client for a URL's bucket that reads, lists and deletes, and the key in the bucket."""
     scheme, bucket, key = split_url(url)
     if not re.fullmatch("[^:@]+", bucket):
@@ -66,35 +67,41 @@ def client(url: str) -> tuple[ObjectStore, str]:
     # Not in a worker: its driver has checked the server, which may be restarting now.
     if not status_page.is_supervised():
         with _lock:
-            _check_reachable(os.getpid(), scheme, bucket, credentials.location(scheme))
-    return _get_client("reader", scheme, bucket), key
+            _check_reachable(os.getpid(), scheme, bucket, settings, credentials.location(scheme, settings))
+    return _get_client("reader", scheme, bucket, settings), key
 
 
-def _get_client(kind: str, scheme: str, bucket: str) -> ObjectStore:
-    identity = credentials.identity(scheme)
+def _get_client(kind: str, scheme: str, bucket: str, settings: StorageSettings) -> ObjectStore:
+    identity = credentials.identity(scheme, settings)
     with _lock:
-        return _cached_client(os.getpid(), kind, scheme, bucket, identity)
+        return _cached_client(os.getpid(), kind, scheme, bucket, settings, identity)
 
 
 @functools.lru_cache(maxsize=192)
-def _cached_client(_process: int, kind: str, scheme: str, bucket: str, _identity: str) -> ObjectStore:
+def _cached_client(
+    _process: int, kind: str, scheme: str, bucket: str, settings: StorageSettings, _identity: str
+) -> ObjectStore:
     """Cached per process: the threads of a client do not survive a fork."""
     if kind == "reader":
-        return _new_client(scheme, bucket, *_limits(OPTIONS, RETRIES))
-    if kind == "writer":
-        return _new_client(scheme, bucket, *_limits(WRITING_OPTIONS, WRITING_RETRIES))
+        return _new_client(scheme, bucket, settings, *_limits(OPTIONS, RETRIES))
     options, retries = _limits(WRITING_OPTIONS, WRITING_RETRIES)
-    return _new_client(scheme, bucket, options, {**retries, "max_retries": 0})
+    return _new_client(
+        scheme, bucket, settings, options, retries if kind == "writer" else {**retries, "max_retries": 0}
+    )
 
 
 class BucketClients:
-    """The clients of a folder. They use renewed credentials, but keep their server if the settings name another one."""
+    """The clients of a folder, with the settings of when it was opened.
+
+    They use renewed credentials, but keep their server if the environment names another one.
+    """
 
     def __init__(self, root: str) -> None:
         self._root = root
         self._scheme, self._bucket, _ = split_url(root)
-        self._location = credentials.location(self._scheme)
-        self._clients = {"reader": client(root)[0]}
+        self._settings = current()
+        self._location = credentials.location(self._scheme, self._settings)
+        self._clients = {"reader": client(root, self._settings)[0]}
 
     @property
     def reader(self) -> ObjectStore:
@@ -112,23 +119,28 @@ class BucketClients:
         return self._get("creator")
 
     def _get(self, kind: str) -> ObjectStore:
-        if kind not in self._clients or credentials.location(self._scheme) == self._location:
-            is_reader = kind == "reader"
-            self._clients[kind] = client(self._root)[0] if is_reader else _get_client(kind, self._scheme, self._bucket)
+        if kind not in self._clients or credentials.location(self._scheme, self._settings) == self._location:
+            self._clients[kind] = (
+                client(self._root, self._settings)[0]
+                if kind == "reader"
+                else _get_client(kind, self._scheme, self._bucket, self._settings)
+            )
         return self._clients[kind]
 
 
 @functools.lru_cache(maxsize=64)
-def _check_reachable(_process: int, scheme: str, bucket: str, _location: tuple[str, ...]) -> None:
+def _check_reachable(
+    _process: int, scheme: str, bucket: str, settings: StorageSettings, _location: tuple[str, ...]
+) -> None:
     """Raise if the endpoint is unreachable, credentials are missing, or the bucket does not exist; once per server.
 
     Other errors are left to the first real request: other objects may be readable.
     """
     import obstore  # noqa: PLC0415 - not for local runs
 
-    error = _probe(_new_client(scheme, bucket, FIRST_OPTIONS, {**FIRST_RETRIES, "max_retries": 0}))
+    error = _probe(_new_client(scheme, bucket, settings, FIRST_OPTIONS, {**FIRST_RETRIES, "max_retries": 0}))
     if isinstance(error, obstore.exceptions.GenericError) and not is_final(error):
-        error = _probe(_new_client(scheme, bucket, FIRST_OPTIONS, FIRST_RETRIES))
+        error = _probe(_new_client(scheme, bucket, settings, FIRST_OPTIONS, FIRST_RETRIES))
     if error is None or code(error) == "InvalidRange":  # the object exists and is empty
         return
     if isinstance(error, obstore.exceptions.GenericError):
@@ -148,16 +160,16 @@ def _probe(store: ObjectStore) -> Exception | None:
     return None
 
 
-def _new_client(scheme: str, bucket: str, options: Any, retries: Any) -> ObjectStore:
+def _new_client(scheme: str, bucket: str, settings: StorageSettings, options: Any, retries: Any) -> ObjectStore:
     from obstore.exceptions import BaseError  # noqa: PLC0415 - not for local runs
     from obstore.store import AzureStore, GCSStore, S3Store  # noqa: PLC0415
 
     common: Any = {"client_options": options, "retry_config": retries}
-    profile = credentials.profile() if scheme == "s3" else {}
-    credentials.check_endpoints(scheme, profile)
+    profile = credentials.profile(settings) if scheme == "s3" else {}
+    credentials.check_endpoints(scheme, settings, profile)
     try:
         if scheme == "s3":
-            return S3Store(bucket, **profile, **common)
+            return S3Store(bucket, **profile, **credentials.given(settings), **common)
         return (GCSStore if scheme == "gs" else AzureStore)(bucket, **common)
     except (BaseError, ValueError) as error:
         raise failed(f"{scheme}://{bucket}", "use", error) from None

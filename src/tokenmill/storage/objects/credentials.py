@@ -13,7 +13,8 @@ import re
 from typing import Any
 
 from tokenmill.errors import FAILED, StorageError
-from tokenmill.system import environment as settings
+from tokenmill.system import environment
+from tokenmill.system.storage_settings import StorageSettings
 
 PREFIXES = {"s3": "AWS_", "gs": "GOOGLE_", "az": "AZURE_"}
 ENDPOINTS = re.compile(r"AWS_ENDPOINT(_URL(_S3)?)?|AZURE_(STORAGE_)?ENDPOINT")
@@ -22,29 +23,23 @@ PROFILE_ENDPOINT = "endpoint_url of the profile"
 GOOGLE_LOGIN = "~/.config/gcloud/application_default_credentials.json"
 
 
-def environment(scheme: str) -> dict[str, str]:
-    """The environment variables that the client of a scheme reads."""
-    prefix = PREFIXES[scheme]
-    return {name: os.environ.get(name, "") for name in list(os.environ) if name.startswith(prefix)}
-
-
-def identity(scheme: str) -> str:
+def identity(scheme: str, settings: StorageSettings) -> str:
     """A hash of all settings of a client. It changes when keys are renewed, also those in a file."""
-    values = {**environment(scheme), settings.ALLOW_HTTP: str(settings.allows_http())}
+    values = {**settings.variables(PREFIXES[scheme]), environment.ALLOW_HTTP: str(settings.allows_http)}
     files = [(path, _version(path)) for path in _files(scheme)]
     return hashlib.sha256(repr((sorted(values.items()), files)).encode()).hexdigest()
 
 
-def location(scheme: str) -> tuple[str, ...]:
+def location(scheme: str, settings: StorageSettings) -> tuple[str, ...]:
     """The server that a client of a scheme talks to now: endpoint, region and profile, as far as they are set."""
-    values = environment(scheme)
+    values = settings.variables(PREFIXES[scheme])
     names = [name for name in sorted(values) if ENDPOINTS.fullmatch(name) or name in REGIONS]
     return (*(f"{name}={values[name]}" for name in names), values.get("AWS_PROFILE", ""))
 
 
-def check_endpoints(scheme: str, profile: dict[str, Any]) -> None:
+def check_endpoints(scheme: str, settings: StorageSettings, profile: dict[str, Any]) -> None:
     """Refuse an endpoint that is not an address, or that would receive credentials without encryption."""
-    values = environment(scheme)
+    values = settings.variables(PREFIXES[scheme])
     endpoints = {name: value for name, value in values.items() if ENDPOINTS.fullmatch(name) and value}
     if profile.get("endpoint"):
         endpoints[PROFILE_ENDPOINT] = profile["endpoint"]
@@ -52,14 +47,24 @@ def check_endpoints(scheme: str, profile: dict[str, Any]) -> None:
         values.get(f"{PREFIXES[scheme]}{name}", "").lower() in ("true", "1")
         for name in ("SKIP_SIGNATURE", "ALLOW_HTTP", "STORAGE_SKIP_SIGNATURE")
     )
-    for name, address in endpoints.items():
-        settings.check_server(name, address)
+    for variable, address in endpoints.items():
+        name = "--endpoint" if address == settings.endpoint else variable
+        environment.check_server(name, address)
         if not is_allowed:
             settings.check_encrypted(name, address)
 
 
-def profile() -> dict[str, Any]:
-    """The keys, the region and the endpoint of the AWS profile, unless the environment sets them."""
+def given(settings: StorageSettings) -> dict[str, Any]:
+    """The endpoint and the region that a caller gives, as options of the client of S3.
+
+    The client reads the environment, too, where the name of another variable could take precedence.
+    """
+    options = {"region": settings.region, "endpoint": settings.endpoint, "aws_endpoint_url_s3": settings.endpoint}
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def profile(settings: StorageSettings) -> dict[str, Any]:
+    """The keys, the region and the endpoint of the AWS profile, unless the settings or the environment set them."""
     if os.environ.get("AWS_ACCESS_KEY_ID"):
         return {}
     name = os.environ.get("AWS_PROFILE", "default")
@@ -76,9 +81,10 @@ def profile() -> dict[str, Any]:
         "secret_access_key": "aws_secret_access_key",
         "session_token": "aws_session_token",
     }
-    if "AWS_REGION" not in os.environ and "AWS_DEFAULT_REGION" not in os.environ:
+    variables = settings.variables(PREFIXES["s3"])
+    if not any(name in variables for name in REGIONS):
         names["region"] = "region"
-    if not any(name.startswith("AWS_ENDPOINT") for name in os.environ):
+    if not any(name.startswith("AWS_ENDPOINT") for name in variables):
         names["endpoint"] = "endpoint_url"
     return {name: values[key] for name, key in names.items() if key in values}
 

@@ -17,6 +17,7 @@ from tokenmill.storage.globs import braces, fixed_prefix, matches
 from tokenmill.storage.interruptible import interruptible
 from tokenmill.storage.objects import clients
 from tokenmill.storage.objects.errors import another_version, failed, is_answer
+from tokenmill.system.storage_settings import current
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
@@ -80,7 +81,7 @@ def sizes_between(url: str, after: str, until: str | None, store: ObjectStore | 
 
 def _at(url: str, store: ObjectStore | None) -> tuple[ObjectStore, str]:
     """The given client, or that of the current settings, and the key of a URL."""
-    return (store, split_url(url)[2]) if store is not None else clients.client(url)
+    return (store, split_url(url)[2]) if store is not None else clients.client(url, current())
 
 
 def _pages(url: str, store: Any, prefix: str, last: str | None = None) -> Iterator[Any]:
