@@ -55,6 +55,7 @@ def test_an_output_that_is_not_utf8_is_refused_at_the_start(tmp_path: Path, docu
         "mix": lambda: tokenmill.mix(recipe, html=f"{path}.html"),
         "status": lambda: tokenmill.status(store, html=f"{path}.html"),
         "bench": lambda: tokenmill.bench(source, tokenizer=SMALL_JSON, out=path),
+        "cache": lambda: tokenmill.using(cache=path).__enter__(),
     }
     before = sorted(tmp_path.iterdir())
     for what, call in calls.items():
@@ -71,6 +72,8 @@ def test_the_command_refuses_bytes_that_are_not_utf8(
     source = write_parquet(tmp_path / "source.parquet", documents)
     options = ("prepare", source, "--tokenizer", SMALL_JSON, "--workers", "1", "--out")
     assert r"t\xffk" in command.run(*options, f"{tmp_path}/{BYTES}", code=2).stderr
+    cached = (*options, tmp_path / "store", "--cache", f"{tmp_path}/{BYTES}")
+    assert r"t\xffk" in command.run(*cached, code=2).stderr
     (tmp_path / BYTES).mkdir()
     monkeypatch.chdir(tmp_path / BYTES)
     assert r"t\xffk/store" in command.run(*options, "store", code=2).stderr

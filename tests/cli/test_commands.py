@@ -151,6 +151,8 @@ def test_addresses_of_the_web_are_told_how_to_be_read() -> None:
         ({"cache": "s3:/kept"}, "--cache is not a directory of this machine"),
         ({"endpoint": "http://key:hidden@host:9000"}, "given        ...@host:9000"),
         ({"endpoint": "https://host/?token=hidden"}, "without a user name or password"),
+        ({"region": "us east"}, "--region is not the name of a region"),
+        ({"region": ""}, "given        ''"),
     ],
 )
 def test_settings_that_cannot_be_meant_are_refused(words: dict[str, Any], said: str) -> None:

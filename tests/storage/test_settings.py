@@ -108,6 +108,20 @@ def test_settings_take_the_place_of_variables(monkeypatch: pytest.MonkeyPatch) -
         credentials.check_endpoints("s3", settings, {})
 
 
+@pytest.mark.parametrize("region", ["us east", "a\nb", os.fsdecode(b"\xff")])
+def test_what_is_not_a_region_is_refused(region: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client would crash. Variables and profiles are looked at like the option."""
+    for name in ("AWS_REGION", "AWS_DEFAULT_REGION"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(UsageError, match="region= is not the name of a region"), tokenmill.using(region=region):
+        pass
+    with pytest.raises(UsageError, match="region of the profile is not the name of a region"):
+        credentials.check_endpoints("s3", DEFAULT, {"region": region})
+    monkeypatch.setenv("AWS_DEFAULT_REGION", region)
+    with pytest.raises(UsageError, match="AWS_DEFAULT_REGION is not the name of a region"):
+        storage.folder_at("s3://bucket/run")
+
+
 def test_a_profile_gives_only_what_nothing_else_gives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The endpoint and the region of a profile are used unless they are given."""
     for name in [name for name in os.environ if name.startswith("AWS_")]:

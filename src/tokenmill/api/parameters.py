@@ -8,7 +8,8 @@ from typing import Literal
 
 from tokenmill.errors import UsageError
 from tokenmill.exports.formats.protocol import EndTokenPosition, Tail
-from tokenmill.storage import absolute, check_text
+from tokenmill.storage import absolute
+from tokenmill.system.arguments import check_text
 
 # A path or an address. Write an address such as s3://bucket/run as a str: a Path would drop a slash.
 StrPath = str | os.PathLike[str]

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from tokenmill.errors import UsageError
-from tokenmill.storage import absolute, check_text, folder_at, scheme
+from tokenmill.storage import absolute, folder_at, scheme
+from tokenmill.system.arguments import check_text
 
 if TYPE_CHECKING:
     from tokenmill.store.heartbeats import HeartbeatRecord

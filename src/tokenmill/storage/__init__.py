@@ -3,7 +3,7 @@
 Addresses are plain strings.
 """
 
-from tokenmill.storage.addresses import FileInfo, absolute, check_text, resolved, scheme
+from tokenmill.storage.addresses import FileInfo, absolute, resolved, scheme
 from tokenmill.storage.folder import Folder, read_existing
 from tokenmill.storage.inputs import check_unchanged, find, identity_at, open_input, prefetch, read_start, stat
 from tokenmill.storage.local.listing import Directory, Identity, Listing, SkippedEntry
@@ -23,7 +23,6 @@ __all__ = [
     "Span",
     "Threads",
     "absolute",
-    "check_text",
     "check_unchanged",
     "find",
     "folder_at",

@@ -68,18 +68,6 @@ def split_url(url: str) -> tuple[str, str, str]:
     return scheme(url), bucket, key
 
 
-def check_text(path: str) -> None:
-    """Raise UsageError for a path with bytes that are not UTF-8: no record, result or message could name it."""
-    try:
-        path.encode()
-    except UnicodeEncodeError:
-        raise UsageError(
-            "a path is not valid UTF-8",
-            f"path         {path.encode('utf-8', 'surrogateescape').decode('utf-8', 'backslashreplace')}",
-            "Use a path of UTF-8 characters, or rename the directory.",
-        ) from None
-
-
 def check(address: str) -> None:
     """Raise UsageError for a mistyped address or one that contains secrets, which the message does not repeat."""
     mistyped = _MISTYPED.match(address)

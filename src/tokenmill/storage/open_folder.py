@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from tokenmill.errors import UsageError
-from tokenmill.storage.addresses import HUB, OBJECT_STORES, absolute, check, check_text, scheme, shown
+from tokenmill.storage.addresses import HUB, OBJECT_STORES, absolute, check, scheme, shown
 from tokenmill.storage.folder import Folder
 from tokenmill.storage.local.disk import DiskFolder
 from tokenmill.storage.objects.bucket import BucketFolder
+from tokenmill.system.arguments import check_text
 
 
 def folder_at(root: str) -> Folder:

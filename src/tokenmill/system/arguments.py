@@ -1,4 +1,4 @@
-"""Checks the types of the arguments of public functions.
+"""Checks the types of the arguments of public functions, and their paths.
 
 Python takes True for 1 and the keys of a dict for a list. A wrong argument can then give a wrong result without a word.
 """
@@ -50,6 +50,18 @@ def checked(function: Callable[Parameters, Result]) -> Callable[Parameters, Resu
         return function(*args, **kwargs)
 
     return call
+
+
+def check_text(path: str) -> None:
+    """Raise UsageError for a path with bytes that are not UTF-8: no record, result or message could name it."""
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        raise UsageError(
+            "a path is not valid UTF-8",
+            f"path         {path.encode('utf-8', 'surrogateescape').decode('utf-8', 'backslashreplace')}",
+            "Use a path of UTF-8 characters, or rename the directory.",
+        ) from None
 
 
 def _fits(value: Any, hint: Any) -> bool:

@@ -11,6 +11,7 @@ import re
 from urllib.parse import urlsplit
 
 from tokenmill.errors import UsageError
+from tokenmill.system.arguments import check_text
 
 ENDPOINT = "AWS_ENDPOINT_URL"
 REGION = "AWS_REGION"
@@ -107,6 +108,14 @@ def check_server(name: str, address: str) -> None:
     raise UsageError(f"{name} is not the address of a server", f"given        {shown}", advice)
 
 
+def check_region(name: str, region: str) -> None:
+    """Raise UsageError if a text cannot be the name of a region: the client would crash."""
+    if not re.fullmatch("[A-Za-z0-9._-]+", region):
+        raise UsageError(
+            f"{name} is not the name of a region", f"given        {region!a}", "Write it such as us-east-1."
+        )
+
+
 def allows_http() -> bool:
     """Whether the environment allows to send credentials without encryption."""
     return os.environ.get(ALLOW_HTTP, "").lower() in ("1", "true", "yes")
@@ -133,9 +142,11 @@ def _is_loopback(host: str) -> bool:
 
 
 def directory(name: str, path: str) -> str:
-    """The absolute path of a local directory. Raises UsageError for a URL."""
+    """The absolute path of a local directory. Raises UsageError for a URL, and for bytes that are not UTF-8."""
     if path and not re.match("[A-Za-z][A-Za-z0-9+.-]*://|(s3|gs|az|hf):", path, re.IGNORECASE):
-        return os.path.abspath(os.path.expanduser(path))
+        absolute = os.path.abspath(os.path.expanduser(path))
+        check_text(absolute)
+        return absolute
     raise UsageError(
         f"{name} is not a directory of this machine",
         f"given        {_without_secrets(path)}",

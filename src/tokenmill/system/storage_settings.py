@@ -125,6 +125,8 @@ def using(
     """
     if endpoint is not None:
         environment.check_server("--endpoint", endpoint)
+    if region is not None:
+        environment.check_region("--region", region)
     directory = None if cache is None else environment.directory("--cache", os.fspath(cache))
     with use(StorageSettings(endpoint, region, directory, allow_http).over(current())):
         yield

@@ -38,7 +38,10 @@ def location(scheme: str, settings: StorageSettings) -> tuple[str, ...]:
 
 
 def check_endpoints(scheme: str, settings: StorageSettings, profile: dict[str, Any]) -> None:
-    """Refuse an endpoint that is not an address, or that would receive credentials without encryption."""
+    """Refuse an endpoint that is not an address, or that would receive credentials without encryption.
+
+    A text that is not the name of a region is refused, too.
+    """
     values = settings.variables(PREFIXES[scheme])
     endpoints = {name: value for name, value in values.items() if ENDPOINTS.fullmatch(name) and value}
     if profile.get("endpoint"):
@@ -47,6 +50,10 @@ def check_endpoints(scheme: str, settings: StorageSettings, profile: dict[str, A
         values.get(f"{PREFIXES[scheme]}{name}", "").lower() in ("true", "1")
         for name in ("SKIP_SIGNATURE", "ALLOW_HTTP", "STORAGE_SKIP_SIGNATURE")
     )
+    regions = {name: values.get(name) for name in REGIONS} | {"region of the profile": profile.get("region")}
+    for name, region in regions.items():
+        if region:
+            environment.check_region(name, region)
     for variable, address in endpoints.items():
         name = "--endpoint" if address == settings.endpoint else variable
         environment.check_server(name, address)
