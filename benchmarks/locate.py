@@ -91,14 +91,14 @@ def of_format(store: tokenmill.Store, name: str, words: argparse.Namespace) -> d
         for token in positions.tolist():
             (document,) = locator.in_export(export, path, token, token + 1)
             assert store[document.document][document.offset] == read[token], (path, token)
-            number, _ = locator.find_row(document.source, document.row)
-            spots = locator.shards_of(number, document.row, {name: export})[name]
+            number, _ = locator.find_row(document.source, document.position)
+            spots = locator.shards_of(number, document.position[1], {name: export})[name]
             assert any(s.file == folder.path(path) and s.token <= token < s.token + s.tokens for s in spots)
         if len(positions):
             where, spot = folder.path(path), int(positions[0])
             (document,) = locator.in_export(export, path, spot, spot + 1)
             forward.append(([where, spot], {}))
-            back.append(([store.directory], {"source": document.source, "row": document.row}))
+            back.append(([store.directory], {"source": document.source, **dict([document.position])}))
     seconds = time.perf_counter() - started
     return {
         "files": len(files),

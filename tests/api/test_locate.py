@@ -73,7 +73,7 @@ def test_every_token_of_a_store_is_found(store: tokenmill.Store) -> None:
         (document,) = locator.in_store(token, token + 1)
         assert (document.document, document.offset) == expected[token]
         read = store.document(document.document)
-        assert (document.source, document.row, document.kind) == (read.source, read.row, read.kind)
+        assert (document.source, document.position, document.kind) == (read.source, read.position, read.kind)
         assert document.store_token == document.token == token
 
 
@@ -120,8 +120,8 @@ def test_tokens_of_every_format_lead_to_the_store_and_back(
         for token in {0, count - 1, *(rng.randrange(count) for _ in range(max(3, POSITIONS // len(files))))}:
             (document,) = locator.in_export(export, file, token, token + 1)
             assert token_at(store, document) == tokens[token]
-            number, _ = locator.find_row(document.source, document.row)
-            spots = locator.shards_of(number, document.row, {name: export})[name]
+            number, _ = locator.find_row(document.source, document.position)
+            spots = locator.shards_of(number, document.position[1], {name: export})[name]
             here = [s for s in spots if s.file == str(out / file) and s.token <= token < s.token + s.tokens]
             assert len(here) == 1
             joined = [read[place_of(files, spot.file)][spot.token : spot.token + spot.tokens] for spot in spots]
@@ -278,6 +278,36 @@ def prepare(source: str, folder: Path, tokenizer: str = SMALL_TIKTOKEN) -> str:
     return out
 
 
+def test_documents_of_json_lines_are_named_by_byte_and_line(tmp_path: Path) -> None:
+    """`locate` and `inspect --doc` give the byte and the number of the line, and --byte leads back."""
+    lines = [json.dumps({"text": f"Document number {number}."}) for number in range(5)]
+    (tmp_path / "a.jsonl").write_text(lines[0] + "\n\n" + "\n".join(lines[1:]) + "\n")
+    directory = prepare(str(tmp_path / "a.jsonl"), tmp_path)
+    byte = len(lines[0]) + 2 + len(lines[1]) + 1
+    token = tokenmill.open(directory).start_of(2)
+    for question in ((token,), ("--source", "a.jsonl", "--byte", byte)):
+        (found,) = json.loads(command.run("locate", directory, *question, "--json").stdout)["documents"]
+        assert (found["row"], found["byte"], found["line"], found["document"]) == (None, byte, 4, 2)
+        assert f"\nline         4\nbyte         {byte}\n" in command.run("locate", directory, *question).stdout
+    shown = json.loads(command.run("inspect", directory, "--doc", "2", "--json").stdout)
+    assert (shown["byte"], shown["line"]) == (byte, 4)
+    assert "row" not in shown
+    assert f"\nline         4\nbyte         {byte}\n" in command.run("inspect", directory, "--doc", "-3").stdout
+    (tmp_path / "a.jsonl").write_text("")
+    assert tokenmill.open(directory).line(2) is None
+    assert tokenmill.locate(directory, token).documents[0].line is None
+
+
+def test_the_line_is_counted_in_its_own_store(tmp_path: Path) -> None:
+    """Of several stores, each document has the line of its own file; a document of Parquet has a row and no line."""
+    (tmp_path / "b.jsonl").write_text('\n{"text": "Of the second store."}\n')
+    one = prepare(write_parquet(tmp_path / "a.parquet", ["One text.", "Another text."]), tmp_path / "one")
+    other = prepare(str(tmp_path / "b.jsonl"), tmp_path / "other")
+    opened = tokenmill.open([one, other])
+    found = [tokenmill.locate([one, other], opened.start_of(number)).documents[0] for number in (1, 2)]
+    assert [(document.row, document.byte, document.line) for document in found] == [(1, None, None), (None, 1, 2)]
+
+
 def test_what_cannot_be_found_is_told(store: tokenmill.Store, tmp_path: Path) -> None:
     """Each wrong question gets an answer that says what there is."""
     out, directory = str(tmp_path / "out"), store.directory
@@ -299,9 +329,14 @@ def test_what_cannot_be_found_is_told(store: tokenmill.Store, tmp_path: Path) ->
         (UsageError, "TOKEN2 is not larger", {"where": directory, "token": 4, "token2": 4}),
         (UsageError, "a.parquet", {"where": directory, "source": "z.parquet", "row": 1}),
         (UsageError, "reason       null", {"where": directory, "source": "a.parquet", "row": 57}),
-        (UsageError, "no document starts there", {"where": directory, "source": "c0.txt", "row": 1 << 80}),
+        (UsageError, "no document starts there", {"where": directory, "source": "c0.txt", "byte": 1 << 80}),
         (UsageError, "store= is only for files", {"where": directory, "token": 1, "store": directory}),
-        (UsageError, "the byte", {"where": directory, "source": "b.jsonl", "row": 1}),
+        (UsageError, "byte 1 is not a document", {"where": directory, "source": "b.jsonl", "byte": 1}),
+        (UsageError, "has no row numbers", {"where": directory, "source": "b.jsonl", "row": 1}),
+        (UsageError, "give row=N", {"where": directory, "source": "a.parquet", "byte": 1}),
+        (UsageError, "a row or a byte", {"where": directory, "source": "a.parquet", "row": 1, "byte": 1}),
+        (UsageError, "counted from 0", {"where": directory, "source": "b.jsonl", "byte": -1}),
+        (UsageError, "Give these three", {"where": directory, "step": 1, "row": 0, "position": 0, "byte": 1}),
     ]
     for error, words, question in questions:
         with pytest.raises(error) as told:
@@ -323,7 +358,7 @@ def test_the_command_shows_both_ways(store: tokenmill.Store) -> None:
     assert "c1.txt" in shown
     assert "[[" in shown
     assert shown.replace("[[", "").replace("]]", "").strip().endswith("\nA small file, number 1. line")
-    assert f"tokens {start:,} to" in run("--source", "c1.txt", "--row", "0")
+    assert f"tokens {start:,} to" in run("--source", "c1.txt", "--byte", "0")
     found = json.loads(run(str(start), str(start + 20), "--json"))
     assert found["documents"][0]["kind"] == "text"
 

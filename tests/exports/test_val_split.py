@@ -90,7 +90,7 @@ def test_a_located_document_is_in_its_split(store: str, dataset: Path, tmp_path:
     """`locate` finds a held-out document in the validation file."""
     prepared = prepare(dataset, tmp_path / "store", split="all", to="nanogpt", val=VAL)
     for split, name in (("validation", "val"), ("test", "train")):
-        found = command.run("locate", prepared, "--source", f"{split}.jsonl", "--row", "0", "--json").stdout
+        found = command.run("locate", prepared, "--source", f"{split}.jsonl", "--byte", "0", "--json").stdout
         assert f"{name}.bin" in found
 
 

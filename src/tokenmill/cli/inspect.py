@@ -89,9 +89,11 @@ def _show_document(store: tokenmill.Store, position: int, as_json: bool) -> None
     tokens = document.tokens.tolist()
     number = position % len(store)
     columns = store.columns(start=number, stop=number + 1).to_pylist() if store.collection.kept_columns else []
+    (name, row), line = document.position, store.line(position)
     if as_json:
         text = b"".join(map(token_bytes, tokens)).decode(errors="replace")
-        facts = {"document": number, "store": document.store, "source": document.source, "row": document.row}
+        facts = {"document": number, "store": document.store, "source": document.source, name: row}
+        facts |= {"line": line} if line else {}
         facts |= {"columns": columns[0]} if columns else {}
         facts |= {"erased": document.erased} if document.erased else {}
         terminal.echo_json(facts | {"tokens": tokens, "text": text})
@@ -99,7 +101,7 @@ def _show_document(store: tokenmill.Store, position: int, as_json: bool) -> None
     lines = [("document", f"{number:,}")]
     lines += [("store", document.store)] if len(store.directories) > 1 else []
     lines += [("source", document.source)]
-    lines += [output.position_line(document.position), ("tokens", f"{len(tokens):,}")]
+    lines += [*output.position_lines((name, row), line), ("tokens", f"{len(tokens):,}")]
     lines += [("state", f"erased (request {document.erased})")] if document.erased else []
     output.print_lines([*lines, *output.column_lines(columns[0] if columns else {})])
     _print_tokens(tokens[:SHOWN_TOKENS], token_bytes)

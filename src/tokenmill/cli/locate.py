@@ -55,12 +55,15 @@ class DirectoryOrPosition(TokenPosition):
 )
 @click.argument("where", metavar="DIR|SHARD", nargs=1)
 @click.argument("tokens", metavar="[DIR]... [TOKEN] [TOKEN2]", nargs=-1, type=DirectoryOrPosition())
-@click.option("--source", metavar="FILE", help="Find a document of this source file, given by --row.")
+@click.option("--source", metavar="FILE", help="Find a document of this source file, given by --row or --byte.")
 @click.option(
     "--row",
     type=TokenPosition(),
     metavar="N",
-    help="Row of the document. In text and JSON Lines: the byte at which it starts. With --step: row of the batch.",
+    help="Row of the document in its source. With --step: row of the batch.",
+)
+@click.option(
+    "--byte", type=TokenPosition(), metavar="N", help="Byte at which the document starts, in text and JSON Lines."
 )
 @click.option("--store", multiple=True, metavar="DIR", help="Store of SHARD, if SHARD is not inside it; repeatable.")
 @click.option(
@@ -77,7 +80,7 @@ class DirectoryOrPosition(TokenPosition):
 @options.storage
 @options.general
 def locate(where: str, tokens: tuple[Any, ...], as_json: bool, **arguments: Any) -> None:
-    """Find the source file, row and text of a token. With --source and --row, find the tokens of a document.
+    """Find the source file, row and text of a token. With --source and --row or --byte, find a document's tokens.
 
     TOKEN counts from 0 in the whole store, or in the file SHARD of an export, without its header. In several stores, it
     counts through all of them in the order given. With TOKEN2, the command lists all documents from TOKEN to before
@@ -108,7 +111,7 @@ def _one(result: LocateResult) -> Iterable[output.Line]:
         position = f"{document.document:,}, token {document.offset:,} of its {document.document_tokens:,}"
     yield "document", position
     yield "source", document.source
-    yield output.position_line(document.position)
+    yield from output.position_lines(document.position, document.line)
     yield from output.column_lines(document.columns)
     if document.erased:
         yield "state", f"erased (request {document.erased})"
@@ -128,7 +131,8 @@ def _one(result: LocateResult) -> Iterable[output.Line]:
 def _several(result: LocateResult) -> Iterable[output.Line]:
     yield "tokens of", result.place
     for document in result.documents[:SHOWN_DOCUMENTS]:
-        origin = f"{' '.join(output.position_line(document.position))} of {document.source}"
+        name, number = document.position
+        origin = f"{name} {number:,} of {document.source}"
         last = f"to {document.token + document.tokens:,}"
         store = "" if document.store == result.store else f" of {document.store}"
         yield f"{document.token:,}", f"{last}: document {document.document:,}{store}, {origin}"

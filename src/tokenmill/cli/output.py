@@ -76,10 +76,11 @@ def print_lines(lines: Iterable[Line], indent: str = "") -> None:
             terminal.echo(wrap(line, columns))
 
 
-def position_line(position: tuple[str, int]) -> Line:
-    """Where a document is in its source: its row, or the byte at which it starts."""
-    name, number = position
-    return name, f"{number:,}"
+def position_lines(position: tuple[str, int], line: int | None) -> Iterable[Line]:
+    """Where a document is in its source: its row, or the byte at which it starts, and its line if it is known."""
+    if line is not None:
+        yield "line", f"{line:,}"
+    yield position[0], f"{position[1]:,}"
 
 
 def column_lines(columns: Mapping[str, object]) -> Iterable[Line]:

@@ -27,10 +27,11 @@ from tokenmill.tokenizers.token_bytes import token_bytes_lookup
 # Sources that an error message lists.
 MAX_NAMED_SOURCES = 5
 
-# Advice for sources whose rows are byte offsets.
-BY_BYTE = (
-    "In a file of this kind a row is the byte that its document starts at: `tokenmill inspect DIR --doc N` shows it."
-)
+# How a document is named in a source with rows, and in one without.
+ADVICE = {
+    "row": "Its documents have row numbers: give --row N.",
+    "byte": "Give the byte at which the document starts, which `tokenmill inspect DIR --doc N` shows: --byte N.",
+}
 
 # Directories that are searched for the export of a file: some formats have a directory for each split.
 MAX_PARENTS = 3
@@ -48,14 +49,14 @@ class TextContext(Readable, msgspec.Struct, frozen=True):
     shortened: bool = False
 
 
-class LocatedDocument(Readable, msgspec.Struct, frozen=True):
+class LocatedDocument(Readable, msgspec.Struct, frozen=True, kw_only=True):
     """Tokens of one document. `token` is the position of the first in the searched store or file, `tokens` the count.
 
     `tokens` includes an end token that an export put before the document. `store_token` is the position of the first
     token in the store, `offset` its position in the document, which has `document_tokens` tokens. `row` is the row in
-    the source, or the byte at which the document starts if the source has no rows. `store` is the store that holds the
-    document: `document` and `store_token` count in it. `columns` are the kept columns of the document. `erased` is the
-    request that erased it.
+    the source. In text and JSON Lines, `byte` is where the document starts, and `line` is the number of its line in
+    JSON Lines, from 1, if it was counted. `store` is the store that holds the document: `document` and `store_token`
+    count in it. `columns` are the kept columns of the document. `erased` is the request that erased it.
     """
 
     token: int
@@ -66,7 +67,9 @@ class LocatedDocument(Readable, msgspec.Struct, frozen=True):
     document_tokens: int
     source: str
     kind: str
-    row: int
+    row: int | None = None
+    byte: int | None = None
+    line: int | None = None
     around: TextContext
     store: str = ""
     columns: dict[str, str | int | float | bool | None] = {}
@@ -75,7 +78,7 @@ class LocatedDocument(Readable, msgspec.Struct, frozen=True):
     @property
     def position(self) -> tuple[str, int]:
         """The name and the number of its place in the source: a row, or the byte at which the document starts."""
-        return position_name(self.kind), self.row
+        return ("byte", self.byte) if self.byte is not None else ("row", self.row or 0)
 
 
 def find_folder(where: str, stores: Sequence[str]) -> tuple[Folder, str | None]:
@@ -198,9 +201,14 @@ class Locator:
             stored = in_store(export.job, origin, length)
             yield self._located(document, (origin.token, origin.stop - origin.start), stored.start, stored.stop)
 
-    def find_row(self, source: str, row: int) -> tuple[int, LocatedDocument]:
-        """Return the number of a source, and the document of one of its rows."""
+    def find_row(self, source: str, position: tuple[str, int]) -> tuple[int, LocatedDocument]:
+        """Return the number of a source, and the document of one of its rows, or of the byte at which it starts."""
         number = self._source(source)
+        name, row = position
+        path, kind = (self._store.sources[column][number].as_py() for column in ("path", "kind"))
+        if position_name(kind) != name:
+            headline = f"a file of this kind has no {'row numbers' if name == 'row' else 'byte positions'}"
+            raise UsageError(headline, f"source       {path}", ADVICE[position_name(kind)])
         document = self._store.find(number, row)
         if document is None:
             raise self._no_document(number, row)
@@ -231,12 +239,13 @@ class Locator:
     def _no_document(self, source: int, row: int) -> UsageError:
         path, kind = (self._store.sources[name][source].as_py() for name in ("path", "kind"))
         lines = [f"source       {path}", f"reason       {self._store.why_not(source, row)}"]
-        lines += [BY_BYTE] if position_name(kind) == "byte" else []
-        return UsageError(f"row {row:,} is not a document of the store", *lines)
+        lines += [ADVICE["byte"]] if position_name(kind) == "byte" else []
+        return UsageError(f"{position_name(kind)} {row:,} is not a document of the store", *lines)
 
     def _located(self, document: int, asked: tuple[int, int], start: int, stop: int) -> LocatedDocument:
         """Return tokens [start, stop) of a document. `asked` is the first token and the count in the query."""
         read, member = self._store.document(document), self._store.collection.of_document(document)
+        name, number = read.position
         return LocatedDocument(
             token=asked[0],
             tokens=asked[1],
@@ -246,7 +255,8 @@ class Locator:
             document_tokens=len(read.tokens),
             source=read.source,
             kind=read.kind,
-            row=read.row,
+            row=number if name == "row" else None,
+            byte=number if name == "byte" else None,
             around=self._around(read.tokens, start, stop),
             store=member.directory,
             columns=_kept(self._store, document),

@@ -12,6 +12,8 @@ from tokenmill.sources.documents import ROW_KINDS, Int64Array, RowArray, SourceF
 from tokenmill.sources.json_values import has_values
 
 CHUNK_BYTES = 4 << 20
+# The lines before a row are counted, from the start of its file, if these are not more bytes.
+MAX_COUNTED_BYTES = 1 << 30
 
 
 def line_numbers(file: SourceFile, rows: RowArray, max_bytes: int | None = None) -> Int64Array:

@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from tokenmill.errors import CorruptStore, StoreError
 from tokenmill.sources.documents import ROW_KINDS
-from tokenmill.sources.line_numbers import line_numbers
+from tokenmill.sources.line_numbers import MAX_COUNTED_BYTES, line_numbers
 from tokenmill.storage import prefetch_map
 from tokenmill.storage.untrusted.malformed import MalformedDataError, decode
 from tokenmill.store import layout
@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 
 QUARANTINE_FILE = "quarantine.jsonl"
 PREFETCH_HEADERS = 16
-# A worker counts the lines before a bad row, from the start of its file, if these are not more bytes.
-MAX_COUNTED_BYTES = 1 << 30
 
 
 class Quarantined(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):

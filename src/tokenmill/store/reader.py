@@ -16,7 +16,8 @@ import pyarrow as pa
 
 from tokenmill.errors import StoreError, UsageError
 from tokenmill.humanize import Readable, html_table
-from tokenmill.sources import ROW_KINDS
+from tokenmill.sources import ROW_KINDS, file_at
+from tokenmill.sources.line_numbers import MAX_COUNTED_BYTES, line_numbers
 from tokenmill.store.collection import open_collection
 from tokenmill.store.job import Job
 from tokenmill.store.part import PartContent, SkippedRow, TokenArray
@@ -225,6 +226,17 @@ class Store:
         source = int(content.source[index]) - member.first_source
         settings, unit = storage_settings.current().over(self._settings), part - member.first_part
         return storage_settings.run(settings, read_source_text, member, unit, source, int(content.row[index]))
+
+    def line(self, position: int) -> int | None:
+        """The number of the line, from 1, of document number `position` in a JSON Lines file.
+
+        The lines before it are counted in the file. None if the source is another kind of file, is remote or has
+        changed, or if the line starts after the first GiB.
+        """
+        part, index = self._index.find_document(operator.index(position))
+        content = self._index.open(part)
+        file, rows = file_at(self.sources, int(content.source[index])), content.row[index : index + 1]
+        return int(line_numbers(file, rows, MAX_COUNTED_BYTES)[0]) or None
 
     def at(self, token: int) -> tuple[int, int]:
         """The document that holds a token of the whole stream, and the index of the token in that document."""
