@@ -84,3 +84,23 @@ def test_readme_lists_the_packages() -> None:
 def test_the_list_of_slow_files_has_no_old_names() -> None:
     """Every file that tests/conftest.py lists exists."""
     assert [name for name in sorted(SLOW_FILES) if not (TESTS / name).is_file()] == []
+
+
+# The modules that write variables of the environment, and why.
+WRITE_VARIABLES = {
+    "system.environment",  # workers, which receive the variables of the process that they work for
+    "doctor.examining.inside.network",  # a process that the doctor starts to examine a function
+    "cli.options",  # the process of a command that has not loaded numpy
+    "tokenizers.engines.huggingface",  # while a batch is encoded
+    "tokenizers.engines.gigatoken",  # workers
+    "executors.ray.cluster",  # while Ray is imported and started
+    "executors.ray.own_cluster",  # while the private cluster lives: Ray has no other way to pass its token
+}
+
+
+def test_few_modules_write_variables() -> None:
+    """The process may be a notebook or a trainer, whose other libraries read the same variables."""
+    changed = r"os\.environ(\[[^\]]+\] *=[^=]| *\|=|\.(update|setdefault|pop|clear|popitem)\()"
+    writes = re.compile(rf"{changed}|del os\.environ|os\.(putenv|unsetenv)\(")
+    found = {name.removeprefix("tokenmill.") for name, path in modules().items() if writes.search(path.read_text())}
+    assert found == WRITE_VARIABLES

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import multiprocessing
 import os
@@ -28,6 +29,7 @@ from tests.support.corpora import SMALL_JSON, SMALL_TIKTOKEN
 from tests.support.mapping_matrix import TEXTS
 from tokenmill.errors import TokenizerError, UsageError
 from tokenmill.tokenizers import tokenize_fn
+from tokenmill.tokenizers.engines import huggingface
 from tokenmill.tokenizers.engines.tiktoken import parse_ranks
 from tokenmill.tokenizers.resolve import resolve
 
@@ -313,6 +315,21 @@ def test_the_users_settings_stay_as_they_were(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.delenv("TOKENIZERS_PARALLELISM", raising=False)
     made(SMALL_JSON)("x")
     assert "TOKENIZERS_PARALLELISM" not in os.environ
+
+
+@pytest.mark.parametrize("before", [None, "true"])
+def test_the_last_thread_restores_the_users_setting(monkeypatch: pytest.MonkeyPatch, before: str | None) -> None:
+    """Two threads that encode at the same time leave the setting that the first one found."""
+    name, one, other = huggingface.PARALLELISM, contextlib.ExitStack(), contextlib.ExitStack()
+    monkeypatch.delenv(name, raising=False)
+    if before is not None:
+        monkeypatch.setenv(name, before)
+    for block in (one, other):
+        block.enter_context(huggingface._one_thread)
+    one.close()
+    assert os.environ[name] == "false"
+    other.close()
+    assert os.environ.get(name) == before
 
 
 def matrix(method: str, used: str, processes: str, tokenizer_names: list[str], tmp_path: Path) -> None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import os
 import tempfile
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -49,7 +49,7 @@ class HuggingFaceEngine:
         return Encoded.join(self._spec, documents)
 
     def _encode(self, texts: list[str]) -> list[Tokens]:
-        with _one_thread():
+        with _one_thread:
             return [narrowed(self._spec, tokens) for tokens in self._encode_batch(texts)]
 
     def _name_failure(self, texts: list[str]) -> None:
@@ -84,18 +84,34 @@ def _load(content: bytes, *, encode_special: bool) -> Callable[[list[str]], list
     return lambda texts: [encoding.ids_array for encoding in newer.encode_batch(texts, **options)]
 
 
-@contextlib.contextmanager
-def _one_thread() -> Iterator[None]:
-    """Disable the library's thread pool, which would compete with other workers and hang in a forked child.
+class _OneThread:
+    """A block in which the library has no thread pool: it would compete with other workers, and hang in a forked child.
 
-    Restores the setting afterwards, because the process may be the user's.
+    The library has no other switch than a variable. The process may be the user's, so the last block to end restores
+    the value that the first one found.
     """
-    before = os.environ.get(PARALLELISM)
-    os.environ[PARALLELISM] = "false"
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ[PARALLELISM]
-        else:
-            os.environ[PARALLELISM] = before
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._blocks = 0
+        self._before: str | None = None
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if not self._blocks:
+                self._before = os.environ.get(PARALLELISM)
+                os.environ[PARALLELISM] = "false"
+            self._blocks += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._blocks -= 1
+            if self._blocks:
+                return
+            if self._before is None:
+                os.environ.pop(PARALLELISM, None)
+            else:
+                os.environ[PARALLELISM] = self._before
+
+
+_one_thread = _OneThread()
