@@ -23,7 +23,7 @@ HEAD = """# Python
 
 Written by `scripts/write_api_reference.py` from signatures and docstrings; CI fails when it is out of date.
 
-Use tokenmill from Python: each command that does work is a function. Keywords have the names of the options, with `_`
+Use tokenmill from Python: each command is a function. Keywords have the names of the options, with `_`
 for `-`. Sizes are numbers or strings such as `"8GB"` and `"100M"`. A call shows a progress bar in a terminal or a
 notebook, and nothing elsewhere.
 
@@ -53,6 +53,8 @@ except tokenmill.TokenmillError as error:
 
 Scripts need no `if __name__ == "__main__"`, because workers never import your main module. `import tokenmill` loads no
 large library.
+
+Where a function takes the path of a store, it takes an opened store and the result of `prepare`, too.
 
 A store can be sent to other processes, such as the workers of a PyTorch `DataLoader`: its pickle is its address.
 Notebooks show stores and results as tables.
@@ -101,7 +103,7 @@ def function_section(name: str, function: Callable[..., Any]) -> str:
     text, meanings = split_arguments(function)
     rows = [row(parameter, meanings[parameter.name]) for parameter in signature.parameters.values()]
     table = "\n".join(["| parameter | type | meaning |", "| --- | --- | --- |", *rows])
-    return f"\n### tokenmill.{name}\n\n{call(name, signature)}\n{text}\n\n{table}\n"
+    return f"\n### tokenmill.{name}\n\n{call(name, signature)}\n{text}\n" + (f"\n{table}\n" if rows else "")
 
 
 def split_arguments(function: Callable[..., Any]) -> tuple[str, dict[str, str]]:

@@ -60,7 +60,9 @@ TRANSIENT_ERRNOS = frozenset(
 )
 
 # Options without a value, which are True in Python.
-SWITCHES = frozenset({"all", "allow-http", "dry-run", "force", "quarantine-text", "repair", "retry-quarantine"})
+SWITCHES = frozenset(
+    {"all", "allow-http", "dry-run", "force", "quarantine-text", "repair", "retry-quarantine", "skipped", "stop-hung"}
+)
 
 # Words after an option that continue the sentence. Any other word is the value of the option.
 SENTENCE_WORDS = (

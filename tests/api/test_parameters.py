@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import inspect
+import json
 import re
+import subprocess
+import sys
 import typing
 from functools import partial
 from pathlib import Path
 
 import click
+import msgspec
 import pytest
 
 import tokenmill
+from tests.support import command
 from tests.support.corpora import SMALL_JSON, write_parquet
 from tokenmill.api.parameters import StrPath
 from tokenmill.cli import cli
@@ -148,9 +153,124 @@ def test_a_result_and_an_open_store_are_paths(tmp_path: Path) -> None:
     for given in (result, store):
         assert tokenmill.status(given).state == "complete"
         assert tokenmill.verify(given).documents == 2
+        assert tokenmill.stats(given).documents == 2
+        assert tokenmill.inspect(given).documents == 2
+        assert tokenmill.finish(given).directory == str(tmp_path / "store")
+        assert tokenmill.upgrade(given).directory == str(tmp_path / "store")
+        assert tokenmill.report(given).path.startswith(str(tmp_path / "store"))
+        assert tokenmill.plan(source, like=given).tokenizer == "small"
+        assert tokenmill.erase(given, rows=[(str(source), 0)], dry_run=True).documents == 1
+        assert tokenmill.prepare(source, like=given, out=given).units_done_now == 0
         assert tokenmill.loader(given, sequence_tokens=2, batch_sequences=1, grain=2).reader.sources
     exported = tokenmill.export(store, to="llmc", val="none", workers=1)
     assert tokenmill.locate(exported, source=source, row=0).documents[0].source == str(source)
     other = tokenmill.prepare(source, tokenizer=SMALL_JSON, out=tmp_path / "other", workers=1)
     with pytest.raises(UsageError, match="several are open"):
         tokenmill.status(tokenmill.open([result, other]))
+
+
+def test_several_that_are_open_are_several_paths(tmp_path: Path) -> None:
+    """What takes several stores takes those that were opened as one, alone or in a list."""
+    sources = [write_parquet(tmp_path / f"{name}.parquet", [name, f"{name} {name}"]) for name in ("a", "b", "c")]
+    one, two, three = (
+        tokenmill.prepare(source, tokenizer=SMALL_JSON, out=f"{source}.store", workers=1) for source in sources
+    )
+    both = tokenmill.open([one, two])
+    cases: list[tuple[typing.Any, int]] = [(both, 4), ([both, three], 6)]
+    for given, number in cases:
+        assert len(tokenmill.open(given)) == number
+        assert tokenmill.verify(given).documents == number
+        assert tokenmill.stats(given).documents == number
+        assert tokenmill.report(given, out=tmp_path / "page.html").statistics.documents == number
+        loader = tokenmill.loader(given, sequence_tokens=2, batch_sequences=1, grain=2)
+        assert len(loader.options.stores) == number / 2
+        assert tokenmill.locate(given, number - 1).documents
+        assert tokenmill.inspect(given, doc=-1).document == number - 1
+        exported = tokenmill.export(given, to="llmc", val="none", workers=1, out=tmp_path / f"export{number}")
+        assert exported.splits["train"].documents == number
+    assert [info.documents for info in tokenmill.inspect([both, three])] == [2, 2, 2]
+    with pytest.raises(UsageError, match="several are open"):
+        tokenmill.inspect(both)
+
+
+def test_functions_named_as_packages_stay_functions() -> None:
+    """`tokenmill.tokenizers` is the function before and after the package of that name is imported.
+
+    The modules of the package can be imported in each way.
+    """
+    code = """
+import importlib.util, inspect, pickle, tokenmill
+named = [each for each in tokenmill.__all__ if importlib.util.find_spec("tokenmill." + each)]
+assert named == ["doctor", "loader", "results", "tokenizers"], named
+"""
+    for name, module in (("doctor", "causes"), ("loader", "ranks"), ("tokenizers", "resolve")):
+        code += f"""
+assert inspect.isfunction(tokenmill.{name})
+import tokenmill.{name}
+assert inspect.isfunction(tokenmill.{name})
+import tokenmill.{name}.{module} as first
+from tokenmill.{name} import {module} as second
+from tokenmill.{name}.{module} import __name__ as third
+assert first is second and first.__name__ == third == "tokenmill.{name}.{module}"
+from tokenmill import {name}
+assert {name} is tokenmill.{name} and inspect.isfunction({name})
+assert pickle.loads(pickle.dumps({name})) is {name}
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stderr == ""
+
+
+def test_the_functions_that_list_what_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Formats, tokenizers and datasets are listed as the commands list them, and one tokenizer is described."""
+    for module in ("datasets", "tokenizers"):
+        monkeypatch.setattr(f"tokenmill.api.{module}.core_bytes_per_second", lambda *_: 1e6)
+    assert "nanogpt" in {each.name for each in tokenmill.formats()}
+    assert "gpt2" in {each.tokenizer for each in tokenmill.tokenizers()}
+    assert tokenmill.tokenizers(Path(SMALL_JSON)).vocabulary_size > 1000
+    listing = tokenmill.datasets("fineweb-edu", tokenizer=Path(SMALL_JSON))
+    assert [each.name for each in listing.datasets] == ["fineweb-edu"]
+    assert listing.bytes_per_second
+
+
+def test_the_doctor_of_python_refuses_as_the_command(tmp_path: Path) -> None:
+    """A script without a function, an empty command, and options of the other kind of target are refused."""
+    doctor: typing.Any = tokenmill.doctor
+    script = tmp_path / "script.py"
+    script.write_text("def tokenize(row):\n    return row\n")
+    for arguments, keywords, message in (
+        (str(script), {}, "does not name a function"),
+        ([], {}, "the command is empty"),
+        (f"{script}:tokenize", {"stop_hung": True}, "stop_hung needs a command"),
+        (["true"], {"column": "text"}, "column needs a function"),
+        (["true"], {"num_proc": 2}, "num_proc needs a function"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            doctor(arguments, **keywords)
+
+
+def test_inspect_returns_what_its_json_prints(tmp_path: Path) -> None:
+    """The records of a store, a document and the skipped rows are those of `inspect --json`."""
+    source = tmp_path / "a.jsonl"
+    source.write_text("".join(json.dumps(row) + "\n" for row in ({"text": "one"}, {"text": None}, {"text": "two"})))
+    out = tmp_path / "store"
+    result = tokenmill.prepare(source, tokenizer=SMALL_JSON, out=out, workers=1, max_skipped=1.0)
+
+    def printed(*options: str) -> list[typing.Any]:
+        return [json.loads(line) for line in command.run("inspect", out, *options, "--json").stdout.splitlines()]
+
+    plain: typing.Any = msgspec.to_builtins
+    info = tokenmill.inspect(result)
+    assert (info.documents, info.skipped_rows, info.text_bytes) == (2, 1, 6)
+    assert printed() == [plain(info)] == plain(tokenmill.inspect([result]))
+    document = tokenmill.inspect(tokenmill.open(out), doc=-1)
+    assert (document.document, document.text[:3], document.position) == (1, "two", ("byte", 31))
+    assert printed("--doc", "-1") == [plain(document)]
+    skipped = tokenmill.inspect(out, skipped=True)
+    assert [(each.byte, each.line, each.reason) for each in skipped] == [(16, 2, "null")]
+    assert printed("--skipped") == plain(skipped)
+    with pytest.raises(UsageError, match="there is no document 2"):
+        tokenmill.inspect(out, doc=2)
+    assert "--doc is given with --skipped" in command.run("inspect", out, "--doc", "1", "--skipped", code=2).stderr
+    both: typing.Any = {"doc": 1, "skipped": True}
+    with pytest.raises(UsageError, match="doc= is given with skipped=True"):
+        tokenmill.inspect(out, **both)

@@ -8,6 +8,7 @@ import sys
 import pytest
 
 import tokenmill
+from tokenmill.cli import cli
 from tokenmill.errors import UsageError
 from tokenmill.humanize import duration, number, size
 from tokenmill.pipeline.sizes import parse_size
@@ -20,20 +21,15 @@ def test_the_public_surface_is_this() -> None:
     """Adding or removing a public name is a decision."""
     classes, functions = (
         ["Loader", "Store", "TokenmillError"],
-        ["bench", "erase", "export", "finish", "loader", "locate", "map_dataset", "mix", "open", "plan", "prepare"],
+        ["bench", "datasets", "doctor", "erase", "export", "finish", "formats", "inspect", "loader", "locate"],
     )
     expected = [
         *classes,
         *functions,
-        "report",
-        "results",
-        "stats",
-        "status",
-        "tokenize_fn",
-        "upgrade",
-        "using",
-        "verify",
+        *("map_dataset", "mix", "open", "plan", "prepare"),
+        *("report", "results", "stats", "status", "tokenize_fn", "tokenizers", "upgrade", "using", "verify"),
     ]
+    assert set(cli.commands) <= set(expected)
     assert sorted(tokenmill.__all__) == expected
     assert all(callable(getattr(tokenmill, name)) for name in expected if name != "results")
     with pytest.raises(AttributeError):

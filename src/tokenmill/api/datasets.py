@@ -5,9 +5,12 @@ The time follows from a second of real work in this process.
 
 from __future__ import annotations
 
+import os
+
 import msgspec
 import numpy as np
 
+from tokenmill.api.parameters import StrPath
 from tokenmill.errors import TokenizerError
 from tokenmill.executors.local import this_machine
 from tokenmill.humanize import Readable
@@ -60,8 +63,14 @@ class DatasetListing(Readable, msgspec.Struct, frozen=True):
 
 
 @checked
-def datasets(name: str | None = None, *, tokenizer: str = "gpt2") -> DatasetListing:
-    """The datasets of the catalog, or one of them, with the disk and time that they would take on this machine."""
+def datasets(name: str | None = None, *, tokenizer: StrPath = "gpt2") -> DatasetListing:
+    """The datasets of the catalog, or one of them, with the disk and time that they would take on this machine.
+
+    Args:
+        name: The name of a dataset, such as `"fineweb-edu"`. Default: all of them.
+        tokenizer: The tokenizer whose tokens are counted.
+    """
+    tokenizer = os.fspath(tokenizer)
     loaded = catalog.load()
     chosen = loaded.entries if name is None else {name: loaded.dataset(name)}
     notices: list[str] = []

@@ -159,10 +159,6 @@ def only_recipe(paths: Sequence[str], given: Mapping[str, object]) -> str:
     return paths[0]
 
 
-# `import tokenmill.loader.torch as adapters` looks for the module under the name of what `tokenmill.loader` is.
-loader.__name__ = "tokenmill.loader"
-
-
 def _grain(sequence_tokens: int, grain: int | None) -> tuple[int, int]:
     """The tokens of a sequence and of a grain, which has whole sequences."""
     if sequence_tokens < 1:

@@ -9,6 +9,7 @@ from typing import Literal
 from tokenmill.errors import UsageError
 from tokenmill.exports.formats.protocol import EndTokenPosition, Tail
 from tokenmill.storage import absolute
+from tokenmill.store.reader import Store
 from tokenmill.system.arguments import check_text
 
 # A path or an address. Write an address such as s3://bucket/run as a str: a Path would drop a slash.
@@ -42,8 +43,12 @@ def column_names(names: str | Sequence[str] | None) -> tuple[str, ...] | None:
 
 
 def store_paths(stores: Stores) -> list[str]:
-    """One store or several as a list of strings. Raises UsageError without a store."""
-    paths = path_texts(stores)
+    """One store or several as a list of strings. Raises UsageError without a store.
+
+    Several that were opened as one are several here.
+    """
+    given = [stores] if isinstance(stores, str | os.PathLike) else stores
+    paths = [path for each in given for path in (each.directories if isinstance(each, Store) else path_texts(each))]
     if not paths:
         raise UsageError("no store is given", "Name at least one store.")
     return paths

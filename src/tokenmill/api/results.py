@@ -19,6 +19,7 @@ from tokenmill.analysis.statistics import (
 from tokenmill.api.datasets import DatasetInfo, DatasetListing, VersionInfo
 from tokenmill.api.erase_result import EraseResult
 from tokenmill.api.finish import FinishResult
+from tokenmill.api.inspect import DocumentInfo, SkippedRange, StoreInfo
 from tokenmill.api.locate import LocateResult
 from tokenmill.api.plan import PlanResult
 from tokenmill.api.prepare_targets import PrepareResult
@@ -27,6 +28,11 @@ from tokenmill.api.status import StatusResult
 from tokenmill.api.tokenizers import TokenizerFamily, TokenizerInfo
 from tokenmill.api.upgrade import UpgradeResult
 from tokenmill.api.verify import VerifyResult
+from tokenmill.doctor.causes import Check, Finding
+from tokenmill.doctor.examining.examination import Examination
+from tokenmill.doctor.watching.command import LeftoverProcess, Watched
+from tokenmill.doctor.watching.deaths import Death
+from tokenmill.exports.formats.protocol import FileLayout, FormatSpec, ReaderLimits, ScriptDefaults
 from tokenmill.exports.locator import LocatedDocument, TextContext
 from tokenmill.exports.result import ExportedSplit, ExportResult
 from tokenmill.exports.trace import ShardLocation
@@ -46,21 +52,29 @@ __all__ = [
     "BenchResult",
     "Breakdown",
     "Cell",
+    "Check",
     "ControlTokens",
     "Corpus",
     "DatasetInfo",
     "DatasetListing",
+    "Death",
     "Document",
+    "DocumentInfo",
     "DuplicateGroup",
     "Duplicates",
     "EndRecord",
     "EraseResult",
+    "Examination",
     "ExportResult",
     "ExportedSplit",
+    "FileLayout",
+    "Finding",
     "FinishResult",
     "Forecast",
+    "FormatSpec",
     "History",
     "Ignored",
+    "LeftoverProcess",
     "LengthBin",
     "Lengths",
     "LocateResult",
@@ -75,14 +89,18 @@ __all__ = [
     "PlanResult",
     "PrepareResult",
     "Provenance",
+    "ReaderLimits",
     "RecipeChange",
     "ReportResult",
+    "ScriptDefaults",
     "ShardLocation",
+    "SkippedRange",
     "SkippedRow",
     "SkippedRows",
     "Statistics",
     "StatusResult",
     "Steps",
+    "StoreInfo",
     "StoreSlice",
     "TextContext",
     "TokenCount",
@@ -93,5 +111,6 @@ __all__ = [
     "VerifyResult",
     "VersionInfo",
     "VocabularyUse",
+    "Watched",
     "WorkerMemory",
 ]

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import importlib.metadata
+import os
+from typing import overload
 
 import msgspec
 
+from tokenmill.api.parameters import StrPath
 from tokenmill.humanize import Readable
 from tokenmill.pipeline.bench.core_speed import core_bytes_per_second
+from tokenmill.system.arguments import checked
 from tokenmill.tokenizers.boundary_tokens import NO_END_ADVICE, end_note, no_end
 from tokenmill.tokenizers.families import FAMILIES
 from tokenmill.tokenizers.resolve import resolve
@@ -48,16 +52,28 @@ class TokenizerInfo(Readable, msgspec.Struct, frozen=True):
     bytes_per_second: float | None
 
 
-def families() -> list[TokenizerFamily]:
-    """The families of tokenizers that were compared with their reference."""
+@overload
+def tokenizers(name: None = None) -> list[TokenizerFamily]: ...
+@overload
+def tokenizers(name: StrPath) -> TokenizerInfo: ...
+@checked
+def tokenizers(name: StrPath | None = None) -> list[TokenizerFamily] | TokenizerInfo:
+    """The families of tokenizers that were compared with their reference, or one tokenizer as `prepare` would use it.
+
+    Args:
+        name: A tokenizer, as for `prepare`. Its speed on one core of this machine is measured.
+    """
+    return _families() if name is None else _info(os.fspath(name))
+
+
+def _families() -> list[TokenizerFamily]:
     return [
         TokenizerFamily(each.name, each.tokenizer, each.engine, each.times_reference, each.end, each.begin)
         for each in FAMILIES
     ]
 
 
-def tokenizer_info(tokenizer: str) -> TokenizerInfo:
-    """What a run would use for this tokenizer, and the speed of one core of this machine."""
+def _info(tokenizer: str) -> TokenizerInfo:
     vocabulary = resolve(tokenizer)
     spec, choice = vocabulary.spec, choose_engine(vocabulary, "auto")
     reference = REFERENCES[spec.kind].name

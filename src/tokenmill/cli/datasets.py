@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+import tokenmill
 from tokenmill.cli import options, output
 from tokenmill.executors import progress_bar, terminal
 from tokenmill.humanize import count, duration, number, size
@@ -43,9 +44,7 @@ def datasets(name: str | None, tokenizer: str, as_json: bool) -> None:
     With NAME, show one dataset: its versions, license, revision and a command to prepare it. The environment variable
     TOKENMILL_DATASETS names a file with more datasets.
     """
-    from tokenmill.api import datasets as api  # noqa: PLC0415 - heavy
-
-    listing = api.datasets(name, tokenizer=tokenizer)
+    listing = tokenmill.datasets(name, tokenizer=tokenizer)
     if as_json:
         terminal.echo_json(listing)
         return

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+import tokenmill
 from tokenmill.cli import options
 from tokenmill.executors import terminal
 from tokenmill.humanize import number
@@ -30,9 +31,7 @@ JSON_KEYS = (
 @options.general
 def formats(as_json: bool) -> None:
     """List the export formats with the trainer of each."""
-    from tokenmill.api import formats as api  # noqa: PLC0415 - heavy
-
-    specs = api.formats()
+    specs = tokenmill.formats()
     if as_json:
         terminal.echo_json([_flat(spec) for spec in specs])
         return

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 import click
@@ -16,7 +15,7 @@ from tokenmill.executors import progress_bar, terminal
 from tokenmill.humanize import count, escape_control_characters, size
 
 if TYPE_CHECKING:
-    from tokenmill.store.part import SkippedRow
+    from tokenmill.api.results import DocumentInfo, SkippedRange, StoreInfo
 
 TOKEN_STYLES = ("black on #ffd6a5", "black on #caffbf", "black on #9bf6ff", "black on #bdb2ff", "black on #ffadad")
 SHOWN_TOKENS = 2000
@@ -40,73 +39,62 @@ def inspect(directory: tuple[str, ...], doc: int | None, skipped: bool, as_json:
 
     Documents are numbered through all stores.
     """
-    store = tokenmill.open(directory)
+    if doc is not None and skipped:
+        raise UsageError("--doc is given with --skipped", "Choose one of them.")
     if doc is not None:
-        _show_document(store, doc, as_json)
+        _show_document(directory, doc, as_json)
     elif skipped:
-        _show_skipped(store, as_json)
+        _show_skipped(directory, as_json)
     else:
-        for one in directory:
-            _show_store(tokenmill.open(one), as_json)
+        for facts in tokenmill.inspect(directory):
+            output.show(facts, as_json, _store_lines)
 
 
-def _show_store(store: tokenmill.Store, as_json: bool) -> None:
-    run = store.run
-    skipped_rows = int(store.manifest["skipped"].to_numpy().sum())
-    if as_json:
-        facts = {"directory": store.directory, "documents": len(store), "tokens": store.token_count}
-        terminal.echo_json(facts | {"dtype": str(store.dtype), "skipped_rows": skipped_rows, "run": run})
-        return
+def _store_lines(facts: StoreInfo) -> Iterable[output.Line]:
+    run = facts.run
     tokenizer = run.job.tokenizer
-    text_bytes = int(store.manifest["text_bytes"].to_numpy().sum())
-    lines = [
-        ("store", store.directory),
-        ("documents", f"{len(store):,}"),
-        ("tokens", f"{store.token_count:,} ({store.dtype})"),
-        ("text", f"{size(text_bytes)}, {text_bytes / max(store.token_count, 1):.2f} bytes per token"),
-        ("tokenizer", f"{tokenizer.name}, {tokenizer.vocabulary_size:,} ids, sha256 {tokenizer.sha256[:16]}..."),
-        ("bos", output.token_id(run.job.begin)),
-        ("eot", output.token_id(run.job.end)),
-        ("sources", f"{count(run.sources, 'file')}, {size(run.source_bytes)}"),
-        *([("kept", ", ".join(run.job.kept_columns))] if run.job.kept_columns else []),
-        ("skipped", count(skipped_rows, "row")),
-        *(("erased", f"{count(c.documents, 'document')} (request {c.request})") for c in run.history if c.documents),
-        ("made with", ", ".join(f"{name} {version}" for name, version in run.versions.items())),
-    ]
+    yield "store", facts.directory
     if run.job.limit_units is not None:
-        lines.insert(1, ("limited", f"to the first {run.job.limit_units:,} units (--limit-units)"))
-    output.print_lines(lines)
+        yield "limited", f"to the first {run.job.limit_units:,} units (--limit-units)"
+    yield "documents", f"{facts.documents:,}"
+    yield "tokens", f"{facts.tokens:,} ({facts.dtype})"
+    yield "text", f"{size(facts.text_bytes)}, {facts.text_bytes / max(facts.tokens, 1):.2f} bytes per token"
+    yield "tokenizer", f"{tokenizer.name}, {tokenizer.vocabulary_size:,} ids, sha256 {tokenizer.sha256[:16]}..."
+    yield "bos", output.token_id(run.job.begin)
+    yield "eot", output.token_id(run.job.end)
+    yield "sources", f"{count(run.sources, 'file')}, {size(run.source_bytes)}"
+    if run.job.kept_columns:
+        yield "kept", ", ".join(run.job.kept_columns)
+    yield "skipped", count(facts.skipped_rows, "row")
+    for change in run.history:
+        if change.documents:
+            yield "erased", f"{count(change.documents, 'document')} (request {change.request})"
+    yield "made with", ", ".join(f"{name} {version}" for name, version in run.versions.items())
 
 
-def _show_document(store: tokenmill.Store, position: int, as_json: bool) -> None:
-    try:
-        document = store.document(position)
-    except IndexError:
-        raise UsageError(
-            f"there is no document {position}", f"The store has {count(len(store), 'document')}, numbered from 0."
-        ) from None
-    token_bytes = store.token_bytes
-    tokens = document.tokens.tolist()
-    number = position % len(store)
-    columns = store.columns(start=number, stop=number + 1).to_pylist() if store.collection.kept_columns else []
-    (name, row), line = document.position, store.line(position)
+def _show_document(directory: tuple[str, ...], doc: int, as_json: bool) -> None:
+    from tokenmill.api.inspect import document_info  # noqa: PLC0415 - heavy
+
+    store = tokenmill.open(directory)
+    document = document_info(store, doc)
+    output.show(document, as_json, lambda document: _document_lines(document, has_several=len(directory) > 1))
     if as_json:
-        text = b"".join(map(token_bytes, tokens)).decode(errors="replace")
-        facts = {"document": number, "store": document.store, "source": document.source, name: row}
-        facts |= {"line": line} if line else {}
-        facts |= {"columns": columns[0]} if columns else {}
-        facts |= {"erased": document.erased} if document.erased else {}
-        terminal.echo_json(facts | {"tokens": tokens, "text": text})
         return
-    lines = [("document", f"{number:,}")]
-    lines += [("store", document.store)] if len(store.directories) > 1 else []
-    lines += [("source", document.source)]
-    lines += [*output.position_lines((name, row), line), ("tokens", f"{len(tokens):,}")]
-    lines += [("state", f"erased (request {document.erased})")] if document.erased else []
-    output.print_lines([*lines, *output.column_lines(columns[0] if columns else {})])
-    _print_tokens(tokens[:SHOWN_TOKENS], token_bytes)
-    if len(tokens) > SHOWN_TOKENS:
-        terminal.echo(f"... and {len(tokens) - SHOWN_TOKENS:,} more tokens; --json prints all")
+    _print_tokens(document.tokens[:SHOWN_TOKENS], store.token_bytes)
+    if len(document.tokens) > SHOWN_TOKENS:
+        terminal.echo(f"... and {len(document.tokens) - SHOWN_TOKENS:,} more tokens; --json prints all")
+
+
+def _document_lines(document: DocumentInfo, *, has_several: bool) -> Iterable[output.Line]:
+    yield "document", f"{document.document:,}"
+    if has_several:
+        yield "store", document.store
+    yield "source", document.source
+    yield from output.position_lines(document.position, document.line)
+    yield "tokens", f"{len(document.tokens):,}"
+    if document.erased:
+        yield "state", f"erased (request {document.erased})"
+    yield from output.column_lines(document.columns)
 
 
 def _print_tokens(tokens: list[int], token_bytes: Callable[[int], bytes]) -> None:
@@ -130,34 +118,27 @@ def _readable(data: bytes) -> str:
         return "".join(f"\\x{byte:02x}" for byte in data)
 
 
-def _show_skipped(store: tokenmill.Store, as_json: bool) -> None:
-    entries = store.skipped()
-    shown = list(itertools.islice(entries, None if as_json else SHOWN_RANGES + 1))
-    for source, group in itertools.groupby(shown, lambda entry: entry.source):
-        _show_skipped_of(store, source, list(group), as_json)
+def _show_skipped(directory: tuple[str, ...], as_json: bool) -> None:
+    from tokenmill.api.inspect import skipped_ranges  # noqa: PLC0415 - heavy
+
+    shown = list(skipped_ranges(tokenmill.open(directory), None if as_json else SHOWN_RANGES + 1))
+    for entry in shown:
+        if as_json:
+            terminal.echo_json(entry)
+        else:
+            terminal.echo(escape_control_characters(f"{entry.source}  {_rows(entry)}  {entry.reason}"))
     if len(shown) > SHOWN_RANGES and not as_json:
         terminal.echo("... and more; --json prints all")
     if not shown and not as_json:
         terminal.echo("skipped rows: 0")
 
 
-def _show_skipped_of(store: tokenmill.Store, source: int, entries: list[SkippedRow], as_json: bool) -> None:
-    """Show rows of one source, with the numbers of their lines if it is JSON Lines."""
-    import numpy as np  # noqa: PLC0415 - heavy
-
-    from tokenmill.sources import ROW_KINDS, file_at  # noqa: PLC0415 - heavy
-    from tokenmill.sources.line_numbers import line_numbers, place  # noqa: PLC0415 - heavy
+def _rows(entry: SkippedRange) -> str:
+    """The place of the rows in their source."""
+    from tokenmill.sources.line_numbers import place  # noqa: PLC0415 - heavy
     from tokenmill.store.part import SPARSE  # noqa: PLC0415 - heavy
 
-    file = file_at(store.sources, source)
-    name = "row" if file.kind in ROW_KINDS else "byte"
-    lines = line_numbers(file, np.array([entry.first for entry in entries], np.uint64)).tolist()
-    for entry, line in zip(entries, lines, strict=True):
-        if as_json:
-            facts = {"source": file.path, name: entry.first, "last": entry.last, "rows": entry.rows}
-            terminal.echo_json(facts | ({"line": line} if line else {}) | {"reason": entry.reason})
-            continue
-        rows = f"{name}s {entry.first:,} to {entry.last:,}"
-        rows = place(file.kind, entry.first, line) if entry.rows == 1 else rows
-        rows = f"{entry.rows:,} of the {rows}" if entry.reason in SPARSE else rows
-        terminal.echo(escape_control_characters(f"{file.path}  {rows}  {entry.reason}"))
+    name, first = entry.position
+    rows = f"{name}s {first:,} to {entry.last:,}"
+    rows = place(entry.kind, first, entry.line or 0) if entry.rows == 1 else rows
+    return f"{entry.rows:,} of the {rows}" if entry.reason in SPARSE else rows

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+import tokenmill
 from tokenmill.cli import options, output
 from tokenmill.executors import progress_bar, terminal
 from tokenmill.humanize import size
@@ -32,12 +33,10 @@ def tokenizers(name: str | None, as_json: bool) -> None:
 
     With T, show one tokenizer as `prepare --tokenizer T` would use it, and measure its speed on one core.
     """
-    from tokenmill.api import tokenizers as api  # noqa: PLC0415 - heavy
-
     if name is not None:
-        output.show(api.tokenizer_info(name), as_json, _lines)
+        output.show(tokenmill.tokenizers(name), as_json, _lines)
         return
-    families = api.families()
+    families = tokenmill.tokenizers()
     if as_json:
         terminal.echo_json(families)
         return

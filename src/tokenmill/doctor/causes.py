@@ -10,6 +10,8 @@ from typing import Literal
 
 import msgspec
 
+from tokenmill.humanize import Readable
+
 Level = Literal["ok", "warning", "problem"]
 
 
@@ -109,7 +111,7 @@ CAUSES = {
 }
 
 
-class Finding(msgspec.Struct, frozen=True):
+class Finding(Readable, msgspec.Struct, frozen=True):
     """A cause that occurred or may occur, with evidence and a fix. `fix` may contain indented lines of code."""
 
     cause: str
@@ -119,7 +121,7 @@ class Finding(msgspec.Struct, frozen=True):
     fix: tuple[str, ...]
 
 
-class Check(msgspec.Struct, frozen=True):
+class Check(Readable, msgspec.Struct, frozen=True):
     """One row of the table: the topic, its level and what was observed."""
 
     name: str

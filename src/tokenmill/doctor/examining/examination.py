@@ -21,10 +21,11 @@ from tokenmill.doctor.examining.verdicts.imports import imports
 from tokenmill.doctor.examining.verdicts.memory_fit import memory_fit
 from tokenmill.doctor.examining.verdicts.sending import sending, task_size
 from tokenmill.doctor.examining.verdicts.vocabulary import vocabulary
+from tokenmill.humanize import Readable
 from tokenmill.system import machine
 
 
-class Examination(msgspec.Struct, frozen=True):
+class Examination(Readable, msgspec.Struct, frozen=True):
     """The checks and findings. `findings` starts with the one to fix first."""
 
     target: str

@@ -27,6 +27,7 @@ from tokenmill.doctor.watching.processes import Process
 from tokenmill.doctor.watching.stderr import StderrRelay
 from tokenmill.doctor.watching.tree import ProcessTree
 from tokenmill.errors import UsageError
+from tokenmill.humanize import Readable
 
 # Interval of the search for new processes while some have just started.
 FAST_SECONDS = 0.005
@@ -38,14 +39,14 @@ LEFTOVER_SECONDS = 1.0
 MAX_DEATHS = 20
 
 
-class LeftoverProcess(msgspec.Struct, frozen=True):
+class LeftoverProcess(Readable, msgspec.Struct, frozen=True):
     """A process that still runs after the command has ended."""
 
     pid: int
     name: str
 
 
-class Watched(msgspec.Struct, frozen=True):
+class Watched(Readable, msgspec.Struct, frozen=True):
     """How a command went.
 
     `exit_code` is 128 + n for signal n. `peak_bytes` is the peak of all processes together. `cpu_seconds` covers the

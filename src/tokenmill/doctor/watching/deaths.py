@@ -11,7 +11,7 @@ from typing import Literal
 import msgspec
 
 from tokenmill.doctor.watching.processes import Process, Role, Usage
-from tokenmill.humanize import signal_name, size
+from tokenmill.humanize import Readable, signal_name, size
 from tokenmill.system import cgroups, machine
 
 Killer = Literal["itself", "kernel", "crash", "limit", "parent", "outside", "doctor", "unknown"]
@@ -31,7 +31,7 @@ RECORD_BYTES = 8192
 KILLED = re.compile(rb"Killed process (\d+) .*?anon-rss:(\d+)kB(?:.*?shmem-rss:(\d+)kB)?")
 
 
-class Death(msgspec.Struct, frozen=True):
+class Death(Readable, msgspec.Struct, frozen=True):
     """A process that did not succeed. `killer` is what ended it; `why` describes it.
 
     `threads_of_parent` is the number of threads that its parent had when it started the process.

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from tokenmill.humanize import Readable
 from tokenmill.storage import Folder
 
 Tokens = npt.NDArray[np.integer[Any]]
@@ -23,8 +24,8 @@ EndTokenPosition = Literal["appended", "prepended"]
 Tail = Literal["keep", "drop", "merge"]
 
 
-@dataclass(frozen=True, slots=True)
-class ScriptDefaults:
+@dataclass(frozen=True, slots=True, repr=False)
+class ScriptDefaults(Readable):
     """The defaults of an export: what the trainer's own script does.
 
     Attributes:
@@ -44,8 +45,8 @@ class ScriptDefaults:
     columns: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class FileLayout:
+@dataclass(frozen=True, slots=True, repr=False)
+class FileLayout(Readable):
     """How the files of an export are arranged and named.
 
     Attributes:
@@ -65,8 +66,8 @@ class FileLayout:
     states_length: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class ReaderLimits:
+@dataclass(frozen=True, slots=True, repr=False)
+class ReaderLimits(Readable):
     """The largest and smallest files that the trainer's readers accept, and the numbers that decide a file's size.
 
     Attributes:
@@ -84,8 +85,8 @@ class ReaderLimits:
     shortest_shard: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class FormatSpec:
+@dataclass(frozen=True, slots=True, repr=False)
+class FormatSpec(Readable):
     """The trainer of a format, the files that its readers accept, and the defaults of the trainer's own scripts.
 
     Attributes:
