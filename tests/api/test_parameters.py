@@ -37,6 +37,12 @@ def types_of(name: str) -> dict[str, typing.Any]:
     return {key: value for key, value in types.items() if key != "return"}
 
 
+def option_names(name: str) -> set[str]:
+    """The options of a command by the names that they have as keywords."""
+    options = [option for option in cli.commands[name].params if isinstance(option, click.Option)]
+    return {max(option.opts, key=len).lstrip("-").replace("-", "_") for option in options}
+
+
 def members(kind: object) -> set[object]:
     """The members of a union, those of unions and sequences in it included."""
     inner = typing.get_args(kind)
@@ -48,12 +54,16 @@ def members(kind: object) -> set[object]:
 @pytest.mark.parametrize("name", COMMANDS)
 def test_keywords_are_the_options(name: str) -> None:
     """Each option of a command is a keyword of its function."""
-    options = {
-        max(option.opts, key=len).lstrip("-").replace("-", "_")
-        for option in cli.commands[name].params
-        if isinstance(option, click.Option)
-    }
-    assert options - ONLY_FOR_COMMANDS <= set(inspect.signature(getattr(tokenmill, name)).parameters)
+    assert option_names(name) - ONLY_FOR_COMMANDS <= set(inspect.signature(getattr(tokenmill, name)).parameters)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_options_are_the_keywords(name: str) -> None:
+    """Each keyword of a function is an option or an argument of its command, but for objects of Python."""
+    arguments = {each.name for each in cli.commands[name].params if isinstance(each, click.Argument)}
+    arguments |= {"token", "token2"} if name == "locate" else set()  # one argument of the command
+    keywords = set(inspect.signature(getattr(tokenmill, name)).parameters)
+    assert keywords - {"reporter", "executor"} <= arguments | option_names(name)
 
 
 @pytest.mark.parametrize("name", COMMANDS)

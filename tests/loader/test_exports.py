@@ -68,6 +68,33 @@ def test_the_command_shows_a_batch(own_store: str) -> None:
     assert facts["rows"][0].replace("<|end|>", "") == first
 
 
+def test_the_command_reads_the_batch_of_a_rank(own_store: str) -> None:
+    """Rank, world size, epochs and fields are options of the command; a rank has its rows of the batch."""
+    settings = ["--sequence-tokens", "16", "--batch-sequences", "4", "--grain", "64", "--seconds", "0"]
+    whole = json.loads(command("loader", own_store, *settings, "--json").stdout)
+    more = ["--rank", "1", "--world-size", "2", "--epochs", "3", "--fields", "input_ids,document_ids"]
+    facts = json.loads(command("loader", own_store, *settings, *more, "--json").stdout)
+    assert (facts["rank"], facts["world_size"]) == (1, 2)
+    assert facts["rows"] == whole["rows"][2:]
+    assert list(facts["fields"]) == ["input_ids", "document_ids"]
+    assert facts["fields"]["input_ids"].endswith("[2, 16]")
+    assert facts["steps"] == len(tokenmill.loader(own_store, sequence_tokens=16, batch_sequences=4, grain=64, epochs=3))
+    shown = command("loader", own_store, *settings, *more).stdout
+    assert "rank         1 of 2\n" in shown
+    assert "of 4 sequences, in 3 epochs\n" in shown
+    assert "step 0, row 2\n" in shown
+    without = json.loads(command("loader", own_store, *settings, "--fields", "source_ids", "--json").stdout)
+    assert (list(without["fields"]), without["rows"]) == (["source_ids"], [])
+    for wrong, message in (
+        (["--fields", "input_idz"], "a batch has no field 'input_idz'"),
+        (["--rank", "1"], "there is no rank 1 of 1"),
+        (["--world-size", "3"], "cannot be divided among 3 ranks"),
+    ):
+        refused = command("loader", own_store, *settings, *wrong)
+        assert refused.returncode == 2
+        assert message in refused.stderr
+
+
 def test_the_command_explains_a_small_store(own_store: str) -> None:
     """A store without a whole grain is a usage error with advice."""
     ended = command("loader", own_store, "--sequence-tokens", "100k")

@@ -64,6 +64,27 @@ choices = options.group(
 )
 @click.argument("stores", nargs=-1, required=True, metavar="DIR...|RECIPE")
 @choices
+@click.option(
+    "--epochs", type=click.IntRange(1), metavar="N", help="Epochs of a pass, whose steps are counted. [default: 1]"
+)
+@click.option(
+    "--fields",
+    metavar="A,B,...",
+    default="input_ids,labels",
+    show_default=True,
+    help="Arrays of a batch: input_ids, labels, tokens, position_ids, cu_seqlens, document_ids, source_ids.",
+)
+@click.option(
+    "--rank", type=click.IntRange(0), default=0, show_default=True, metavar="N", help="Rank whose rows are read."
+)
+@click.option(
+    "--world-size",
+    type=click.IntRange(1),
+    default=1,
+    show_default=True,
+    metavar="N",
+    help="Number of ranks that share each batch.",
+)
 @click.option("--step", type=click.IntRange(0), default=0, show_default=True, metavar="N", help="Batch to show.")
 @click.option(
     "--seconds",
@@ -90,13 +111,13 @@ def loader(stores: tuple[str, ...], step: int, seconds: float, as_json: bool, **
     """
     from tokenmill.api.loader_preview import preview  # noqa: PLC0415 - heavy
 
-    opened = tokenmill.loader(list(stores), **arguments, rank=0, world_size=1)
+    opened = tokenmill.loader(list(stores), **arguments)
     facts = preview(opened, step, seconds)
     if as_json:
         terminal.echo_json(facts)
         return
     output.print_lines(_lines(opened, facts))
-    for row, text in enumerate(facts.rows):
+    for row, text in enumerate(facts.rows, facts.rank * len(facts.rows)):
         shown = text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]} ..."
         terminal.echo(f"\nstep {step:,}, row {row:,}\n{terminal.printable(shown)}")
 
@@ -110,9 +131,13 @@ def _lines(opened: tokenmill.Loader, facts: LoaderPreview) -> Iterable[output.Li
         yield "steps", f"{facts.steps:,}; `tokenmill mix` shows those of each stage"
     else:
         yield "epoch", f"{facts.tokens:,} tokens: {sequences} of {opened.options.sequence_tokens:,}"
-        yield "steps", f"{facts.steps:,} of {count(opened.options.batch_sequences, 'sequence')}"
+        batch, epochs = count(opened.options.batch_sequences, "sequence"), opened.options.epochs
+        yield "steps", f"{facts.steps:,} of {batch}{f', in {epochs:,} epochs' if epochs > 1 else ''}"
     yield "tail", f"{tail} at the end fill no grain of {grain:,}"
     yield "documents", f"{pieces.pieces_per_row:.2f} in a sequence, {pieces.whole:.0%} of them whole"
+    yield "fields", "; ".join(f"{name} {array}" for name, array in facts.fields.items())
+    if facts.world_size > 1:
+        yield "rank", f"{facts.rank:,} of {facts.world_size:,}"
     is_short = len(facts.digest) <= SHOWN_CHARACTERS
     yield "state", facts.digest if is_short else "one number, and the plan of the recipe"
     if facts.tokens_per_second:

@@ -44,8 +44,8 @@ class Span(NamedTuple):
 
 
 def check_fields(fields: Sequence[str]) -> tuple[Field, ...]:
-    """The fields of a batch. Raises UsageError for an unknown one."""
-    names = [fields] if isinstance(fields, str) else list(fields)
+    """The fields of a batch; commas separate them in a text. Raises UsageError for an unknown one."""
+    names = [name.strip() for name in fields.split(",")] if isinstance(fields, str) else list(fields)
     unknown = [name for name in names if name not in get_args(Field)]
     if unknown or not names:
         message = f"a batch has no field {unknown[0]!r}" if unknown else "a batch needs a field"
