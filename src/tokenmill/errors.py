@@ -64,6 +64,9 @@ SWITCHES = frozenset(
     {"all", "allow-http", "dry-run", "force", "quarantine-text", "repair", "retry-quarantine", "skipped", "stop-hung"}
 )
 
+# Options whose names are no names in Python.
+PYTHON_NAMES = {"with": "with_columns"}
+
 # Words after an option that continue the sentence. Any other word is the value of the option.
 SENTENCE_WORDS = (
     *(
@@ -109,7 +112,7 @@ def _parameter(match: re.Match[str]) -> str:
     name, value = match["name"], match["value"]
     if name is None:
         return match[0]
-    parameter = name.replace("-", "_") + "="
+    parameter = PYTHON_NAMES.get(name, name.replace("-", "_")) + "="
     if name in SWITCHES:
         return f"{parameter}True" + match[0].removeprefix(f"--{name}")
     if value is None:

@@ -20,7 +20,7 @@ from tests.support import command
 from tests.support.corpora import SMALL_JSON, write_parquet
 from tokenmill.api.parameters import StrPath
 from tokenmill.cli import cli
-from tokenmill.errors import UsageError
+from tokenmill.errors import PYTHON_NAMES, UsageError
 
 FUNCTIONS = [name for name in tokenmill.__all__ if inspect.isfunction(getattr(tokenmill, name))]
 COMMANDS = [name for name in FUNCTIONS if name in cli.commands]
@@ -40,7 +40,8 @@ def types_of(name: str) -> dict[str, typing.Any]:
 def option_names(name: str) -> set[str]:
     """The options of a command by the names that they have as keywords."""
     options = [option for option in cli.commands[name].params if isinstance(option, click.Option)]
-    return {max(option.opts, key=len).lstrip("-").replace("-", "_") for option in options}
+    names = [max(option.opts, key=len).lstrip("-") for option in options]
+    return {PYTHON_NAMES.get(option, option.replace("-", "_")) for option in names}
 
 
 def members(kind: object) -> set[object]:

@@ -17,6 +17,7 @@ from tokenmill.api.parameters import (
     StrPath,
     Tail,
     TokenType,
+    column_names,
     output_text,
     store_paths,
 )
@@ -31,6 +32,7 @@ from tokenmill.exports.documents import Shuffle
 from tokenmill.exports.exporter import Exporter
 from tokenmill.exports.formats import FORMATS
 from tokenmill.exports.job import ExportJob, FrozenExport, freeze, left_out_changes, read_frozen, stores_in
+from tokenmill.exports.kept_columns import choose_columns
 from tokenmill.exports.known_exports import record_export
 from tokenmill.exports.request import ExportOptions, ExportRequest, make_export_request, make_job
 from tokenmill.exports.result import ExportResult
@@ -82,6 +84,7 @@ def export(  # noqa: PLR0913 - the options of the command, by their names
     sequence_tokens: str | int | None = None,
     name: str | None = None,
     columns: str | None = None,
+    with_columns: str | Sequence[str] | None = None,
     workers: int | None = None,
     memory: str | int | None = None,
     on: str = "local",
@@ -114,6 +117,8 @@ def export(  # noqa: PLR0913 - the options of the command, by their names
         sequence_tokens: The number of tokens per sequence of mds. Default: 2048.
         name: The start of file names, in formats that have one.
         columns: The column of the tokens in parquet. Default: `input_ids`.
+        with_columns: Kept columns of the store to add to the files of parquet, such as `["url", "id"]` or `"url,id"`:
+            the option `--with`. Erased documents have no values in them. Default: none.
         workers: The number of worker processes. Default: one per core.
         memory: The memory budget of a machine, such as `"8GB"`. Default: 70 % of the available memory.
         on: Where workers run: `"local"`, `"ray"` (the cluster of this machine), or `"ray://HOST:PORT"`.
@@ -126,7 +131,10 @@ def export(  # noqa: PLR0913 - the options of the command, by their names
     if any(map(is_recipe, directories)):
         selected, shuffle, val = _select(directories, out, shuffle, val)
         directories = selected.stores.directories
-    options = ExportOptions(val, shuffle, shard_tokens, tail, eot_position, dtype, sequence_tokens, name, columns)
+    added = column_names(with_columns, "with_columns")
+    options = ExportOptions(
+        val, shuffle, shard_tokens, tail, eot_position, dtype, sequence_tokens, name, columns, added
+    )
     request = make_export_request(to, options, require_run(folder_at(directories[0])).job.tokenizer)
     with open_executor(on, PRELOAD, executor, reporter) as (pool, report):
         return export_stores(directories, out, request, ExportLimits(workers, memory, force), report, pool, selected)
@@ -207,8 +215,10 @@ def export_stores(  # noqa: PLR0913, PLR0917 - stores, target, request, limits, 
     stores = open_collection(directories) if selected is None else selected.stores
     dtype = stores.job.tokenizer.dtype
     folder = folder_at(out if out is not None else stores.members[-1].folder.path(request.spec.name))
-    left_out = left_out_changes(read_frozen(folder), stores)
-    job, notices = make_job(request, stores, left_out, selected.selection if selected else None)
+    before = read_frozen(folder)
+    left_out = left_out_changes(before, stores)
+    columns, kept_bytes = choose_columns(stores, request.with_columns, before)
+    job, notices = make_job(request, stores, left_out, columns, selected.selection if selected else None)
     manifest = stores.manifest_without_erased(left_out)
     tokens = int(manifest["tokens"].to_numpy().sum())
     resources = plan_resources(
@@ -225,14 +235,16 @@ def export_stores(  # noqa: PLR0913, PLR0917 - stores, target, request, limits, 
     with folder.lock(names.LOCK), _alone(folder, report):
         for name in created:
             folder.remove_temporaries(name)
-        frozen = _freeze_work(job, resources, tokens, np.dtype(dtype).itemsize)
+        frozen = _freeze_work(job, resources, tokens, np.dtype(dtype).itemsize + -(-kept_bytes // max(tokens, 1)))
         frozen = freeze(folder, msgspec.structs.replace(frozen, store=stores_in(folder, stores, left_out)))
         notices += record_export(folder, stores)
         for name in created:
             folder.create(name)
         if not folder.exists(names.PLAN):
             written = tokens if job.selection is None else job.selection.tokens
-            notices += _check_space(folder, written * export_token_bytes(job.dtype, job.shuffle), limits.force)
+            needed = written * export_token_bytes(job.dtype, job.shuffle)
+            needed += kept_bytes * (1 if job.shuffle is None else 2)
+            notices += _check_space(folder, needed, limits.force)
         run_count = len(sorted_runs.spans(manifest["tokens"].to_numpy(), frozen.run_tokens))
         shuffle = Shuffle(run_count, frozen.bins, dtype)
         conditions = [] if job.selection is None else [store.where for store in job.selection.stores]

@@ -32,13 +32,15 @@ def path_texts(paths: StrPath | Sequence[StrPath]) -> list[str]:
     return [os.fspath(path) for path in ([paths] if isinstance(paths, str | os.PathLike) else paths)]
 
 
-def column_names(names: str | Sequence[str] | None) -> tuple[str, ...] | None:
+def column_names(names: str | Sequence[str] | None, parameter: str = "keep") -> tuple[str, ...] | None:
     """Names of columns: a sequence, or a text in which commas separate them. None stays None."""
     if isinstance(names, str):
         return tuple(name.strip() for name in names.split(",")) if names else ()
     joined = next((name for name in names or () if "," in name), None)
     if joined is not None:
-        raise UsageError(f"{joined!r} in keep has a comma", f"Give each column by itself: keep={joined.split(',')}.")
+        raise UsageError(
+            f"{joined!r} in {parameter} has a comma", f"Give each column by itself: {parameter}={joined.split(',')}."
+        )
     return None if names is None else tuple(names)
 
 

@@ -22,7 +22,8 @@ HEADINGS = {
     "Columns": "--column --template --null --special --template-special --join --separator --keep",
     "Selection": "--where --deny --dedup --min-tokens --max-tokens",
     "Output": "--out",
-    "Exports": "--to --val --shuffle --shard-tokens --tail --eot-position --dtype --sequence-tokens --name --columns",
+    "Exports": "--to --val --shuffle --shard-tokens --tail --eot-position --dtype --sequence-tokens --name --columns"
+    " --with",
     "Machine": "--workers --memory --unit-bytes --limit-units --force --metrics",
     "Clusters": "--on --rank --of",
     "Bad documents": "--on-bad --max-bad --max-skipped --document-timeout --max-document-bytes --quarantine-text",
@@ -289,6 +290,12 @@ export_details = group(
     click.option("--sequence-tokens", metavar="N", help="Tokens per sequence, for mds. [default: 2048]"),
     click.option("--name", metavar="NAME", help="Start of the file names, for llmc, build-nanogpt and megatron."),
     click.option("--columns", metavar="NAME", help="Column of the tokens, for parquet. [default: input_ids]"),
+    click.option(
+        "--with",
+        "with_columns",
+        metavar="A,B,...",
+        help="Kept columns of the store to add to the files, for parquet. [default: none]",
+    ),
 )
 
 card = group(

@@ -10,7 +10,7 @@ import functools
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from tokenmill.errors import CorruptStore
 from tokenmill.exports import sorted_runs
+from tokenmill.exports.formats.protocol import ExportedColumn
 from tokenmill.exports.order import SplitAndShuffle
 from tokenmill.exports.shards import Counts
 from tokenmill.storage import Folder, prefetch_map
@@ -25,6 +26,11 @@ from tokenmill.store.part import PartContent, TokenArray
 
 # Opens a part by its number. The flag says whether its content is compared with its checksum.
 OpenPart = Callable[[int, bool], PartContent]
+
+# Reads the kept columns of a part, as the export has them.
+ReadKept = Callable[[int], pa.Table]
+
+Value = TypeVar("Value")
 
 # Sorted runs that are read at the same time on remote storage: a shard needs a range of each.
 PREFETCH_RUNS = 16
@@ -58,6 +64,9 @@ class DocumentRange(Protocol):
 
     def batches(self, start: int, stop: int, batch_bytes: int) -> Iterator[TokenArray]:
         """Yield the tokens of documents [start, stop) in batches of about `batch_bytes`."""
+
+    def columns(self, start: int, stop: int) -> pa.Table:
+        """Return the kept columns of documents [start, stop)."""
 
 
 def take_documents(chunks: Sequence[tuple[TokenArray, Counts]], indices: Counts) -> TokenArray:
@@ -100,9 +109,11 @@ class PartDocuments:
     open_part: OpenPart
     stream: int
     parts: range
+    read_kept: ReadKept
     check_lengths: bool = False
     origins: DocumentTable = field(init=False)
     _counts: list[int] = field(init=False, default_factory=list)
+    _last_kept: tuple[int, pa.Table] | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         tables = []
@@ -117,19 +128,35 @@ class PartDocuments:
 
     def batches(self, start: int, stop: int, batch_bytes: int) -> Iterator[TokenArray]:
         """Yield the tokens of documents [start, stop): views of the part where the stream has all of its documents."""
-        ends = np.cumsum(self._counts)
-        firsts, lasts = np.maximum(start - ends + self._counts, 0), np.minimum(stop - ends + self._counts, self._counts)
-        wanted = np.flatnonzero(firsts < lasts).tolist()
+        wanted = self._ranges(start, stop)
         opening = functools.partial(self._open, check_content=True)
-        contents = prefetch_map(self.store, opening, [self.parts[number] for number in wanted])
-        for number, (content, kept) in zip(wanted, contents, strict=True):
-            first, last = int(firsts[number]), int(lasts[number])
+        contents = prefetch_map(self.store, opening, [part for part, _, _ in wanted])
+        for (_, first, last), (content, kept) in zip(wanted, contents, strict=True):
             if kept is not None:
                 yield take_documents([(content.tokens, content.offsets)], kept[first:last])
             else:
                 tokens = content.tokens[content.offsets[first] : content.offsets[last]]
                 size = max(1, batch_bytes // tokens.itemsize)
                 yield from (tokens[index : index + size] for index in range(0, len(tokens), size))
+
+    def columns(self, start: int, stop: int) -> pa.Table:
+        """Return the kept columns of documents [start, stop). Callers go through a part in several calls."""
+        tables = [self._kept(part).slice(first, last - first) for part, first, last in self._ranges(start, stop)]
+        return pa.concat_tables(tables).combine_chunks()
+
+    def _kept(self, part: int) -> pa.Table:
+        if self._last_kept is None or self._last_kept[0] != part:
+            _, kept = self._open(part, check_content=False)
+            values = self.read_kept(part)
+            self._last_kept = part, values if kept is None else values.take(pa.array(kept))
+        return self._last_kept[1]
+
+    def _ranges(self, start: int, stop: int) -> list[tuple[int, int, int]]:
+        """The parts that hold documents [start, stop), and which of their documents in the stream these are."""
+        ends = np.cumsum(self._counts)
+        firsts, lasts = np.maximum(start - ends + self._counts, 0), np.minimum(stop - ends + self._counts, self._counts)
+        wanted = np.flatnonzero(firsts < lasts).tolist()
+        return [(self.parts[number], int(firsts[number]), int(lasts[number])) for number in wanted]
 
     def _open(self, part: int, *, check_content: bool) -> tuple[PartContent, Counts | None]:
         content = self.open_part(part, check_content)
@@ -155,6 +182,7 @@ class SortedRunDocuments:
     shuffle: Shuffle
     stream: int
     blocks: range
+    with_columns: tuple[ExportedColumn, ...] = ()
     origins: DocumentTable = field(init=False)
     _ranges: list[sorted_runs.SortedRunRange] = field(init=False, default_factory=list)
     _run: Counts = field(init=False)
@@ -192,7 +220,25 @@ class SortedRunDocuments:
             if low < high:
                 yield self._batch(start + low, start + high)
 
+    def columns(self, start: int, stop: int) -> pa.Table:
+        """Return the kept columns of documents [start, stop)."""
+
+        def read(run: sorted_runs.SortedRunRange, start: int, stop: int) -> pa.Table:
+            return run.columns(self.folder, self.with_columns, start, stop)
+
+        tables, indices = self._read(start, stop, read)
+        return pa.concat_tables(tables).take(pa.array(indices)).combine_chunks()
+
     def _batch(self, start: int, stop: int) -> TokenArray:
+        def read(run: sorted_runs.SortedRunRange, start: int, stop: int) -> tuple[TokenArray, Counts]:
+            return run.tokens(self.folder, self.shuffle.dtype, start, stop)
+
+        return take_documents(*self._read(start, stop, read))
+
+    def _read(
+        self, start: int, stop: int, read: Callable[[sorted_runs.SortedRunRange, int, int], Value]
+    ) -> tuple[list[Value], Counts]:
+        """Read a range of each run, and return what was read and the indices of documents [start, stop) in it."""
         run, index = self._run[start:stop], self._index[start:stop]
         counts = np.bincount(run, minlength=len(self._ranges))
         before = np.cumsum(counts) - counts
@@ -200,9 +246,8 @@ class SortedRunDocuments:
         first = np.zeros_like(counts)
         first[present] = index[np.argsort(run, kind="stable")[before[present]]]
 
-        def read(number: int) -> tuple[TokenArray, Counts]:
-            start, stop = int(first[number]), int(first[number] + counts[number])
-            return self._ranges[number].tokens(self.folder, self.shuffle.dtype, start, stop)
+        def read_run(number: int) -> Value:
+            return read(self._ranges[number], int(first[number]), int(first[number] + counts[number]))
 
-        chunks = list(prefetch_map(self.folder, read, present.tolist(), PREFETCH_RUNS))
-        return take_documents(chunks, index - first[run] + before[run])
+        chunks = list(prefetch_map(self.folder, read_run, present.tolist(), PREFETCH_RUNS))
+        return chunks, index - first[run] + before[run]

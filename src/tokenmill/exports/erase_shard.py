@@ -1,4 +1,4 @@
-"""Replace the tokens of erased documents in the shards of a complete export. Runs in a worker."""
+"""Replace the tokens and kept values of erased documents in the shards of a complete export. Runs in a worker."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ from tokenmill.exports import records
 from tokenmill.exports.documents import DocumentTable
 from tokenmill.exports.file_checks import damaged
 from tokenmill.exports.formats import find_format
-from tokenmill.exports.formats.protocol import Content, Shard, Tokens, WrittenFile
+from tokenmill.exports.formats.protocol import Content, Shard, ShardData, Tokens, WrittenFile
 from tokenmill.exports.job import RECORDS, ExportJob
+from tokenmill.exports.kept_columns import conform
 from tokenmill.exports.shards import ShardTask
 from tokenmill.exports.write_shard import make_shard
 from tokenmill.storage import Folder, folder_at
@@ -27,6 +28,7 @@ from tokenmill.storage.checksum import xxh3_of
 from tokenmill.store import tables
 from tokenmill.store.erasures import erased_documents
 from tokenmill.store.job import StoreChange
+from tokenmill.store.kept import nulled
 from tokenmill.store.run import require_run
 
 COPY_BYTES = 8 << 20
@@ -139,13 +141,14 @@ class ShardEraser:
         record = records.read(folder, task.shard)
         self._check(folder, task, record.files)
         shard = self._shard(task)
-        tokens, _ = self._erased_tokens(folder, shard, task, documents, indices)
-        content = Content(documents.lengths, documents.source, documents.row, iter([tokens]))
+        data = self._read(folder, shard, task)
+        tokens, _ = self._replace(folder, task, data.tokens, documents, indices)
+        content = self._content(data, tokens, documents, indices)
         after = find_format(self.job.format).write(ChecksumFolder(folder), shard, content)  # type: ignore[arg-type]
         return ShardErasure(task.shard, record.files, after)
 
     def check(self, task: ShardTask, *, left_out: bool) -> int:
-        """Return the number of erased documents in a shard. Raises CorruptStore if their tokens are there."""
+        """Return the number of erased documents in a shard. Raises CorruptStore if their tokens or values are there."""
         folder = folder_at(self.out)
         documents = records.read_origins(folder, task.shard)
         indices = self.erased.among(documents)
@@ -155,10 +158,13 @@ class ShardEraser:
         name, request = find_format(self.job.format).files(shard)[0], self.erased.change.request
         if left_out:
             raise damaged(folder, name, f"it has a document that request {request} erased before the export")
-        tokens = self._tokens(folder, shard, task)
-        erased, _ = self._replace(folder, task, tokens, documents, indices)
-        if not np.array_equal(tokens, erased):
+        data = self._read(folder, shard, task)
+        erased, _ = self._replace(folder, task, data.tokens, documents, indices)
+        if not np.array_equal(data.tokens, erased):
             raise damaged(folder, name, f"it holds tokens of a document that request {request} erased")
+        columns = [] if data.columns is None else data.columns.take(pa.array(indices)).columns
+        if any(column.null_count < len(column) for column in columns):
+            raise damaged(folder, name, f"it holds values of a document that request {request} erased")
         return len(indices)
 
     def erase(self, task: ShardTask, planned: ShardErasure) -> None:
@@ -166,9 +172,10 @@ class ShardEraser:
         folder = folder_at(self.out)
         documents, record = records.read_origins(folder, task.shard), records.read(folder, task.shard)
         shard = self._shard(task)
-        tokens, ranges = self._erased_tokens(folder, shard, task, documents, self.erased.among(documents))
+        indices, data = self.erased.among(documents), self._read(folder, shard, task)
+        tokens, ranges = self._replace(folder, task, data.tokens, documents, indices)
         if shard.region is None:
-            content = Content(documents.lengths, documents.source, documents.row, iter([tokens]))
+            content = self._content(data, tokens, documents, indices)
             written = find_format(self.job.format).write(folder, shard, content)
             folder.sync_directory(shard.folder)
         else:
@@ -193,25 +200,36 @@ class ShardEraser:
         size = np.dtype(self.job.dtype).itemsize
         return files[0].name, task.file_tokens * size, task.position * size
 
-    def _erased_tokens(
-        self, folder: Folder, shard: Shard, task: ShardTask, documents: DocumentTable, indices: npt.NDArray[np.int64]
-    ) -> tuple[Tokens, list[tuple[int, int]]]:
-        """The tokens of a shard without those of the documents, and the ranges that were replaced."""
-        return self._replace(folder, task, self._tokens(folder, shard, task), documents, indices)
-
-    def _tokens(self, folder: Folder, shard: Shard, task: ShardTask) -> Tokens:
-        """The tokens of a shard as they are in its file."""
+    def _read(self, folder: Folder, shard: Shard, task: ShardTask) -> ShardData:
+        """The shard as it is in its file."""
         format_ = find_format(self.job.format)
         names = format_.files(shard)
         if shard.region is None:
-            tokens = format_.read(folder, names, self.job.dtype).tokens
+            data = format_.read(folder, names, self.job.dtype)
         else:
             size = np.dtype(self.job.dtype).itemsize
-            data = folder.read_at(names[0], task.position * size, task.tokens * size)
-            tokens = np.frombuffer(data, np.dtype(self.job.dtype).newbyteorder("<"))
-        if len(tokens) != task.tokens:
+            content = folder.read_at(names[0], task.position * size, task.tokens * size)
+            data = ShardData(np.frombuffer(content, np.dtype(self.job.dtype).newbyteorder("<")))
+        if len(data.tokens) != task.tokens:
             raise CorruptStore(f"{folder.path(names[0])} does not have the tokens of its record")
-        return tokens
+        columns = [] if data.columns is None else data.columns.column_names
+        if columns != [column.name for column in self.job.with_columns]:
+            raise CorruptStore(f"{folder.path(names[0])} does not have the columns of its export")
+        return data
+
+    def _content(
+        self, data: ShardData, tokens: Tokens, documents: DocumentTable, indices: npt.NDArray[np.int64]
+    ) -> Content:
+        """The shard with these tokens, and without the values of the documents."""
+        is_erased = np.zeros(len(documents.lengths), np.int64)
+        is_erased[indices] = 1
+        kept = None if data.columns is None else nulled(data.columns, is_erased)
+        values = conform(kept, len(is_erased), self.job.with_columns)
+
+        def columns(start: int, stop: int) -> pa.Table:
+            return values.slice(start, stop - start)
+
+        return Content(documents.lengths, documents.source, documents.row, iter([tokens]), columns)
 
     def _replace(
         self, folder: Folder, task: ShardTask, tokens: Tokens, documents: DocumentTable, indices: npt.NDArray[np.int64]

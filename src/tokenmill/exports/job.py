@@ -12,7 +12,7 @@ import msgspec
 
 from tokenmill.errors import CorruptStore, IncompleteStore, JobChanged, StoreError, UsageError
 from tokenmill.exports.formats import FORMATS
-from tokenmill.exports.formats.protocol import EndTokenPosition, Tail
+from tokenmill.exports.formats.protocol import EndTokenPosition, ExportedColumn, Tail
 from tokenmill.pipeline.held_out import split_name
 from tokenmill.storage import Folder, folder_at
 from tokenmill.storage.digest import differences, digest_of
@@ -78,8 +78,8 @@ class ExportJob(msgspec.Struct, frozen=True, omit_defaults=True):
 
     `shard_tokens` is None if each split is one file. `val` is a fraction of the documents, `split:NAME` (a split of
     the sources), `first-shard` or None.
-    `val_tokens` is the size of that first shard. `store` is the digest of the exported parts. `selection` is that of an
-    export by recipe, which is always shuffled.
+    `val_tokens` is the size of that first shard. `store` is the digest of the exported parts. `with_columns` are kept
+    columns of the store. `selection` is that of an export by recipe, which is always shuffled.
     """
 
     format: str
@@ -96,6 +96,7 @@ class ExportJob(msgspec.Struct, frozen=True, omit_defaults=True):
     tail: Tail
     sequence_tokens: int | None
     columns: str = ""
+    with_columns: tuple[ExportedColumn, ...] = ()
     selection: Selection | None = None
 
     @property
@@ -111,6 +112,8 @@ class ExportJob(msgspec.Struct, frozen=True, omit_defaults=True):
     def identity(self) -> dict[str, str]:
         """Return the choices that decide the bytes, by the names that users know."""
         chosen = {} if self.selection is None else {"recipe": f"sha256 {digest_of(self.selection)}"}
+        if self.with_columns:
+            chosen["--with"] = ", ".join(f"{column.name} ({column.type})" for column in self.with_columns)
         return {
             "--to": self.format,
             "store": f"sha256 {self.store}",
@@ -270,6 +273,9 @@ def _check(frozen: FrozenExport) -> None:
         raise MalformedDataError("its shards are shorter than a sequence")
     if bool(job.columns) != bool(FORMATS[job.format].SPEC.defaults.columns):
         raise MalformedDataError(f"invalid column {job.columns[:30]!r}")
+    names = [job.columns, *FORMATS[job.format].SPEC.defaults.columns[1:], *(each.name for each in job.with_columns)]
+    if (job.with_columns and not job.columns) or len(set(names)) < len(names):
+        raise MalformedDataError("its columns are not those of its format")
     if job.selection is not None and not _is_sound(job.selection, job.shuffle):
         raise MalformedDataError("no recipe gives its selection")
     if frozen.with_checksum() != frozen:

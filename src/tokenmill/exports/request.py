@@ -13,7 +13,7 @@ import numpy as np
 from tokenmill.errors import UsageError
 from tokenmill.exports import shards
 from tokenmill.exports.formats import FORMATS, find_format
-from tokenmill.exports.formats.protocol import EndTokenPosition, FormatSpec, Tail
+from tokenmill.exports.formats.protocol import EndTokenPosition, ExportedColumn, FormatSpec, Tail
 from tokenmill.exports.job import FIRST_SHARD, ExportJob, Selection
 from tokenmill.exports.parse_val import parse_val
 from tokenmill.pipeline.held_out import require_split, split_name
@@ -50,6 +50,7 @@ class ExportOptions:
     sequence_tokens: str | int | None = None
     name: str | None = None
     columns: str | None = None
+    with_columns: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +66,7 @@ class ExportRequest:
     tail: Tail
     sequence_tokens: int | None
     columns: str
+    with_columns: tuple[str, ...]
 
 
 def refuse_unused(options: ExportOptions, formats: list[str]) -> None:
@@ -96,17 +98,23 @@ def make_export_request(to: str, options: ExportOptions, tokenizer: TokenizerSpe
         tail=tail,
         sequence_tokens=sequence or spec.defaults.sequence_tokens,
         columns=_columns(spec, options.columns),
+        with_columns=_with_columns(spec, options.columns, options.with_columns or ()),
     )
     _check(request)
     return request
 
 
 def make_job(
-    request: ExportRequest, stores: Collection, left_out: Sequence[int], selection: Selection | None = None
+    request: ExportRequest,
+    stores: Collection,
+    left_out: Sequence[int],
+    with_columns: tuple[ExportedColumn, ...] = (),
+    selection: Selection | None = None,
 ) -> tuple[ExportJob, list[str]]:
     """Return the job for some stores, or for the documents of a selection, and notices for the user.
 
-    Documents that the first `left_out` changes of each store erased are not in the export.
+    Documents that the first `left_out` changes of each store erased are not in the export. `with_columns` are the kept
+    columns of the request, with their types.
     """
     options, spec = request.options, request.spec
     if selection is None and split_name(request.val) is not None:  # a recipe is checked when its stores are opened
@@ -135,6 +143,7 @@ def make_job(
         tail=request.tail if shard_tokens is not None else "keep",
         sequence_tokens=request.sequence_tokens,
         columns=request.columns,
+        with_columns=with_columns,
         selection=selection,
     )
     _check_shards(job, tokens, first_store_tokens)
@@ -273,3 +282,22 @@ def _columns(spec: FormatSpec, name: str | None) -> str:
             f"--columns {name!r} cannot be the column of the tokens", f"Other columns are called {', '.join(others)}."
         )
     return name or first
+
+
+def _with_columns(spec: FormatSpec, tokens: str | None, names: tuple[str, ...]) -> tuple[str, ...]:
+    """The kept columns that are added to the files."""
+    if not names:
+        return ()
+    if not spec.defaults.columns:
+        raise UsageError(f"{spec.name} has no columns", "--with is for parquet.")
+    taken = [tokens or spec.defaults.columns[0], *spec.defaults.columns[1:]]
+    for index, name in enumerate(names):
+        if not name or name in names[:index]:
+            raise UsageError(f"--with {','.join(names)!r} names {'a column twice' if name else 'an empty column'}")
+        if name in taken:
+            raise UsageError(
+                f"--with {name!r} is the name of another column of the file",
+                f"columns      {', '.join(taken)}",
+                *(["Give the column of the tokens another name with --columns NAME."] if name == taken[0] else []),
+            )
+    return names

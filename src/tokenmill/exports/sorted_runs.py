@@ -6,6 +6,7 @@ budget.
 
     00000003.tokens      the tokens of all documents
     00000003.documents   a record for each document: its end, row and source
+    00000003.kept        the kept columns of all documents, if the export has some
     00000003.index       for each bin and for the end, the documents before it; then the tokens before it; then the
                          checksums. Published last, so its existence commits the run
 
@@ -15,13 +16,17 @@ A resumed export compares the checksums of the runs that exist, and sorts the pa
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 import xxhash
 
 from tokenmill.errors import CorruptStore, StorageError, StoreError
+from tokenmill.exports import run_columns
+from tokenmill.exports.formats.protocol import ExportedColumn
 from tokenmill.exports.job import RUNS
 from tokenmill.exports.shards import Counts
 from tokenmill.storage import Folder
@@ -33,8 +38,11 @@ from tokenmill.store.part import PartContent, TokenArray
 # A row of the `.documents` file.
 _RECORD = np.dtype([("end", "<i8"), ("row", "<u8"), ("source", "<u4")])
 # The end of the `.index` file: the digest of the export's work and the run's number, and the checksums (XXH3, 128 bits)
-# of the tokens, the documents and the index up to here.
-_TRAILER = struct.Struct("<32s16s16s16s")
+# of the tokens, the documents, the kept columns and the index up to here.
+_TRAILER = struct.Struct("<32s16s16s16s16s")
+# The checksum of kept columns that there are not.
+_NOTHING = xxhash.xxh3_128_digest(b"").hex()
+_FILES = ("tokens", "documents", "kept")
 
 
 def spans(part_tokens: Counts, run_tokens: int) -> list[tuple[int, int, int]]:
@@ -48,17 +56,23 @@ def spans(part_tokens: Counts, run_tokens: int) -> list[tuple[int, int, int]]:
 
 
 def publish_sorted_run(  # noqa: PLR0913, PLR0917 - a run, its content and what it belongs to
-    folder: Folder, run: int, digest: str, content: PartContent, bin_of: Counts, bins: int
+    folder: Folder, run: int, digest: str, content: PartContent, bin_of: Counts, bins: int, kept: bytes = b""
 ) -> None:
-    """Publish sorted documents of the export with this digest. `bin_of` is the bin of each document in all streams."""
+    """Publish sorted documents of the export with this digest. `bin_of` is the bin of each document in all streams.
+
+    `kept` are the kept columns, encoded by `run_columns`; without any there is no file.
+    """
     records = np.empty(len(content.row), _RECORD)
     records["end"], records["row"], records["source"] = content.offsets[1:], content.row, content.source
     before = np.searchsorted(bin_of, np.arange(bins + 1))
     index = np.concatenate([before, content.offsets[before]]).astype("<i8").tobytes()
     checksums = []
-    for extension, column in (("tokens", content.tokens), ("documents", records)):
+    columns = (content.tokens, records, np.frombuffer(kept, np.uint8))
+    for extension, column in zip(_FILES, columns, strict=True):
         data = np.ascontiguousarray(column).view(np.uint8).data
         checksums.append(xxhash.xxh3_128_digest(data))
+        if extension == "kept" and not kept:
+            continue
         with folder.publish(_name(run, extension), durable=False) as file:
             file.write(data)
     trailer = _TRAILER.pack(bytes.fromhex(_owner(digest, run)), *checksums, xxhash.xxh3_128_digest(index))
@@ -84,23 +98,24 @@ def is_intact(folder: Folder, run: int, digest: str) -> bool:
     """Whether this is the run of this number of the export with this digest, and its files are as they were written."""
     try:
         _, (export, *checksums) = _read_index(folder, run)
-        return export == _owner(digest, run) and checksums == [
-            xxh3_of(folder, _name(run, e)) for e in ("tokens", "documents")
+        files = _FILES if checksums[-1] != _NOTHING else _FILES[:-1]
+        return export == _owner(digest, run) and checksums[: len(files)] == [
+            xxh3_of(folder, _name(run, extension)) for extension in files
         ]
     except (StoreError, StorageError):
         return False
 
 
-def _read_index(folder: Folder, run: int) -> tuple[Counts, tuple[str, str, str]]:
-    """The counts before each bin, the digest of the export, and the checksums of the tokens and the documents."""
+def _read_index(folder: Folder, run: int) -> tuple[Counts, tuple[str, ...]]:
+    """The counts before each bin, the digest of the export, and the checksums of the files."""
     data = folder.read(_name(run, "index"))
     index = data[: -_TRAILER.size]
     if len(data) <= _TRAILER.size or len(index) % 16:
         raise _corrupt(folder, run, "its index is cut off")
-    export, tokens, documents, own = _TRAILER.unpack(data[-_TRAILER.size :])
+    *digests, own = _TRAILER.unpack(data[-_TRAILER.size :])
     if xxhash.xxh3_128_digest(index) != own:
         raise _corrupt(folder, run, "its index is not as it was written")
-    return np.frombuffer(index, "<i8").reshape(2, -1), (export.hex(), tokens.hex(), documents.hex())
+    return np.frombuffer(index, "<i8").reshape(2, -1), tuple(digest.hex() for digest in digests)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +123,7 @@ class SortedRunRange:
     """Consecutive documents of a run: the end of each, counted from the first one's start, and its origin."""
 
     run: int
+    first_document: int
     first_token: int
     ends: Counts
     source: npt.NDArray[np.uint32]
@@ -120,6 +136,11 @@ class SortedRunRange:
         size = np.dtype(dtype).itemsize
         data = folder.read_at(_name(self.run, "tokens"), (self.first_token + before) * size, int(offsets[-1]) * size)
         return np.frombuffer(data, dtype), offsets
+
+    def columns(self, folder: Folder, columns: Sequence[ExportedColumn], start: int, stop: int) -> pa.Table:
+        """Read the kept columns of documents [start, stop) of the range."""
+        first = self.first_document
+        return run_columns.read_columns(folder, _name(self.run, "kept"), columns, first + start, first + stop)
 
 
 def read_range(folder: Folder, run: int, low: int, high: int) -> SortedRunRange:
@@ -138,7 +159,7 @@ def read_range(folder: Folder, run: int, low: int, high: int) -> SortedRunRange:
     if first_token < 0 or bool((np.diff(ends, prepend=first_token) < 0).any()):
         raise _corrupt(folder, run, "its documents do not follow each other")
     return SortedRunRange(
-        run, first_token, records["end"] - first_token, records["source"].copy(), records["row"].copy()
+        run, start, first_token, records["end"] - first_token, records["source"].copy(), records["row"].copy()
     )
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from tokenmill.errors import CorruptStore, StoreError
-from tokenmill.exports import records, sorted_runs
+from tokenmill.exports import records, run_columns, sorted_runs
 from tokenmill.exports.documents import (
     DocumentRange,
     DocumentTable,
@@ -21,8 +21,9 @@ from tokenmill.exports.documents import (
     take_documents,
 )
 from tokenmill.exports.formats import find_format
-from tokenmill.exports.formats.protocol import Content, FileRegion, Shard, ShardRecord, Tokens
+from tokenmill.exports.formats.protocol import Content, FileRegion, Shard, ShardRecord
 from tokenmill.exports.job import ExportJob, FrozenExport
+from tokenmill.exports.kept_columns import conform
 from tokenmill.exports.order import SplitAndShuffle
 from tokenmill.exports.shards import Counts, ShardTask
 from tokenmill.storage import Folder, folder_at, prefetch_map
@@ -63,8 +64,16 @@ class ExportContext:
         """
         blocks = range(first_block, last_block + 1)
         if self.frozen.job.shuffle is None:
-            return PartDocuments(self.parts.folder, self.order, self.open_part, stream, blocks, check_lengths)
-        return SortedRunDocuments(folder_at(self.out), self.order, self.shuffle, stream, blocks)
+            return PartDocuments(
+                self.parts.folder, self.order, self.open_part, stream, blocks, self.read_kept, check_lengths
+            )
+        columns = self.frozen.job.with_columns
+        return SortedRunDocuments(folder_at(self.out), self.order, self.shuffle, stream, blocks, columns)
+
+    def read_kept(self, part: int) -> pa.Table:
+        """Read the kept columns of a part that the export has, in its types."""
+        documents, values = self.parts.kept(part)
+        return conform(values, documents, self.frozen.job.with_columns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,8 +125,12 @@ class SortDocuments:
             origins.source[sorting],
             origins.row[sorting],
         )
+        kept = b""
+        if job.with_columns:
+            values = pa.concat_tables([self.context.read_kept(part) for part in range(start, stop)])
+            kept = run_columns.encode(values.take(pa.array(chosen[sorting])), job.with_columns)
         folder, digest = folder_at(self.context.out), self.context.frozen.work_digest()
-        sorted_runs.publish_sorted_run(folder, run, digest, content, bin_of[sorting], bins * job.streams)
+        sorted_runs.publish_sorted_run(folder, run, digest, content, bin_of[sorting], bins * job.streams, kept)
         return sum(len(part.tokens) for part in contents)
 
 
@@ -175,9 +188,9 @@ class WriteShard:
         job = self.context.frozen.job
         format_ = find_format(job.format)
         documents = self.context.documents(task.stream, task.first_block, task.last_block)
-        origins, tokens, cut = self._content(task, documents)
+        content, cut = self._content(task, documents)
+        origins = DocumentTable(content.lengths, content.source, content.row)
         shard = shard_of(self.context, task)
-        content = Content(origins.lengths, origins.source, origins.row, tokens)
         files = format_.write(folder, shard, content)
         folder.sync_directory(shard.folder)
         record = ShardRecord(
@@ -196,8 +209,8 @@ class WriteShard:
         records.publish(folder, record, origins)
         return record
 
-    def _content(self, task: ShardTask, documents: DocumentRange) -> tuple[DocumentTable, Iterator[Tokens], int]:
-        """Return the documents of the shard, their tokens, and how many tokens of the first are in earlier shards."""
+    def _content(self, task: ShardTask, documents: DocumentRange) -> tuple[Content, int]:
+        """Return the documents of the shard, and how many tokens of the first are in earlier shards."""
         job = self.context.frozen.job
         ends = task.before + np.cumsum(documents.origins.lengths)
         starts = ends - documents.origins.lengths
@@ -220,7 +233,11 @@ class WriteShard:
         tokens = with_leading_end_tokens(batches, cut, task.tokens, begin)
         dtype = np.dtype(job.dtype)
         cast = (batch.astype(dtype, copy=False) for batch in tokens)
-        return DocumentTable(lengths, origins.source, origins.row), cast, cut
+
+        def columns(start: int, stop: int) -> pa.Table:
+            return documents.columns(first + start, first + stop)
+
+        return Content(lengths, origins.source, origins.row, cast, columns), cut
 
 
 def with_leading_end_tokens(
@@ -267,6 +284,7 @@ def make_shard(job: ExportJob, task: ShardTask, paths: pa.Array) -> Shard:
         shuffled=job.shuffle is not None,
         sequence_tokens=job.sequence_tokens,
         columns=job.columns,
+        with_columns=job.with_columns,
         paths=paths,
         region=FileRegion(task.position, task.file_tokens) if job.shard_tokens is None else None,
     )

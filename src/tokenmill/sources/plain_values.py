@@ -67,7 +67,14 @@ def unify(arrays: Sequence[pa.Array]) -> list[pa.Array]:
     common = next(iter(kinds)) if len(kinds) == 1 else pa.float64() if kinds == {pa.int64(), pa.float64()} else TEXT
     if common == pa.float64() and any(_or_text(array, common).type == TEXT for array in arrays if len(kinds) > 1):
         common = TEXT
-    return [array if array.type == common else _cast(array, common) for array in arrays]
+    return [as_type(array, common) for array in arrays]
+
+
+def as_type(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    """The values in another type that holds them. A column without a value has no type of its own."""
+    if array.type == kind:
+        return array
+    return pa.nulls(len(array), kind) if array.null_count == len(array) else array.cast(kind)
 
 
 def hashable(values: pa.Array) -> pa.Array:
@@ -117,8 +124,3 @@ def _uuid_text(values: pa.Array) -> pa.Array:
     """UUIDs in 16 bytes as text, such as `123e4567-e89b-12d3-a456-426614174000`."""
     texts = [None if value is None else str(UUID(bytes=value)) for value in values.to_pylist()]
     return pa.array(texts, TEXT)
-
-
-def _cast(array: pa.Array, kind: pa.DataType) -> pa.Array:
-    """A column without a value has no type of its own."""
-    return pa.nulls(len(array), kind) if array.null_count == len(array) else array.cast(kind)

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from tokenmill.errors import UsageError
+from tokenmill.humanize import did_you_mean
 from tokenmill.sources.plain_values import TEXT, unify
 from tokenmill.storage import Folder, folder_at, resolved
 from tokenmill.store.erasures import refuse_restored
@@ -116,7 +117,14 @@ class Collection:
         """
         stores = [
             ListedStore(
-                member.directory, member.digest, len(member.manifest), run.sources, run.sources_sha256, count, where
+                member.directory,
+                member.digest,
+                len(member.manifest),
+                run.sources,
+                run.sources_sha256,
+                count,
+                where,
+                run.job.kept_columns,
             )
             for member, count, where in zip(self.members, changes, conditions or [None] * len(changes), strict=True)
             for run in [member.run]
@@ -145,16 +153,21 @@ class Collection:
         """The columns that any of the stores keeps."""
         return list(dict.fromkeys(name for member in self.members for name in member.run.job.kept_columns))
 
-    def columns(self, names: Sequence[str], start: int, stop: int) -> pa.Table:
-        """The kept columns of documents [start, stop). Raises UsageError for a column that no store keeps."""
+    def check_kept(self, names: Sequence[str]) -> None:
+        """Raise UsageError for a column that no store keeps."""
         kept = self.kept_columns
         unknown = [name for name in names if name not in kept]
         if unknown:
             raise UsageError(
                 f"the store does not keep the column {unknown[0]!r}",
                 f"kept         {', '.join(kept) or 'none'}",
+                *did_you_mean(unknown[0], kept),
                 "`tokenmill prepare --keep NAMES` keeps columns.",
             )
+
+    def columns(self, names: Sequence[str], start: int, stop: int) -> pa.Table:
+        """The kept columns of documents [start, stop). Raises UsageError for a column that no store keeps."""
+        self.check_kept(names)
         parts = [part for member in self.members for part in member.columns(names, start, stop)]
         columns = {name: unify([chunk for part in parts for chunk in part[name].chunks]) for name in names}
         return pa.table({name: pa.chunked_array(arrays or [pa.nulls(0, TEXT)]) for name, arrays in columns.items()})

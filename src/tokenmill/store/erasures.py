@@ -243,14 +243,6 @@ def erased_counts(directory: str, changes: Sequence[StoreChange], units: int) ->
     return counts
 
 
-def without_erased(content: PartContent, changes: int) -> PartContent:
-    """A part without the documents that its first `changes` changes erased."""
-    if content.erased is None:
-        return content
-    is_kept = (content.erased == 0) | (content.erased > changes)
-    return content if is_kept.all() else select_documents(content, is_kept)
-
-
 def select_documents(content: PartContent, is_kept: npt.NDArray[np.bool_]) -> PartContent:
     """Some documents of a part."""
     lengths = np.diff(content.offsets)

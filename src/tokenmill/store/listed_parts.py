@@ -14,8 +14,8 @@ from tokenmill.errors import CorruptStore
 from tokenmill.sources import splits_of
 from tokenmill.storage import folder_at
 from tokenmill.store import layout, tables
-from tokenmill.store.erasures import select_documents, without_erased
-from tokenmill.store.kept import matching
+from tokenmill.store.erasures import select_documents
+from tokenmill.store.kept import matching, read_kept
 from tokenmill.store.manifest import parts_digest, read_checksums
 from tokenmill.store.part import PartContent, PartSummary, check_content, check_fits, open_part, part_name
 from tokenmill.store.run import require_run
@@ -50,7 +50,7 @@ class ListedStore:
     """A complete store as its manifest lists it. `digest` is the digest of that manifest.
 
     The documents that the first `left_out` changes of the store erased are not in the content of its parts, and with
-    `where` only those are whose kept columns satisfy it.
+    `where` only those are whose kept columns satisfy it. `kept_columns` are the names of all kept columns.
     """
 
     directory: str
@@ -60,21 +60,43 @@ class ListedStore:
     sources_sha256: str
     left_out: int = 0
     where: str | None = None
+    kept_columns: tuple[str, ...] = ()
 
     def open(self, unit: int, dtype: str, *, content_too: bool) -> tuple[PartSummary, PartContent]:
         """Open the part of a unit. Raises CorruptStore if it is not the part that the manifest lists."""
+        folder = folder_at(self.directory)
+        summary, content = self._open(unit, dtype)
+        if content_too:
+            check_content(folder, summary, content)
+        selected = self._selected(summary, content)
+        return summary, content if selected is None else select_documents(content, selected)
+
+    def kept(self, unit: int, dtype: str) -> tuple[int, pa.Table | None]:
+        """The number of documents in the content of a part, and their kept columns; None if the store keeps none."""
+        summary, content = self._open(unit, dtype)
+        selected = self._selected(summary, content)
+        documents = len(content.row) if selected is None else int(selected.sum())
+        if not self.kept_columns:
+            return documents, None
+        values = read_kept(folder_at(self.directory), summary, self.kept_columns)
+        return documents, values if selected is None else values.filter(pa.array(selected))
+
+    def _open(self, unit: int, dtype: str) -> tuple[PartSummary, PartContent]:
         folder = folder_at(self.directory)
         summary, content = open_part(folder, unit)
         if summary.sha256 != _checksums(self.directory, self.digest)[unit].as_py():
             raise layout.damaged(folder, part_name(unit), "it is not the part that the manifest describes")
         check_fits(folder, unit, content, dtype, self.sources)
-        if content_too:
-            check_content(folder, summary, content)
+        return summary, content
+
+    def _selected(self, summary: PartSummary, content: PartContent) -> npt.NDArray[np.bool_] | None:
+        """Which documents of a part are in its content; None if all are."""
+        erased = content.erased
         if self.where is not None:
-            matches = matching(folder, summary, self.where)
-            erased = content.erased  # an erased document has no values, and satisfies no condition
-            content = select_documents(content, matches if erased is None else matches & (erased == 0))
-        return summary, without_erased(content, self.left_out)
+            matches = matching(folder_at(self.directory), summary, self.where)
+            return matches if erased is None else matches & (erased == 0)  # an erased document has no values
+        selected = None if erased is None else (erased == 0) | (erased > self.left_out)
+        return None if selected is None or selected.all() else selected
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +138,14 @@ class ListedParts:
                 return summary, with_source_offset(content, first_source)
             part -= store.parts
             first_source += store.sources
+        raise IndexError(f"there is no part {part} after the last store")
+
+    def kept(self, part: int) -> tuple[int, pa.Table | None]:
+        """The number of documents in the content of a part, and their kept columns; None if its store keeps none."""
+        for store in self.stores:
+            if part < store.parts:
+                return store.kept(part, self.dtype)
+            part -= store.parts
         raise IndexError(f"there is no part {part} after the last store")
 
     def source_columns(self) -> SourceColumns:

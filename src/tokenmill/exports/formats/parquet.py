@@ -1,4 +1,4 @@
-"""Parquet: a row for each document, with its tokens, the path of its source and its row there.
+"""Parquet: a row for each document, with its tokens, the path of its source, its row there, and kept columns.
 
 Any Parquet reader can read the files, `datasets` among them.
 """
@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 from tokenmill.errors import StoreError
 from tokenmill.exports.formats.files import damaged, file_size, no_index, publish, rechunk
 from tokenmill.exports.formats.protocol import (
+    COLUMN_TYPES,
     Content,
     FormatSpec,
     ScriptDefaults,
@@ -77,7 +78,7 @@ def write(folder: Folder, shard: Shard, content: Content) -> tuple[WrittenFile, 
         # indices into a dictionary, and supported by every reader.
         with pq.ParquetWriter(
             file,
-            _schema(shard.dtype, shard.columns),
+            _schema(shard),
             use_dictionary=["source"],
             compression="zstd",
             compression_level=1,
@@ -99,6 +100,7 @@ def read(folder: Folder, names: Sequence[str], dtype: str) -> ShardData:
         row_groups = read_groups(folder.buffer(name))
         _check_size(folder.buffer(name), row_groups)
         reader = pq.ParquetFile(folder.map(name), page_checksum_verification=True, pre_buffer=False)
+        columns = _read_columns(reader)
         groups = [_read_group(reader, index, group, dtype) for index, group in enumerate(row_groups)]
         rows = sum(group.rows for group in row_groups)
     except (*ARROW_ERRORS, MalformedDataError) as error:
@@ -107,7 +109,18 @@ def read(folder: Folder, names: Sequence[str], dtype: str) -> ShardData:
     lengths = np.concatenate([np.empty(0, np.int64), *(lengths for _, lengths in groups)])
     if len(lengths) != rows:
         raise damaged(folder, name, f"it has {len(lengths)} documents, {rows} expected")
-    return ShardData(tokens, lengths)
+    return ShardData(tokens, lengths, columns)
+
+
+def _read_columns(reader: pq.ParquetFile) -> pa.Table:
+    """Read the kept columns: those after the columns that every file has."""
+    names = reader.schema_arrow.names[len(SPEC.defaults.columns) :]
+    table = reader.read(names, use_threads=False)
+    is_text = [pa.types.is_string(field.type) for field in table.schema]
+    kinds = [COLUMN_TYPES["string"] if text else field.type for text, field in zip(is_text, table.schema, strict=True)]
+    if table.column_names != names or not set(kinds) <= set(COLUMN_TYPES.values()):
+        raise ValueError(f"it has the columns {', '.join(map(str, table.schema))[:200]}")
+    return table.cast(pa.schema(zip(names, kinds, strict=True)))
 
 
 def _check_size(data: pa.Buffer, groups: Sequence[RowGroup]) -> None:
@@ -119,13 +132,14 @@ def _check_size(data: pa.Buffer, groups: Sequence[RowGroup]) -> None:
         )
 
 
-def _schema(dtype: str, column: str) -> pa.Schema:
+def _schema(shard: Shard) -> pa.Schema:
     return pa.schema(
         [
-            pa.field(column, _token_type(dtype), nullable=False),
+            pa.field(shard.columns, _token_type(shard.dtype), nullable=False),
             # Readers see strings, because the Arrow schema is not stored.
             pa.field("source", pa.dictionary(pa.int32(), pa.string()), nullable=False),
             pa.field("row", pa.uint64(), nullable=False),
+            *(pa.field(column.name, COLUMN_TYPES[column.type]) for column in shard.with_columns),
         ]
     )
 
@@ -151,7 +165,6 @@ def _table(shard: Shard, content: Content, group: slice, tokens: Tokens) -> pa.T
 
     pyarrow writes bytes of unused memory for a dictionary with equal values.
     """
-    schema = _schema(shard.dtype, shard.columns)
     offsets = np.zeros(group.stop - group.start + 1, np.int32)
     np.cumsum(content.lengths[group], out=offsets[1:])
     used, source = np.unique(content.source[group], return_inverse=True)
@@ -161,7 +174,8 @@ def _table(shard: Shard, content: Content, group: slice, tokens: Tokens) -> pa.T
         pa.DictionaryArray.from_arrays(paths.indices.take(pa.array(source)), paths.dictionary),
         pa.array(content.row[group]),
     ]
-    return pa.table(columns, schema=schema)
+    kept = content.columns(group.start, group.stop) if shard.with_columns else pa.table({})
+    return pa.table([*columns, *kept.columns], schema=_schema(shard))
 
 
 def _read_group(

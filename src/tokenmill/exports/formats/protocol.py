@@ -24,6 +24,23 @@ EndTokenPosition = Literal["appended", "prepended"]
 Tail = Literal["keep", "drop", "merge"]
 
 
+ColumnType = Literal["string", "int64", "float64", "bool"]
+# The types of the kept columns in an export.
+COLUMN_TYPES: dict[ColumnType, pa.DataType] = {
+    "string": pa.large_string(),
+    "int64": pa.int64(),
+    "float64": pa.float64(),
+    "bool": pa.bool_(),
+}
+
+
+class ExportedColumn(msgspec.Struct, frozen=True):
+    """A kept column in the files of an export."""
+
+    name: str
+    type: ColumnType
+
+
 @dataclass(frozen=True, slots=True, repr=False)
 class ScriptDefaults(Readable):
     """The defaults of an export: what the trainer's own script does.
@@ -136,6 +153,13 @@ class Shard:
     columns: str
     paths: pa.Array
     region: FileRegion | None = None
+    with_columns: tuple[ExportedColumn, ...] = ()
+
+
+def no_columns(start: int, stop: int) -> pa.Table:
+    """The kept columns of documents [start, stop) if an export has none."""
+    del start, stop
+    return pa.table({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,13 +167,14 @@ class Content:
     """The documents of a shard. The batches hold `lengths.sum()` tokens of the shard's dtype, in order.
 
     If the format cuts documents, the first and the last may be parts of documents. `source` indexes the paths of the
-    shard.
+    shard. `columns` returns the kept columns of documents [start, stop) of the shard.
     """
 
     lengths: npt.NDArray[np.int64]
     source: npt.NDArray[np.uint32]
     row: npt.NDArray[np.uint64]
     batches: Iterator[Tokens]
+    columns: Callable[[int, int], pa.Table] = no_columns
 
     @property
     def tokens(self) -> int:
@@ -204,10 +229,11 @@ class CompletedSplit:
 
 @dataclass(frozen=True, slots=True)
 class ShardData:
-    """A shard that was read: the token stream, and the documents' lengths if the format stores them."""
+    """A shard that was read: the token stream, and the lengths and kept columns of documents if the format has them."""
 
     tokens: Tokens
     lengths: npt.NDArray[np.int64] | None = None
+    columns: pa.Table | None = None
 
 
 class Format(Protocol):
