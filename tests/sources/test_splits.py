@@ -16,6 +16,7 @@ import tokenmill
 from tests.support import command
 from tests.support.corpora import SMALL_TIKTOKEN, write_parquet
 from tests.support.servers.hub import Hub
+from tests.support.servers.seaweed import Bucket
 from tokenmill.errors import JobChanged, UsageError
 from tokenmill.sources import SplitChoice, discover, splits_of
 from tokenmill.sources.splits import split_by_name
@@ -272,6 +273,28 @@ def test_a_readme_that_is_no_card(tmp_path: Path) -> None:
     (tmp_path / "README.md").write_bytes(b"Caf\xe9\nconfigs:\n- config_name: x\n  data_files: y\n")
     assert found(tmp_path) == {"train.jsonl": "train"}
     assert not notes(tmp_path)
+
+
+def test_splits_in_a_bucket(s3: Bucket, saved: Path, tmp_path: Path) -> None:
+    """Names, a card and `dataset_dict.json` in an object store count as they do on a disk."""
+    write(tmp_path / "named", "data/train-0.parquet", "data/test-0.parquet")
+    card = "- config_name: default\n  data_files:\n    train: a.csv\n    test: b.csv\n"
+    write_card(write(tmp_path / "card", "a.csv", "b.csv"), card)
+    assert saved == tmp_path / "dd"
+    for name in ("named", "card", "dd"):
+        s3.server.upload(tmp_path / name, f"{s3.url}/{name}")
+        on_disk, in_bucket = tmp_path / name, f"{s3.url}/{name}"
+        with pytest.raises(UsageError, match="splits") as refused:
+            found(in_bucket)
+        with pytest.raises(UsageError) as expected:
+            found(on_disk)
+        assert str(refused.value) == str(expected.value).replace(str(on_disk), in_bucket)
+        assert found(in_bucket, "test") == found(on_disk, "test")
+        assert found(in_bucket, "all") == found(on_disk, "all")
+        assert set(found(in_bucket, "test").values()) == {"test"}
+    out = tmp_path / "out"
+    command.run("prepare", f"{s3.url}/named", "--split", "test", "--out", out, *OPTIONS)
+    assert splits_of(tokenmill.open(out).sources) == ["test"]
 
 
 def test_a_dataset_of_the_hub(hub: Hub, tmp_path: Path) -> None:

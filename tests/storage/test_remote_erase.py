@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 
 import tokenmill
@@ -39,13 +40,22 @@ def test_an_erasure_in_a_bucket_gives_the_files_of_a_disk(s3: Bucket, tmp_path: 
         tokenmill.prepare(f"{root}/in/a.parquet", out=store, **CALL)
         for to in ("nanogpt", "litdata"):
             tokenmill.export(store, to=to, workers=1)
+        tokenmill.export(store, to="parquet", shuffle=3, with_columns="url", shard_tokens=300, workers=1)
         result = tokenmill.erase(store, rows=[("a.parquet", row) for row in SECRETS], request="r", workers=1)
-        assert (result.documents, len(result.exports), result.unreached) == (4, 2, {})
+        assert (result.documents, len(result.exports), result.unreached) == (4, 3, {})
         tokenmill.verify(store, workers=1)
     disk, bucket = (folder_at(store) for store in stores.values())
     parts = [f"parts/{name}" for name in disk.names("parts")] + [f"kept/{name}" for name in disk.names("kept")]
     for name in [*parts, "nanogpt/train.bin", "litdata/chunk-0-0.bin"]:
         assert disk.read(name) == bucket.read(name)
+    shards = [name for name in disk.names("parquet") if name.endswith(".parquet")]
+    rows = [
+        [row for name in sorted(shards) for row in pq.read_table(folder.map(f"parquet/{name}")).to_pylist()]
+        for folder in (disk, bucket)
+    ]
+    assert [row | {"source": ""} for row in rows[0]] == [row | {"source": ""} for row in rows[1]]
+    assert len(shards) > 2
+    assert sorted(row["row"] for row in rows[1] if row["url"] is None) == sorted(SECRETS)
     (change,) = tokenmill.open(stores[s3.url]).run.history
     assert erased_documents(disk.root, change).equals(erased_documents(bucket.root, change))
     options: dict[str, Any] = {"sequence_tokens": 16, "batch_sequences": 4, "grain": 32}
