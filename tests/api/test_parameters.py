@@ -199,6 +199,7 @@ def test_several_that_are_open_are_several_paths(tmp_path: Path) -> None:
         assert tokenmill.inspect(given, doc=-1).document == number - 1
         exported = tokenmill.export(given, to="llmc", val="none", workers=1, out=tmp_path / f"export{number}")
         assert exported.splits["train"].documents == number
+        assert tokenmill.locate(exported, source=sources[1], row=0, store=given).documents[0].source == str(sources[1])
     assert [info.documents for info in tokenmill.inspect([both, three])] == [2, 2, 2]
     with pytest.raises(UsageError, match="several are open"):
         tokenmill.inspect(both)

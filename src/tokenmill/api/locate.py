@@ -94,7 +94,7 @@ def locate(  # noqa: PLR0913 - the options of the command, by their names
         choices = {"sequence_tokens": sequence_tokens, "batch_sequences": batch_sequences, "seed": seed, "val": val}
         choices |= {"split": split, "shuffle": shuffle, "packing": packing, "grain": grain}
         return _locate_in_batch(store_paths(where), (step, row, position), choices, context)
-    places, source, given = store_paths(where), path_text(source), path_texts(store or [])
+    places, source, given = store_paths(where), path_text(source), path_texts(() if store is None else store)
     named = _named(source, row, byte)
     _check(token, token2, named, context)
     folder, file = find_folder(places[0], given) if len(places) == 1 else (None, None)

@@ -28,8 +28,9 @@ TokenType = Literal["uint16", "int32", "uint32"]
 
 
 def path_texts(paths: StrPath | Sequence[StrPath]) -> list[str]:
-    """One path or several as a list of strings."""
-    return [os.fspath(path) for path in ([paths] if isinstance(paths, str | os.PathLike) else paths)]
+    """One path or several as a list of strings. Several stores that were opened as one are several here."""
+    given = [paths] if isinstance(paths, str | os.PathLike) else paths
+    return [path for each in given for path in (each.directories if isinstance(each, Store) else [os.fspath(each)])]
 
 
 def column_names(names: str | Sequence[str] | None, parameter: str = "keep") -> tuple[str, ...] | None:
@@ -45,12 +46,8 @@ def column_names(names: str | Sequence[str] | None, parameter: str = "keep") -> 
 
 
 def store_paths(stores: Stores) -> list[str]:
-    """One store or several as a list of strings. Raises UsageError without a store.
-
-    Several that were opened as one are several here.
-    """
-    given = [stores] if isinstance(stores, str | os.PathLike) else stores
-    paths = [path for each in given for path in (each.directories if isinstance(each, Store) else path_texts(each))]
+    """One store or several as a list of strings. Raises UsageError without a store."""
+    paths = path_texts(stores)
     if not paths:
         raise UsageError("no store is given", "Name at least one store.")
     return paths
