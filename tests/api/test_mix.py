@@ -58,9 +58,29 @@ def test_the_table_adds_up(folder: Path) -> None:
         assert sum(one.sequences for one in stage.sources) == stage.sequences == stage.steps * stage.batch_sequences
         assert all(one.asked_tokens - one.tokens < 2 * stage.batch_sequences * 256 for one in stage.sources)
     code = next(one for one in result.sources if one.source == "code")
-    assert code.epoch_tokens * 2 - code.tokens == code.left_tokens
+    assert code.left_tokens == code.epoch_tokens - code.tokens
     assert code.epochs == code.tokens / code.epoch_tokens
     assert code.pending_tokens == 256 - 117 * 64 % 256
+
+
+@pytest.mark.parametrize(
+    ("repeat", "budgets", "left"),
+    [(1, ["1x"], [0]), (3, ["1x"], [0]), (2, ["0.5x", "1x"], [0.5, 0]), (2, ["0.25x", "0.5x"], [0.75, 0.25])],
+)
+def test_what_is_left_over_was_never_read(folder: Path, repeat: int, budgets: list[str], left: list[float]) -> None:
+    """Of a source that is read once, nothing is left over, however often the recipe may read it."""
+    stage = "[[stages]]\nsequence_tokens = 64\nbatch_sequences = 1\ntokens = {{ code = '{}' }}\n"
+    recipe = folder / "once.toml"
+    stages = "".join(map(stage.format, budgets))
+    recipe.write_text(f"grain = 256\n[sources]\ncode = {{ store = 'code', repeat = {repeat} }}\n{stages}")
+    result = tokenmill.mix(recipe)
+    [source] = result.sources
+    found = [one.left_tokens for each in result.stages for one in each.sources]
+    assert found == pytest.approx([fraction * source.epoch_tokens for fraction in left], abs=64)
+    assert source.left_tokens == found[-1]
+    if not left[-1]:
+        assert f"{found[-1]}\n" in run("mix", recipe).stdout
+        assert source.left_tokens == 0
 
 
 def test_the_command_shows_the_same(folder: Path) -> None:

@@ -7,6 +7,7 @@ import json
 import os
 import random
 import re
+import subprocess
 from pathlib import Path
 from typing import Unpack
 
@@ -21,6 +22,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import tokenmill
+from tests.support import command
 from tests.support.arguments import PrepareArguments
 from tests.support.corpora import SMALL_JSON, SMALL_TIKTOKEN, part_bytes, write_parquet
 from tests.support.documents import DOCUMENTS
@@ -231,6 +233,35 @@ def test_a_limited_run_holds_the_first_units(tmp_path: Path, corpus: list[str]) 
     assert len(some.manifest) == 3
     assert some.job.limit_units == 3
     assert np.array_equal(some.tokens(0, some.token_count), every.tokens(0, some.token_count))
+
+
+@pytest.mark.fast
+def test_a_store_of_the_first_units_says_everywhere_that_it_is_a_trial(tmp_path: Path, corpus: list[str]) -> None:
+    """Summary, state, facts, statistics, exports and card say it; a limit that leaves nothing out is no trial."""
+    words = ("prepare", *corpus, "--tokenizer", SMALL_TIKTOKEN, "--eot", "1199", "--unit-bytes", "500", "-q")
+    trial, whole = tmp_path / "trial", tmp_path / "whole"
+    assert "this store is a trial: the first 3 units (--limit-units)" in _one_line(
+        command.run(*words, "--limit-units", "3", "--out", trial)
+    )
+    assert "a trial" not in _one_line(command.run(*words, "--limit-units", "1000", "--out", whole))
+    for call in (
+        ("status",),
+        ("inspect",),
+        ("stats", "-q"),
+        ("export", "--to", "nanogpt", "-q"),
+        ("report", "--out", tmp_path / "page.html", "-q"),
+    ):
+        assert "the first 3 units (--limit-units)" in _one_line(command.run(call[0], trial, *call[1:])), call
+        assert "--limit-units" not in _one_line(command.run(call[0], whole, *call[1:])), call
+    assert "trial" in repr(tokenmill.open(trial))
+    assert tokenmill.status(trial).trial == "the first 3 units (--limit-units)"
+    assert tokenmill.status(whole).trial is None
+    command.run("report", trial, "--card", tmp_path / "card", "-q")
+    assert "> **A trial:** the first 3 units" in (tmp_path / "card" / "README.md").read_text()
+
+
+def _one_line(done: subprocess.CompletedProcess[str]) -> str:
+    return " ".join(done.stdout.split())
 
 
 @pytest.mark.fast

@@ -59,7 +59,7 @@ def provenance(stores: Collection) -> Provenance:
         column=job.column,
         separator=job.separator,
         unit_bytes=job.unit_bytes,
-        limit_units=job.limit_units,
+        trial=run.trial,
         engine=run.engine,
         versions=run.versions,
         units=sum(run.units for run in runs),

@@ -124,7 +124,7 @@ class Provenance(Readable, msgspec.Struct, frozen=True):
     column: str
     separator: str | None
     unit_bytes: int
-    limit_units: int | None
+    trial: str | None
     engine: str
     versions: dict[str, str]
     units: int

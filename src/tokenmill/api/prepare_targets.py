@@ -115,7 +115,8 @@ class PrepareTarget:
         rank_share: RankShare | None,
     ) -> None:
         """Begin the log of the run. Workers without a unit lend their cores to the others."""
-        self.named.notes.extend(frozen.notes)
+        trial = frozen.run.trial
+        self.named.notes.extend([*frozen.notes, *([f"this store is a trial: {trial}"] if trial else [])])
         events = make_events(self.folder, frozen.run, report, pool, workers, rank_share)
         limits = limits.for_units(frozen.run.units, workers)
         self.context = RunContext(self.folder, frozen, limits, workers, report, events, rank_share)

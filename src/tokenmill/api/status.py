@@ -41,7 +41,7 @@ class StatusResult(Readable, msgspec.Struct, frozen=True):
     end_token: int | None
     sources: int
     units: int
-    limit_units: int | None
+    trial: str | None
     units_done: int
     planned_bytes: int
     planned_bytes_done: int
@@ -89,6 +89,8 @@ def _page_lines(result: StatusResult) -> Iterator[tuple[str, str]]:
     yield "directory", result.directory
     yield "tokenizer", result.tokenizer
     yield "units", f"{result.units_done:,} of {result.units:,}"
+    if result.trial is not None:
+        yield "trial", result.trial
     yield "text", f"{size(result.planned_bytes_done)} of {size(result.planned_bytes)}"
     if result.tokens is not None:
         yield "tokens", f"{result.tokens:,}"
@@ -133,7 +135,7 @@ class StatusWatch:
             end_token=run.job.end,
             sources=run.sources,
             units=run.units,
-            limit_units=run.job.limit_units,
+            trial=run.trial,
             units_done=state.units_done,
             planned_bytes=run.text_bytes,
             planned_bytes_done=state.planned_bytes_done,

@@ -54,8 +54,8 @@ def _store_lines(facts: StoreInfo) -> Iterable[output.Line]:
     run = facts.run
     tokenizer = run.job.tokenizer
     yield "store", facts.directory
-    if run.job.limit_units is not None:
-        yield "limited", f"to the first {run.job.limit_units:,} units (--limit-units)"
+    if run.trial:
+        yield "trial", run.trial
     yield "documents", f"{facts.documents:,}"
     yield "tokens", f"{facts.tokens:,} ({facts.dtype})"
     yield "text", f"{size(facts.text_bytes)}, {facts.text_bytes / max(facts.tokens, 1):.2f} bytes per token"

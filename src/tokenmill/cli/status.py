@@ -71,8 +71,7 @@ def _lines(state: StatusResult) -> Iterable[output.Line]:
     yield "directory", state.directory
     yield from _state(state)
     fraction = state.planned_bytes_done / state.planned_bytes if state.planned_bytes else 1.0
-    limited = f", limited by --limit-units {state.limit_units:,}" if state.limit_units is not None else ""
-    yield "units", f"{state.units_done:,} of {state.units:,} committed ({fraction:.1%} of the bytes){limited}"
+    yield "units", f"{state.units_done:,} of {state.units:,} committed ({fraction:.1%} of the bytes)"
     yield "tokenizer", state.tokenizer
     yield "bos", output.token_id(state.begin_token)
     yield "eot", output.token_id(state.end_token)
@@ -88,6 +87,8 @@ def _lines(state: StatusResult) -> Iterable[output.Line]:
 def _state(state: StatusResult) -> Iterable[output.Line]:
     process = f"process {state.process}" if isinstance(state.process, int) else f"on {state.process}"
     yield "state", state.state + (f" ({process})" if state.state == "running" else "")
+    if state.trial is not None:
+        yield "trial", state.trial
     if state.end is not None:
         code = f" (exit code {state.end.exit_code})" if state.end.exit_code is not None else ""
         yield "stopped", f"{state.end.outcome}: {state.end.headline}{code}"

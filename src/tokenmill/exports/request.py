@@ -149,7 +149,7 @@ def make_job(
     _check_shards(job, tokens, first_store_tokens)
     if job.val_tokens and job.sequence_tokens:  # whole sequences
         job = msgspec.structs.replace(job, val_tokens=shards.tokens_per_shard(job))
-    return job, notices
+    return job, [*stores.trials, *notices]
 
 
 def _token_counts(request: ExportRequest, stores: Collection, left_out: Sequence[int]) -> tuple[int, int]:

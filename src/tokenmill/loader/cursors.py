@@ -31,6 +31,11 @@ class SourceCursor:
         """The tokens that sequences have used."""
         return self.position - self.pending_tokens
 
+    def unread(self, epoch: int) -> int:
+        """The tokens of the first epoch, which has `epoch` tokens, that no sequence has used."""
+        waiting = sum(min(stop, epoch) - min(start, epoch) for start, stop in self.pending)
+        return max(epoch - self.position, 0) + waiting
+
     def available(self, end: int, sequence_tokens: int) -> int:
         """How many sequences there are before the position `end`."""
         pieces = self._pieces(sequence_tokens)

@@ -14,7 +14,7 @@ class MixSource(Readable, msgspec.Struct, frozen=True):
     """A source in one stage.
 
     `asked_tokens` is what the recipe says, `tokens` what whole sequences and batches come to. `epochs` is how often the
-    source has been read when the stage ends, and `left_tokens` what the recipe may still read of it then.
+    source has been read when the stage ends, and `left_tokens` those of its tokens that have not been read by then.
     """
 
     source: str
@@ -42,8 +42,9 @@ class MixStage(Readable, msgspec.Struct, frozen=True):
 class MixTotal(Readable, msgspec.Struct, frozen=True):
     """A source in the whole recipe.
 
-    An epoch has `epoch_tokens`; `tail_tokens` at the ends of the stores fill no grain. `pending_tokens` are rests of
-    grains that wait for a stage with shorter sequences. `where` is the condition on the documents of the source.
+    An epoch has `epoch_tokens`, of which the recipe does not read `left_tokens`; `tail_tokens` at the ends of the
+    stores fill no grain. `pending_tokens` are rests of grains that wait for a stage with shorter sequences. `where` is
+    the condition on the documents of the source.
     """
 
     source: str
@@ -99,7 +100,7 @@ def overview(path: str, recipe: Recipe, reader: RecipeReader) -> MixResult:
                 sequences=tokens // plan.sequence_tokens,
                 share=tokens / total,
                 epochs=resolved.cursors[name].used / epochs[name],
-                left_tokens=int(repeats[name] * epochs[name]) - resolved.cursors[name].used,
+                left_tokens=resolved.cursors[name].unread(epochs[name]),
             )
             for name, tokens in resolved.given.items()
         ]
@@ -116,7 +117,7 @@ def overview(path: str, recipe: Recipe, reader: RecipeReader) -> MixResult:
             repeat=repeats[name],
             tokens=last[name].used,
             epochs=last[name].used / source.tokens,
-            left_tokens=int(repeats[name] * source.tokens) - last[name].used,
+            left_tokens=last[name].unread(source.tokens),
             pending_tokens=last[name].pending_tokens,
             where=source.where,
         )

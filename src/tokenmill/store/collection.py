@@ -52,6 +52,11 @@ class Collection:
         return self.members[0].run.job
 
     @property
+    def trials(self) -> list[str]:
+        """A note for each store that holds only the first units of its sources."""
+        return [f"{each.directory} is a trial: {each.run.trial}" for each in self.members if each.run.trial]
+
+    @property
     def source_count(self) -> int:
         """The number of sources in all stores."""
         return self.members[-1].first_source + self.members[-1].run.sources

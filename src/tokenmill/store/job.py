@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from tokenmill.humanize import count
 from tokenmill.sources.documents import ReadOptions
 from tokenmill.sources.text_columns import parse_template, template_of
 from tokenmill.storage.digest import differences, digest_of
@@ -227,6 +228,12 @@ class Run(msgspec.Struct, frozen=True):
     def history(self) -> tuple[StoreChange, ...]:
         """The changes of the parts since the store was complete first."""
         return () if isinstance(self.changes, msgspec.UnsetType) else self.changes
+
+    @property
+    def trial(self) -> str | None:
+        """What a store with --limit-units holds of its sources, in words. None if it holds all units."""
+        limit = self.job.limit_units
+        return None if limit is None or self.units < limit else f"the first {count(self.units, 'unit')} (--limit-units)"
 
     @property
     def has_erased(self) -> bool:

@@ -159,8 +159,8 @@ class Member:
         """The reason why a row of a source is not in the store, as recorded in its part."""
         unit = self.unit_of(source, row)
         if unit is None:
-            limit = self.run.job.limit_units
-            return "no unit has it" + (f": the run is of the first {limit:,} (--limit-units)" if limit else "")
+            trial = self.run.trial
+            return "no unit has it" + (f": the store is a trial, {trial}" if trial else "")
         dedup = self.run.job.dedup
         if not isinstance(dedup, msgspec.UnsetType) and row in read_duplicates(self.folder, dedup).of(source):
             return DUPLICATE

@@ -172,7 +172,8 @@ class Store:
         return storage_settings.run, (self._settings, type(self), self.directories)
 
     def __repr__(self) -> str:
-        return f"<Store {self.directory}: {len(self):,} documents, {self.token_count:,} tokens ({self.dtype})>"
+        trial = ", a trial" if self.collection.trials else ""
+        return f"<Store {self.directory}: {len(self):,} documents, {self.token_count:,} tokens ({self.dtype}){trial}>"
 
     def _repr_html_(self) -> str:
         facts = {
@@ -183,6 +184,7 @@ class Store:
             "job.tokenizer.name": self.job.tokenizer.name,
             "job.begin": self.job.begin,
             "job.end": self.job.end,
+            **({"run.trial": self.run.trial} if self.run.trial else {}),
         }
         return html_table("Store", facts)
 

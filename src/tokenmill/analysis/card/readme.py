@@ -44,6 +44,7 @@ def readme(facts: PublicFacts, fields: CardFields) -> str:
         MARKER,
         f"# {_text(name)}",
         _prose(description),
+        *(f"> **A trial:** {each.run.trial} of its sources." for each in facts.stores.members if each.run.trial),
         *_to_fill_in(fields),
         _contents(facts, fields),
         _sources(facts),

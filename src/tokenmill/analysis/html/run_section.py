@@ -180,7 +180,7 @@ def _job_facts(stats: Statistics) -> Iterator[tuple[str, str]]:
         yield "separator", f"<code>{escape(repr(made.separator))}</code>"
     yield "sources", f"{count(made.sources, 'file')}, {size(made.source_bytes)}"
     yield "units", f"{made.units:,} of about {size(made.unit_bytes)}"
-    if made.limit_units is not None:
-        yield "limited", f"to the first {made.limit_units:,} units"
+    if made.trial is not None:
+        yield "trial", made.trial
     yield "engine", escape(made.engine)
     yield "versions", escape(", ".join(f"{name} {version}" for name, version in made.versions.items()))
