@@ -15,7 +15,7 @@ from tokenmill.errors import TokenizerError
 from tokenmill.executors.local import this_machine
 from tokenmill.humanize import Readable
 from tokenmill.pipeline.bench.core_speed import core_bytes_per_second
-from tokenmill.pipeline.sample import store_bytes
+from tokenmill.pipeline.estimate import ROW_BYTES, Footprint
 from tokenmill.sources import catalog
 from tokenmill.system.arguments import checked
 from tokenmill.tokenizers.resolve import SCHEMES, resolve
@@ -104,7 +104,7 @@ def datasets(name: str | None = None, *, tokenizer: StrPath = "gpt2") -> Dataset
 def _version(name: str, version: catalog.Version, token_bytes: int | None, rate: float | None) -> VersionInfo:
     disk = seconds = None
     if version.tokens is not None:
-        disk = store_bytes(version.tokens, version.rows or 0, token_bytes) if token_bytes else None
+        disk = Footprint(token_bytes, ROW_BYTES).bytes(version.tokens, version.rows or 0) if token_bytes else None
         seconds = round(version.tokens * TEXT_BYTES_PER_TOKEN / rate, 1) if rate else None
     return VersionInfo(name, version.example, version.files, version.rows, version.tokens, version.bytes, disk, seconds)
 

@@ -40,7 +40,8 @@ from tokenmill.exports.selection import SelectedStores, SourceBudget, select
 from tokenmill.exports.write_shard import ExportContext, split_folder
 from tokenmill.humanize import size
 from tokenmill.loader.recipe import is_recipe
-from tokenmill.pipeline.preflight import export_token_bytes, too_small
+from tokenmill.pipeline.estimate import Footprint
+from tokenmill.pipeline.preflight import too_small
 from tokenmill.pipeline.resources import Resources, plan_resources
 from tokenmill.pipeline.run_once import EXPORTING, run_once
 from tokenmill.storage import Folder, folder_at
@@ -242,7 +243,8 @@ def export_stores(  # noqa: PLR0913, PLR0917 - stores, target, request, limits, 
             folder.create(name)
         if not folder.exists(names.PLAN):
             written = tokens if job.selection is None else job.selection.tokens
-            needed = written * export_token_bytes(job.dtype, job.shuffle)
+            documents = int(manifest["documents"].to_numpy().sum()) * written // max(tokens, 1)
+            needed = Footprint.of_export(job.dtype, job.shuffle).bytes(written, documents)
             needed += kept_bytes * (1 if job.shuffle is None else 2)
             notices += _check_space(folder, needed, limits.force)
         run_count = len(sorted_runs.spans(manifest["tokens"].to_numpy(), frozen.run_tokens))

@@ -1,22 +1,23 @@
-"""`tokenmill.plan`: a dry run. It estimates a job from the sizes of the sources and a small encoded sample."""
+"""`tokenmill.plan`: a dry run. It estimates a job from the sizes of the sources and samples of their text."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 import msgspec
-import numpy as np
 
 from tokenmill.api.parameters import EngineName, StrPath, path_text, path_texts
 from tokenmill.executors import progress, progress_bar
-from tokenmill.executors.local import LocalExecutor, this_machine
+from tokenmill.executors.local import LocalExecutor
 from tokenmill.humanize import Readable
+from tokenmill.pipeline import plan as plans
 from tokenmill.pipeline import worker_modules
+from tokenmill.pipeline.estimate import CorpusEstimate, Estimate, Footprint
 from tokenmill.pipeline.freeze import plan_step
 from tokenmill.pipeline.like import text_options
 from tokenmill.pipeline.request import PrepareOptions, find_sources, make_request, refuse_without_effect
 from tokenmill.pipeline.resources import plan_resources
-from tokenmill.pipeline.sample import measure_sample, store_bytes
+from tokenmill.pipeline.sample import estimate_request
 from tokenmill.pipeline.split_sources import plan_units
 from tokenmill.sources import Ignored
 from tokenmill.sources.named_datasets import resolve_sources
@@ -26,12 +27,16 @@ from tokenmill.tokenizers.objects import TokenizerObject
 
 # The time before the first unit starts.
 START_SECONDS = 1.5
-# Workers that read the sizes of the sources.
-MAX_WORKERS = 4
+
+# The estimate for sources without text.
+NOTHING = Estimate(0, 0)
 
 
 class PlanResult(Readable, msgspec.Struct, frozen=True):
-    """What a run would read, write and take. Tokens, disk and time are estimated from a sample, the rest is counted."""
+    """What a run would read, write and take. Text, tokens, disk and time are ranges, from samples; the rest is counted.
+
+    `bytes_per_token` is that of the samples.
+    """
 
     tokenizer: str
     engine: str
@@ -41,13 +46,13 @@ class PlanResult(Readable, msgspec.Struct, frozen=True):
     source_bytes: int
     units: int
     unit_bytes: int
-    text_bytes: int
+    text_bytes: Estimate
     rows: int | None
-    tokens: int
+    tokens: Estimate
     bytes_per_token: float
-    disk_bytes: int
+    disk_bytes: Estimate
     workers: int
-    seconds: float
+    seconds: Estimate
     ignored: Ignored
     notices: list[str]
 
@@ -118,7 +123,9 @@ def plan(  # noqa: PLR0913 - the options of the command, by their names
         named.notes.extend([*discovery.notes, *discovery.ignored.notes()])
         request = make_request(given, discovery, text.vocabulary, named)
         named = request.named
-        pool.start(min(this_machine().processors, MAX_WORKERS))
+        most_workers = request.source_bytes // plans.SMALLEST_UNIT_BYTES + 1
+        resources = plan_resources(workers, memory, most_workers, job=request.job)
+        pool.start(resources.workers, resources.worker_bytes, resources.total_worker_bytes)
         units = plan_units(
             discovery.table,
             request.options,
@@ -128,16 +135,13 @@ def plan(  # noqa: PLR0913 - the options of the command, by their names
             check=named.check_plan,
             on_progress=plan_step(discovery.table, "planned", report.pending),
         )
-        resources = plan_resources(workers, memory, most_workers=len(units))
-        sample = measure_sample(request, units, resources.limits(), pool)
-    text_bytes = int(units["text_bytes"].to_numpy().sum())
-    sampled_bytes = max(sample.text_bytes, 1)
+        working = max(1, min(resources.workers, len(units)))
+        expected = estimate_request(request, units, resources.limits(), pool, working)
     rows = None if units["rows"].null_count else int(units["rows"].to_numpy().sum())
-    if not (rows if rows is not None else sample.documents or text_bytes):
+    expected = expected or CorpusEstimate(NOTHING, NOTHING, NOTHING, NOTHING)
+    if not (expected.documents.high if rows is None else rows):
         named.notes.append("the sources have no rows: the store would hold no documents")
-    documents = rows if rows is not None else round(text_bytes * sample.documents / sampled_bytes)
-    tokens = round(text_bytes * sample.tokens / sampled_bytes)
-    token_bytes = np.dtype(request.job.tokenizer.dtype).itemsize
+    tokens, text_bytes, seconds = expected.tokens, expected.text_bytes, expected.seconds
     return PlanResult(
         tokenizer=request.job.tokenizer.name,
         engine=request.choice.engine,
@@ -150,10 +154,10 @@ def plan(  # noqa: PLR0913 - the options of the command, by their names
         text_bytes=text_bytes,
         rows=rows,
         tokens=tokens,
-        bytes_per_token=round(text_bytes / tokens, 2) if tokens else 0.0,
-        disk_bytes=store_bytes(tokens, documents, token_bytes),
-        workers=resources.workers,
-        seconds=round(START_SECONDS + text_bytes * sample.seconds / sampled_bytes / resources.workers, 1),
+        bytes_per_token=round((text_bytes.low + text_bytes.high) / max(tokens.low + tokens.high, 1), 2),
+        disk_bytes=expected.disk_bytes([Footprint.of_store(request.job.tokenizer.dtype)]),
+        workers=working,
+        seconds=Estimate(*(round(START_SECONDS + each / working, 1) for each in (seconds.low, seconds.high))),
         ignored=discovery.ignored,
         notices=named.notes,
     )

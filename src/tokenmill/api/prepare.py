@@ -291,7 +291,7 @@ def prepare(  # noqa: PLR0913 - the options of the command, by their names
             if len(stores) > 1:
                 report.say(f"\nstore        {store.folder.root}")
             announce_store(store.context, store.request, run.units_done_before - store.context.events.step.units)
-            manifest = run.complete(pool, store.named.check_end, None if force else store.token_bytes(later, shuffle))
+            manifest = run.complete(pool, store.named.check_end, None if force else store.disk_needs(later, shuffle))
             seconds = time.monotonic() - started
             unit_seconds += run.seconds
             exported = [

@@ -15,7 +15,8 @@ from tokenmill.exports.request import ExportRequest
 from tokenmill.exports.result import ExportResult
 from tokenmill.humanize import Readable, count, size
 from tokenmill.pipeline.context import RunContext, make_events
-from tokenmill.pipeline.preflight import export_token_bytes
+from tokenmill.pipeline.estimate import Footprint
+from tokenmill.pipeline.preflight import DiskNeeds
 from tokenmill.pipeline.request import PrepareRequest
 from tokenmill.sources import Discovery, Ignored
 from tokenmill.sources.named_datasets import ResolvedSources
@@ -100,10 +101,10 @@ class PrepareTarget:
         """The sources of the call, with the notes of this store."""
         return self.request.named
 
-    def token_bytes(self, later: Sequence[PrepareTarget], shuffle: int | None) -> list[int]:
-        """The bytes per token of each export of this store, and of each store that is made beside it."""
-        beside = [export_token_bytes(store.request.job.tokenizer.dtype, None) for store in later]
-        return [*(export_token_bytes(export.dtype, shuffle) for export in self.exports), *beside]
+    def disk_needs(self, later: Sequence[PrepareTarget], shuffle: int | None) -> DiskNeeds:
+        """What this store, each store that is made beside it, and the exports of this store take on the disk."""
+        stores = (Footprint.of_store(store.request.job.tokenizer.dtype) for store in (self, *later))
+        return DiskNeeds(tuple(stores), tuple(Footprint.of_export(export.dtype, shuffle) for export in self.exports))
 
     def open(  # noqa: PLR0913, PLR0917 - the run, and what it may use
         self,

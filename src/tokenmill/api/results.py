@@ -41,6 +41,7 @@ from tokenmill.loader.overview import MixResult, MixSource, MixStage, MixTotal
 from tokenmill.pipeline.bench.forecast import Cell, Corpus, Forecast
 from tokenmill.pipeline.bench.result import BenchResult
 from tokenmill.pipeline.bench.timing import Steps
+from tokenmill.pipeline.estimate import Estimate
 from tokenmill.sources import Ignored
 from tokenmill.store.control_counts import ControlTokens
 from tokenmill.store.heartbeats import EndRecord
@@ -64,6 +65,7 @@ __all__ = [
     "Duplicates",
     "EndRecord",
     "EraseResult",
+    "Estimate",
     "Examination",
     "ExportResult",
     "ExportedSplit",

@@ -13,7 +13,7 @@ from tokenmill.executors.terminal import Styled
 from tokenmill.humanize import count, escape_control_characters, wrap
 
 if TYPE_CHECKING:
-    from tokenmill.api.results import ControlTokens
+    from tokenmill.api.results import ControlTokens, Estimate
 
 Result = TypeVar("Result")
 Line = tuple[str, str]
@@ -102,6 +102,12 @@ def control_lines(found: ControlTokens) -> Iterable[Line]:
     if found.documents:
         documents = f"{found.documents:,} of {count(found.searched, 'searched document')}"
         yield "control", f"{documents} spell a control token, such as <|im_start|> or <think>; see --special"
+
+
+def between(estimate: Estimate, shown: Callable[[float], str]) -> str:
+    """A range; one value if both ends are shown in the same way."""
+    low, high = shown(estimate.low), shown(estimate.high)
+    return low if low == high else f"{low} to {high}"
 
 
 def token_id(token: int | None, spelling: str | None = None) -> str:

@@ -37,11 +37,11 @@ def _lines(result: PlanResult) -> Iterable[output.Line]:
     for notice in result.notices:
         yield "note", notice
     rows = f" in {count(result.rows, 'row')}" if result.rows is not None else ""
-    yield "text", f"about {size(result.text_bytes)}{rows}"
-    yield "units", f"{result.units:,} of about {size(result.text_bytes // max(result.units, 1))}"
+    yield "text", f"{output.between(result.text_bytes, size)}{rows}"
+    yield "units", f"{result.units:,} of about {size(result.text_bytes.high / max(result.units, 1))}"
     yield "tokenizer", f"{result.tokenizer}, engine {result.engine}"
     yield "bos", output.token_id(result.begin_token)
     yield "eot", output.token_id(result.end_token)
-    yield "tokens", f"about {number(result.tokens)} ({result.bytes_per_token:.2f} bytes each, from a sample)"
-    yield "disk", f"about {size(result.disk_bytes)}"
-    yield "time", f"at most about {duration(result.seconds)} with {count(result.workers, 'worker')}"
+    yield "tokens", f"{output.between(result.tokens, number)} ({result.bytes_per_token:.2f} bytes each)"
+    yield "disk", output.between(result.disk_bytes, size)
+    yield "time", f"{output.between(result.seconds, duration)} with {count(result.workers, 'worker')}"

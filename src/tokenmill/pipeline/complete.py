@@ -13,7 +13,7 @@ from tokenmill.pipeline.inventory import PartInventory
 from tokenmill.pipeline.isolation import Isolation
 from tokenmill.pipeline.manifest import ManifestBuilder
 from tokenmill.pipeline.metrics import open_metrics
-from tokenmill.pipeline.preflight import check_room
+from tokenmill.pipeline.preflight import DiskNeeds, check_room
 from tokenmill.pipeline.row_limits import RowBudget, RowLimits
 from tokenmill.pipeline.run_end import record_end
 from tokenmill.pipeline.run_once import FINISHING, run_once
@@ -106,16 +106,14 @@ class RunCompletion:
         """How many rows are in quarantine."""
         return self._manifest.quarantined
 
-    def complete(
-        self, pool: Pool, check_rows: Callable[[int], None], export_bytes: Sequence[int] | None = None
-    ) -> pa.Table:
+    def complete(self, pool: Pool, check_rows: Callable[[int], None], needs: DiskNeeds | None = None) -> pa.Table:
         """Do what is missing and publish the manifest. If that fails, list the rows in quarantine so far.
 
         Args:
             pool: Runs the units.
             check_rows: Called with the number of rows, skipped ones included, before the manifest is published.
-            export_bytes: The bytes per token of each export that follows. The disk has to have room for the parts and
-                for these exports. None skips the check.
+            needs: What the parts and the exports that follow take on the disk, which has to have room for them. None
+                skips the check.
         """
         context = self._context
         sink = open_metrics(self._metrics, context.frozen.run, context.folder.root)
@@ -124,8 +122,8 @@ class RunCompletion:
             try:
                 self._inventory.take_stock(pool)
                 missing = self._committed.missing()
-                if export_bytes is not None:
-                    check_room(context, self.engine, missing, pool, export_bytes)
+                if needs is not None:
+                    check_room(context, self.engine, missing, pool, needs)
                 units, workers = context.frozen.run.units, context.workers
                 context.events.log("start", units=units, missing=len(missing), workers=workers, engine=self.engine)
                 while (manifest := self.attempt(pool, check_rows)) is None:

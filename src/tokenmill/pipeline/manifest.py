@@ -12,8 +12,8 @@ import pyarrow as pa
 
 from tokenmill.errors import CorruptStore
 from tokenmill.pipeline import plan as planning
+from tokenmill.pipeline.estimate import ROW_BYTES
 from tokenmill.pipeline.part_summaries import InvalidPart
-from tokenmill.pipeline.sample import ROW_BYTES
 from tokenmill.pipeline.stale_parts import check_parts
 from tokenmill.storage import prefetch_map
 from tokenmill.store import event_log, layout, tables

@@ -1,6 +1,7 @@
 """Compares the free space of a disk, quota included, with what a run will write, before its first unit.
 
-An upper bound that costs nothing is compared first. Only where that does not fit, a sample is encoded.
+A bound that costs nothing is compared first. Only where that does not fit, units are sampled, and the disk has to have
+room for the upper end of the estimate.
 """
 
 from __future__ import annotations
@@ -8,15 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from tokenmill.errors import TRY_AGAIN, StoreError
 from tokenmill.humanize import size
-from tokenmill.pipeline.sample import ROW_BYTES, Measure, measure_units
+from tokenmill.pipeline.estimate import Footprint
+from tokenmill.pipeline.sample import Measure, estimate_units
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
+    import numpy as np
     import numpy.typing as npt
 
     from tokenmill.executors.outcomes import Executor
@@ -25,69 +24,59 @@ if TYPE_CHECKING:
 # A sample that takes longer is skipped: a document that hangs is found when its unit is tokenized.
 MAX_SAMPLE_SECONDS = 30.0
 
-
-@dataclass(frozen=True, slots=True)
-class Density:
-    """Tokens and documents for each byte of text."""
-
-    tokens: float
-    documents: float
-
+# What a unit takes beside its documents: the frame of its part, its line in the log, the rest of a block of the disk.
+UNIT_BYTES = 8 << 10
 
 # A token for each byte, and documents of 16 bytes with an end token each: hardly any corpus has more.
-MAX_DENSITY = Density(tokens=1.25, documents=1 / 16)
+MAX_TOKENS_PER_BYTE = 1.25
+MAX_DOCUMENTS_PER_BYTE = 1 / 16
+
+
+@dataclass(frozen=True, slots=True)
+class DiskNeeds:
+    """What a run writes: stores, of which the missing units are made, and exports of the whole store."""
+
+    stores: tuple[Footprint, ...]
+    exports: tuple[Footprint, ...] = ()
 
 
 def check_room(
-    context: RunContext,
-    engine: str,
-    missing: npt.NDArray[np.int64],
-    executor: Executor,
-    export_bytes: Sequence[int],
+    context: RunContext, engine: str, missing: npt.NDArray[np.int64], executor: Executor, needs: DiskNeeds
 ) -> None:
-    """Raise StoreError if the disk has no room for the missing units and the exports.
-
-    `export_bytes` holds the bytes per token of each export.
-    """
-    folder, run = context.folder, context.frozen.run
+    """Raise StoreError if the disk may have no room for the missing units and the exports."""
+    folder = context.folder
     free = folder.free_bytes()
-    if free is None or not len(missing) or sum(_needed(context, missing, export_bytes, MAX_DENSITY)) <= free:
+    if free is None or not len(missing):
+        return
+    planned = context.frozen.plan["text_bytes"].to_numpy()
+    missing_bytes, all_bytes = int(planned[missing].sum()), int(planned.sum())
+    tokens, documents = MAX_TOKENS_PER_BYTE * missing_bytes, MAX_DOCUMENTS_PER_BYTE * missing_bytes
+    whole = all_bytes / max(missing_bytes, 1)
+    if _bytes(needs.stores, tokens, documents) + whole * _bytes(needs.exports, tokens, documents) <= free:
         return
     seconds = min(context.limits.document_seconds, MAX_SAMPLE_SECONDS)
-    measure = Measure(folder.root, run.job, engine, context.limits, seconds)
+    measure = Measure(folder.root, context.frozen.run.job, engine, context.limits, seconds)
     plan, sources = context.frozen.plan, context.frozen.sources
-    sample = measure_units(executor, measure, plan, sources, missing, skip_failures=True)
-    if not sample.text_bytes:
+    expected = estimate_units(executor, measure, plan, sources, missing, workers=context.workers, skip_failures=True)
+    if expected is None:
         return  # the units will report why they cannot be read
-    density = Density(sample.tokens / sample.text_bytes, sample.documents / sample.text_bytes)
-    parts, exported = _needed(context, missing, export_bytes, density)
+    parts = expected.disk_bytes(needs.stores).high + UNIT_BYTES * len(missing) * len(needs.stores)
+    exported = whole * expected.disk_bytes(needs.exports).high
     if parts + exported > free:
         raise too_small(folder.root, free, parts + exported, f", {size(exported)} of it for --to" * bool(exported))
 
 
-def too_small(path: str, free: int, needed: int, more: str = "") -> StoreError:
-    """The error for a disk that has no room for what is about to be written."""
+def _bytes(footprints: tuple[Footprint, ...], tokens: float, documents: float) -> int:
+    return sum(footprint.bytes(tokens, documents) for footprint in footprints)
+
+
+def too_small(path: str, free: int, needed: float, more: str = "") -> StoreError:
+    """The error for a disk that may have no room for what is about to be written."""
     return StoreError(
         "the disk is too small",
         f"at           {path}",
         f"free         {size(free)}",
-        f"needed       about {size(needed)}{more}",
+        f"needed       up to {size(needed)}{more}",
         "Free some space and run the same command again, choose another --out, or skip this check with --force.",
         exit_code=TRY_AGAIN,
     )
-
-
-def _needed(
-    context: RunContext, missing: npt.NDArray[np.int64], export_bytes: Sequence[int], density: Density
-) -> tuple[int, int]:
-    """The bytes of the missing parts, and of the exports of the whole store."""
-    text_bytes = context.frozen.plan["text_bytes"].to_numpy()
-    token_bytes = np.dtype(context.frozen.run.job.tokenizer.dtype).itemsize
-    part = density.tokens * token_bytes + density.documents * ROW_BYTES
-    exported = density.tokens * sum(export_bytes)
-    return int(part * text_bytes[missing].sum()), int(exported * text_bytes.sum())
-
-
-def export_token_bytes(dtype: str, shuffle: int | None) -> int:
-    """What a token takes while it is exported: a shuffle holds it twice for a while."""
-    return np.dtype(dtype).itemsize * (1 if shuffle is None else 2)

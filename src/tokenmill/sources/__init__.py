@@ -11,6 +11,7 @@ import pyarrow as pa
 from tokenmill import storage
 from tokenmill.errors import SourceError
 from tokenmill.sources import arrow, csv_files, jsonl, parquet, text
+from tokenmill.sources.delimited import compression_ratio
 from tokenmill.sources.discovery import (
     Discovery,
     discover,
@@ -45,6 +46,7 @@ __all__ = [
     "Ignored",
     "SplitChoice",
     "StoreGuard",
+    "compression_ratio",
     "discover",
     "file_at",
     "files_between",

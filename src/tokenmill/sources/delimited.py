@@ -26,6 +26,8 @@ CODECS = {".gz": "gzip", ".zst": "zstd"}
 EXPECTED_COMPRESSION = 4
 # Chunk size when searching for the start of a segment.
 SCAN_BYTES = 1 << 16
+# The bytes of a compressed file from which its compression is measured.
+RATIO_BYTES = 1 << 18
 
 # A chunk, and the starts and ends of the matches that end in it, relative to its start. A match may start before it.
 Scanned = tuple[bytes, Int64Array, Int64Array]
@@ -114,6 +116,23 @@ def one_slice(file: SourceFile) -> Slices:
 def codec_of(path: str) -> str | None:
     """The compression codec for the file's extension."""
     return next((codec for extension, codec in CODECS.items() if path.lower().endswith(extension)), None)
+
+
+def compression_ratio(file: SourceFile) -> float:
+    """The bytes of the content for each byte of a file, measured at its start. 1 if the file is not compressed."""
+    codec = codec_of(file.path)
+    if not codec:
+        return 1.0
+    with storage.open_input(file.info, [(0, min(file.size, RATIO_BYTES))]) as stream:
+        start = stream.read(RATIO_BYTES)
+    content = 0
+    try:
+        with pa.CompressedInputStream(pa.BufferReader(start), codec) as decompressed:
+            while piece := decompressed.read(SCAN_BYTES):
+                content += len(piece)
+    except OSError:  # the start of a stream ends within a block
+        pass
+    return content / len(start) if content else float(EXPECTED_COMPRESSION)
 
 
 def slice_byte_ranges(file: SourceFile, file_slice: Slice | None, separator: Separator) -> list[Span]:

@@ -10,7 +10,7 @@ import msgspec
 
 from tokenmill.humanize import Readable
 from tokenmill.pipeline.bench.timing import Steps
-from tokenmill.pipeline.sample import store_bytes
+from tokenmill.pipeline.estimate import ROW_BYTES, Footprint
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -91,7 +91,7 @@ def make_corpus(  # noqa: PLR0913 - the figures of a corpus
         tokens=round(tokens),
         bytes_per_token=round(text_bytes / tokens, 2) if tokens else 0.0,
         token_bytes=token_bytes,
-        store_bytes=store_bytes(round(tokens), round(documents), token_bytes),
+        store_bytes=Footprint(token_bytes, ROW_BYTES).bytes(round(tokens), round(documents)),
         export_bytes=round(tokens) * token_bytes,
     )
 
