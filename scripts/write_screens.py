@@ -110,6 +110,7 @@ CLEAR_LINE = "\r\x1b[K"
 BAR_ON_A_DUMB_TERMINAL = re.compile("^(.* 100 % .*\n)\n", re.MULTILINE)
 # What differs between two runs: figures with a unit, versions, hashes, process numbers, and what follows some labels.
 VARIABLE = re.compile(
+    r"(?:\d[\d,.]*(?: (?:[kMGT]?B|s|min|h))? to )?"  # the start of a range
     r"\d[\d,.]*\s?(?:[kMGT]?B/s|[kMGT]?i?B\b|[kMG]? ?tok(?:ens)?/s|s\b|min\b|h\b|days\b|core-hours)|[\d.]+%|\d[\d.]*x\b"
     r"|\b\d+\.\d+\.\d+\b|[0-9a-f]{16}\b"
 )

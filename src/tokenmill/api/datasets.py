@@ -1,6 +1,6 @@
 """`tokenmill datasets`: the datasets of the catalog, and the disk and time that each version would take here.
 
-The time follows from a second of real work in this process.
+The time follows from a second of real work of all workers.
 """
 
 from __future__ import annotations
@@ -12,10 +12,11 @@ import numpy as np
 
 from tokenmill.api.parameters import StrPath
 from tokenmill.errors import TokenizerError
-from tokenmill.executors.local import this_machine
+from tokenmill.executors.local import LocalExecutor, this_machine
 from tokenmill.humanize import Readable
-from tokenmill.pipeline.bench.core_speed import core_bytes_per_second
-from tokenmill.pipeline.estimate import ROW_BYTES, Footprint
+from tokenmill.pipeline import worker_modules
+from tokenmill.pipeline.bench.core_speed import machine_bytes_per_second
+from tokenmill.pipeline.estimate import ROW_BYTES, Estimate, Footprint
 from tokenmill.sources import catalog
 from tokenmill.system.arguments import checked
 from tokenmill.tokenizers.resolve import SCHEMES, resolve
@@ -35,7 +36,7 @@ class VersionInfo(Readable, msgspec.Struct, frozen=True):
     tokens: int | None
     bytes: int | None
     disk_bytes: int | None
-    seconds: float | None
+    seconds: Estimate | None
 
 
 class DatasetInfo(Readable, msgspec.Struct, frozen=True):
@@ -57,7 +58,7 @@ class DatasetListing(Readable, msgspec.Struct, frozen=True):
     engine: str | None
     token_bytes: int | None
     cores: int
-    bytes_per_second: float | None
+    bytes_per_second: Estimate | None
     datasets: list[DatasetInfo]
     notices: list[str]
 
@@ -74,7 +75,8 @@ def datasets(name: str | None = None, *, tokenizer: StrPath = "gpt2") -> Dataset
     loaded = catalog.load()
     chosen = loaded.entries if name is None else {name: loaded.dataset(name)}
     notices: list[str] = []
-    engine, speed, token_bytes = None, None, _token_bytes(tokenizer)
+    engine, rate, token_bytes = None, None, _token_bytes(tokenizer)
+    cores = this_machine().processors
     try:
         vocabulary = resolve(tokenizer)
     except TokenizerError as error:
@@ -82,10 +84,9 @@ def datasets(name: str | None = None, *, tokenizer: StrPath = "gpt2") -> Dataset
     else:
         token_bytes = np.dtype(vocabulary.spec.dtype).itemsize
         engine = choose_engine(vocabulary, "auto").engine
-        speed = core_bytes_per_second(vocabulary, engine)
-        notices += [] if speed else ["no time estimate: this Python has too little text to measure the speed on"]
-    cores = this_machine().processors
-    rate = speed * cores if speed else None
+        with LocalExecutor((*worker_modules(engine), "tokenmill.pipeline.bench.core_speed")) as pool:
+            rate = machine_bytes_per_second(vocabulary, engine, pool.start(cores), cores)
+        notices += [] if rate else ["no time estimate: this Python has too little text to measure the speed on"]
     listed = [
         DatasetInfo(
             name=dataset_name,
@@ -101,11 +102,12 @@ def datasets(name: str | None = None, *, tokenizer: StrPath = "gpt2") -> Dataset
     return DatasetListing(tokenizer, engine, token_bytes, cores, rate, listed, notices)
 
 
-def _version(name: str, version: catalog.Version, token_bytes: int | None, rate: float | None) -> VersionInfo:
+def _version(name: str, version: catalog.Version, token_bytes: int | None, rate: Estimate | None) -> VersionInfo:
     disk = seconds = None
     if version.tokens is not None:
         disk = Footprint(token_bytes, ROW_BYTES).bytes(version.tokens, version.rows or 0) if token_bytes else None
-        seconds = round(version.tokens * TEXT_BYTES_PER_TOKEN / rate, 1) if rate else None
+        text_bytes = version.tokens * TEXT_BYTES_PER_TOKEN
+        seconds = Estimate(round(text_bytes / rate.high, 1), round(text_bytes / rate.low, 1)) if rate else None
     return VersionInfo(name, version.example, version.files, version.rows, version.tokens, version.bytes, disk, seconds)
 
 

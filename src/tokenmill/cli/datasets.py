@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 UNKNOWN = "-"
 MIN_COLUMNS = 40
+# The longest time, such as 27.5 h to 2.3 days. It has its columns always, so that the same others fit on each machine.
+TIME_COLUMNS = 18
 # The columns that a narrow terminal does not show, in the order in which they are dropped.
 OPTIONAL_COLUMNS = ("files", "rows", "download", "disk")
 
@@ -96,7 +98,8 @@ def _table(listing: DatasetListing, dropped: tuple[str, ...], *, is_single: bool
     headings += ["time"] if listing.bytes_per_second is not None else []
     shown = [heading for heading in headings if heading not in dropped]
     for heading in shown:
-        table.add_column(heading, justify="right", no_wrap=True)
+        width = TIME_COLUMNS if heading == "time" else None
+        table.add_column(heading, justify="right", no_wrap=True, min_width=width)
     for dataset in listing.datasets:
         for index, version in enumerate(dataset.versions):
             names = [version.version] if is_single else [dataset.name if index == 0 else "", version.version]
@@ -114,7 +117,7 @@ def _figures(version: VersionInfo) -> dict[str, str]:
         "tokens": UNKNOWN if version.tokens is None else number(version.tokens).replace("G", "B"),
         "download": UNKNOWN if version.bytes is None else size(version.bytes),
         "disk": UNKNOWN if version.disk_bytes is None else size(version.disk_bytes),
-        "time": UNKNOWN if version.seconds is None else duration(version.seconds),
+        "time": UNKNOWN if version.seconds is None else output.between(version.seconds, duration),
     }
 
 
@@ -129,8 +132,8 @@ def _footnotes(listing: DatasetListing) -> Iterable[output.Line]:
         bytes_each = f"{listing.token_bytes} bytes per token ({listing.tokenizer})"
         yield "disk", f"of the store, {bytes_each}; exports are extra"
     if listing.bytes_per_second is not None:
-        speed = f"{size(listing.bytes_per_second)}/s of text"
-        yield "time", f"on {count(listing.cores, 'core')} at {speed}, measured; without the download"
+        speed = output.between(listing.bytes_per_second, size)
+        yield "time", f"at {speed}/s of text with {count(listing.cores, 'worker')}; without the download"
     for notice in listing.notices:
         yield "note", notice
 

@@ -105,9 +105,12 @@ def control_lines(found: ControlTokens) -> Iterable[Line]:
 
 
 def between(estimate: Estimate, shown: Callable[[float], str]) -> str:
-    """A range; one value if both ends are shown in the same way."""
+    """A range, with one unit if both ends have the same; one value if both ends are shown in the same way."""
     low, high = shown(estimate.low), shown(estimate.high)
-    return low if low == high else f"{low} to {high}"
+    if low == high:
+        return low
+    number, _, unit = low.partition(" ")
+    return f"{number if high.endswith(f' {unit}') else low} to {high}"
 
 
 def token_id(token: int | None, spelling: str | None = None) -> str:
