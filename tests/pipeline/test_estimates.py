@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import inspect
 import json
 import random
 import re
@@ -16,10 +17,11 @@ import pytest
 
 import tokenmill
 from tests.support import command
-from tests.support.corpora import SMALL_TIKTOKEN
+from tests.support.corpora import SMALL_JSON, SMALL_TIKTOKEN
 from tests.support.inline_executor import InlineExecutor
 from tokenmill.api.results import Estimate, PlanResult, PrepareResult
-from tokenmill.errors import StoreError
+from tokenmill.cli import cli
+from tokenmill.errors import StoreError, UsageError
 from tokenmill.exports.formats import FORMATS
 from tokenmill.pipeline import sample
 from tokenmill.pipeline.estimate import Footprint, Sample, choose_units, make_estimate
@@ -99,6 +101,71 @@ def test_options_about_text_count(tmp_path: Path, options: dict[str, Any]) -> No
     """Rows that are left out, and what a template adds, are in the figures."""
     planned, made = both(tmp_path, write(tmp_path / "in" / "a.jsonl", texts(100)), **options)
     assert planned.tokens == Estimate(made.tokens, made.tokens)
+
+
+def test_a_plan_takes_what_prepare_takes() -> None:
+    """The function has the same keywords, and the command the same options; only the output is not needed."""
+    planned, prepared = (inspect.signature(function).parameters for function in (tokenmill.plan, tokenmill.prepare))
+    assert list(planned) == list(prepared)
+    assert [name for name in planned if planned[name] != prepared[name]] == ["out"]
+    assert planned["out"].default is None
+    options, others = (cli.commands[name].params for name in ("plan", "prepare"))
+    assert [each.opts for each in options] == [each.opts for each in others]
+    assert [(each.name, each.required) for each in others if each not in options] == [("out", True)]
+
+
+def test_options_that_change_no_estimate_are_accepted(tmp_path: Path) -> None:
+    """The command of a run, with the word `plan` for `prepare`, is a plan, and writes nothing."""
+    source = write(tmp_path / "in" / "a.jsonl", texts(20))
+    (tmp_path / "deny.jsonl").write_text('{"column": "url", "value": "x"}\n')
+    about_a_run = "--rank 0 --of 2 --repair --retry-quarantine --moved a=b --on ray --force --metrics m.prom"
+    bad = "--on-bad fail --max-bad 1% --max-skipped 2% --document-timeout 5 --quarantine-text"
+    job = "--keep url --dedup exact --memory 2GB --engine tiktoken --max-document-bytes 1M"
+    words = [*f"{about_a_run} {bad} {job}".split(), "--deny", tmp_path / "deny.jsonl", "--out", tmp_path / "out"]
+    before = sorted(tmp_path.rglob("*"))
+    shown = command.run("plan", source, *WORDS, *words).stdout
+    assert "rows that are left out (--deny, --dedup) are not subtracted" in shown
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_plan_has_the_exports_and_all_tokenizers(tmp_path: Path) -> None:
+    """The disk of --to is apart; each tokenizer has its own figures."""
+    source = write(tmp_path / "in" / "a.jsonl", texts(20))
+    words: dict[str, Any] = {"eot": "none", "to": ["nanogpt", "megatron"], "executor": InlineExecutor(), "workers": 1}
+    planned = tokenmill.plan(source, tokenizer=[SMALL_TIKTOKEN, SMALL_JSON], **words)
+    made = tokenmill.prepare(source, tokenizer=[SMALL_TIKTOKEN, SMALL_JSON], out=tmp_path / "out", **words)
+    for one, other in zip([planned, *planned.others], [made, *made.others], strict=True):
+        assert (one.tokenizer, one.tokens.low) == (other.tokenizer, other.tokens)
+        assert sum(each.bytes for each in other.exports) <= one.export_bytes.high
+    shuffled = tokenmill.plan(source, tokenizer=SMALL_TIKTOKEN, shuffle=7, **words)
+    assert shuffled.export_bytes.high == 2 * planned.export_bytes.high
+    assert " for --to" in command.run("plan", source, *WORDS, "--to", "nanogpt").stdout
+    assert " for --to" not in command.run("plan", source, *WORDS).stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--to", "nanogtp"), "nanogtp"),
+        (("--val", "0.01"), "--val needs an export"),
+        (("--keep", "link"), "link"),
+        (("--where", "score >"), "score >"),
+        (("--max-bad", "x"), "--max-bad"),
+    ],
+)
+def test_a_plan_refuses_what_prepare_refuses(tmp_path: Path, words: tuple[str, ...], said: str) -> None:
+    """With the same message."""
+    source = write(tmp_path / "in" / "a.jsonl", texts(3))
+    planned = command.run("plan", source, *WORDS, *words, code=None)
+    prepared = command.run("prepare", source, *WORDS, *words, "--out", tmp_path / "out", code=None)
+    assert said in planned.stderr
+    assert (planned.returncode, planned.stderr) == (prepared.returncode, prepared.stderr)
+
+
+def test_prepare_needs_an_output() -> None:
+    """The parameter that a plan does not need is refused in words."""
+    with pytest.raises(UsageError, match=r"no output is given\n.*out="):
+        tokenmill.prepare("a.jsonl", tokenizer=SMALL_TIKTOKEN)
 
 
 def test_each_file_counts_by_its_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

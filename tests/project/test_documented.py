@@ -89,11 +89,13 @@ def test_a_command_is_in_the_reference(name: str) -> None:
 def test_a_command_and_its_options_are_told_of_by_hand(name: str) -> None:
     """Some page that a person has written shows the command, and one that does so tells of each option.
 
-    What three commands or more share, such as --json, may be told of anywhere.
+    What three commands or more share, such as --json, may be told of anywhere. The options of `plan` are those of
+    `prepare`.
     """
     pages = [page.read_text() for page in GUIDES]
     own = [page for page in pages if mentions(page, f"tokenmill {name}")]
     assert own
+    own += [page for page in pages if name == "plan" and mentions(page, "tokenmill prepare")]
     for option in long_names(name):
         shared = sum(option in long_names(other) for other in COMMANDS) >= 3
         assert any(mentions(page, option) for page in (pages if shared else own)), option

@@ -14,7 +14,7 @@ from typing import Any, Self
 
 import pytest
 
-from tokenmill.api import datasets, map_dataset, plan
+from tokenmill.api import datasets, map_dataset
 from tokenmill.executors import local, session
 from tokenmill.executors.local import LocalExecutor, this_machine
 from tokenmill.executors.outcomes import Capacity, Done, Failed, Worker, error_record
@@ -22,7 +22,7 @@ from tokenmill.executors.retry_policy import DEFAULT_POLICY, RetryPolicy
 from tokenmill.pipeline.bench import run as bench
 from tokenmill.system import limits, status_page
 
-MODULES = (local, session, datasets, plan, map_dataset, bench)
+MODULES = (local, session, datasets, map_dataset, bench)
 """The modules that open executors."""
 
 

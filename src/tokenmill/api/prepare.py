@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import msgspec
 
@@ -36,7 +36,7 @@ from tokenmill.errors import UsageError
 from tokenmill.executors import progress
 from tokenmill.executors.outcomes import Pool
 from tokenmill.executors.session import LOCAL, check_executor, open_executor
-from tokenmill.exports.request import ExportOptions, make_export_request, refuse_unused
+from tokenmill.exports.request import ExportOptions, ExportRequest, make_export_request, refuse_unused
 from tokenmill.pipeline import plan, ranks, worker_modules
 from tokenmill.pipeline.announce import announce, announce_store
 from tokenmill.pipeline.companions import make_companions
@@ -49,6 +49,7 @@ from tokenmill.pipeline.ranks import RankShare
 from tokenmill.pipeline.request import (
     BadDocumentPolicy,
     PrepareOptions,
+    PrepareRequest,
     find_sources,
     make_request,
     refuse_without_effect,
@@ -58,12 +59,12 @@ from tokenmill.pipeline.row_limits import RowLimits
 from tokenmill.pipeline.stale_parts import hold_store, open_run
 from tokenmill.pipeline.stored_tokenizer import stored_vocabulary
 from tokenmill.sources import Discovery, splits_of
-from tokenmill.sources.named_datasets import resolve_sources
+from tokenmill.sources.named_datasets import ResolvedSources, resolve_sources
 from tokenmill.sources.splits import SplitChoice
-from tokenmill.storage import absolute, folder_at
+from tokenmill.storage import Folder, absolute, folder_at
 from tokenmill.store.deny import canonical_list
 from tokenmill.store.job import PARSE, REFUSE
-from tokenmill.system.arguments import checked
+from tokenmill.system.arguments import takes
 from tokenmill.tokenizers.objects import TokenizerObject
 from tokenmill.tokenizers.spec import TokenizerSpec
 
@@ -71,12 +72,65 @@ from tokenmill.tokenizers.spec import TokenizerSpec
 ANY_TOKENIZER = TokenizerSpec("any", "", "", "", vocabulary_size=1, special_tokens={})
 
 
-@checked
-def prepare(  # noqa: PLR0913 - the options of the command, by their names
+@dataclass(frozen=True, slots=True)
+class PrepareCall:
+    """The options of a call of `prepare` or `plan`, read and checked. Nothing is looked for yet.
+
+    `without_effect` are the options that may have no effect on the sources, `tokenizers` all tokenizers of the call.
+    """
+
+    out: str | None
+    text: TextOptions
+    named: ResolvedSources
+    options: PrepareOptions
+    tokenizers: list[StrPath | TokenizerObject]
+    without_effect: dict[str, str | None]
+    policy: BadDocumentPolicy
+    workers: int | None
+    memory: str | int | None
+    formats: list[str]
+    export_options: ExportOptions
+    moves: Sequence[str]
+    repair: bool
+    retry_quarantine: bool
+    on: str
+    rank_share: RankShare | None
+    executor: Pool | None
+    reporter: progress.Reporter | None
+    force: bool
+    metrics: str | None
+
+    def find_sources(self, report: progress.Reporter) -> Discovery:
+        """The sources. Raises UsageError for an option without effect, and if no source has the split to hold out."""
+        discovery = find_sources(self.options, report.pending, self.out)
+        val = self.export_options.val if self.formats else None
+        require_split(None if val is None else str(val), splits_of(discovery.table))
+        refuse_without_effect(discovery, **self.without_effect)
+        self.named.notes.extend([*self.text.notes, *_notes(discovery, self.text)])
+        return discovery
+
+    def request(
+        self, tokenizer: StrPath | TokenizerObject, discovery: Discovery, folder: Folder | None
+    ) -> PrepareRequest:
+        """What is to be done with one of the tokenizers. The store in `folder` may have its vocabulary."""
+        vocabulary = self.text.vocabulary or (None if folder is None else stored_vocabulary(folder, tokenizer))
+        return make_request(replace(self.options, tokenizer=tokenizer), discovery, vocabulary, self.named)
+
+    @property
+    def worker_modules(self) -> tuple[str | tuple[str, ...], ...]:
+        """What workers load first."""
+        return worker_modules(self.options.engine, self.tokenizers)
+
+    def exports(self, tokenizer: TokenizerSpec) -> list[ExportRequest]:
+        """The exports of a store with this tokenizer."""
+        return [make_export_request(name, self.export_options, tokenizer) for name in self.formats]
+
+
+def read_call(  # noqa: PLR0913 - the options of the commands, by their names
     sources: StrPath | Sequence[StrPath],
     *,
     tokenizer: StrPath | TokenizerObject | Sequence[StrPath | TokenizerObject] | None = None,
-    out: StrPath,
+    out: StrPath | None = None,
     like: StrPath | None = None,
     version: str | None = None,
     split: str | Sequence[str] = (),
@@ -122,11 +176,8 @@ def prepare(  # noqa: PLR0913 - the options of the command, by their names
     executor: Pool | None = None,
     force: bool = False,
     metrics: StrPath | None = None,
-) -> PrepareResult:
-    """Tokenize text into a store, and export the store if formats are given.
-
-    Call it again after any interruption: only what is missing is done. A disk that is too small raises before any
-    work, unless `force` is set.
+) -> PrepareCall:
+    """Read the options that `prepare` and `plan` have.
 
     Args:
         sources: Files, directories, globs or addresses, or the name of a dataset; one or several.
@@ -134,7 +185,7 @@ def prepare(  # noqa: PLR0913 - the options of the command, by their names
             `tokenizer.json` or its directory; a tokenizer of `tokenizers`, `tiktoken` or `transformers`. Several
             tokenizers, as a list, are applied in one read of the sources.
         out: The directory of the store: a path, or an address such as `s3://bucket/run`. It is created, or resumed if
-            it exists. With several tokenizers, each gets a store in it: `gpt2`, `Qwen--Qwen3-8B`.
+            it exists. With several tokenizers, each gets a store in it: `gpt2`, `Qwen--Qwen3-8B`. A plan needs none.
         like: A store. Its tokenizer, begin and end token are taken, and the other options that decide tokens unless
             they are given. `"none"` switches off what it takes: `keep`, `deny`, `where`, `dedup`, `template`, `join`,
             `separator`, `min_tokens` and `max_tokens`. The two stores can be read and exported together.
@@ -197,14 +248,12 @@ def prepare(  # noqa: PLR0913 - the options of the command, by their names
         metrics: A file for metrics in the text format of Prometheus, replaced every few seconds; or `"otlp"`, which
             sends them to an OpenTelemetry collector (the extra `otel`). Default: no metrics.
     """
-    out = output_text(out)
+    out = None if out is None else output_text(out)
     check_executor(on)
     metrics = check_metrics(path_text(metrics))
     export_options = ExportOptions(val, shuffle, shard_tokens, tail)
     formats = _checked_formats(to, export_options)
     rank_share = ranks.choose_rank_share(rank, of, look=on == LOCAL)
-    if rank_share is not None:
-        _refuse_for_rank(rank_share, formats, out, repair=repair, retry_quarantine=retry_quarantine, moved=bool(moved))
     moves = [moved] if isinstance(moved, str) else moved
     policy = BadDocumentPolicy.parse(on_bad, max_bad, max_skipped, document_timeout, quarantine_text=quarantine_text)
     given = list(tokenizer) if isinstance(tokenizer, list | tuple) else [] if tokenizer is None else [tokenizer]
@@ -244,24 +293,52 @@ def prepare(  # noqa: PLR0913 - the options of the command, by their names
         text.columns,
         SplitChoice.parse(split, config),
     )
+    return PrepareCall(
+        out,
+        text,
+        named,
+        options,
+        tokenizers,
+        {"column": column, "separator": separator, "join": join},
+        policy,
+        workers,
+        memory,
+        formats,
+        export_options,
+        moves,
+        repair,
+        retry_quarantine,
+        on,
+        rank_share,
+        executor,
+        reporter,
+        force,
+        metrics,
+    )
+
+
+@takes(read_call, "out")
+def prepare(call: PrepareCall) -> PrepareResult:
+    """Tokenize text into a store, and export the store if formats are given.
+
+    Call it again after any interruption: only what is missing is done. A disk that is too small raises before any
+    work, unless `force` is set.
+    """
+    if call.out is None:
+        raise UsageError("no output is given", "Give --out DIR, the directory of the store.")
+    out, rank_share, tokenizers, policy = call.out, call.rank_share, call.tokenizers, call.policy
+    workers, memory, shuffle, force = call.workers, call.memory, call.export_options.shuffle, call.force
+    if rank_share is not None:
+        refused = {"repair": call.repair, "retry_quarantine": call.retry_quarantine, "moved": bool(call.moves)}
+        _refuse_for_rank(rank_share, call.formats, out, **refused)
     started = time.monotonic()
     with (
-        open_executor(on, worker_modules(engine, tokenizers), executor, reporter) as (pool, report),
+        open_executor(call.on, call.worker_modules, call.executor, call.reporter) as (pool, report),
         ExitStack() as held,
     ):
-        discovery = _find_sources(options, out, report, val if formats else None)
-        refuse_without_effect(discovery, column=column, separator=separator, join=join)
-        named.notes.extend([*text.notes, *_notes(discovery, text)])
+        discovery = call.find_sources(report)
         stores = [
-            PrepareTarget(
-                folder,
-                make_request(
-                    replace(options, tokenizer=each),
-                    discovery,
-                    text.vocabulary or stored_vocabulary(folder, each),
-                    named,
-                ),
-            )
+            PrepareTarget(folder, call.request(each, discovery, folder))
             for folder, each in zip(store_folders(out, tokenizers), tokenizers, strict=True)
         ]
         first = stores[0].request
@@ -269,16 +346,17 @@ def prepare(  # noqa: PLR0913 - the options of the command, by their names
         most_workers = first.source_bytes // plan.SMALLEST_UNIT_BYTES + 1
         resources = plan_resources(workers, memory, most_workers, worker_bytes, pool.room, first.job)
         for store in stores:
-            store.exports = [make_export_request(name, export_options, store.request.job.tokenizer) for name in formats]
+            store.exports = call.exports(store.request.job.tokenizer)
         for store in stores:
             held.enter_context(hold_store(store.folder, rank_share))
             store.named.notes.extend(other_files_note(store.folder))
         pool.start(resources.workers, resources.worker_bytes, resources.total_worker_bytes, resources.most_workers)
         limits = resources.limits(policy)
         for store in stores:
-            frozen = open_run(store.folder, store.request, limits, pool, report, rank_share, moves)
+            frozen = open_run(store.folder, store.request, limits, pool, report, rank_share, call.moves)
             store.open(frozen, limits, resources.workers, pool, report, rank_share)
-        completion = CompletionOptions(RowLimits(policy.max_bad, policy.max_skipped), repair, retry_quarantine, metrics)
+        row_limits = RowLimits(policy.max_bad, policy.max_skipped)
+        completion = CompletionOptions(row_limits, call.repair, call.retry_quarantine, call.metrics)
         export_limits = ExportLimits(workers, memory, force)
         results: list[PrepareResult] = []
         unit_seconds = 0.0
@@ -321,13 +399,6 @@ def _all_tokenizers(text: TextOptions, others: Sequence[StrPath | TokenizerObjec
             "The stores would hold different documents. Prepare a store with each tokenizer.",
         )
     return [text.tokenizer, *others]
-
-
-def _find_sources(options: PrepareOptions, out: str, report: progress.Reporter, val: str | float | None) -> Discovery:
-    """The sources. Raises UsageError if exports are to hold out a split that no source has."""
-    discovery = find_sources(options, report.pending, out)
-    require_split(None if val is None else str(val), splits_of(discovery.table))
-    return discovery
 
 
 def _notes(discovery: Discovery, text: TextOptions) -> list[str]:

@@ -49,7 +49,10 @@ _QUIET = "tokenmill.quiet"
 _SETTINGS = "tokenmill.settings"
 # Of commands with many options, --help shows these, and --help-all shows all.
 COMMON = {
-    "prepare": "--tokenizer --out --to --val --shuffle --column --separator --template --keep --where --workers",
+    **dict.fromkeys(
+        ("prepare", "plan"),
+        "--tokenizer --out --to --val --shuffle --column --separator --template --keep --where --workers",
+    ),
     "export": "--to --out --val --shuffle --shard-tokens --workers",
 }
 
@@ -157,18 +160,15 @@ def group(*options: Callable[[Function], Function]) -> Callable[[Function], Func
     return decorate
 
 
-def _tokenizer(*, multiple: bool) -> Callable[[Function], Function]:
-    return click.option(
+tokenizers = group(
+    click.option(
         "--tokenizer",
         "-t",
-        multiple=multiple,
+        multiple=True,
         metavar="T",
         help="gpt2, cl100k_base, ...; a model on the Hub (ORG/MODEL[@REVISION]); a .tiktoken file; "
-        f"a tokenizer.json or its directory.{' If repeated: one store for each, DIR/T.' if multiple else ''}",
-    )
-
-
-_text = group(
+        "a tokenizer.json or its directory. If repeated: one store for each, DIR/T.",
+    ),
     click.option(
         "--like",
         metavar="DIR",
@@ -204,8 +204,6 @@ _text = group(
     ),
     click.option("--bos", metavar="ID", help="Token before each document: an id, its text, or none. [default: none]"),
 )
-tokenizer = group(_tokenizer(multiple=False), _text)
-tokenizers = group(_tokenizer(multiple=True), _text)
 
 units = group(
     click.option("--unit-bytes", metavar="SIZE", help="Text per unit of work. [default: 1 to 64 MiB, by corpus size]"),

@@ -2,34 +2,42 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import click
 
 import tokenmill
-from tokenmill.cli import options, output, workers
+from tokenmill.cli import options, output, prepare, workers
 from tokenmill.humanize import count, duration, number, size
 
 if TYPE_CHECKING:
     from tokenmill.api.results import PlanResult
 
 
+def _not_required(parameter: click.Parameter) -> click.Parameter:
+    """The output, which a plan takes and does not need; any other parameter as it is."""
+    if parameter.name != "out":
+        return parameter
+    optional = copy.copy(parameter)
+    optional.required = False
+    return optional
+
+
 @click.command(
     cls=options.Command,
     short_help="Estimate what `prepare` will do and need.",
-    epilog=options.example("tokenmill plan data/*.parquet --tokenizer gpt2"),
+    epilog=options.example("tokenmill plan data/*.parquet --tokenizer gpt2 --to nanogpt"),
+    params=[_not_required(parameter) for parameter in prepare.prepare.params],
 )
-@click.argument("sources", nargs=-1, required=True, metavar="SOURCE...")
-@options.tokenizer
-@options.resources
-@options.units
-@options.storage
-@options.cache
-@options.general
-def plan(sources: tuple[str, ...], as_json: bool, **arguments: Any) -> None:
-    """Estimate the units, bytes, tokens, disk space and time of `prepare`. Nothing is written."""
-    output.show(tokenmill.plan(sources, **arguments, reporter=workers.reporter()), as_json, _lines)
+def plan(sources: tuple[str, ...], tokenizer: tuple[str, ...], as_json: bool, **arguments: Any) -> None:
+    """Estimate the units, bytes, tokens, disk space and time of `prepare`. Nothing is written.
+
+    It takes the options of `prepare`. Those that change nothing in the estimate are accepted.
+    """
+    result = tokenmill.plan(sources, tokenizer=list(tokenizer), **arguments, reporter=workers.reporter())
+    output.show(result, as_json, _lines)
 
 
 def _lines(result: PlanResult) -> Iterable[output.Line]:
@@ -39,9 +47,15 @@ def _lines(result: PlanResult) -> Iterable[output.Line]:
     rows = f" in {count(result.rows, 'row')}" if result.rows is not None else ""
     yield "text", f"{output.between(result.text_bytes, size)}{rows}"
     yield "units", f"{result.units:,} of about {size(result.text_bytes.high / max(result.units, 1))}"
+    for store in (result, *result.others):
+        yield from _store(store)
+
+
+def _store(result: PlanResult) -> Iterable[output.Line]:
     yield "tokenizer", f"{result.tokenizer}, engine {result.engine}"
     yield "bos", output.token_id(result.begin_token)
     yield "eot", output.token_id(result.end_token)
     yield "tokens", f"{output.between(result.tokens, number)} ({result.bytes_per_token:.2f} bytes each)"
-    yield "disk", output.between(result.disk_bytes, size)
+    exports = f", and {output.between(result.export_bytes, size)} for --to" if result.export_bytes.high else ""
+    yield "disk", f"{output.between(result.disk_bytes, size)}{exports}"
     yield "time", f"{output.between(result.seconds, duration)} with {count(result.workers, 'worker')}"

@@ -84,7 +84,8 @@ class Measure:
         seconds = time.monotonic() - started - cold_seconds
         scale = max(1, lengths.sum()) / max(1, piece_bytes.sum())
         boundaries = (self.job.begin is not None) + (self.job.end is not None)
-        tokens = lengths * (len(encoded.tokens) / max(1, piece_bytes.sum())) + boundaries
+        mean = len(encoded.tokens) / max(1, piece_bytes.sum())
+        tokens = (np.diff(encoded.offsets) if pieces is text else lengths * mean) + boundaries
         is_stored = self.job.within_limits(tokens)
         return Sample(
             planned_bytes=fraction * task.text_bytes,

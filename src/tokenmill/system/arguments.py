@@ -17,6 +17,7 @@ from tokenmill.errors import UsageError
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
+Options = TypeVar("Options")
 
 SHOWN_CHARACTERS = 60
 # The words for the types that parameters have.
@@ -62,6 +63,40 @@ def check_text(path: str) -> None:
             f"path         {path.encode('utf-8', 'surrogateescape').decode('utf-8', 'backslashreplace')}",
             "Use a path of UTF-8 characters, or rename the directory.",
         ) from None
+
+
+def takes(
+    read: Callable[Parameters, Options], *required: str
+) -> Callable[[Callable[[Options], Result]], Callable[Parameters, Result]]:
+    """A function of what `read` makes of arguments as a function of these arguments, which are checked.
+
+    So several functions share one declaration of their parameters. The docstring of `read` has their meanings. The
+    signature shows no default for parameters that are `required`; the function itself refuses a call without them.
+    """
+
+    def decorate(function: Callable[[Options], Result]) -> Callable[Parameters, Result]:
+        read_checked = checked(read)
+        hints = {"return": function.__annotations__["return"]}
+
+        def call(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
+            return function(read_checked(*args, **kwargs))
+
+        functools.update_wrapper(call, function, updated=())
+        _, heading, meanings = (inspect.getdoc(read) or "").partition("Args:\n")
+        call.__doc__ = f"{inspect.getdoc(function)}\n\n{heading}{meanings}"
+        call.__annotations__ = {**read.__annotations__, **hints}
+        call.__wrapped__ = read  # type: ignore[attr-defined]
+        signature = inspect.signature(read)
+        parameters = [
+            each.replace(default=each.empty) if each.name in required else each
+            for each in signature.parameters.values()
+        ]
+        call.__signature__ = signature.replace(  # type: ignore[attr-defined]
+            parameters=parameters, return_annotation=hints["return"]
+        )
+        return call
+
+    return decorate
 
 
 def _fits(value: Any, hint: Any) -> bool:
