@@ -214,7 +214,7 @@ def test_the_footprint_of_an_export_is_an_upper_end(tmp_path: Path, name: str, s
     source = write(tmp_path / "in" / "a.jsonl", [f"a{row % 7}" for row in range(3000)])
     made = tokenmill.prepare(source, **TOKENS, out=tmp_path / "out", executor=InlineExecutor())
     words: dict[str, Any] = {"shuffle": shuffle, "val": "none", "executor": InlineExecutor(), "workers": 1}
-    done = tokenmill.export(made, to=name, **words)  # type: ignore[arg-type]
+    done = tokenmill.export(made, to=name, **words)
     written = sum(path.stat().st_size for path in Path(done.directory).rglob("*") if path.is_file())
     assert written <= Footprint.of_export(done.dtype, shuffle).bytes(made.tokens, made.documents) + 20_000
 
