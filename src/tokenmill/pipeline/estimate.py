@@ -132,4 +132,5 @@ def make_estimate(samples: Sequence[Sample], weights: Sequence[float], planned_b
     margin *= np.sqrt(1 - known.clip(0, 1))
     low, high = (planned_bytes * (mean - margin)).clip(0).tolist(), (planned_bytes * (mean + margin)).tolist()
     text_bytes, documents, tokens = (Estimate(round(low[figure]), round(high[figure])) for figure in range(3))
-    return CorpusEstimate(text_bytes, documents, tokens, Estimate(low[3], high[4]))  # between warm and cold caches
+    warm, cold = low[3], high[4]
+    return CorpusEstimate(text_bytes, documents, tokens, Estimate(min(warm, cold), max(warm, cold)))
