@@ -12,7 +12,6 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import get_args
 
 import msgspec
 import numpy as np
@@ -67,7 +66,7 @@ def make_base(base: Path, vocabulary: Path) -> None:
         unit_bytes=150,
     )
     with LocalExecutor(PRELOAD) as executor:
-        for name in get_args(str):
+        for name in FORMATS:
             length = SEQUENCE_TOKENS if name == "mds" else None
             tokenmill.export(
                 str(base / "store"), to=name, val="none", sequence_tokens=length, workers=1, executor=executor
