@@ -43,11 +43,7 @@ def make_wide_store(store: str, parts: int, rows: int) -> None:
     columns: dict[str, Any] = {"source": np.zeros(parts, np.uint32), "sources": np.ones(parts, np.uint32)}
     columns |= {"start": np.arange(parts), "stop": np.arange(1, parts + 1)}
     columns |= {"text_bytes": np.full(parts, 64 << 20), "rows": np.full(parts, 20_000)}
-    arrays = [
-        pa.array(columns[name]) if name in columns else pa.nulls(parts, pa.large_binary())
-        for name in tables.PLAN_SCHEMA.names
-    ]
-    plan = tables.table_bytes(pa.table(arrays, schema=tables.PLAN_SCHEMA))
+    plan = tables.table_bytes(pa.table(columns, schema=tables.PLAN_SCHEMA))
     with folder.publish(layout.PLAN) as file:
         file.write(plan)
     run = msgspec.structs.replace(run, units=parts, plan_sha256=hashlib.sha256(plan).hexdigest())

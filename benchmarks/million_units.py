@@ -37,7 +37,6 @@ import importlib.util
 import json
 import multiprocessing
 import os
-import random
 import shutil
 import subprocess
 import sys
@@ -76,7 +75,6 @@ from tokenmill.pipeline.freeze import freeze, load_existing
 from tokenmill.pipeline.plan import UnitTask
 from tokenmill.pipeline.request import PrepareOptions, find_sources, make_request
 from tokenmill.sources.documents import Slices
-from tokenmill.sources.packed_footer import PackedFooter
 from tokenmill.storage import folder_at
 from tokenmill.store import event_log, layout, tables
 from tokenmill.store.job import Job
@@ -90,8 +88,8 @@ MIN_SECONDS = 0.3
 """A step that takes less than this beyond its start is too short for its growth to be told from noise."""
 
 WIDE = "wide.parquet"
-WIDE_UNITS, WIDE_GROUPS, WIDE_GROUP_BYTES = 56, 13, 17
-"""What FineWeb has: units of a file, row groups of a unit, and what is kept of each."""
+WIDE_UNITS, WIDE_GROUPS = 56, 13
+"""What FineWeb has: units of a file, and row groups of a unit."""
 
 START_UNITS = 100
 SIZES = [10_000, 100_000, 1_000_000]
@@ -191,18 +189,10 @@ def freeze_run(sources: str, store: str, workers: str, tokenizer: str) -> dict[s
 
 
 def write_wide(store: str, units: str) -> dict[str, Any]:
-    """Put together the plan of files like FineWeb's; what it keeps of their row groups has the right size, no more."""
-    chance = random.Random(1)
-    shape = PackedFooter("text", 1, True, 2, "parquet-cpp-arrow version 16.1.0", ((1, True, (0, 3, 8)),), b"")
-    replace = msgspec.structs.replace
-    numbers = [chance.randbytes(WIDE_GROUPS * WIDE_GROUP_BYTES) for _ in range(20 * WIDE_UNITS)]
-    kept = [msgspec.msgpack.encode(replace(shape, numbers=each)) for each in numbers]
+    """Put together the plan of files like FineWeb's."""
     start = np.arange(WIDE_UNITS) * WIDE_GROUPS
     rows, text_bytes = np.full(WIDE_UNITS, 1000 * WIDE_GROUPS), np.full(WIDE_UNITS, 63 << 20)
-    pieces = []
-    for first in range(0, int(units), WIDE_UNITS):
-        details = [unit.to_bytes(8, "little") + kept[unit % len(kept)] for unit in range(first, first + WIDE_UNITS)]
-        pieces.append(Slices(start, start + WIDE_GROUPS, text_bytes, rows, details))
+    pieces = [Slices(start, start + WIDE_GROUPS, text_bytes, rows)] * -(-int(units) // WIDE_UNITS)
     folder = folder_at(store)
     folder.publish_new(WIDE, tables.table_bytes(planning.build_plan(pieces, 64 << 20, None)))
     return {"files": len(pieces), "plan_bytes": folder.size(WIDE)}

@@ -84,7 +84,6 @@ def make_store(
         "stop": numbers % PARTS_IN_SOURCE + 1,
         "text_bytes": np.full(parts, shape.part_tokens * 4),
         "rows": np.full(parts, shape.part_tokens),  # far more than there are, as if all others were null
-        tables.DETAIL: pa.nulls(parts, pa.large_binary()),
     }
     plan = pa.table([columns[field.name] for field in tables.PLAN_SCHEMA], schema=tables.PLAN_SCHEMA)
     contents = {layout.SOURCES: tables.table_bytes(table), layout.PLAN: tables.table_bytes(plan)}

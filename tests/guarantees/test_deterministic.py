@@ -302,12 +302,8 @@ def test_the_stream_does_not_depend_on_the_unit_size(tmp_path: Path, corpus: lis
     assert streams[0] == streams[1] == streams[2]
 
 
-@pytest.mark.parametrize("group_units", [1, 3, 1000])
-def test_a_plan_is_read_as_it_was_written(
-    tmp_path: Path, corpus: list[str], monkeypatch: pytest.MonkeyPatch, group_units: int
-) -> None:
-    """However many units are read at a time, slices, whole sources and what is not known come back, in every task."""
-    monkeypatch.setattr(tables, "PLAN_GROUP_UNITS", group_units)
+def test_a_plan_is_read_as_it_was_written(tmp_path: Path, corpus: list[str]) -> None:
+    """Slices, whole sources and what is not known come back, in every task."""
     (tmp_path / "in/lines.jsonl").write_text('{"text": "one"}\n' * 100)
     for number in range(4):
         (tmp_path / f"in/small-{number}.txt").write_text("small")
@@ -334,7 +330,7 @@ def test_a_plan_is_read_as_it_was_written(
     assert {task.files[0].kind for task in tasks} == {"parquet", "jsonl", "text"}
     for task, row in zip(tasks, plan.to_pylist(), strict=True):
         files = files_between(sources, row["source"], row["source"] + row["sources"])
-        piece = None if row["stop"] is None else Slice(row["start"], row["stop"], row["detail"])
+        piece = None if row["stop"] is None else Slice(row["start"], row["stop"])
         assert task == planning.UnitTask(task.unit, tuple(files), row["text_bytes"], piece, row["rows"], task.slice)
     assert len({task.slice for task in tasks}) == len(tasks)
     assert list(planning.tasks(found, sources, [7, 2, 3])) == [tasks[7], tasks[2], tasks[3]]

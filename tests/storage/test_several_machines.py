@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from tests.support.corpora import write_parquet
@@ -156,13 +155,10 @@ def test_nothing_that_was_foreseen_is_fetched_twice(monkeypatch: pytest.MonkeyPa
 
 def test_pages_outside_their_file_are_refused(tmp_path: Path) -> None:
     """What a footer says of a column is compared with the size of the file, before there is memory for it."""
-    path = write_parquet(tmp_path / "corpus.parquet", DOCUMENTS, row_group_size=8)
-    file = source(path)
-    details = sources.split_file(file, ReadOptions(), 1).details
-    assert details is not None
-    piece = Slice(0, 1, details[0])
+    path = Path(write_parquet(tmp_path / "corpus.parquet", DOCUMENTS, row_group_size=8))
+    data = path.read_bytes()
+    footer_bytes = 8 + int.from_bytes(data[-8:-4], "little")
     cut = tmp_path / "cut.parquet"
-    cut.write_bytes(Path(path).read_bytes()[:40])
+    cut.write_bytes(data[:4] + data[-footer_bytes:])
     with pytest.raises(SourceError, match="are listed at bytes"):
-        list(sources.read_documents(source(str(cut)), piece, ReadOptions()))
-    assert pq.read_metadata(path).num_row_groups > 1
+        list(sources.read_documents(source(str(cut)), Slice(3, 4), ReadOptions()))

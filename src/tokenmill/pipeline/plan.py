@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import itertools
 import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -19,7 +18,7 @@ from tokenmill.sources import files_between, require_columns, split_file, splits
 from tokenmill.sources.documents import ReadOptions, Slice, Slices, SourceFile
 from tokenmill.sources.missing_column import OTHER_COLUMN
 from tokenmill.storage import Threads
-from tokenmill.store.tables import DETAIL, PLAN_SCHEMA
+from tokenmill.store.tables import PLAN_SCHEMA
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -122,7 +121,6 @@ def _pack(slices: list[Slices], unit_bytes: int) -> pa.Table:
     whole = last > first
     spanned = source[last] - source[first] + 1  # sources without a slice, which lie between them, included
     some_unknown = np.add.reduceat(~is_counted, first) > 0
-    details = _details(slices, counts)
     return pa.table(
         [
             pa.array(source[first]),
@@ -131,7 +129,6 @@ def _pack(slices: list[Slices], unit_bytes: int) -> pa.Table:
             pa.array(stop[first], mask=whole),
             pa.array(np.add.reduceat(text_bytes, first)),
             pa.array(np.add.reduceat(rows, first), mask=some_unknown),
-            details.take(pa.array(first, mask=whole)) if whole.any() else details,
         ],
         schema=PLAN_SCHEMA,
     )
@@ -147,14 +144,6 @@ def _unit_starts(small: np.ndarray, text_bytes: np.ndarray, unit_bytes: int) -> 
     count = (position - streak_first) // MAX_SOURCES_IN_UNIT
     changed = (np.diff(streak) != 0) | (np.diff(filled) != 0) | (np.diff(count) != 0) | ~small[1:] | ~small[:-1]
     return np.flatnonzero(np.concatenate([[True], changed]))
-
-
-def _details(slices: list[Slices], counts: np.ndarray) -> pa.LargeBinaryArray:
-    """The details that reading each slice needs; null where it needs none."""
-    details: list[bytes | None] = []
-    for split, count in zip(slices, counts.tolist(), strict=True):
-        details += split.details if split.details is not None else itertools.repeat(None, count)
-    return pa.array(details, pa.large_binary())
 
 
 def _rows(split: Slices) -> np.ndarray:
@@ -198,7 +187,6 @@ def tasks(plan: pa.Table, sources: pa.Table, units: Iterable[int]) -> Iterator[U
     first, count, text_bytes = (plan[name].to_numpy() for name in ("source", "sources", "text_bytes"))
     start, stop, rows = (plan[name].fill_null(0).to_numpy() for name in ("start", "stop", "rows"))
     is_slice, is_counted = (plan[name].is_valid().to_numpy() for name in ("stop", "rows"))
-    details = plan[DETAIL]
     slices = SliceDigests(plan, sources) if "identity" in sources.column_names else None
     files: tuple[SourceFile, ...] = ()
     for unit in units:
@@ -209,7 +197,7 @@ def tasks(plan: pa.Table, sources: pa.Table, units: Iterable[int]) -> Iterator[U
             unit=int(unit),
             files=files,
             text_bytes=int(text_bytes[unit]),
-            file_slice=Slice(int(start[unit]), int(stop[unit]), details[unit].as_py()) if is_slice[unit] else None,
+            file_slice=Slice(int(start[unit]), int(stop[unit])) if is_slice[unit] else None,
             rows=int(rows[unit]) if is_counted[unit] else None,
             slice="" if slices is None else slices[unit],
         )

@@ -41,14 +41,10 @@ class SourceFile(msgspec.Struct, frozen=True):
 
 
 class Slice(msgspec.Struct, frozen=True):
-    """A range [start, stop) of a file, in the measure of its kind (see `Slices`).
-
-    `detail` is data that the kind stored when it split the file and needs to read the slice, or None.
-    """
+    """A range [start, stop) of a file, in the measure of its kind (see `Slices`)."""
 
     start: int
     stop: int
-    detail: bytes | None = None
 
 
 class ReadOptions(msgspec.Struct, frozen=True):
@@ -89,7 +85,6 @@ class Slices:
     stop: Int64Array
     text_bytes: Int64Array
     rows: Int64Array | None
-    details: list[bytes] | None = None
 
     def whole(self) -> Slice:
         """All slices as one."""

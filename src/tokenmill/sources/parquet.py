@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import functools
-import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 import pyarrow as pa
@@ -23,8 +22,7 @@ from tokenmill.sources.columnar import (
 )
 from tokenmill.sources.documents import Columns, Documents, Int64Array, ReadOptions, Slice, Slices, SourceFile, Span
 from tokenmill.sources.group_bounds import Bounds, chunk_bounds, may_match
-from tokenmill.sources.packed_footer import spans
-from tokenmill.sources.parquet_footer import Footer, footer_from_plan, pack_detail, read_footer, read_metadata, tail
+from tokenmill.sources.parquet_footer import Footer, read_footer, tail
 from tokenmill.sources.text_columns import template_of
 from tokenmill.sources.where import Where
 
@@ -40,43 +38,32 @@ def split(file: SourceFile, options: ReadOptions, unit_bytes: int) -> Slices:
     """Ranges of row groups that hold about `unit_bytes` in the text column each."""
     footer = read_footer(file, template_of(options).names)
     refuse_conversations(file, footer.paths, options)
-    edges = pack(footer.text_bytes, unit_bytes)
-    before = np.concatenate([[0], np.cumsum(footer.rows)])
-    details = [
-        pack_detail(footer, range(start, stop), int(before[start]))
-        for start, stop in itertools.pairwise(edges.tolist())
-    ]
-    packed = [detail for detail in details if detail is not None]
-    return Slices(
-        edges[:-1],
-        edges[1:],
-        sums(footer.text_bytes, edges),
-        sums(footer.rows, edges),
-        packed if len(packed) == len(details) else None,
-    )
+    edges = pack(footer.column_bytes, unit_bytes)
+    return Slices(edges[:-1], edges[1:], sums(footer.column_bytes, edges), sums(footer.rows, edges))
 
 
 def byte_ranges(file: SourceFile, file_slice: Slice | None, options: ReadOptions) -> list[Span]:
-    """The column's pages if the plan holds their offsets; otherwise the end of the file, which is read first."""
-    if file_slice is None or file_slice.detail is None or options.where:  # a filter needs the whole footer
+    """The pages of the text in a slice, by the footer; of a whole file its end, where the footer is."""
+    if file_slice is None or options.where:  # a filter decides which row groups are read
         return tail(file)
-    footer = footer_from_plan(file, file_slice, template_of(options).names)
-    return _merge_spans([span for path in footer.paths for span in spans(footer.metadata, path.leaf, file.size)])
+    footer = read_footer(file, template_of(options).names)
+    return _merge_spans(footer.spans(_groups(footer, file_slice), file.size))
 
 
 def read(file: SourceFile, file_slice: Slice, options: ReadOptions) -> Iterator[Documents]:
     """The rows of the row groups of the slice."""
-    if file_slice.detail is not None:
-        footer, groups = (
-            footer_from_plan(file, file_slice, template_of(options).names),
-            range(file_slice.stop - file_slice.start),
-        )
-    else:
-        footer, groups = read_footer(file, template_of(options).names), range(file_slice.start, file_slice.stop)
-    for streak in _streaks(groups, options):
-        first = footer.first_row + int(footer.rows[: streak.start].sum())
-        rows = range(first, first + int(footer.rows[streak.start : streak.stop].sum()))
-        yield from number_rows(file, _columns(file, footer, streak, options), rows, options)
+    footer = read_footer(file, template_of(options).names)
+    for streak in _streaks(_groups(footer, file_slice), options):
+        yield from number_rows(file, _columns(file, footer, streak, options), footer.row_range(streak), options)
+
+
+def _groups(footer: Footer, file_slice: Slice | None) -> range:
+    """The row groups of a slice, or of the whole file. Raises EOFError if the file does not have them."""
+    if file_slice is None:
+        return range(len(footer.rows))
+    if not 0 <= file_slice.start <= file_slice.stop <= len(footer.rows):
+        raise EOFError(f"it has {len(footer.rows):,} row groups")
+    return range(file_slice.start, file_slice.stop)
 
 
 def _streaks(groups: range, options: ReadOptions) -> Iterator[range]:
@@ -92,13 +79,15 @@ def _streaks(groups: range, options: ReadOptions) -> Iterator[range]:
 
 def matching_groups(file: SourceFile, file_slice: Slice, where: Where) -> tuple[Int64Array, tuple[int, ...]]:
     """The first row of each row group of the slice and the end, and the groups whose statistics allow a match."""
-    metadata = read_metadata(file, where.columns)
-    paths = _paths(file, metadata, where.columns)
-    groups = [metadata.row_group(group) for group in range(file_slice.start, file_slice.stop)]
-    before = sum(metadata.row_group(group).num_rows for group in range(file_slice.start))
-    edges = before + np.concatenate([[0], np.cumsum([group.num_rows for group in groups])]).astype(np.int64)
+    footer = read_footer(file, where.columns, plain_column)
+    groups = _groups(footer, file_slice)
+    first = footer.row_range(groups).start
+    edges = first + np.concatenate([[0], np.cumsum(footer.rows[groups.start : groups.stop])])
+    paths = dict(zip(where.columns, footer.paths, strict=True))
     possible = [
-        index for index, group in enumerate(groups) if may_match(where.root, functools.partial(_bounds, group, paths))
+        index
+        for index, group in enumerate(map(footer.metadata.row_group, groups))
+        if may_match(where.root, functools.partial(_bounds, group, paths))
     ]
     return edges, tuple(possible)
 
@@ -108,52 +97,37 @@ def _bounds(group: pq.RowGroupMetaData, paths: dict[str, ColumnPath], name: str)
     return chunk_bounds(group.column(path.leaf), path.kind)
 
 
-def _paths(file: SourceFile, metadata: pq.FileMetaData, names: tuple[str, ...]) -> dict[str, ColumnPath]:
-    schema = metadata.schema.to_arrow_schema()
-    return {name: plain_column(file, schema, name) for name in names}
-
-
 def _columns(file: SourceFile, footer: Footer, groups: range, options: ReadOptions) -> Iterator[pa.Array]:
-    text_bytes = int(footer.text_bytes[groups.start : groups.stop].sum())
-    rows = int(footer.rows[groups.start : groups.stop].sum())
+    text_bytes = int(footer.column_bytes[groups.start : groups.stop].sum())
+    rows = len(footer.row_range(groups))
     batch_rows = options.batch_bytes * rows // max(text_bytes, 1)
     batch_rows = min(max(batch_rows, 1), MAX_ROWS_PER_BATCH)
-    batches = _batches(file, footer.metadata, groups, footer.paths, batch_rows)
-    yield from read_text(batches, footer.paths, options)
+    yield from read_text(_batches(file, footer, groups, batch_rows), footer.paths, options)
 
 
 def require_columns(file: SourceFile, names: tuple[str, ...]) -> None:
     """Raise SourceError if the footer lacks one of these columns, or lists it as nested."""
-    read_metadata(file, names)
+    read_footer(file, names, plain_column)
 
 
 def read_columns(
     file: SourceFile, file_slice: Slice | None, names: tuple[str, ...], options: ReadOptions
 ) -> Iterator[Columns]:
-    """The values of some columns in the row groups of the slice. Reads the footer, of which the plan has one column."""
-    metadata = read_metadata(file, names)
-    rows_of = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
-    groups = range(len(rows_of)) if file_slice is None else range(file_slice.start, file_slice.stop)
-    paths = _paths(file, metadata, names)
-    for streak in _streaks(groups, options):
-        first = sum(rows_of[: streak.start])
-        rows = range(first, first + sum(rows_of[streak.start : streak.stop]))
-        yield from number_values(file, _batches(file, metadata, streak, paths.values()), rows, paths)
+    """The values of some columns in the row groups of the slice."""
+    footer = read_footer(file, names, plain_column)
+    paths = dict(zip(names, footer.paths, strict=True))
+    for streak in _streaks(_groups(footer, file_slice), options):
+        yield from number_values(file, _batches(file, footer, streak), footer.row_range(streak), paths)
 
 
 def _batches(
-    file: SourceFile,
-    metadata: pq.FileMetaData,
-    groups: range,
-    paths: Iterable[ColumnPath],
-    batch_rows: int = MAX_ROWS_PER_BATCH,
+    file: SourceFile, footer: Footer, groups: range, batch_rows: int = MAX_ROWS_PER_BATCH
 ) -> Iterator[pa.RecordBatch]:
-    leaves = sorted({path.leaf for path in paths})
-    expected = [span for leaf in leaves for span in spans(metadata, leaf, file.size)[groups.start : groups.stop]]
-    with storage.open_input(file.info, _merge_spans(expected), keep=True) as stream:
+    leaves = sorted({path.leaf for path in footer.paths})
+    with storage.open_input(file.info, _merge_spans(footer.spans(groups, file.size)), keep=True) as stream:
         reader = pq.ParquetFile(
             stream,
-            metadata=metadata,
+            metadata=footer.metadata,
             pre_buffer=False,
             buffer_size=BUFFER_BYTES,
             page_checksum_verification=True,
@@ -161,7 +135,7 @@ def _batches(
         yield from reader.iter_batches(
             batch_size=batch_rows,
             row_groups=list(groups),
-            columns=[metadata.schema.column(leaf).path for leaf in leaves],
+            columns=[footer.metadata.schema.column(leaf).path for leaf in leaves],
             use_threads=False,
         )
 

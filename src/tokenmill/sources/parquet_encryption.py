@@ -7,6 +7,7 @@ import os
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tokenmill import storage
 from tokenmill.errors import SourceError
 from tokenmill.sources.documents import SourceFile
 
@@ -24,15 +25,18 @@ def refuse_encrypted_footer(file: SourceFile, stream: pa.NativeFile) -> None:
         raise _encrypted(file, "footer")
 
 
-def refuse_encrypted_column(file: SourceFile, stream: pa.NativeFile, metadata: pq.FileMetaData, column: str) -> None:
-    """Raise SourceError if this column is encrypted. Other columns of the file may be encrypted."""
+def has_encrypted_columns(stream: pa.NativeFile, metadata: pq.FileMetaData) -> bool:
+    """Whether the footer of a file has the signature of encrypted columns."""
     footer_bytes = int.from_bytes(_trailer(stream)[:4], "little")
-    if footer_bytes != metadata.serialized_size + SIGNATURE_BYTES or not metadata.num_row_groups:
-        return
+    return bool(footer_bytes == metadata.serialized_size + SIGNATURE_BYTES and metadata.num_row_groups)
+
+
+def refuse_encrypted_column(file: SourceFile, column: str) -> None:
+    """Raise SourceError if this column is encrypted. Other columns of the file may be encrypted."""
     try:  # a reader raises here; reading the column's metadata would crash the process
-        next(
-            pq.ParquetFile(stream, pre_buffer=False).iter_batches(batch_size=1, row_groups=[0], columns=[column]), None
-        )
+        with storage.open_input(file.info) as stream:
+            reader = pq.ParquetFile(stream, pre_buffer=False)
+            next(reader.iter_batches(batch_size=1, row_groups=[0], columns=[column]), None)
     except OSError as error:
         if "decrypt" not in str(error).lower():
             raise

@@ -1,80 +1,68 @@
-"""Read the footer of a Parquet file: its row groups, and where the pages of the text column are."""
+"""Read the footer of a Parquet file: its row groups, and where the pages of some columns are."""
 
 from __future__ import annotations
 
 import functools
+import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tokenmill import storage
-from tokenmill.sources.columnar import ColumnPath, checked_counts, plain_column, text_column
-from tokenmill.sources.documents import Int64Array, Slice, SourceFile, Span
-from tokenmill.sources.packed_footer import pack_footer, unpack_footer
-from tokenmill.sources.parquet_encryption import refuse_encrypted_column, refuse_encrypted_footer
+from tokenmill.sources.columnar import ColumnPath, checked_counts, text_column
+from tokenmill.sources.documents import Int64Array, SourceFile, Span
+from tokenmill.sources.parquet_encryption import has_encrypted_columns, refuse_encrypted_column, refuse_encrypted_footer
 
 # The first read of a remote file fetches this much of its end: most footers are shorter.
 TAIL_BYTES = 64 << 10
-# A row group takes more than this in a footer, so the file size limits the number of row groups.
-MIN_GROUP_BYTES = 16
-# Sanity limit for a row number that is read from the plan.
-MAX_FIRST_ROW = 1 << 62
+# Consecutive units often read the same file, and the next two are prefetched. A footer may take megabytes.
+KEPT_FOOTERS = 4
+
+FindColumn = Callable[[SourceFile, pa.Schema, str], ColumnPath]
 
 
 @dataclass(frozen=True, slots=True)
 class Footer:
-    """The row groups of a file or of a slice; the first of them starts at row `first_row` of the file."""
+    """The footer of a file, some columns of it, and of each row group the rows and the bytes of these columns."""
 
     metadata: pq.FileMetaData
     paths: tuple[ColumnPath, ...]
-    first_row: int
     rows: Int64Array
-    text_bytes: Int64Array
+    column_bytes: Int64Array
+
+    def row_range(self, groups: range) -> range:
+        """The rows of consecutive row groups."""
+        first = int(self.rows[: groups.start].sum())
+        return range(first, first + int(self.rows[groups.start : groups.stop].sum()))
+
+    def spans(self, groups: range, file_bytes: int) -> list[Span]:
+        """The byte ranges of the columns' pages in row groups. Raises EOFError if one is outside of the file."""
+        return [
+            _page_span(self.metadata, group, leaf, file_bytes)
+            for leaf in sorted({path.leaf for path in self.paths})
+            for group in groups
+        ]
 
 
-def pack_detail(footer: Footer, groups: range, first_row: int) -> bytes | None:
-    """The `Slice.detail` that goes into the plan: the first row number, then the packed footer of the row groups."""
-    packed = pack_footer(footer.metadata, footer.paths[0].leaf, groups) if len(footer.paths) == 1 else None
-    return None if packed is None else first_row.to_bytes(8, "little") + packed
-
-
-def footer_from_plan(file: SourceFile, file_slice: Slice, names: tuple[str, ...]) -> Footer:
-    """The footer of a slice, restored from `Slice.detail`."""
-    detail, groups = file_slice.detail or b"", file_slice.stop - file_slice.start
-    first = int.from_bytes(detail[:8], "little")
-    if not 0 <= groups <= file.size // MIN_GROUP_BYTES or first > MAX_FIRST_ROW:
-        raise EOFError(f"the plan has {groups:,} row groups of a file of {file.size:,} bytes, from row {first:,} on")
-    return _describe(file, unpack_footer(detail[8:], groups), names, first)
-
-
-# Consecutive units often read the same file. Only two footers are kept, because one may take megabytes.
-@functools.lru_cache(maxsize=2)
-def read_footer(file: SourceFile, names: tuple[str, ...]) -> Footer:
-    """Read the footer of a file, and check that these columns hold text that can be read."""
-    with storage.open_input(file.info, tail(file)) as stream:
-        refuse_encrypted_footer(file, stream)
-        metadata = pq.read_metadata(stream)
-        for name in names:  # before the metadata of a column is read
-            leaf = text_column(file, metadata.schema.to_arrow_schema(), name).leaf
-            refuse_encrypted_column(file, stream, metadata, metadata.schema.column(leaf).path)
-        return _describe(file, metadata, names, 0)
-
-
-@functools.lru_cache(maxsize=2)
-def read_metadata(file: SourceFile, names: tuple[str, ...]) -> pq.FileMetaData:
-    """Read the footer of a file, and check that it has these columns, with plain values that can be read."""
-    with storage.open_input(file.info, tail(file)) as stream:
-        refuse_encrypted_footer(file, stream)
-        metadata = pq.read_metadata(stream)
-        for name in names:
-            leaf = plain_column(file, metadata.schema.to_arrow_schema(), name).leaf
-            refuse_encrypted_column(file, stream, metadata, metadata.schema.column(leaf).path)
-        checked_counts("rows of each row group", _row_counts(metadata))
-        return metadata
-
-
-def _row_counts(metadata: pq.FileMetaData) -> list[int]:
-    return [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
+@functools.lru_cache(maxsize=KEPT_FOOTERS)
+def read_footer(file: SourceFile, names: tuple[str, ...], find: FindColumn = text_column) -> Footer:
+    """Read the footer of a file, and check that it has these columns, which `find` accepts and which can be read."""
+    with _reading(file):
+        metadata, has_encrypted = _read_metadata(file)
+    schema = metadata.schema.to_arrow_schema()
+    paths = tuple(find(file, schema, name) for name in names)
+    if has_encrypted:
+        for path in paths:  # before the metadata of a column is read
+            refuse_encrypted_column(file, metadata.schema.column(path.leaf).path)
+    groups = [metadata.row_group(group) for group in range(metadata.num_row_groups)]
+    rows = checked_counts("rows of each row group", [group.num_rows for group in groups])
+    sizes = [sum(group.column(path.leaf).total_uncompressed_size for path in paths) for group in groups]
+    column_bytes = checked_counts("sizes of its column chunks", sizes)
+    if rows.sum() != metadata.num_rows:
+        raise EOFError(f"its row groups have {rows.sum():,} rows, and its footer says {metadata.num_rows:,}")
+    return Footer(metadata, paths, rows, column_bytes)
 
 
 def tail(file: SourceFile) -> list[Span]:
@@ -82,13 +70,27 @@ def tail(file: SourceFile) -> list[Span]:
     return [(max(file.size - TAIL_BYTES, 0), file.size)]
 
 
-def _describe(file: SourceFile, metadata: pq.FileMetaData, names: tuple[str, ...], first_row: int) -> Footer:
-    schema = metadata.schema.to_arrow_schema()
-    paths = tuple(text_column(file, schema, name) for name in names)
-    groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
-    rows = checked_counts("rows of each row group", [group.num_rows for group in groups])
-    sizes = [sum(group.column(path.leaf).total_uncompressed_size for path in paths) for group in groups]
-    text_bytes = checked_counts("sizes of its column chunks", sizes)
-    if rows.sum() != metadata.num_rows:
-        raise EOFError(f"its row groups have {rows.sum():,} rows, and its footer says {metadata.num_rows:,}")
-    return Footer(metadata, paths, first_row, rows, text_bytes)
+@functools.lru_cache(maxsize=KEPT_FOOTERS)
+def _reading(file: SourceFile) -> threading.Lock:  # noqa: ARG001 - one lock for each file
+    """The lock of a thread that reads a footer: the thread that prefetches the next unit may need the same one."""
+    return threading.Lock()
+
+
+@functools.lru_cache(maxsize=KEPT_FOOTERS)
+def _read_metadata(file: SourceFile) -> tuple[pq.FileMetaData, bool]:
+    """Read the footer of a file, and whether some of its columns are encrypted."""
+    with storage.open_input(file.info, tail(file)) as stream:
+        refuse_encrypted_footer(file, stream)
+        metadata = pq.read_metadata(stream)
+        return metadata, has_encrypted_columns(stream, metadata)
+
+
+def _page_span(metadata: pq.FileMetaData, group: int, leaf: int, file_bytes: int) -> Span:
+    chunk = metadata.row_group(group).column(leaf)
+    start = chunk.data_page_offset
+    if chunk.has_dictionary_page and 0 < chunk.dictionary_page_offset < start:
+        start = chunk.dictionary_page_offset
+    stop = start + chunk.total_compressed_size
+    if not 0 <= start <= stop <= file_bytes:
+        raise EOFError(f"the pages of row group {group} are listed at bytes {start:,} to {stop:,}")
+    return start, stop

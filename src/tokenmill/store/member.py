@@ -32,9 +32,6 @@ from tokenmill.store.part import (
     read_summary,
 )
 
-# The columns of the plan that give the slice of a unit.
-SLICE_COLUMNS = ("start", "stop", tables.DETAIL)
-
 
 @dataclass(frozen=True)
 class Member:
@@ -152,8 +149,8 @@ class Member:
 
     def slice_of(self, unit: int) -> Slice | None:
         """The slice of its source that a unit reads; None if the unit consists of whole sources."""
-        start, stop, detail = (self._slices[name][unit].as_py() for name in SLICE_COLUMNS)
-        return None if stop is None else Slice(start, stop, detail)
+        start, stop = (self._plan[name][unit].as_py() for name in ("start", "stop"))
+        return None if stop is None else Slice(start, stop)
 
     def why_not(self, source: int, row: int) -> str:
         """The reason why a row of a source is not in the store, as recorded in its part."""
@@ -182,12 +179,4 @@ class Member:
 
     @functools.cached_property
     def _plan(self) -> pa.Table:
-        return self._read_plan(["source", "sources", "stop", "rows"])
-
-    @functools.cached_property
-    def _slices(self) -> pa.Table:
-        return self._read_plan(list(SLICE_COLUMNS))
-
-    def _read_plan(self, columns: list[str]) -> pa.Table:
-        name = layout.table_name(self.folder, layout.PLAN, self.run.plan_sha256)
-        return tables.read_table(self.folder, name, self.run.plan_sha256, tables.PLAN_SCHEMA, columns)
+        return tables.read_plan(self.folder, self.run)

@@ -28,13 +28,6 @@ if TYPE_CHECKING:
 FOOTER_BYTES = 1 << 20
 """The bytes read from the end of a table. The footers of plan and sources are smaller."""
 
-DETAIL = "detail"
-"""The column of packed footers. It is compressed with snappy: similar footers would compress so well with zstd that
-the reader would refuse the table as a decompression bomb."""
-
-PLAN_GROUP_UNITS = 1 << 15
-"""Units per row group. While a row group is read, it is in memory twice."""
-
 PLAN_SCHEMA = pa.schema(
     [
         ("source", pa.uint32()),  # the first source of the unit
@@ -43,12 +36,11 @@ PLAN_SCHEMA = pa.schema(
         ("stop", pa.int64()),
         ("text_bytes", pa.int64()),  # an estimate, made without reading the text
         ("rows", pa.int64()),  # null if the rows cannot be counted without reading
-        (
-            DETAIL,
-            pa.large_binary(),
-        ),  # the part of the file's footer that the slice needs, so that no worker reads it again
     ]
 )
+
+EARLIER_PLAN_SCHEMA = PLAN_SCHEMA.append(pa.field("detail", pa.large_binary()))
+"""The schema of a plan that kept parts of the sources' footers. They are not read."""
 
 MANIFEST_SCHEMA = pa.schema(
     [
@@ -82,19 +74,14 @@ SPLIT_SOURCES_SCHEMA = SOURCES_SCHEMA.insert(4, pa.field("split", pa.dictionary(
 
 _SCHEMAS = {PLAN: PLAN_SCHEMA, SOURCES: SOURCES_SCHEMA, MANIFEST: MANIFEST_SCHEMA}
 
-_OPTIONAL = ("start", "stop", "rows", "split", DETAIL)
+_OPTIONAL = ("start", "stop", "rows", "split")
 """The columns that may be null."""
 
 
 def table_bytes(table: pa.Table) -> bytes:
     """Encode a table as Parquet."""
     sink = pa.BufferOutputStream()
-    if table.schema.equals(PLAN_SCHEMA):
-        names = [name for name in table.column_names if name != DETAIL]
-        codecs = {**dict.fromkeys(names, "zstd"), DETAIL: "snappy"}
-        options = {"use_dictionary": names, "write_statistics": names, "row_group_size": PLAN_GROUP_UNITS}
-        pq.write_table(table, sink, compression=codecs, **options)
-    elif table.schema.equals(MANIFEST_SCHEMA):
+    if table.schema.equals(MANIFEST_SCHEMA):
         # Checksums never repeat. With a dictionary of them, a reader would have to compare them all to measure it.
         names = [name for name in table.column_names if name not in CHECKSUM_COLUMNS]
         pq.write_table(table, sink, compression="zstd", use_dictionary=names)
@@ -142,7 +129,7 @@ def read_table(
 
 def read_plan(folder: Folder, run: Run) -> pa.Table:
     """Read the plan of a run. Refuses units with unknown sources or invalid sizes."""
-    plan = read_table(folder, table_name(folder, PLAN, run.plan_sha256), run.plan_sha256, PLAN_SCHEMA)
+    plan = _read_plan_columns(folder, run, PLAN_SCHEMA.names)
     source, sources = (plan[name].to_numpy().astype(np.int64) for name in ("source", "sources"))
     slices = [plan[name].fill_null(0).to_numpy() for name in ("start", "stop", "text_bytes", "rows")]
     if bool((source + sources > run.sources).any()) or bool((sources < 1).any()):
@@ -154,12 +141,16 @@ def read_plan(folder: Folder, run: Run) -> pa.Table:
 
 def read_planned_bytes(folder: Folder, run: Run) -> npt.NDArray[np.int64]:
     """Read only the planned text bytes of each unit."""
-    name = table_name(folder, PLAN, run.plan_sha256)
-    column = read_table(folder, name, run.plan_sha256, PLAN_SCHEMA, ["text_bytes"])["text_bytes"]
+    column = _read_plan_columns(folder, run, ["text_bytes"])["text_bytes"]
     if has_impossible_counts(column):
         raise damaged(folder, PLAN, "a unit has an invalid size")
     planned: npt.NDArray[np.int64] = column.to_numpy()
     return planned
+
+
+def _read_plan_columns(folder: Folder, run: Run, columns: list[str]) -> pa.Table:
+    name = table_name(folder, PLAN, run.plan_sha256)
+    return read_table(folder, name, run.plan_sha256, (PLAN_SCHEMA, EARLIER_PLAN_SCHEMA), columns)
 
 
 def read_sources(folder: Folder, run: Run) -> pa.Table:
