@@ -239,7 +239,7 @@ def hub(hub_server: Hub, tmp_path_factory: pytest.TempPathFactory, monkeypatch: 
     endpoint, as in `HfApi(endpoint=hub.endpoint)`.
     """
     hub_server.reset()
-    hub_files._caches.clear()  # of repositories that may have had the same commit
+    hub_files._entries.clear()  # of repositories that may have had the same commit
     home = tmp_path_factory.getbasetemp() / "hf_home"
     shutil.rmtree(home, ignore_errors=True)
     _set_environment(monkeypatch, hub_server.environment(home), clear="HF_")

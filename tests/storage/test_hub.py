@@ -31,7 +31,6 @@ from tests.support.servers.repositories import File
 from tokenmill.errors import SourceError, StorageError, StoreError, TokenmillError, UsageError
 from tokenmill.storage import FileInfo
 from tokenmill.storage.hub import client as hub_client
-from tokenmill.storage.hub import files as hub_files
 from tokenmill.storage.hub import listing as datasets
 from tokenmill.storage.hub import requests as hub_requests
 from tokenmill.storage.hub.address import parse
@@ -87,8 +86,7 @@ def cdn(served: Hub) -> Iterator[Proxy]:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """The time of clients: they make as many attempts as ever, and their pauses take no time."""
     clock = Clock()
-    for module in (hub_files, hub_requests):
-        monkeypatch.setattr(module, "time", clock)
+    monkeypatch.setattr(hub_requests, "time", clock)
     return clock
 
 
@@ -257,6 +255,14 @@ def test_many_threads_ask_once(served, folder):
     assert served.log.counts() == {RESOLVE: 1, CDN: 50}
 
 
+def test_few_locations_are_remembered(served, folder, monkeypatch):
+    """A process that has read many files forgets where they are, and asks again."""
+    monkeypatch.setattr("tokenmill.storage.hub.files.MAX_LOCATIONS", 1)
+    for path in (LARGE, "sample/10BT/001_00000.parquet", LARGE):
+        assert read(info(served, path), 0, 10) == (folder / path).read_bytes()[:10]
+    assert served.log.counts() == {RESOLVE: 3, CDN: 3}
+
+
 def test_small_files_come_from_the_hub(served, folder):
     """A file that is in git has no address on the CDN; its ranges are read from the Hub."""
     content, file = (folder / SMALL).read_bytes(), info(served, SMALL)
@@ -289,17 +295,6 @@ def test_a_cdn_that_is_gone(served, folder):
     served.cdn_endpoint = elsewhere
     assert read(file) == (folder / LARGE).read_bytes()
     assert len(served.log.of(RESOLVE)) == 2
-
-
-def test_an_address_about_to_expire(served, clock):
-    """An address is not used until the CDN refuses it: the Hub is asked before, and not much before."""
-    served.signature_seconds = 100
-    file = info(served, LARGE)
-    for seconds, resolved in ((0, 1), (85, 1), (10, 2)):
-        clock.sleep(seconds)
-        read(file, 0, 10)
-        assert len(served.log.of(RESOLVE)) == resolved
-    assert [request.status for request in served.log.of(CDN)] == [206] * 3
 
 
 def test_too_many_requests(served, clock):
@@ -561,7 +556,7 @@ def test_a_copy_is_kept(served, folder, tmp_path, path):
 
 def test_a_copy_in_pieces(served, folder, tmp_path, monkeypatch):
     """A large file is fetched in several pieces, of which each may break off."""
-    monkeypatch.setattr("tokenmill.storage.hub.cache.CHUNK_BYTES", 64 << 10)
+    monkeypatch.setattr("tokenmill.storage.range_file.CHUNK_BYTES", 64 << 10)
     file = info(served, LARGE)
     with Proxy(served.cdn_port) as proxy:
         served.cdn_endpoint = proxy.endpoint

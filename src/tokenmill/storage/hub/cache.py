@@ -13,21 +13,16 @@ import hashlib
 import os
 import re
 import stat
-from collections import deque
 from collections.abc import Iterator
-from concurrent.futures import Future
+from functools import partial
 from typing import BinaryIO
 
-import pyarrow as pa
-
 from tokenmill.errors import SourceError, StoreError
-from tokenmill.storage.addresses import absolute
+from tokenmill.storage.addresses import FileInfo, absolute
 from tokenmill.storage.hub.files import fetch
 from tokenmill.storage.local.writing import sync_directory
-from tokenmill.storage.prefetch import Threads
+from tokenmill.storage.range_file import CHUNK_BYTES, RangeFile
 
-CHUNK_BYTES = 8 << 20
-THREADS = 4  # chunks that are fetched at a time
 RECORD_BYTES = 1000  # more than any record has
 
 _HASH = re.compile("[0-9a-f]{40}|[0-9a-f]{64}")
@@ -179,9 +174,11 @@ def _download(file: BinaryIO, url: str, fingerprint: str, size: int) -> None:
 
 def _copy(file: BinaryIO, url: str, fingerprint: str, size: int) -> None:
     digest = _digest(fingerprint, size)
-    for chunk in _chunks(url, fingerprint, size):
-        digest.update(chunk)
-        file.write(chunk)
+    content = RangeFile(FileInfo(url, size, fingerprint), partial(fetch, url, fingerprint), [(0, size)])
+    with content:  # it fetches the next chunks in the background
+        while chunk := content.read(CHUNK_BYTES):
+            digest.update(chunk)
+            file.write(chunk)
     if digest.hexdigest() != fingerprint:
         raise SourceError(
             "a file of the Hub does not have the hash that the Hub states",
@@ -195,21 +192,6 @@ def _copy(file: BinaryIO, url: str, fingerprint: str, size: int) -> None:
 def _digest(fingerprint: str, size: int) -> hashlib._Hash:
     """The hash of a fingerprint: SHA-256, or for a small file SHA-1 of its git blob, which begins with a header."""
     return hashlib.sha256() if len(fingerprint) == 64 else hashlib.sha1(b"blob %d\0" % size, usedforsecurity=False)
-
-
-def _chunks(url: str, fingerprint: str, size: int) -> Iterator[pa.Buffer]:
-    """The content of a file in order; the next chunks are fetched in the background."""
-    futures: deque[Future[pa.Buffer]] = deque()
-    with Threads(THREADS) as pool:
-        try:
-            for start in range(0, size, CHUNK_BYTES):
-                futures.append(pool.submit(fetch, url, fingerprint, start, min(start + CHUNK_BYTES, size)))
-                if len(futures) == THREADS:
-                    yield futures.popleft().result()
-            while futures:
-                yield futures.popleft().result()
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
 
 
 def _cannot_keep(path: str, error: OSError) -> StoreError:

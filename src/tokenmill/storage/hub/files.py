@@ -1,21 +1,17 @@
 """Files of the Hub: where their bytes are, and byte ranges of them.
 
 The Hub answers with the URL of the file on its CDN, signed for a limited time. Each process asks the Hub once per file,
-and reads from the CDN.
+and reads from the CDN. When the CDN does not accept the URL any more, the Hub is asked again.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 import threading
-import time
-from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from email.utils import parsedate_to_datetime
 from typing import Any
-from urllib.parse import parse_qs, quote, urljoin, urlsplit
+from urllib.parse import quote, urljoin
 
 import pyarrow as pa
 
@@ -27,9 +23,7 @@ from tokenmill.storage.hub.requests import MAX_ATTEMPTS, Backoff, TransientError
 from tokenmill.storage.objects.errors import another_version
 
 MAX_LOCATIONS = 1024  # that a process remembers
-DEFAULT_SECONDS = 900.0  # validity of a location without an expiry time
 MAX_REDIRECTS = 5
-EXPIRED_STATUS = (401, 403, 404, 410)  # answers of a CDN to a URL whose signature has expired
 
 
 @dataclass(slots=True)
@@ -41,7 +35,6 @@ class FileLocation:
         size: The size in bytes.
         fingerprint: The hash of the content.
         target: The URL of the bytes, usually on the CDN.
-        valid_until: When the URL expires, by the monotonic clock.
         etag: The etag at the target, which may differ from the Hub's; empty if no request was made yet.
     """
 
@@ -49,8 +42,7 @@ class FileLocation:
     size: int
     fingerprint: str
     target: str
-    valid_until: float
-    etag: str
+    etag: str = ""
 
     @property
     def info(self) -> FileInfo:
@@ -66,28 +58,15 @@ class _Entry:
     location: FileLocation | None = None
 
 
-class _LocationCache:
-    """The locations of the files that were read last."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._entries: OrderedDict[HubAddress, _Entry] = OrderedDict()
-
-    def entry(self, address: HubAddress) -> _Entry:
-        with self._lock:
-            entry = self._entries.setdefault(address, _Entry())
-            self._entries.move_to_end(address)
-            if len(self._entries) > MAX_LOCATIONS:
-                self._entries.popitem(last=False)
-            return entry
+# By process and file: a fork may copy a lock that is held.
+_entries: dict[tuple[int, HubAddress], _Entry] = {}
 
 
-_caches: dict[int, _LocationCache] = {}
-
-
-def _locations(process: int) -> _LocationCache:
-    """The cache of this process. A fork may copy a lock that is held. All threads get the same cache."""
-    return _caches.get(process) or _caches.setdefault(process, _LocationCache())
+def _entry(address: HubAddress) -> _Entry:
+    """What this process remembers of a file. All threads get the same entry."""
+    if len(_entries) >= MAX_LOCATIONS:  # few files are read at a time, so little is asked for again
+        _entries.clear()
+    return _entries.setdefault((os.getpid(), address), _Entry())
 
 
 def fetch(url: str, fingerprint: str, start: int, stop: int) -> pa.Buffer:
@@ -118,7 +97,7 @@ def locate(address: HubAddress, unconnected_attempts: int = MAX_ATTEMPTS) -> Fil
 
 def _stream(address: HubAddress, fingerprint: str, start: int, stop: int) -> Iterator[bytes]:
     """The bytes from start to stop as they arrive. Raises TransientError if they break off."""
-    entry = _locations(os.getpid()).entry(address)
+    entry = _entry(address)
     location = _current_location(entry, address, fingerprint)
     if stop > location.size:
         raise EOFError(f"bytes {start} to {stop} were asked for of a file of {location.size}")
@@ -142,7 +121,7 @@ def _stream(address: HubAddress, fingerprint: str, start: int, stop: int) -> Ite
 def _current_location(entry: _Entry, address: HubAddress, fingerprint: str) -> FileLocation:
     with entry.lock:  # one thread asks the Hub, and the others wait for its answer
         location = entry.location
-        if location is None or location.valid_until < time.monotonic():
+        if location is None:
             location = entry.location = locate(address)
     if location is None or location.fingerprint != fingerprint:
         raise another_version(address.url, fingerprint, location.info if location else None)
@@ -154,10 +133,8 @@ def _check_range(response: Any, location: FileLocation, start: int, stop: int) -
     status = response.status_code
     if is_hub(location.target) and status != 416:
         check(location.address, response)
-    if status in EXPIRED_STATUS:
-        raise TransientError(f"the CDN answered {status}: its address may have expired", is_misplaced=True)
     is_whole = status == 200 and start == 0
-    if not is_whole and status != 206:
+    if not is_whole and status != 206:  # the URL may have expired
         raise TransientError(f"the CDN answered {status} to a request for bytes {start} to {stop}", is_misplaced=True)
     expected = f"bytes {start}-{stop - 1}/{location.size}"
     if not is_whole and response.headers.get("content-range", expected) != expected:
@@ -200,24 +177,9 @@ def _location(address: HubAddress, target: str, response: Any) -> FileLocation:
             "reason       the hash, the size or the commit of the file is missing",
             "Check HF_ENDPOINT, if you set it.",
         )
-    valid_until = time.monotonic() + _seconds_left(target, headers)
-    target_etag = _etag(response, "etag") if is_hub(target) else ""
-    return FileLocation(address.at(commit, address.path), int(size), etag, target, valid_until, target_etag)
+    return FileLocation(address.at(commit, address.path), int(size), etag, target)
 
 
 def _etag(response: Any, header: str) -> str:
     """An etag without quotes; empty without the header."""
     return str(response.headers.get(header, "")).removeprefix("W/").strip('"')
-
-
-def _seconds_left(target: str, headers: Any) -> float:
-    """For how long to use a signed URL: until shortly before it expires, by the clock of the server."""
-    query = {name.lower(): values[-1] for name, values in parse_qs(urlsplit(target).query).items()}
-    seconds = DEFAULT_SECONDS
-    with contextlib.suppress(ValueError):
-        if "x-amz-expires" in query:
-            seconds = float(query["x-amz-expires"])
-        elif "expires" in query:
-            now = parsedate_to_datetime(headers["date"]).timestamp() if "date" in headers else time.time()
-            seconds = float(query["expires"]) - now
-    return seconds - min(60.0, seconds / 10)

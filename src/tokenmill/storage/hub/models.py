@@ -106,13 +106,9 @@ def _token() -> str | None:
 
 
 def _library() -> Any:
-    try:
-        import huggingface_hub  # noqa: PLC0415 - not for local runs
-        from huggingface_hub import constants, errors, utils  # noqa: F401, PLC0415 - attributes of the module from here on
-    except ImportError as error:
-        raise TokenizerError(
-            "a tokenizer of the Hub needs huggingface_hub", "pip install 'huggingface_hub>=1,<3'", exit_code=FAILED
-        ) from error
+    import huggingface_hub  # noqa: PLC0415 - not for local runs
+    from huggingface_hub import constants, errors, utils  # noqa: F401, PLC0415 - attributes of the module from here on
+
     return huggingface_hub
 
 

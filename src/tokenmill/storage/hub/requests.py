@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import email.utils
 import os
 import random
 import re
@@ -194,8 +193,4 @@ def _retry_after(response: Any) -> float | None:
     window = re.search(r"\br\s*=\s*0\s*;\s*t\s*=\s*([0-9]+)", response.headers.get("ratelimit", ""))
     if window and response.status_code == 429:
         return float(window[1])
-    if text.isdigit():
-        return float(text)
-    with contextlib.suppress(ValueError):
-        return max(0.0, email.utils.parsedate_to_datetime(text).timestamp() - time.time())
-    return None
+    return float(text) if text.isdigit() else None  # no date: neither the Hub nor its CDN sends one
