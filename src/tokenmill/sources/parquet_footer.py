@@ -1,4 +1,7 @@
-"""Read the footer of a Parquet file: its row groups, and where the pages of some columns are."""
+"""Read the footer of a Parquet file: its row groups, and where the pages of some columns are.
+
+Encrypted Parquet is refused before pyarrow reads a column that it cannot decrypt, because that crashes the process.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +14,19 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tokenmill import storage
+from tokenmill.errors import SourceError
 from tokenmill.sources.columnar import ColumnPath, checked_counts, text_column
 from tokenmill.sources.documents import Int64Array, SourceFile, Span
-from tokenmill.sources.parquet_encryption import has_encrypted_columns, refuse_encrypted_column, refuse_encrypted_footer
 
 # The first read of a remote file fetches this much of its end: most footers are shorter.
 TAIL_BYTES = 64 << 10
 # Consecutive units often read the same file, and the next two are prefetched. A footer may take megabytes.
 KEPT_FOOTERS = 4
+# The end of a file: the length of the footer and the magic, which is PAR1 unless the footer is encrypted.
+TRAILER_BYTES = 8
+ENCRYPTED_MAGIC = b"PARE"
+# The signature after the plain footer of a file with encrypted columns: a nonce of 12 bytes and a tag of 16 bytes.
+SIGNATURE_BYTES = 28
 
 FindColumn = Callable[[SourceFile, pa.Schema, str], ColumnPath]
 
@@ -55,7 +63,7 @@ def read_footer(file: SourceFile, names: tuple[str, ...], find: FindColumn = tex
     paths = tuple(find(file, schema, name) for name in names)
     if has_encrypted:
         for path in paths:  # before the metadata of a column is read
-            refuse_encrypted_column(file, metadata.schema.column(path.leaf).path)
+            _refuse_encrypted_column(file, metadata.schema.column(path.leaf).path)
     groups = [metadata.row_group(group) for group in range(metadata.num_row_groups)]
     rows = checked_counts("rows of each row group", [group.num_rows for group in groups])
     sizes = [sum(group.column(path.leaf).total_uncompressed_size for path in paths) for group in groups]
@@ -80,9 +88,34 @@ def _reading(file: SourceFile) -> threading.Lock:  # noqa: ARG001 - one lock for
 def _read_metadata(file: SourceFile) -> tuple[pq.FileMetaData, bool]:
     """Read the footer of a file, and whether some of its columns are encrypted."""
     with storage.open_input(file.info, tail(file)) as stream:
-        refuse_encrypted_footer(file, stream)
+        stream.seek(max(file.size - TRAILER_BYTES, 0))
+        trailer = stream.read(TRAILER_BYTES)
+        if trailer[4:] == ENCRYPTED_MAGIC:
+            raise _encrypted(file, "footer")
         metadata = pq.read_metadata(stream)
-        return metadata, has_encrypted_columns(stream, metadata)
+        signed_bytes = metadata.serialized_size + SIGNATURE_BYTES
+        return metadata, int.from_bytes(trailer[:4], "little") == signed_bytes and metadata.num_row_groups > 0
+
+
+def _refuse_encrypted_column(file: SourceFile, column: str) -> None:
+    """Raise SourceError if this column is encrypted. Other columns of the file may be encrypted."""
+    try:  # a reader raises here; reading the column's metadata would crash the process
+        with storage.open_input(file.info) as stream:
+            reader = pq.ParquetFile(stream, pre_buffer=False)
+            next(reader.iter_batches(batch_size=1, row_groups=[0], columns=[column]), None)
+    except OSError as error:
+        if "decrypt" not in str(error).lower():
+            raise
+        raise _encrypted(file, f"column {column}") from error
+
+
+def _encrypted(file: SourceFile, what: str) -> SourceError:
+    return SourceError(
+        "encrypted Parquet is not supported",
+        f"file         {file.path}",
+        f"encrypted    {what}",
+        "Write a copy that is not encrypted, and use that.",
+    )
 
 
 def _page_span(metadata: pq.FileMetaData, group: int, leaf: int, file_bytes: int) -> Span:
