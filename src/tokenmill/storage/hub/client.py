@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from tokenmill.errors import FAILED, StorageError
-from tokenmill.system import environment
+from tokenmill.system import environment, storage_settings
 
 CONNECT_SECONDS = 10.0
 STALL_SECONDS = 30.0  # without a byte before a request is given up
@@ -36,7 +36,10 @@ def endpoint() -> str:
 
 
 def hub_token() -> str | None:
-    """The user's token for the Hub; None if no token is set, or if it must not be sent implicitly."""
+    """The user's token for the Hub; None if no token is set, or if it must not be sent implicitly.
+
+    Raises UsageError if it would be sent without encryption.
+    """
     from huggingface_hub import constants, get_token  # noqa: PLC0415 - not for local runs
 
     token = None if constants.HF_HUB_DISABLE_IMPLICIT_TOKEN else get_token()
@@ -46,6 +49,8 @@ def hub_token() -> str | None:
             "Set HF_TOKEN, or run `hf auth login` again.",
             exit_code=FAILED,
         )
+    if token:
+        storage_settings.current().check_encrypted("HF_ENDPOINT", endpoint())
     return token
 
 

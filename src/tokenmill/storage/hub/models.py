@@ -16,7 +16,6 @@ from tokenmill import humanize
 from tokenmill.errors import FAILED, TRY_AGAIN, USAGE, TokenizerError
 from tokenmill.storage.hub.address import is_commit
 from tokenmill.storage.hub.client import CONNECT_SECONDS, endpoint, hub_token, library
-from tokenmill.system import storage_settings
 
 CONFIG = "tokenizer_config.json"
 MAX_LISTED = 200  # models of an organization that are compared with an unknown name
@@ -59,7 +58,7 @@ class ModelFolder:
     def _connect(self, probed: tuple[str, ...]) -> None:
         """Ask the Hub for the commit and the names of the files; if it cannot be reached, use the cache."""
         with self._translated(lambda: self._use_cache(probed)):
-            api = self._hub.HfApi(endpoint=endpoint(), token=_token() or False, library_name="tokenmill")
+            api = self._hub.HfApi(endpoint=endpoint(), token=hub_token() or False, library_name="tokenmill")
             info = api.model_info(self.repository, revision=self._revision, timeout=CONNECT_SECONDS)
             if not is_commit(info.sha or ""):
                 raise TokenizerError("this is no answer of a Hub", f"asked        {endpoint()}", "Check HF_ENDPOINT.")
@@ -67,7 +66,7 @@ class ModelFolder:
             self.names = tuple(sibling.rfilename for sibling in info.siblings or ())
 
     def _download(self, name: str) -> None:
-        token = _token() or False
+        token = hub_token() or False
         with _no_progress_bars(self._hub), contextlib.suppress(self._hub.errors.RemoteEntryNotFoundError):
             path = self._hub.hf_hub_download(
                 self.repository, name, revision=self._revision, token=token, endpoint=endpoint()
@@ -95,14 +94,6 @@ class ModelFolder:
         except (OSError, library().HTTPError) as error:  # the Hub's own errors are HTTP errors, too
             if _is_answer(self._hub, error) or not without_answer():
                 _raise(self._hub, error, self.repository, self._revision)
-
-
-def _token() -> str | None:
-    """The user's token, if it may be sent to the endpoint."""
-    token = hub_token()
-    if token:
-        storage_settings.current().check_encrypted("HF_ENDPOINT", endpoint())
-    return token
 
 
 def _library() -> Any:

@@ -102,8 +102,6 @@ def answer(method: str, target: str, headers: dict[str, str] | None = None) -> I
     check_online()
     http = library()
     token = hub_token() if is_hub(target) else None
-    if token:
-        storage_settings.current().check_encrypted("HF_ENDPOINT", endpoint())
     # Compression would change byte ranges and hashes.
     all_headers = {"accept-encoding": "identity", **(headers or {})}
     all_headers |= {"authorization": f"Bearer {token}"} if token else {}
