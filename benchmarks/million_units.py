@@ -5,8 +5,6 @@ unit each (--unit-bytes 1 keeps row groups apart), and every step is a process o
 
     plan               `tokenmill plan`
     freeze             what `tokenmill prepare` does before the first unit: look at the sources, cut them, keep the plan
-    wide, write        a plan as FineWeb has it, 13 row groups a unit, is made up, put together and written
-    wide, read         it is read, and the tasks of all its units are made
     execute            the plan is read, and every unit given to a worker of the local executor, whose function does
                        nothing; two workers
     execute, ahead     the same with two more units in the hands of each worker, as where a network is in between
@@ -50,7 +48,6 @@ from typing import Any
 
 import msgspec
 import numpy as np
-import pyarrow as pa
 
 import tokenmill
 from benchmarks.memory import process_tree
@@ -74,9 +71,8 @@ from tokenmill.pipeline.commit import Committed
 from tokenmill.pipeline.freeze import freeze, load_existing
 from tokenmill.pipeline.plan import UnitTask
 from tokenmill.pipeline.request import PrepareOptions, find_sources, make_request
-from tokenmill.sources.documents import Slices
 from tokenmill.storage import folder_at
-from tokenmill.store import event_log, layout, tables
+from tokenmill.store import event_log, layout
 from tokenmill.store.job import Job
 from tokenmill.store.part import PartContent, PartSummary, write_part
 from tokenmill.store.run import require_run
@@ -86,10 +82,6 @@ MAX_BYTES = 2e9
 MAX_GROWTH = 1.3
 MIN_SECONDS = 0.3
 """A step that takes less than this beyond its start is too short for its growth to be told from noise."""
-
-WIDE = "wide.parquet"
-WIDE_UNITS, WIDE_GROUPS = 56, 13
-"""What FineWeb has: units of a file, and row groups of a unit."""
 
 START_UNITS = 100
 SIZES = [10_000, 100_000, 1_000_000]
@@ -186,26 +178,6 @@ def freeze_run(sources: str, store: str, workers: str, tokenizer: str) -> dict[s
     with LocalExecutor() as executor:
         frozen = freeze(folder, make_request(words, find_sources(words)), executor.start(int(workers)))
     return {"units": frozen.run.units, "plan_bytes": folder.size(layout.PLAN)}
-
-
-def write_wide(store: str, units: str) -> dict[str, Any]:
-    """Put together the plan of files like FineWeb's."""
-    start = np.arange(WIDE_UNITS) * WIDE_GROUPS
-    rows, text_bytes = np.full(WIDE_UNITS, 1000 * WIDE_GROUPS), np.full(WIDE_UNITS, 63 << 20)
-    pieces = [Slices(start, start + WIDE_GROUPS, text_bytes, rows)] * -(-int(units) // WIDE_UNITS)
-    folder = folder_at(store)
-    folder.publish_new(WIDE, tables.table_bytes(planning.build_plan(pieces, 64 << 20, None)))
-    return {"files": len(pieces), "plan_bytes": folder.size(WIDE)}
-
-
-def read_wide(store: str, units: str) -> dict[str, Any]:
-    """Read that plan, and make the tasks of its units."""
-    plan = tables.read_table(folder_at(store), WIDE, schema=tables.PLAN_SCHEMA)
-    files = len(plan) // WIDE_UNITS
-    paths = [f"s3://bucket/{number:05d}.parquet" for number in range(files)]
-    columns = {"path": paths, "kind": ["parquet"] * files, "size": [2 << 30] * files, "fingerprint": ["none"] * files}
-    made = sum(task.rows == 1000 * WIDE_GROUPS for task in planning.tasks(plan, pa.table(columns), range(int(units))))
-    return {"units": made}
 
 
 def write_corpus(directory: str, units: int) -> None:
@@ -336,8 +308,6 @@ def run_size(units: int, options: argparse.Namespace, directory: str) -> list[Me
     status = [*tokenmill_command("status"), store]
     steps = [measure("plan", units, [*tokenmill_command("plan"), *what])]
     steps.append(measure("freeze", units, own_step("freeze_run", sources, store, workers, options.tokenizer)))
-    steps.append(measure("wide, write", units, own_step("write_wide", store, str(units))))
-    steps.append(measure("wide, read", units, own_step("read_wide", store, str(units))))
     steps.append(measure("execute", units, own_step("execute_local", store, workers, "0")))
     steps.append(measure("execute, ahead", units, own_step("execute_local", store, workers, "2")))
     if options.ray and units <= options.most_ray:
@@ -368,7 +338,6 @@ def _check(steps: list[Measured], units: int, missing: int) -> None:
     expected = {
         ("plan", "units"): units,
         ("freeze", "units"): units,
-        ("wide, read", "units"): units,
         ("execute", "units"): units,
         ("status, stopped", "units_done"): units - missing,
         ("resume", "units_done_now"): missing,
