@@ -15,7 +15,7 @@ from tokenmill.errors import FAILED, USAGE, SourceError, StorageError, Tokenmill
 from tokenmill.storage.hub.address import HubAddress
 from tokenmill.storage.hub.client import check_online, client, endpoint, hub_token, is_hub, library
 from tokenmill.storage.objects.errors import RESUME
-from tokenmill.system import environment, storage_settings
+from tokenmill.system import environment
 
 MAX_ATTEMPTS = 8  # failures in a row
 FIRST_ATTEMPTS = 4  # the same without any connection, before a command has started its work
