@@ -17,7 +17,8 @@ import pytest
 
 from tests.support.killing import wait_until
 from tokenmill.doctor import waits
-from tokenmill.doctor.examining.verdicts import fingerprint
+from tokenmill.doctor.examining import verdicts
+from tokenmill.doctor.examining.answers import Hashed, Obstacle, Raised
 from tokenmill.doctor.watching import advice, blame, exits, hang_findings, symptoms, tracebacks
 from tokenmill.doctor.watching.deaths import Death, Killer
 from tokenmill.doctor.watching.processes import Role
@@ -320,10 +321,11 @@ def test_the_waits_of_many_processes_are_counted(processes: int) -> None:
 
 def test_what_cannot_be_hashed_is_named() -> None:
     """The summary names the variable if it is known, and the error of datasets is evidence either way."""
-    raised = SimpleNamespace(type="TypeError", message="cannot pickle it")
-    obstacle = SimpleNamespace(path="tokenize.lock", type="_thread.lock")
-    known: Any = SimpleNamespace(obstacle=obstacle, raised=raised)
-    unknown: Any = SimpleNamespace(obstacle=None, raised=raised)
-    assert fingerprint._unhashable(known)[0].seen == "none: tokenize.lock cannot be hashed"
-    assert fingerprint._unhashable(unknown)[0].seen == "none"
-    assert "datasets cannot hash it: TypeError: cannot pickle it" in fingerprint._unhashable(unknown)[1][0].evidence
+    raised = Raised("TypeError", "cannot pickle it")
+    known = Hashed(
+        raised=raised, obstacle=Obstacle("tokenize.lock", "tokenize.lock", "_thread.lock", "resource", "lock")
+    )
+    unknown = Hashed(raised=raised)
+    assert verdicts._unhashable(known)[0].seen == "none: tokenize.lock cannot be hashed"
+    assert verdicts._unhashable(unknown)[0].seen == "none"
+    assert "datasets cannot hash it: TypeError: cannot pickle it" in verdicts._unhashable(unknown)[1][0].evidence

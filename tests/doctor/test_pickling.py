@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import functools
 import io
-import logging
-import socket
+import sqlite3
 import sys
 import threading
 import types
@@ -152,22 +151,27 @@ def way(name):
 
 def find(name, value) -> Obstacle:
     chosen = way(name)
-    assert pickling.fails(chosen, value)
+    with pytest.raises(Exception, match=r"\w"):
+        chosen.dumps(value)
     return pickling.obstacle(chosen, value, "tokenize")
+
+
+def core():
+    """An object of tiktoken's native code, which no library can pickle."""
+    tiktoken = pytest.importorskip("tiktoken")
+    return tiktoken.Encoding("bytes", pat_str=".", mergeable_ranks=BYTES, special_tokens={})._core_bpe
 
 
 def at(path, value):
     return eval(path, {"tokenize": value})
 
 
-@pytest.mark.parametrize(
-    ("name", "shape"), [*(("cloudpickle", shape) for shape in SHAPES), *(("pickle", shape) for shape in SENT_BY_PICKLE)]
-)
-def test_the_path_to_a_lock_leads_to_that_very_lock(name, shape):
+@pytest.mark.parametrize("shape", SENT_BY_PICKLE)
+def test_the_path_to_a_lock_leads_to_that_very_lock(shape):
     """Through anything that a function can hold things in, the path evaluates to the object that cannot be pickled."""
     lock = threading.Lock()
     root = SHAPES[shape](lock)
-    found = find(name, root)
+    found = find("pickle", root)
     assert at(found.path, root) is lock
     assert (found.kind, found.sort, found.type) == ("resource", "lock", "_thread.lock")
 
@@ -175,29 +179,28 @@ def test_the_path_to_a_lock_leads_to_that_very_lock(name, shape):
 @pytest.mark.parametrize("shape", [shape for shape in SHAPES if shape != "set"])
 def test_the_path_is_the_same_by_dill(shape):
     """Dill pickles locks, but not the objects of tiktoken's native code."""
-    tiktoken = pytest.importorskip("tiktoken")
-    core = tiktoken.Encoding("bytes", pat_str=".", mergeable_ranks=BYTES, special_tokens={})._core_bpe
-    root = SHAPES[shape](core)
+    native = core()
+    root = SHAPES[shape](native)
     found = find("dill", root)
-    assert at(found.path, root) is core
+    assert at(found.path, root) is native
     assert (found.kind, found.sort, found.type) == ("native", "tokenizer", "CoreBPE")
 
 
 def test_a_path_through_a_closure_is_also_told_in_the_names_of_the_script():
     """The path can be typed, and is also told in the names that the script uses."""
-    lock = threading.Lock()
-    encoder = Holder(inner=Holder(lock=lock))
-    found = find("cloudpickle", closure(encoder))
-    assert found.path == "tokenize.__closure__[0].cell_contents.inner.lock"
-    assert found.spoken == "value.inner.lock"
+    encoder = Holder(inner=Holder(core=core()))
+    found = find("dill", closure(encoder))
+    assert found.path == "tokenize.__closure__[0].cell_contents.inner.core"
+    assert found.spoken == "value.inner.core"
 
 
 def test_a_global_that_the_function_uses_is_found_by_its_name():
     """A function that is sent by value takes its globals along."""
-    scope = {"LOCK": threading.Lock(), "__name__": "__main__"}
+    pytest.importorskip("datasets")
+    scope = {"LOCK": core(), "__name__": "__main__"}
     function = types.FunctionType(uses_global.__code__, scope, "tokenize")
     function.__module__ = "__main__"
-    found = find("cloudpickle", function)
+    found = pickling.obstacle(pickling.datasets_pickler(), function, "tokenize")
     assert found.path == "tokenize.__globals__['LOCK']"
     assert found.spoken == "LOCK"
     assert at(found.path, function) is scope["LOCK"]
@@ -207,21 +210,15 @@ def open_file():
     return open(__file__)
 
 
-def bound_socket():
-    return socket.socket()
-
-
 @pytest.mark.parametrize(
     ("make", "name", "kind", "sort"),
     [
         (open_file, "pickle", "resource", "file"),
-        (logging.StreamHandler, "cloudpickle", "resource", "handler"),
-        (logging.StreamHandler, "pickle", "resource", "handler"),
-        (bound_socket, "cloudpickle", "resource", "socket"),
-        (lambda: (number for number in range(3)), "pickle", "resource", "generator"),
-        (lambda: sys, "pickle", "resource", "module"),
+        (lambda: sqlite3.connect(":memory:"), "pickle", "resource", "connection"),
+        (lambda: (number for number in range(3)), "pickle", "resource", "object"),
+        (lambda: sys, "pickle", "resource", "object"),
         (Refuses, "pickle", "resource", "object"),
-        (threading.local, "cloudpickle", "resource", "thread"),
+        (threading.local, "pickle", "resource", "object"),
         (lambda: memoryview(b"abc"), "pickle", "native", "native"),
         (BYTES.keys, "pickle", "native", "native"),
     ],
@@ -233,7 +230,7 @@ def test_each_sort_of_thing_is_called_by_its_name(make, name, kind, sort):
         found = find(name, Holder(item=value))
         assert (found.path, found.kind, found.sort) == ("tokenize.item", kind, sort)
     finally:
-        if isinstance(value, io.IOBase | socket.socket):
+        if isinstance(value, io.IOBase | sqlite3.Connection):
             value.close()
 
 

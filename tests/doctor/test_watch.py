@@ -30,7 +30,7 @@ import pytest
 from tests.support import command, dying
 from tests.support.corpora import SMALL_JSON
 from tests.support.killing import wait_until
-from tokenmill.doctor.examining import experiments
+from tokenmill.doctor.examining import examination
 from tokenmill.doctor.watching import command as watching
 from tokenmill.doctor.watching.deaths import DeathExaminer
 from tokenmill.doctor.watching.processes import Process
@@ -481,7 +481,7 @@ def test_a_command_behind_a_shell_is_watched_too(watch: Watch) -> None:
 
 def test_a_function_can_be_examined_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """FILE.py:FUNCTION is the other mode: a table on stdout that ends with what to change first; 1 for a problem."""
-    monkeypatch.setattr(experiments, "SAMPLE_SECONDS", 0.1)
+    monkeypatch.setattr(examination, "SAMPLE_SECONDS", 0.1)
     target = f"{dying.SCRIPTS / 'captured_lock.py'}:tokenize"
     done = command.run("doctor", target, "--num-proc", "2", code=1)
     assert "PROBLEM      the function holds a lock" in done.stdout

@@ -5,23 +5,27 @@ This process neither loads the script nor unpickles anything. It starts the expe
 
 from __future__ import annotations
 
+import contextlib
+import importlib.util
+import os
+import tempfile
+from collections.abc import Iterator
+
 import msgspec
 
 from tokenmill.doctor.causes import Check, Finding, ordered
-from tokenmill.doctor.examining import memory, script, targets
-from tokenmill.doctor.examining.case import Case, Verdict
-from tokenmill.doctor.examining.experiments import Experiments
-from tokenmill.doctor.examining.load_failures import LoadFailedError
-from tokenmill.doctor.examining.probing import temporary_folder
-from tokenmill.doctor.examining.verdicts.calling import calling
-from tokenmill.doctor.examining.verdicts.counts import disks, processes
-from tokenmill.doctor.examining.verdicts.fingerprint import fingerprint
-from tokenmill.doctor.examining.verdicts.forks import forks
-from tokenmill.doctor.examining.verdicts.imports import imports
-from tokenmill.doctor.examining.verdicts.memory_fit import memory_fit
-from tokenmill.doctor.examining.verdicts.sending import sending, task_size
-from tokenmill.doctor.examining.verdicts.vocabulary import vocabulary
-from tokenmill.system import machine
+from tokenmill.doctor.examining import verdicts, worker_verdicts
+from tokenmill.doctor.examining.answers import Loaded, ProbeRequest, Role
+from tokenmill.doctor.examining.probing import ProbeReport, run_probe
+from tokenmill.doctor.examining.script import Script, Target, describe, parse_target
+from tokenmill.doctor.examining.verdicts import Case, Verdict
+from tokenmill.errors import UsageError
+from tokenmill.system import cgroups, machine, procfs
+
+SAMPLE_SECONDS = 1.5
+# The fraction of the free memory that a probe process may hold.
+SAFE_FRACTION = 0.7
+PICKLERS = ("pickle", "dill")
 
 
 class Examination(msgspec.Struct, frozen=True):
@@ -36,30 +40,110 @@ class Examination(msgspec.Struct, frozen=True):
 
 def examine(target: str, *, num_proc: int | None = None, column: str = "text") -> Examination:
     """Examines the function `script.py:function` as if it were to run in `num_proc` processes."""
-    parsed = targets.parse(target)
-    described = script.describe(parsed.tree, parsed.function)
-    workers = num_proc or described.num_proc or machine.cores()
-    with temporary_folder() as path:
-        experiments = Experiments(parsed, described, workers, column, memory.available_bytes(), path)
-        try:
-            verdicts = judge(experiments.run(), column)
-        except LoadFailedError as error:
-            verdicts = [(Check("import", "problem", error.summary), [error.finding])]
-    findings = ordered([item for _, items in verdicts for item in items])
-    return Examination(target, workers, described.start_method, [check for check, _ in verdicts], findings)
+    parsed = parse_target(target)
+    script = describe(parsed.tree)
+    workers = num_proc or script.num_proc or machine.cores()
+    with _temporary_folder() as folder:
+        judged = _examine(parsed, script, workers, column, folder)
+    findings = ordered([item for _, items in judged for item in items])
+    return Examination(target, workers, script.start_method, [check for check, _ in judged], findings)
 
 
-def judge(case: Case, column: str) -> list[Verdict]:
-    """Interprets the experiments."""
+def _examine(target: Target, script: Script, num_proc: int, column: str, folder: str) -> list[Verdict]:
+    """Runs the experiments one after another, and judges them."""
+    available = available_bytes()
+    forks, hashes = script.start_method == "fork", uses_fingerprints(script)
+
+    def probe(role: Role, hash_seed: int = 1) -> ProbeReport:
+        request = ProbeRequest(
+            role=role,
+            script=target.path,
+            function=target.function,
+            column=column,
+            folder=folder,
+            forms=script.forms,
+            picklers=script.picklers or PICKLERS,
+            initializer=script.initializer,
+            initargs=script.initargs,
+            fork=forks,
+            hashes=hashes,
+            sample_seconds=SAMPLE_SECONDS,
+        )
+        most, worker_bytes = int(SAFE_FRACTION * available), available // num_proc
+        max_bytes = min(most, worker_bytes) if role == "spawned" else most
+        return run_probe(request, hash_seed=hash_seed, max_bytes=max_bytes, worker_bytes=min(most, worker_bytes))
+
+    main = probe("main")
+    loaded = main.first(Loaded)
+    if loaded is None:
+        return [verdicts.died_at_import(target, main)]
+    if not loaded.is_callable:
+        raise _load_error(target, loaded, main.stderr)
+    spawned = None if forks else probe("spawned")
+    hash_again = probe("hash", hash_seed=2) if hashes else None
+    case = Case(target, script, num_proc, column, available, loaded, main, spawned, hash_again)
     return [
-        imports(case),
-        sending(case),
-        task_size(case),
-        calling(case, column),
-        vocabulary(case),
-        forks(case),
-        memory_fit(case),
-        processes(case),
-        fingerprint(case),
-        disks(case),
+        verdicts.imports(case),
+        verdicts.sending(case),
+        verdicts.task_size(case),
+        worker_verdicts.calling(case),
+        worker_verdicts.network(case),
+        worker_verdicts.forks(case),
+        worker_verdicts.memory(case),
+        verdicts.processes(case),
+        verdicts.fingerprint(case),
+        verdicts.disks(case),
     ]
+
+
+def uses_fingerprints(script: Script) -> bool:
+    """Returns whether datasets may look for the function in its cache."""
+    return (script.uses_datasets or not script.picklers) and importlib.util.find_spec("datasets") is not None
+
+
+def _load_error(target: Target, loaded: Loaded, stderr: str) -> UsageError:
+    """Returns the error for a script that was not loaded as far as the function."""
+    if loaded.exists:
+        return UsageError(f"{target.function} cannot be called", f"script    {target.path}")
+    raised = loaded.raised
+    if raised is None:
+        return target.missing()
+    return UsageError(
+        f"the script fails before it defines {target.function}",
+        f"where     {target.line(raised.line)}",
+        f"raised    {raised}",
+        *[f"said      {line}" for line in stderr.strip().splitlines()[-1:] if raised.type == "SystemExit"],
+        "Make it run without arguments, from this directory, up to there; or move the function above that line.",
+    )
+
+
+def available_bytes() -> int:
+    """Returns the memory that can still be allocated on this machine and in its control groups."""
+    available = [machine.memory_bytes()]
+    machine_lines = procfs.read("/proc/meminfo").splitlines()
+    available += [int(line.split()[1]) * 1024 for line in machine_lines if line.startswith(b"MemAvailable:")]
+    for directory, version in cgroups.membership(os.getpid()):
+        names = cgroups.NAMES[version]
+        limit, used = (procfs.read(f"{directory}/{name}").strip() for name in (names.limit, names.used))
+        if limit.isdigit() and used.isdigit() and int(limit) < cgroups.UNLIMITED:
+            available.append(int(limit) - int(used) + _cached_files(directory, b"total_" if version == 1 else b""))
+    return max(0, min(available))
+
+
+def _cached_files(directory: str, prefix: bytes) -> int:
+    """Returns the cached files in a control group, which count as used although the kernel drops them."""
+    fields = dict(line.split() for line in procfs.read(f"{directory}/memory.stat").splitlines())
+    return sum(int(fields.get(prefix + name, 0)) for name in (b"inactive_file", b"active_file"))
+
+
+@contextlib.contextmanager
+def _temporary_folder() -> Iterator[str]:
+    """Yields a temporary folder for an examination, on another disk if the default one is full."""
+    default = tempfile.gettempdir()
+    with_space = [
+        path
+        for path in (default, "/dev/shm", "/var/tmp")  # noqa: S108
+        if os.path.isdir(path) and machine.free_disk_bytes(path) > 10 << 20
+    ]
+    with tempfile.TemporaryDirectory(prefix="tokenmill-doctor-", dir=next(iter(with_space), default)) as path:
+        yield path

@@ -70,10 +70,6 @@ def steps(holder: Any) -> Iterator[Step]:
         yield from (("", f"[{index}]", held) for index, held in enumerate(holder))
     elif isinstance(holder, set | frozenset):
         yield from (("list(", f")[{index}]", held) for index, held in enumerate(holder))
-    elif isinstance(holder, staticmethod | classmethod):
-        yield "", ".__func__", holder.__func__
-    elif isinstance(holder, property):
-        yield from (("", f".{name}", getattr(holder, name)) for name in ("fget", "fset", "fdel"))
     yield from _attribute_steps(holder)
 
 
