@@ -208,8 +208,7 @@ def test_only_who_waits_for_a_lock_hangs(work, hangs):
     """To be idle is not enough."""
     worker = multiprocessing.get_context("fork").Process(target=work)
     worker.start()
-    assert worker.pid is not None
-    assert wait_until(lambda: waits.waits_for_lock(worker.pid), 5 if hangs else 1) == hangs
+    assert wait_until(lambda: waits.waits_for_lock(worker.pid or 0), 5 if hangs else 1) == hangs
     worker.kill()
     worker.join()
 
