@@ -19,9 +19,9 @@ from tests.support.killing import wait_until
 from tokenmill.doctor import waits
 from tokenmill.doctor.examining import verdicts
 from tokenmill.doctor.examining.answers import Hashed, Obstacle, Raised
-from tokenmill.doctor.watching import advice, blame, exits, hang_findings, symptoms, tracebacks
-from tokenmill.doctor.watching.deaths import Death, Killer
-from tokenmill.doctor.watching.processes import Role
+from tokenmill.doctor.watching import diagnosis, symptoms, tracebacks
+from tokenmill.doctor.watching.deaths import Death, Killer, root_cause
+from tokenmill.doctor.watching.processes import Process, Role
 from tokenmill.system import cgroups, procfs
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="watching needs Linux")
@@ -134,16 +134,6 @@ def test_a_fatal_error_is_read_to_the_users_line() -> None:
     assert (str(failure.frames[-1]), str(failure.location)) == ("fast/core.py:3, in encode", "/home/me/a.py:4, in f")
 
 
-def test_a_stack_of_one_line_is_an_endless_recursion() -> None:
-    """Also where another process writes into it; an ordinary stack is none."""
-    line = '  File "/home/me/a.py", line 5 in f\n'
-    head = "Fatal Python error: Segmentation fault\n\nCurrent thread 0x02 (most recent call first):\n"
-    (failure,) = tracebacks.fatal_errors(f"{head}{line * 3}garbled\n{line * 90}  ...\n")
-    assert str(failure.repeated) == "/home/me/a.py:5, in f"
-    (failure,) = tracebacks.fatal_errors(f"{head}{line * 3}")
-    assert failure.repeated is None
-
-
 def test_the_line_of_a_compiled_library_is_not_the_users() -> None:
     """Cython names its sources without a directory."""
     assert not tracebacks.Frame("pyarrow/error.pxi", 89, "check_status").is_users
@@ -164,10 +154,7 @@ def death(pid: int, role: Role, killer: Killer, after_seconds: float, **more: in
         "tree_processes": 3,
         "workers": 2,
         "worker_bytes": 200 << 20,
-        "largest_worker_bytes": 200 << 20,
         "limit_bytes": 600 << 20,
-        "forked": True,
-        "threads_of_parent": 1,
     }
     return Death(pid=pid, role=role, killer=killer, after_seconds=after_seconds, **known | more)  # type: ignore[arg-type]
 
@@ -187,24 +174,27 @@ def death(pid: int, role: Role, killer: Killer, after_seconds: float, **more: in
 )
 def test_the_gravest_death_is_the_cause(deaths: list[Death], cause: int | None) -> None:
     """What a parent sends, and what workers say whose parent is gone, follows from something else."""
-    found = blame.root_cause(deaths)
+    found = root_cause(deaths)
     assert (None if found is None else found.pid) == cause
 
 
 def test_no_number_of_processes_is_promised_that_may_not_fit() -> None:
     """One that holds more than half of the limit, or is alone, is not helped by fewer processes."""
-    shortage = advice.memory_shortage(death(2, "worker", "kernel", 1.0))
-    assert (shortage.fix[0].startswith("Use num_proc=1"), shortage.title) == (True, None)
+    found = diagnosis.memory_finding(death(2, "worker", "kernel", 1.0), "killed", "problem")
+    assert found.fix[0].startswith("Use num_proc=1")
+    assert found.title == "there is not enough memory for so many processes"
     for each in (
         death(2, "worker", "kernel", 1.0, peak_bytes=400 << 20),
         death(1, "command", "kernel", 1.0),
         death(1, "command", "kernel", 1.0, workers=0, tree_processes=1),
     ):
-        shortage = advice.memory_shortage(each)
-        assert "num_proc" not in " ".join(shortage.fix)
-        assert shortage.title == "there is not enough memory"
-    stale = advice.memory_shortage(death(2, "worker", "kernel", 1.0, tree_bytes=0, worker_bytes=0))
-    assert stale.evidence == ("3 processes, 2 of them workers, had to share 629 MB",)
+        found = diagnosis.memory_finding(each, "killed", "problem")
+        assert "num_proc" not in " ".join(found.fix)
+        assert found.title == "there is not enough memory"
+    stale = diagnosis.memory_finding(
+        death(2, "worker", "kernel", 1.0, tree_bytes=0, worker_bytes=0), "killed", "problem"
+    )
+    assert stale.evidence == ("killed", "3 processes, 2 of them workers, had to share 629 MB")
 
 
 def test_reading_takes_time_in_proportion_to_the_text() -> None:
@@ -224,11 +214,12 @@ def test_how_a_process_ended_is_read_from_its_remains(code: str, ending: tuple[i
     """Without the pidfd of newer kernels, as long as nobody has collected it."""
     child = subprocess.Popen([sys.executable, "-c", f"import os; {code}"])
     os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
-    status = exits.status_from_zombie(child.pid)
+    stat = procfs.stat(child.pid)
+    assert stat is not None
+    process = Process(child.pid, os.getpid(), stat.start_ticks, 0.0)
+    process.read_end()
     child.wait()
-    assert status is not None
-    assert exits.code_and_signal(status) == ending
-    assert exits.status_from_zombie(child.pid) is None
+    assert (process.exit_code, process.signal) == ending
 
 
 def test_what_a_process_waits_for_is_told() -> None:
@@ -306,17 +297,17 @@ def test_a_thread_is_no_process() -> None:
     thread.join()
 
 
-@pytest.mark.parametrize("processes", [1, hang_findings.SHOWN_WAITS, hang_findings.SHOWN_WAITS + 3])
+@pytest.mark.parametrize("processes", [1, diagnosis.SHOWN_WAITS, diagnosis.SHOWN_WAITS + 3])
 def test_the_waits_of_many_processes_are_counted(processes: int) -> None:
     """Some are listed one by one; of the rest, the number is."""
     wait = SimpleNamespace(description="waits for a lock")
     hang: Any = SimpleNamespace(
         waits=[SimpleNamespace(process=SimpleNamespace(pid=pid, role="worker"), wait=wait) for pid in range(processes)]
     )
-    shown = hang_findings._wait_evidence(hang)
+    shown = diagnosis._wait_evidence(hang)
     assert shown[0] == "pid 0, worker, waits for a lock"
-    more = ["... and 3 more"] if processes > hang_findings.SHOWN_WAITS else []
-    assert shown[hang_findings.SHOWN_WAITS :] == more
+    more = ["... and 3 more"] if processes > diagnosis.SHOWN_WAITS else []
+    assert shown[diagnosis.SHOWN_WAITS :] == more
 
 
 def test_what_cannot_be_hashed_is_named() -> None:

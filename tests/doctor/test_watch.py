@@ -330,7 +330,7 @@ def test_a_healthy_command_gets_one_line(doctor: Doctor, request: pytest.Fixture
 def test_a_program_that_is_seen_only_at_its_fork_is_no_worker(refreshes: int, status: int, role: str) -> None:
     """A helper that fails may be seen once before it runs its program, and be reaped before it is seen again."""
     process = Process(1, 2, 3, 0.0, role="worker", forked=True, program="python3", refreshes=refreshes)
-    process.read_reaped(status)
+    process.take_status(status)
     assert process.role == role
     assert (DeathExaminer().examine(process) is None) == (role == "program")
 
@@ -374,20 +374,6 @@ def test_a_reader_that_went_away_is_no_death() -> None:
         said = doctor.stderr.read()
     assert "BrokenPipeError" in said
     assert "PROBLEM" not in said
-
-
-def test_an_alarm_is_the_functions_own(watch: Watch) -> None:
-    """No parent sends it."""
-    code = """
-import concurrent.futures, multiprocessing, signal, time
-def work(_): signal.setitimer(signal.ITIMER_REAL, 0.1); time.sleep(30)
-if __name__ == "__main__":
-    context = multiprocessing.get_context("fork")
-    with concurrent.futures.ProcessPoolExecutor(2, mp_context=context) as pool: list(pool.map(work, range(2)))
-"""
-    report = watch(*python(code))
-    assert causes(report) == [("problem", "exit")]
-    assert "SIGALRM: an alarm that the function set" in report["findings"][0]["evidence"][0]
 
 
 def test_a_pool_whose_own_thread_died_is_told_why(watch: Watch) -> None:

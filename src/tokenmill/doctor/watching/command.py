@@ -17,16 +17,14 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from tokenmill.doctor.causes import Finding
-from tokenmill.doctor.watching import launching, stopping
+from tokenmill.doctor.watching import hangs, launching
 from tokenmill.doctor.watching.deaths import Death, DeathExaminer
-from tokenmill.doctor.watching.diagnosis import diagnose
-from tokenmill.doctor.watching.evidence import Evidence
-from tokenmill.doctor.watching.hangs import POOL_DIED, Hang, HangDetector, RestartDetector
-from tokenmill.doctor.watching.live import LiveReporter
+from tokenmill.doctor.watching.diagnosis import Evidence, diagnose
 from tokenmill.doctor.watching.processes import Process
 from tokenmill.doctor.watching.stderr import StderrRelay
 from tokenmill.doctor.watching.tree import ProcessTree
 from tokenmill.errors import UsageError
+from tokenmill.humanize import count, duration, size
 
 # Interval of the search for new processes while some have just started.
 FAST_SECONDS = 0.005
@@ -36,6 +34,8 @@ CALM_SECONDS = 0.03
 LEFTOVER_SECONDS = 1.0
 # This many deaths per killer are reported one by one; the others are counted.
 MAX_DEATHS = 20
+# This many deaths are shown while the command runs.
+SHOWN_DEATHS = 3
 
 
 class LeftoverProcess(msgspec.Struct, frozen=True):
@@ -101,15 +101,16 @@ def watch(
 class _Watch:
     def __init__(self, hang_seconds: float, stop_hung: bool, on_message: Callable[[str], None] | None) -> None:
         self._tree, self._examiner, self._relay = ProcessTree(), DeathExaminer(), StderrRelay()
-        self._reporter = LiveReporter(on_message or self._relay.write_line)
-        self._hang_detector, self._restart_detector = HangDetector(hang_seconds), RestartDetector()
+        self._show = on_message or self._relay.write_line
+        self._hang_detector, self._restart_detector = hangs.HangDetector(hang_seconds), hangs.RestartDetector()
         self._stop_hung = stop_hung
         self._deaths: list[Death] = []
         self._deaths_by_killer: collections.Counter[str] = collections.Counter()
-        self._hang: Hang | None = None
+        self._shown_deaths = 0
+        self._hang: hangs.Hang | None = None
         self._restart_deaths: int | None = None
         self._received_signal: int | None = None
-        self._stacks: list[stopping.Stack] = []
+        self._stacks: list[hangs.Stack] = []
         self._is_stopping = False
         self._stderr: str | None = None
         self._cpu_before = _cpu_seconds(resource.RUSAGE_SELF), _cpu_seconds(resource.RUSAGE_CHILDREN)
@@ -128,7 +129,6 @@ class _Watch:
     def close(self) -> None:
         self._relay.close()
         self._tree.close()
-        self._examiner.close()
 
     def _step(self) -> None:
         for process in self._tree.wait(FAST_SECONDS if self._tree.is_growing else CALM_SECONDS):
@@ -149,7 +149,9 @@ class _Watch:
         deaths = self._restart_detector.record(process, self._tree.max_alive)
         if deaths is not None and self._restart_deaths is None:
             self._restart_deaths = deaths
-            self._reporter.restarts(process.parent, deaths, self._stop_hung)
+            died = f"{count(deaths, 'worker')} of process {process.parent} died in a row"
+            self._show(f"doctor: {died}, and it goes on starting new ones")
+            self._show_end("this does not end by itself")
 
     def _record_death(self, death: Death) -> None:
         if self._is_stopping:
@@ -157,18 +159,32 @@ class _Watch:
         self._deaths_by_killer[death.killer] += 1
         if self._deaths_by_killer[death.killer] <= MAX_DEATHS or death.role == "command":
             self._deaths.append(death)
-        self._reporter.death(death)
+        if death.matters:
+            self._shown_deaths += 1
+            peak = f"; peak {size(death.peak_bytes)}" if death.peak_bytes else ""
+            if self._shown_deaths <= SHOWN_DEATHS:
+                self._show(f"doctor: process {death.pid} ({death.name}, {death.role}) died: {death.why}{peak}")
+            elif self._shown_deaths == SHOWN_DEATHS + 1:
+                self._show("doctor: more processes die; the report will count them")
 
     def _check_for_hang(self) -> None:
-        if self._is_stopping:
+        if self._is_stopping or self._received_signal is not None:
             return
-        hang = self._hang_detector.check(self._tree, self._relay.contains(POOL_DIED))
+        hang = self._hang_detector.check(self._tree, self._relay.contains(hangs.POOL_DIED))
         if hang is not None and self._hang is None:
-            self._reporter.hang(hang, self._deaths, self._stop_hung)
-        elif hang is None and self._hang is not None and self._received_signal is None:
-            self._reporter.moves_again()
-        if self._received_signal is None:
-            self._hang = hang
+            self._show(f"doctor: nothing has moved for {duration(hang.seconds)}")
+            lost = [f"worker {death.pid} died before" for death in self._deaths if death.role == "worker"]
+            locked = [waiting for waiting in hang.waits if waiting.is_deadlocked]
+            lost += [f"worker {waiting.process.pid} {waiting.wait.description}" for waiting in locked]
+            for line in lost[:1]:
+                self._show(f"doctor: {line}")
+            self._show_end("if it should not be waiting")
+        elif hang is None and self._hang is not None:
+            self._show("doctor: it moves again")
+        self._hang = hang
+
+    def _show_end(self, condition: str) -> None:
+        self._show("doctor: stopping it" if self._stop_hung else f"doctor: {condition}, press Ctrl-C for the report")
 
     def _handle_signals(self) -> None:
         for received in launching.pending_signals():
@@ -189,7 +205,7 @@ class _Watch:
         self._drain_stderr()
         self._is_stopping = True
         self._stderr = self._relay.text()  # later output is caused by stopping
-        self._stacks, ended = stopping.stop(self._tree, self._relay)
+        self._stacks, ended = hangs.stop(self._tree, self._relay)
         for process in ended:
             self._record_end(process)
 
@@ -230,7 +246,7 @@ class _Watch:
             processes=self._tree.total,
             most_at_once=self._tree.max_alive,
             peak_bytes=self._tree.peak_bytes,
-            hung=not evidence.succeeded and (evidence.hang is not None or evidence.restart_deaths is not None),
+            hung=root.exit_code != 0 and (evidence.hang is not None or evidence.restart_deaths is not None),
             interrupted=evidence.was_interrupted,
             deaths_by_killer=dict(self._deaths_by_killer),
             deaths=self._deaths,

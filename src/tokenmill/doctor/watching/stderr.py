@@ -25,8 +25,6 @@ KEPT_BYTES = 256 << 10
 BLOCK_BYTES = 64 << 10
 PIPE_BYTES = 1 << 20
 PATIENCE_SECONDS, POLL_MILLISECONDS = 0.2, 20
-# Messages printed once, long before the end. They are remembered after their text was dropped.
-EARLY_MARKERS = (b"couldn't be hashed properly",)
 
 ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
@@ -44,7 +42,6 @@ class StderrRelay:
         self._wake = os.eventfd(0, os.EFD_CLOEXEC)
         self._lock = threading.Lock()
         self._kept = bytearray()
-        self._early_markers: set[bytes] = set()
         self._lines: collections.deque[tuple[float, str]] = collections.deque()
         self._bytes_read = self._bytes_relayed = 0
         self._is_closing = False
@@ -58,15 +55,15 @@ class StderrRelay:
         os.eventfd_write(self._wake, 1)
 
     def text(self) -> str:
-        """Returns the end of the command's stderr without terminal codes. Early markers come first."""
+        """Returns the end of the command's stderr without terminal codes."""
         with self._lock:
-            kept = b"\n".join([*self._early_markers, self._kept])
+            kept = bytes(self._kept)
         return ESCAPES.sub("", kept.decode(errors="replace")).replace("\r\n", "\n").replace("\r", "\n")
 
     def contains(self, marker: bytes) -> bool:
         """Returns whether the kept part of stderr contains these bytes."""
         with self._lock:
-            return marker in self._kept or any(marker in line for line in self._early_markers)
+            return marker in self._kept
 
     def resize(self) -> None:
         """Gives the command's terminal the current size of the real one."""
@@ -131,8 +128,6 @@ class StderrRelay:
         if len(self._kept) > 2 * KEPT_BYTES:
             if b"\r" in self._kept:
                 self._kept = _without_overwritten(self._kept)
-            dropped = self._kept[:-KEPT_BYTES]
-            self._early_markers |= {marker for marker in EARLY_MARKERS if marker in dropped}
             del self._kept[:-KEPT_BYTES]
 
 

@@ -5,36 +5,29 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-
-@dataclass(frozen=True, slots=True)
-class Symptom:
-    """A cause that an error message reveals, with the evidence."""
-
-    cause: str
-    evidence: tuple[str, ...]
-    fix: tuple[str, ...] | None = None
-
-
 # Messages of a parent that lost a worker and does not know why.
 LOST_WORKER = re.compile(
     r"abruptly died|terminated abruptly|BrokenProcessPool|DataLoader worker .*(?:exited unexpectedly|killed by signal)"
     r"|WorkerLostError|TerminatedWorkerError|^EOFError|^BrokenPipeError|^ConnectionResetError",
     re.MULTILINE,
 )
+FINGERPRINT = re.compile(r"couldn't be hashed properly")
+SHARED_MEMORY = re.compile(
+    r"insufficient shared memory|No space left on device: '?/dev/shm|unable to open shared memory"
+)
 DISK = re.compile(r"\[[Ee]rrno (?:28|122)\][^\n]*|No space left on device[^\n]*|Disk quota exceeded[^\n]*")
 GUARD = re.compile(r"current process has finished its bootstrapping phase")
-NAMELESS = (
-    re.compile(r"Can't (?:pickle|get) local object '?([^'\n]+?)'?(?:\n|$)"),
-    re.compile(r"Can't pickle <function (\S+) at 0x[0-9a-f]+>: (?:attribute lookup|it's not found)"),
-    re.compile(r"Can't get attribute '(\w+)' on <module '__m(?:p_m)?ain__'"),
+NAMELESS = re.compile(
+    r"Can't (?:pickle|get) local object '?([^'\n]+?)'?(?:\n|$)"
+    r"|Can't pickle <function (\S+) at 0x[0-9a-f]+>: (?:attribute lookup|it's not found)"
+    r"|Can't get attribute '(\w+)' on <module '__m(?:p_m)?ain__'"
 )
-UNPICKLABLE = (
-    re.compile(r"[Cc]an(?:no|')t pickle '?([\w.]+)'? objects?"),
-    re.compile(r"no default __reduce__ due to non-trivial (__cinit__)"),
-)
-RESOURCES = re.compile(
-    r"_?thread\.|\bR?Lock\b|^_io\.|\bsocket|connection|cursor|generator|coroutine|\bmodule\b|SSLContext|Thread|Popen"
-    r"|weakref|Semaphore|Condition|Event|Queue|memoryview|mmap|Context|Client|Session",
+UNPICKLABLE = re.compile(r"[Cc]an(?:no|')t pickle '?([\w.]+)'? objects?")
+NO_REDUCE = re.compile(r"no default __reduce__ due to non-trivial __cinit__")
+UNPICKLABLE_RESOURCE = re.compile(
+    r"can(?:no|')t pickle '?((?=[\w.]*(?:thread\.|\bR?Lock\b|_io\.|\bsocket|connection|cursor|generator|coroutine"
+    r"|\bmodule\b|SSLContext|Thread|Popen|weakref|Semaphore|Condition|Event|Queue|memoryview|mmap|Context|Client|Session))"
+    r"[\w.]+)'? objects?",
     re.IGNORECASE,
 )
 NETWORK = re.compile(
@@ -50,75 +43,51 @@ MEMORY = re.compile(
     r"|Cannot allocate memory|malloc of size \d+ failed|Unable to allocate [\d.]+ [KMGT]iB[^\n]*"
     r"|DefaultCPUAllocator: can't allocate memory"
 )
-SHARED_MEMORY = re.compile(
-    r"insufficient shared memory|No space left on device: '?/dev/shm|unable to open shared memory"
-)
 PROCESSES = re.compile(
     r"\[[Ee]rrno 24\][^\n]*|Too many open files[^\n]*|can't start new thread"
     r"|BlockingIOError: \[Errno 11\] Resource temporarily unavailable"
 )
-FINGERPRINT = re.compile(r"couldn't be hashed properly")
 
 
-def recognize(message: str, context: str = "") -> Symptom | None:
-    """Returns the cause that an error message reveals, or None. `context` is more text, such as the frames."""
-    return (
-        _shared_memory(message)
-        or _whole_match("disk-full", DISK, message)
-        or _guard(message)
-        or _nameless(message)
-        or _unpicklable(message)
-        or _vocabulary(message, context)
-        or _memory(message)
-        or _whole_match("too-many-processes", PROCESSES, message)
-    )
+# Cause, pattern, and evidence about the first group of the pattern, or about the whole match. The first match counts.
+PATTERNS = (
+    ("memory", SHARED_MEMORY, "{}: /dev/shm is too small"),
+    ("disk-full", DISK, "{}"),
+    ("main-guard", GUARD, "each new process imports the script, which starts processes again"),
+    ("nameless-function", NAMELESS, "{} cannot be found by its name in the new process"),
+    ("captured-resource", UNPICKLABLE_RESOURCE, "an object of type {} cannot be pickled"),
+    ("captured-native-object", UNPICKLABLE, "an object of type {} cannot be pickled"),
+    ("captured-native-object", NO_REDUCE, "an object of a native extension cannot be pickled"),
+    ("vocabulary-offline", NETWORK, "it asked {} and got no answer"),
+    ("memory", MEMORY, "{}"),
+    ("too-many-processes", PROCESSES, "{}"),
+)
 
 
-def memory_symptom(message: str) -> Symptom | None:
-    """Returns the symptom of a failed allocation, which a program may report before it crashes."""
-    return _shared_memory(message) or _memory(message)
+@dataclass(frozen=True, slots=True)
+class Symptom:
+    """A cause that an error message reveals, with the evidence."""
+
+    cause: str
+    evidence: str
 
 
-def _whole_match(cause: str, pattern: re.Pattern[str], message: str) -> Symptom | None:
-    match = pattern.search(message)
-    return Symptom(cause, (match[0],)) if match else None
+def recognize(message: str, context: str = "", only: str | None = None) -> Symptom | None:
+    """Returns the cause that an error message reveals, or None. `context` is more text, such as the frames.
 
-
-def _guard(message: str) -> Symptom | None:
-    evidence = ("each new process imports the script, which starts processes again",)
-    return Symptom("main-guard", evidence) if GUARD.search(message) else None
-
-
-def _nameless(message: str) -> Symptom | None:
-    for pattern in NAMELESS:
-        if match := pattern.search(message):
-            return Symptom("nameless-function", (f"{match[1]} cannot be found by its name in the new process",))
+    With `only`, no other cause is looked for.
+    """
+    for cause, pattern, evidence in PATTERNS:
+        if only not in (None, cause) or not (match := pattern.search(message)):
+            continue
+        what = next((group for group in match.groups() if group), match[0].strip())
+        if cause == "vocabulary-offline":
+            everything = f"{message}\n{context}"
+            if not VOCABULARY.search(everything):
+                continue
+            hosts = [
+                host for match in HOST.finditer(everything) if not (host := match[1] or match[2]).startswith(LOCAL)
+            ]
+            what = hosts[0] if hosts else "a server"
+        return Symptom(cause, evidence.format(what))
     return None
-
-
-def _unpicklable(message: str) -> Symptom | None:
-    for pattern in UNPICKLABLE:
-        if match := pattern.search(message):
-            what = "an object of a native extension" if match[1] == "__cinit__" else f"an object of type {match[1]}"
-            cause = "captured-resource" if RESOURCES.search(match[1]) else "captured-native-object"
-            return Symptom(cause, (f"{what} cannot be pickled",))
-    return None
-
-
-def _vocabulary(message: str, context: str) -> Symptom | None:
-    combined = f"{message}\n{context}"
-    if not NETWORK.search(message) or not VOCABULARY.search(combined):
-        return None
-    hosts = [host for match in HOST.finditer(combined) if not (host := match[1] or match[2]).startswith(LOCAL)]
-    return Symptom("vocabulary-offline", (f"it asked {hosts[0]} and got no answer",) if hosts else ())
-
-
-def _shared_memory(message: str) -> Symptom | None:
-    match = SHARED_MEMORY.search(message)
-    fix = ("Make /dev/shm larger: docker run --shm-size=8g, or mount -o remount,size=8G /dev/shm.",)
-    return Symptom("memory", (f"{match[0]}: /dev/shm is too small",), fix) if match else None
-
-
-def _memory(message: str) -> Symptom | None:
-    match = MEMORY.search(message)
-    return Symptom("memory", (match[0].strip(),)) if match and "CUDA" not in message else None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 import itertools
 import os
 import re
@@ -16,8 +15,6 @@ THREAD = re.compile(r"^(?:Current thread|Thread) 0x")
 CHAINS = ("The above exception was the direct cause", "During handling of the above exception")
 LIBRARY_PREFIX = re.compile(r"^.*(?:/(?:site|dist)-packages/|/lib(?:64)?/python\d[^/]*/)")
 LIBRARY_FILE = re.compile(r"/(?:site|dist)-packages/|/lib(?:64)?/python\d|^<|^[^/].*\.p(?:yx|xi)$")
-# A line that occurs this often in one stack is an endless recursion. Python prints up to 100 lines of a stack.
-REPEATED = 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,13 +51,6 @@ class Failure:
         """The innermost frame in the user's code, else the innermost frame."""
         users = [frame for frame in self.frames if frame.is_users]
         return next(iter([*users[-1:], *self.frames[-1:]]), None)
-
-    @property
-    def repeated(self) -> Frame | None:
-        """The frame that recurs REPEATED times, if any. Two processes may print their stacks at the same time."""
-        frames = [_frame(match, []) for line in self.text.splitlines() if (match := FRAME.match(line))]
-        frame, times = next(iter(collections.Counter(frames).most_common(1)), (None, 0))
-        return frame if times >= REPEATED else None
 
     @property
     def summary(self) -> str:
