@@ -313,9 +313,7 @@ def test_the_waits_of_many_processes_are_counted(processes: int) -> None:
 def test_what_cannot_be_hashed_is_named() -> None:
     """The summary names the variable if it is known, and the error of datasets is evidence either way."""
     raised = Raised("TypeError", "cannot pickle it")
-    known = Hashed(
-        raised=raised, obstacle=Obstacle("tokenize.lock", "tokenize.lock", "_thread.lock", "resource", "lock")
-    )
+    known = Hashed(raised=raised, obstacle=Obstacle("tokenize.lock", "_thread.lock", "resource", "lock"))
     unknown = Hashed(raised=raised)
     assert verdicts._unhashable(known)[0].seen == "none: tokenize.lock cannot be hashed"
     assert verdicts._unhashable(unknown)[0].seen == "none"

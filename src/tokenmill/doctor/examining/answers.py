@@ -50,13 +50,9 @@ class Raised(msgspec.Struct, frozen=True):
 
 
 class Obstacle(msgspec.Struct, frozen=True):
-    """An object that cannot be pickled.
-
-    `path` is a Python expression for it; `spoken` uses the variable names of the script.
-    """
+    """An object that cannot be pickled. `path` is where it is, in the names of the script."""
 
     path: str
-    spoken: str
     type: str
     kind: ObstacleKind
     sort: str

@@ -154,13 +154,12 @@ def _sending_finding(answer: Pickled, level: Level) -> Finding:
     if obstacle is None:
         return finding("captured-resource", level, message)
     where = f"{obstacle.path} is a {obstacle.type}"
-    name = [f"in the script's own words: {obstacle.spoken}"] if obstacle.spoken != obstacle.path else []
-    return finding(CAUSE_OF_KIND[obstacle.kind], level, where, *name, message, fix=_obstacle_fix(obstacle))
+    return finding(CAUSE_OF_KIND[obstacle.kind], level, where, message, fix=_obstacle_fix(obstacle))
 
 
 def _obstacle_fix(obstacle: Obstacle) -> tuple[str, ...] | None:
     """Returns the fix for an obstacle, or None for the default fix of the cause."""
-    last = obstacle.spoken.rpartition(".")[2].strip("_")
+    last = obstacle.path.rpartition(".")[2].strip("_")
     name = last if last.isidentifier() else "encoder"
     if obstacle.sort == "native":
         return (

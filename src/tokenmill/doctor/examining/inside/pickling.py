@@ -63,22 +63,21 @@ def obstacle(pickler: Pickler, value: Any, name: str) -> Obstacle:
         if path is not None and (culprit is trail[-1] or _pickled_bytes(pickler, culprit) is None):
             break
     else:
-        culprit, path = value, paths.ObjectPath(name, name)
-    kind, sort = classify(culprit)
-    return Obstacle(path.expression, path.source_name, type_name(culprit), kind, sort)
+        culprit, path = value, name
+    return Obstacle(path, type_name(culprit), *classify(culprit))
 
 
 def largest(pickler: Pickler, value: Any, name: str) -> Part | None:
     """Returns the innermost part that makes up most of the pickled bytes, or None."""
-    total, path, part = len(pickler.dumps(value)), paths.ObjectPath(name, name), None
+    total, path, part = len(pickler.dumps(value)), name, None
     while True:
-        steps = [step for step in paths.steps(value) if not isinstance(step[2], type)]
-        parts = [(_pickled_bytes(pickler, step[2]) or 0, step) for step in steps]
-        size, step = max(parts, key=lambda item: item[0], default=(0, ("", "", None)))
-        if size < LARGE_FRACTION * total or len(path.expression) > MAX_PATH_CHARACTERS:
+        held = [step for step in paths.steps(path, value) if not isinstance(step[1], type)]
+        parts = [(_pickled_bytes(pickler, step[1]) or 0, step) for step in held]
+        size, step = max(parts, key=lambda item: item[0], default=(0, ("", None)))
+        if size < LARGE_FRACTION * total or len(path) > MAX_PATH_CHARACTERS:
             return part
-        path = paths.extend(value, path, step)
-        value, part = step[2], Part(path.expression, size, type_name(step[2]))
+        path, value = step
+        part = Part(path, size, type_name(value))
 
 
 def classify(value: Any) -> tuple[ObstacleKind, str]:
