@@ -126,15 +126,6 @@ def test_memory_is_held_against_the_limit_of_the_control_group():
     assert any("each of 4" in line for line in examined.findings[0].evidence)
 
 
-def test_a_full_disk_is_seen_before_anything_is_written(tmp_path, monkeypatch, quick, unhashed):
-    """The disk on which datasets would put its cache is looked at."""
-    with dying.small_disk(tmp_path / "cache", 50 << 20) as disk:
-        monkeypatch.setenv("HF_DATASETS_CACHE", str(disk / "not" / "there" / "yet"))
-        examined = examine(example("disk_full"))
-    assert causes(examined) == ["disk-full"]
-    assert examined.findings[0].level == "problem"
-
-
 # The scripts that do not.
 
 
@@ -251,7 +242,7 @@ def test_the_column_can_be_named(write, quick):
     """A function that reads another column is told of --column, and is well with it."""
     target = write("def tokenize(row):\n    return row['content'].split()")
     (found,) = examine(target).findings
-    assert any("--column content" in line for line in found.fix)
+    assert any("'content' is the column of the text, say so with --column" in line for line in found.fix)
     assert_silent(examine(target, column="content"))
 
 
@@ -329,7 +320,7 @@ def test_the_text_tells_how_the_function_will_run(text, facts):
     [
         (lambda text: 50e6, False),
         (lambda text: 50e6 + 3 * text, True),
-        (lambda text: 50e6 + 300 * text**0.75, True),
+        (lambda text: 50e6 + 300 * text**0.75, False),
         (lambda text: 50e6 + 20e6 * math.log(1 + text), False),
         (lambda text: 50e6 + 2 ** math.floor(math.log2(1 + text)), False),
         (lambda text: 50e6 + 1e6 * (text // 2000 % 7), False),

@@ -217,12 +217,12 @@ def open_file():
 @pytest.mark.parametrize(
     ("make", "name", "kind", "sort"),
     [
-        (open_file, "pickle", "resource", "file"),
-        (lambda: sqlite3.connect(":memory:"), "pickle", "resource", "connection"),
-        (lambda: (number for number in range(3)), "pickle", "resource", "object"),
-        (lambda: sys, "pickle", "resource", "object"),
-        (Refuses, "pickle", "resource", "object"),
-        (threading.local, "pickle", "resource", "object"),
+        (open_file, "pickle", "resource", "other"),
+        (lambda: sqlite3.connect(":memory:"), "pickle", "resource", "other"),
+        (lambda: (number for number in range(3)), "pickle", "resource", "other"),
+        (lambda: sys, "pickle", "resource", "other"),
+        (Refuses, "pickle", "resource", "other"),
+        (threading.local, "pickle", "resource", "other"),
         (lambda: memoryview(b"abc"), "pickle", "native", "native"),
         (BYTES.keys, "pickle", "native", "native"),
     ],

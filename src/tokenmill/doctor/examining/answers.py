@@ -9,7 +9,7 @@ from typing import Literal
 import msgspec
 
 Form = Literal["row", "batch", "text"]
-Role = Literal["main", "spawned", "hash"]
+Role = Literal["main", "spawned"]
 ObstacleKind = Literal["native", "resource", "nameless"]
 
 MAX_MESSAGE_CHARACTERS = 300
@@ -17,24 +17,41 @@ MAX_MESSAGE_CHARACTERS = 300
 INTERNAL_ERROR = 70
 
 
+class Script(msgspec.Struct, frozen=True):
+    """What the text of a script shows.
+
+    `picklers` send the function to the workers, empty if the text does not show which. `forms` are the forms of input
+    to try, the likeliest first.
+    """
+
+    picklers: tuple[str, ...]
+    uses_datasets: bool
+    start_method: str
+    num_proc: int | None
+    forms: tuple[Form, ...]
+    initializer: str | None
+    initargs: str | None
+
+    @property
+    def forks(self) -> bool:
+        """Whether its workers are forked."""
+        return self.start_method == "fork"
+
+
 class ProbeRequest(msgspec.Struct, frozen=True):
     """What a probe process does. It writes its answers, its stack at a crash and the pickled function to `folder`."""
 
     role: Role
-    script: str
+    path: str
     function: str
     column: str
     folder: str
-    forms: tuple[Form, ...]
-    picklers: tuple[str, ...]
-    initializer: str | None
-    initargs: str | None
-    fork: bool
+    script: Script
     hashes: bool
     sample_seconds: float
 
-    def path(self, name: str) -> str:
-        """Returns a file of this probe."""
+    def file(self, name: str) -> str:
+        """Returns the path of a file of this probe."""
         return os.path.join(self.folder, f"{self.role} {name}")
 
 

@@ -5,19 +5,17 @@ This process neither loads the script nor unpickles anything. It starts the expe
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import os
 import tempfile
-from collections.abc import Iterator
 
 import msgspec
 
 from tokenmill.doctor.causes import Check, Finding, ordered
 from tokenmill.doctor.examining import verdicts, worker_verdicts
-from tokenmill.doctor.examining.answers import Loaded, ProbeRequest, Role
-from tokenmill.doctor.examining.probing import ProbeReport, run_probe
-from tokenmill.doctor.examining.script import Script, Target, describe, parse_target
+from tokenmill.doctor.examining.answers import Loaded, ProbeRequest, Role, Script
+from tokenmill.doctor.examining.probing import ProbeProcess
+from tokenmill.doctor.examining.script import Target, describe, parse_target
 from tokenmill.doctor.examining.verdicts import Case, Verdict
 from tokenmill.errors import UsageError
 from tokenmill.system import cgroups, machine, procfs
@@ -25,7 +23,6 @@ from tokenmill.system import cgroups, machine, procfs
 SAMPLE_SECONDS = 1.5
 # The fraction of the free memory that a probe process may hold.
 SAFE_FRACTION = 0.7
-PICKLERS = ("pickle", "dill")
 
 
 class Examination(msgspec.Struct, frozen=True):
@@ -43,7 +40,7 @@ def examine(target: str, *, num_proc: int | None = None, column: str = "text") -
     parsed = parse_target(target)
     script = describe(parsed.tree)
     workers = num_proc or script.num_proc or machine.cores()
-    with _temporary_folder() as folder:
+    with tempfile.TemporaryDirectory(prefix="tokenmill-doctor-") as folder:
         judged = _examine(parsed, script, workers, column, folder)
     findings = ordered([item for _, items in judged for item in items])
     return Examination(target, workers, script.start_method, [check for check, _ in judged], findings)
@@ -52,47 +49,30 @@ def examine(target: str, *, num_proc: int | None = None, column: str = "text") -
 def _examine(target: Target, script: Script, num_proc: int, column: str, folder: str) -> list[Verdict]:
     """Runs the experiments one after another, and judges them."""
     available = available_bytes()
-    forks, hashes = script.start_method == "fork", uses_fingerprints(script)
+    main_bytes = int(SAFE_FRACTION * available)
+    worker_bytes = min(main_bytes, available // num_proc)
 
-    def probe(role: Role, hash_seed: int = 1) -> ProbeReport:
-        request = ProbeRequest(
-            role=role,
-            script=target.path,
-            function=target.function,
-            column=column,
-            folder=folder,
-            forms=script.forms,
-            picklers=script.picklers or PICKLERS,
-            initializer=script.initializer,
-            initargs=script.initargs,
-            fork=forks,
-            hashes=hashes,
-            sample_seconds=SAMPLE_SECONDS,
-        )
-        most, worker_bytes = int(SAFE_FRACTION * available), available // num_proc
-        max_bytes = min(most, worker_bytes) if role == "spawned" else most
-        return run_probe(request, hash_seed=hash_seed, max_bytes=max_bytes, worker_bytes=min(most, worker_bytes))
+    def request(role: Role) -> ProbeRequest:
+        hashes = uses_fingerprints(script)
+        return ProbeRequest(role, target.path, target.function, column, folder, script, hashes, SAMPLE_SECONDS)
 
-    main = probe("main")
+    main = ProbeProcess(request("main"), main_bytes, worker_bytes)
     loaded = main.first(Loaded)
     if loaded is None:
         return [verdicts.died_at_import(target, main)]
     if not loaded.is_callable:
         raise _load_error(target, loaded, main.stderr)
-    spawned = None if forks else probe("spawned")
-    hash_again = probe("hash", hash_seed=2) if hashes else None
-    case = Case(target, script, num_proc, column, available, loaded, main, spawned, hash_again)
+    spawned = None if script.forks else ProbeProcess(request("spawned"), worker_bytes, worker_bytes)
+    case = Case(target, script, num_proc, column, available, loaded, main, spawned)
     return [
         verdicts.imports(case),
         verdicts.sending(case),
-        verdicts.task_size(case),
         worker_verdicts.calling(case),
         worker_verdicts.network(case),
         worker_verdicts.forks(case),
         worker_verdicts.memory(case),
         verdicts.processes(case),
         verdicts.fingerprint(case),
-        verdicts.disks(case),
     ]
 
 
@@ -134,16 +114,3 @@ def _cached_files(directory: str, prefix: bytes) -> int:
     """Returns the cached files in a control group, which count as used although the kernel drops them."""
     fields = dict(line.split() for line in procfs.read(f"{directory}/memory.stat").splitlines())
     return sum(int(fields.get(prefix + name, 0)) for name in (b"inactive_file", b"active_file"))
-
-
-@contextlib.contextmanager
-def _temporary_folder() -> Iterator[str]:
-    """Yields a temporary folder for an examination, on another disk if the default one is full."""
-    default = tempfile.gettempdir()
-    with_space = [
-        path
-        for path in (default, "/dev/shm", "/var/tmp")  # noqa: S108
-        if os.path.isdir(path) and machine.free_disk_bytes(path) > 10 << 20
-    ]
-    with tempfile.TemporaryDirectory(prefix="tokenmill-doctor-", dir=next(iter(with_space), default)) as path:
-        yield path

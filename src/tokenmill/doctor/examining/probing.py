@@ -12,7 +12,6 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
 from typing import Literal, TypeVar
 
 import msgspec
@@ -40,19 +39,36 @@ ProbeEnd = Literal["done", "died", "hung", "slow", "outgrew"]
 AnswerT = TypeVar("AnswerT", bound=Answer)
 
 
-@dataclass(frozen=True, slots=True)
-class ProbeReport:
-    """The answers of one probe process, and how it (or the worker that it forked) ended.
+class ProbeProcess:
+    """A probe process that has run to its end: its answers, and how it (or the worker that it forked) ended.
 
-    `stack` is where it was in Python when it crashed or was ended, innermost first: `tokenize (prepare.py:12)`.
+    It may hold `max_bytes`, and a worker that it forks may hold `worker_bytes` more.
     """
 
-    answers: tuple[Answer, ...]
-    end: ProbeEnd
-    status: int
-    idle_seconds: float
-    stack: tuple[str, ...]
-    stderr: str
+    def __init__(self, request: ProbeRequest, max_bytes: int, worker_bytes: int) -> None:
+        self._request = request
+        self._max_bytes, self._worker_bytes = max_bytes, worker_bytes
+        self.answers: list[Answer] = []
+        self._cpu_seconds = 0.0
+        self._last_answer = self._last_activity = time.monotonic()
+        with open(request.file("stderr"), "wb") as stderr:
+            self._process = subprocess.Popen(  # noqa: S603 - this Python interpreter
+                [sys.executable, "-P", "-c", COMMAND, msgspec.json.encode(request).decode()],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=stderr,
+                start_new_session=True,
+            )
+        try:
+            exceeded = self._wait()
+        finally:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+        self._read_answers()
+        ended = self.first(Ended)
+        self.status = ended.status if ended is not None else self._process.returncode
+        self.end: ProbeEnd = exceeded or ("died" if self.status else "done")
 
     def all(self, kind: type[AnswerT]) -> list[AnswerT]:
         """Returns its answers of one kind."""
@@ -60,80 +76,49 @@ class ProbeReport:
 
     def first(self, kind: type[AnswerT]) -> AnswerT | None:
         """Returns its first answer of one kind, or None."""
-        return next(iter(self.all(kind)), None)
+        return next((answer for answer in self.answers if isinstance(answer, kind)), None)
 
+    @property
+    def stack(self) -> tuple[str, ...]:
+        """Where it was in Python when it crashed or was ended, innermost first: `tokenize (prepare.py:12)`."""
+        return tuple(f"{name} ({file}:{line})" for file, line, name in STACK_LINE.findall(self._read("stack")))
 
-def run_probe(request: ProbeRequest, *, hash_seed: int, max_bytes: int, worker_bytes: int) -> ProbeReport:
-    """Runs a probe process to its end. It may hold `max_bytes`, and a worker that it forks `worker_bytes` more."""
-    with open(request.path("stderr"), "wb") as stderr:
-        process = subprocess.Popen(  # noqa: S603 - this Python interpreter
-            [sys.executable, "-P", "-c", COMMAND, msgspec.json.encode(request).decode()],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=stderr,
-            start_new_session=True,
-            env={**os.environ, "PYTHONHASHSEED": str(hash_seed)},
-        )
-    watch = _ProbeWatch(request, process, max_bytes, worker_bytes)
-    try:
-        return watch.run()
-    finally:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+    @property
+    def stderr(self) -> str:
+        """The end of its stderr."""
+        return self._read("stderr")[-STDERR_CHARACTERS:]
 
-
-class _ProbeWatch:
-    def __init__(
-        self, request: ProbeRequest, process: subprocess.Popen[bytes], max_bytes: int, worker_bytes: int
-    ) -> None:
-        self._request, self._process = request, process
-        self._max_bytes, self._worker_bytes = max_bytes, worker_bytes
-        self._answers: list[Answer] = []
-        self._cpu_seconds = 0.0
-        self._last_answer = self._last_activity = time.monotonic()
-
-    def run(self) -> ProbeReport:
-        end: ProbeEnd | None = None
-        while self._process.poll() is None and end is None:
-            self._read_answers()
-            end = self._exceeded()
+    def _wait(self) -> ProbeEnd | None:
+        """Waits until the process ends. Returns the limit for which it was ended, or None."""
+        exceeded: ProbeEnd | None = None
+        while self._process.poll() is None and exceeded is None:
             time.sleep(PAUSE_SECONDS)
-        idle_seconds = time.monotonic() - self._last_activity
-        if end is not None:
-            self._stop(signal.SIGKILL if end == "outgrew" else signal.SIGABRT)  # SIGABRT makes it write its stack
-        self._read_answers()
-        ended = self._first(Ended)
-        status = ended.status if ended is not None else self._process.returncode
-        return ProbeReport(
-            answers=tuple(self._answers),
-            end=end or ("died" if status else "done"),
-            status=status,
-            idle_seconds=idle_seconds,
-            stack=tuple(f"{name} ({file}:{line})" for file, line, name in STACK_LINE.findall(self._read("stack"))),
-            stderr=self._read("stderr")[-STDERR_CHARACTERS:],
-        )
-
-    def _first(self, kind: type[AnswerT]) -> AnswerT | None:
-        return next((answer for answer in self._answers if isinstance(answer, kind)), None)
+            self._read_answers()
+            exceeded = self._exceeded()
+        self.idle_seconds = time.monotonic() - self._last_activity
+        if exceeded is not None:
+            with contextlib.suppress(ProcessLookupError, subprocess.TimeoutExpired):
+                # SIGABRT makes it write its stack.
+                os.kill(self._worker_pid, signal.SIGKILL if exceeded == "outgrew" else signal.SIGABRT)
+                self._process.wait(2)
+        return exceeded
 
     @property
     def _worker_pid(self) -> int:
-        forked = self._first(Forked)
+        forked = self.first(Forked)
         return self._process.pid if forked is None else forked.pid
 
     def _read(self, name: str) -> str:
         try:
-            with open(self._request.path(name), encoding="utf-8", errors="replace") as file:
+            with open(self._request.file(name), encoding="utf-8", errors="replace") as file:
                 return file.read()
         except FileNotFoundError:
             return ""
 
     def _read_answers(self) -> None:
-        lines = self._read("answers").splitlines(keepends=True)
-        complete = [line for line in lines if line.endswith("\n")]
-        if len(complete) > len(self._answers):
-            self._answers = [DECODER.decode(line) for line in complete]
+        complete = [line for line in self._read("answers").splitlines(keepends=True) if line.endswith("\n")]
+        if len(complete) > len(self.answers):
+            self.answers = [DECODER.decode(line) for line in complete]
             self._last_answer = time.monotonic()
 
     def _exceeded(self) -> ProbeEnd | None:
@@ -147,18 +132,10 @@ class _ProbeWatch:
         stat = procfs.stat(pid)
         if stat is None or stat.cpu_seconds != self._cpu_seconds or stat.state == WAITING_FOR_DISK:
             self._cpu_seconds, self._last_activity = (0.0 if stat is None else stat.cpu_seconds), now
-        is_loaded = self._first(Loaded) is not None
+        is_loaded = self.first(Loaded) is not None
         if is_loaded and now - self._last_activity > IDLE_SECONDS and waits_for_lock(pid):
             return "hung"
         return "slow" if now - self._last_answer > (ANSWER_SECONDS if is_loaded else LOAD_SECONDS) else None
-
-    def _stop(self, number: int) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self._worker_pid, number)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(2)
-        self._process.kill()
-        self._process.wait()
 
 
 def _held_bytes(pid: int) -> int:

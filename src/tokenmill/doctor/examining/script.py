@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from tokenmill.doctor.examining.answers import Form
+from tokenmill.doctor.examining.answers import Form, Script
 from tokenmill.errors import UsageError
 
 BY_DILL = {"datasets", "multiprocess", "pathos", "evaluate"}
@@ -80,23 +80,6 @@ def parse_target(target: str) -> Target:
 
 def _functions(outer: ast.Module | ast.FunctionDef | ast.ClassDef) -> list[str]:
     return [node.name for node in outer.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
-
-
-@dataclass(frozen=True, slots=True)
-class Script:
-    """What the text of a script shows.
-
-    `picklers` send the function to the workers, empty if the text does not show which. `forms` are the forms of input
-    to try, the likeliest first.
-    """
-
-    picklers: tuple[str, ...]
-    uses_datasets: bool
-    start_method: str
-    num_proc: int | None
-    forms: tuple[Form, ...]
-    initializer: str | None
-    initargs: str | None
 
 
 def describe(tree: ast.Module) -> Script:

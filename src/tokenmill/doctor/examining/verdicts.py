@@ -5,15 +5,13 @@ Each function returns a row of the table and its findings.
 
 from __future__ import annotations
 
-import os
 import signal
-import tempfile
 from dataclasses import dataclass
 
 from tokenmill.doctor.causes import Check, Finding, Level, finding
-from tokenmill.doctor.examining.answers import Hashed, Loaded, Obstacle, Pickled
-from tokenmill.doctor.examining.probing import LOAD_SECONDS, ProbeReport
-from tokenmill.doctor.examining.script import Script, Target
+from tokenmill.doctor.examining.answers import Hashed, Loaded, Obstacle, Pickled, Script
+from tokenmill.doctor.examining.probing import LOAD_SECONDS, ProbeProcess
+from tokenmill.doctor.examining.script import Target
 from tokenmill.humanize import count, duration, size
 from tokenmill.system import machine
 
@@ -35,8 +33,6 @@ TOO_HEAVY_FACTOR = 50
 WARNING_PER_CORE = 4
 PROBLEM_PER_CORE = 8
 FEW = 3
-FULL_BYTES = 100_000_000
-SMALL_BYTES = 1_000_000_000
 FIXES = {
     "tokenizer": (
         "Let each process build its own, on first use:",
@@ -47,8 +43,6 @@ FIXES = {
         "    lock = threading.Lock()",
         "A lock does not reach across processes anyway; for that, pass a multiprocessing.Lock to the initializer.",
     ),
-    "file": ("Keep the path, and open the file where it is used:", "    with open(path) as file:", "        ..."),
-    "connection": ("Keep what it takes to connect, and connect in the worker, on first use.",),
 }
 
 
@@ -59,7 +53,6 @@ class Case:
     Attributes:
         main: The process that loaded the script, and forked a worker if the script's workers are forked.
         spawned: A newly started worker, None if the script's workers are forked.
-        hash_again: A second process that computed the fingerprint, None if that is not relevant.
     """
 
     target: Target
@@ -68,17 +61,16 @@ class Case:
     column: str
     available_bytes: int
     loaded: Loaded
-    main: ProbeReport
-    spawned: ProbeReport | None
-    hash_again: ProbeReport | None
+    main: ProbeProcess
+    spawned: ProbeProcess | None
 
     @property
-    def worker(self) -> ProbeReport:
+    def worker(self) -> ProbeProcess:
         """The process whose answers describe a worker."""
         return self.spawned or self.main
 
 
-def died_at_import(target: Target, report: ProbeReport) -> Verdict:
+def died_at_import(target: Target, report: ProbeProcess) -> Verdict:
     """Judges a script whose process did not come back from loading it."""
     where = target.line_in(report.stack)
     if report.end == "slow":
@@ -139,8 +131,8 @@ def sending(case: Case) -> Verdict:
             works_otherwise = any(other.raised is None for other in answers)
             found = _sending_finding(answer, "warning" if is_doubtful and works_otherwise else "problem")
             by_path.setdefault(answer.obstacle.path if answer.obstacle else "", found)
+    findings = [*by_path.values(), *_heavy_tasks(case, answers)]
     results = [f"{answer.pickler} {'cannot' if answer.raised else size(answer.size_bytes or 0)}" for answer in answers]
-    findings = list(by_path.values())
     return Check("sending", _worst(findings), "; ".join(results) or "no library to try"), findings
 
 
@@ -173,21 +165,15 @@ def _obstacle_fix(obstacle: Obstacle) -> tuple[str, ...] | None:
     return FIXES.get(obstacle.sort)
 
 
-def task_size(case: Case) -> Verdict:
-    """Judges the size of the pickled function."""
-    sent = [answer for answer in case.main.all(Pickled) if answer.size_bytes is not None]
-    if not sent:
-        return Check("task size", "ok", "unknown, for it cannot be sent"), []
-    heaviest = max(sent, key=lambda answer: answer.size_bytes or 0)
-    total, heavy_bytes = heaviest.size_bytes or 0, HEAVY_BYTES[heaviest.pickler]
-    observed = f"{size(total)} with each task ({heaviest.pickler})"
-    if total <= heavy_bytes:
-        return Check("task size", "ok", observed), []
-    level: Level = "problem" if total > TOO_HEAVY_FACTOR * heavy_bytes else "warning"
+def _heavy_tasks(case: Case, answers: list[Pickled]) -> list[Finding]:
+    """Returns a finding if the function is large when pickled."""
+    heaviest = max(answers, key=lambda answer: answer.size_bytes or 0, default=None)
+    if heaviest is None or (total := heaviest.size_bytes or 0) <= HEAVY_BYTES[heaviest.pickler]:
+        return []
     part = heaviest.largest
     inside = [f"{size(part.size_bytes)} of it are {part.path} ({part.type})"] if part else []
-    heavy = finding("heavy-task", level, f"{case.target.function} is {size(total)} when pickled", *inside)
-    return Check("task size", level, observed), [heavy]
+    level: Level = "problem" if total > TOO_HEAVY_FACTOR * HEAVY_BYTES[heaviest.pickler] else "warning"
+    return [finding("heavy-task", level, f"{case.target.function} is {size(total)} when pickled", *inside)]
 
 
 def processes(case: Case) -> Verdict:
@@ -205,19 +191,14 @@ def processes(case: Case) -> Verdict:
 
 
 def fingerprint(case: Case) -> Verdict:
-    """Judges whether the function has the same fingerprint in every process, so that datasets finds it in its cache."""
+    """Judges whether datasets can compute a fingerprint of the function, to find its results in the cache."""
     first = case.main.first(Hashed)
     if first is None:
         return Check("fingerprint", "ok", "not looked at: datasets is not used"), []
     if first.digest is None:
         is_sent = not any(answer.pickler == "dill" and answer.raised for answer in case.main.all(Pickled))
         return _unhashable(first) if is_sent else (Check("fingerprint", "ok", "none, as long as it cannot be sent"), [])
-    second = case.hash_again.first(Hashed) if case.hash_again is not None else None
-    if second is None or second.digest == first.digest:
-        return Check("fingerprint", "ok", "the same in two processes"), []
-    evidence = f"two processes gave {case.target.function} two fingerprints: something that it holds differs"
-    differs = finding("unstable-fingerprint", "warning", evidence)
-    return Check("fingerprint", "warning", "another one in each process"), [differs]
+    return Check("fingerprint", "ok", "it has one"), []
 
 
 def _unhashable(hashed: Hashed) -> Verdict:
@@ -226,17 +207,3 @@ def _unhashable(hashed: Hashed) -> Verdict:
     evidence += [f"datasets cannot hash it: {hashed.raised}", "so each run gets a random fingerprint"]
     summary = f"none: {obstacle.path} cannot be hashed" if obstacle is not None else "none"
     return Check("fingerprint", "warning", summary), [finding("unstable-fingerprint", "warning", *evidence)]
-
-
-def disks(case: Case) -> Verdict:
-    """Judges the free space where datasets writes."""
-    if case.script.picklers == ("pickle",):
-        return Check("disk", "ok", "nothing is written by the workers' library"), []
-    home = os.environ.get("HF_HOME") or f"{os.environ.get('XDG_CACHE_HOME', '~/.cache')}/huggingface"
-    cache = os.path.expanduser(os.environ.get("HF_DATASETS_CACHE") or f"{home}/datasets")
-    free, path = min((machine.free_disk_bytes(path), path) for path in (cache, tempfile.gettempdir()))
-    if free >= SMALL_BYTES:
-        return Check("disk", "ok", f"{size(free)} free in {path}"), []
-    level: Level = "problem" if free < FULL_BYTES else "warning"
-    full = finding("disk-full", level, f"{size(free)} are left where datasets writes: {path}")
-    return Check("disk", level, f"{size(free)} free in {path}"), [full]

@@ -77,7 +77,7 @@ def _no_answer(case: Case) -> Verdict:
         hang = [_hang_finding(case)] if case.spawned else []
         return Check("call", "problem" if hang else "warning", f"no answer{': see fork' * (not hang)}"), hang
     if worker.end != "slow" or worker.first(Loaded) is None:
-        return Check("call", "warning", "not tried"), []
+        return Check("call", "warning", "no answer"), []
     seconds = duration(ANSWER_SECONDS)
     check = Check("call", "warning", f"no answer in {seconds}")
     if worker.idle_seconds < IDLE_SECONDS:  # a call that still computes is not suspicious
@@ -99,18 +99,10 @@ def _call_failed(case: Case, called: Called) -> Verdict:
         return Check("call", "warning", f"not tried: it needs what the main part sets ({raised.message})"), []
     form = FORMS[case.script.forms[number]].format(column=case.column)
     evidence = (f"called on made-up {form}: {raised}", case.target.line(raised.line))
-    failure = finding("own-exception", "warning", *evidence, fix=_column_fix(case, raised))
+    column = (f"If {raised.message} is the column of the text, say so with --column.",)
+    fix = column if raised.type == "KeyError" and raised.message != repr(case.column) else None
+    failure = finding("own-exception", "warning", *evidence, fix=fix)
     return Check("call", "warning", f"raised {raised.type} on all that was tried"), [failure]
-
-
-def _column_fix(case: Case, raised: Raised) -> tuple[str, ...] | None:
-    key = raised.message.strip("'\"")
-    if raised.type != "KeyError" or key == case.column or not key.isidentifier() or len(key) < 2:
-        return None
-    return (
-        f"If {key} is the column of the text, say so:",
-        f"    tokenmill doctor {case.target.file}:{case.target.function} --column {key}",
-    )
 
 
 def network(case: Case) -> Verdict:

@@ -30,11 +30,11 @@ class LoadedScript:
         self._costs: list[tuple[float, int, ast.stmt]] = []
         self._started = time.perf_counter()
         self._install_module(name)
-        with open(request.script, "rb") as file:
-            tree = ast.parse(file.read(), request.script)
+        with open(request.path, "rb") as file:
+            tree = ast.parse(file.read(), request.path)
         futures = [node for node in tree.body if isinstance(node, ast.ImportFrom) and node.module == "__future__"]
-        block = StartBlock(request.script)
-        with block.active(with_multiprocess="dill" in request.picklers):
+        block = StartBlock(request.path)
+        with block.active(with_multiprocess="dill" in request.script.picklers):
             try:
                 for statement in tree.body:
                     if name == SPAWNED_MAIN or not _is_guard(statement):
@@ -42,7 +42,7 @@ class LoadedScript:
             except ProcessStartBlocked:
                 self.process_line = block.line
             except (Exception, SystemExit) as error:  # noqa: BLE001 - the exception is the answer
-                self.raised = describe_exception(error, request.script)
+                self.raised = describe_exception(error, request.path)
 
     @property
     def function(self) -> Any:
@@ -54,8 +54,8 @@ class LoadedScript:
 
     def run_initializer(self) -> None:
         """Runs the initializer of the script's pool."""
-        if self.request.initializer is not None:
-            call = f"({self.request.initializer})(*({self.request.initargs or '()'}))"
+        if self.request.script.initializer is not None:
+            call = f"({self.request.script.initializer})(*({self.request.script.initargs or '()'}))"
             exec(compile(call, "<initializer>", "exec"), self.module.__dict__)  # noqa: S102 - the user's own code
 
     def answer(self, hosts: list[str]) -> Loaded:
@@ -77,14 +77,14 @@ class LoadedScript:
         )
 
     def _install_module(self, name: str) -> None:
-        self.module.__dict__.update(__file__=self.request.script, __builtins__=__builtins__)
+        self.module.__dict__.update(__file__=self.request.path, __builtins__=__builtins__)
         sys.modules[MAIN] = sys.modules[name] = self.module
-        sys.argv = [self.request.script]
-        sys.path.insert(0, os.path.dirname(self.request.script))
+        sys.argv = [self.request.path]
+        sys.path.insert(0, os.path.dirname(self.request.path))
 
     def _run(self, statement: ast.stmt, futures: list[ast.ImportFrom]) -> None:
         module = ast.Module([*futures, statement], [])
-        code = compile(module, self.request.script, "exec", dont_inherit=True)
+        code = compile(module, self.request.path, "exec", dont_inherit=True)
         started, held = time.perf_counter(), machine.resident_bytes()
         exec(code, self.module.__dict__)  # noqa: S102 - the user asked to run this script
         self._costs.append((time.perf_counter() - started, machine.resident_bytes() - held, statement))

@@ -23,11 +23,10 @@ from tokenmill.doctor.examining.inside import paths
 LARGE_FRACTION = 0.6
 MAX_PATH_CHARACTERS = 200
 TOKENIZERS = ("CoreBPE", "gigatoken")
-NAME_ENDINGS = (  # endings of type names, to avoid importing the types
-    ("lock", ("lock", "semaphore", "condition", "event", "barrier")),
-    ("connection", ("connection", "cursor", "session", "client", "pool", "executor", "channel", "engine")),
-)
-RESOURCES = (types.ModuleType, types.GeneratorType, types.CoroutineType, threading.local)
+# Endings of type names, to avoid importing the types.
+LOCKS = ("lock", "semaphore", "condition", "event", "barrier")
+CONNECTIONS = ("connection", "cursor", "session", "client", "pool", "executor", "channel", "engine")
+RESOURCES = (io.IOBase, types.ModuleType, types.GeneratorType, types.CoroutineType, threading.local)
 SCRIPT_MODULES = {"__main__", "__mp_main__"}
 
 
@@ -86,13 +85,11 @@ def classify(value: Any) -> tuple[ObstacleKind, str]:
         return "nameless", "function"
     if any(part in type_name(value) for part in TOKENIZERS):
         return "native", "tokenizer"
-    if isinstance(value, io.IOBase):
-        return "resource", "file"
-    for sort, endings in NAME_ENDINGS:
-        if type(value).__name__.lower().endswith(endings):
-            return "resource", sort
-    is_native = _is_native(type(value)) and not isinstance(value, RESOURCES)
-    return ("native", "native") if is_native else ("resource", "object")
+    name = type(value).__name__.lower()
+    if name.endswith(LOCKS):
+        return "resource", "lock"
+    is_resource = isinstance(value, RESOURCES) or name.endswith(CONNECTIONS) or not _is_native(type(value))
+    return ("resource", "other") if is_resource else ("native", "native")
 
 
 def type_name(value: Any) -> str:

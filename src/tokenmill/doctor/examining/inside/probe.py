@@ -34,6 +34,8 @@ from tokenmill.doctor.examining.inside.loading import MAIN, SPAWNED_MAIN, Loaded
 from tokenmill.doctor.examining.inside.worker import ODD_TEXTS, ProbedWorker
 from tokenmill.system import machine
 
+# Tried if the text of the script does not show which library sends the function.
+PICKLERS = ("pickle", "dill")
 # The part of a pickled function that makes it heavy is looked for from this size on.
 HEAVY_BYTES = 1_000_000
 
@@ -46,7 +48,7 @@ class Probe:
 
     def report(self, answer: Answer) -> None:
         """Appends an answer. The file is reopened each time, because a script may close open files."""
-        with open(self.request.path("answers"), "ab", buffering=0) as file:
+        with open(self.request.file("answers"), "ab", buffering=0) as file:
             file.write(msgspec.json.encode(answer) + b"\n")
 
     def run_main(self) -> None:
@@ -58,7 +60,7 @@ class Probe:
             return
         self.pickle(function)
         self.hash(function)
-        if self.request.fork and not self.is_parent_of_fork():
+        if self.request.script.forks and not self.is_parent_of_fork():
             self.work(function, script, NetworkBlock())
 
     def run_spawned(self) -> None:
@@ -72,15 +74,9 @@ class Probe:
         try:
             function = self.unpickle(script.function)
         except Exception as error:  # noqa: BLE001 - the exception is the answer
-            self.report(network.failure(describe_exception(error, self.request.script), "unpickles it"))
+            self.report(network.failure(describe_exception(error, self.request.path), "unpickles it"))
         else:
             self.work(function, script, network)
-
-    def hash_again(self) -> None:
-        """Loads the script and hashes the function, to compare with another process."""
-        script = LoadedScript(self.request, MAIN)
-        self.report(script.answer([]))
-        self.hash(script.function)
 
     def is_parent_of_fork(self) -> bool:
         """Forks. Returns False in the child, and True in the parent when the child has ended."""
@@ -89,7 +85,7 @@ class Probe:
             warnings.simplefilter("ignore")  # Python warns of threads at a fork, which is what this tests
             pid = os.fork()
         if pid == 0:
-            dump_stack_on_crash(self.request.path("stack"))
+            dump_stack_on_crash(self.request.file("stack"))
             return False
         self.report(Forked(pid, threads))
         self.report(Ended(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])))
@@ -108,11 +104,11 @@ class Probe:
 
     def pickle(self, function: Any) -> None:
         """Pickles the function with each pickler and saves the bytes for the spawned process."""
-        for pickler in pickling.installed_picklers(self.request.picklers):
+        for pickler in pickling.installed_picklers(self.request.script.picklers or PICKLERS):
             try:
                 data = pickler.dumps(function)
             except Exception as error:  # noqa: BLE001 - the exception is the answer
-                raised = describe_exception(error, self.request.script)
+                raised = describe_exception(error, self.request.path)
                 obstacle = pickling.obstacle(pickler, function, self.request.function)
                 self.report(Pickled(pickler.name, raised=raised, obstacle=obstacle))
                 continue
@@ -124,7 +120,7 @@ class Probe:
 
     def unpickle(self, function: Any) -> Any:
         """Returns the function as it arrives in a worker, or as it is if no pickler could send it."""
-        for name in self.request.picklers:
+        for name in self.request.script.picklers or PICKLERS:
             with contextlib.suppress(FileNotFoundError), open(os.path.join(self.request.folder, name), "rb") as file:
                 return importlib.import_module(name).load(file)
         return function
@@ -140,7 +136,7 @@ class Probe:
             return
         except Exception as error:  # noqa: BLE001 - datasets then uses a random fingerprint
             obstacle = pickling.obstacle(pickling.datasets_pickler(), function, self.request.function)
-            self.report(Hashed(raised=describe_exception(error, self.request.script), obstacle=obstacle))
+            self.report(Hashed(raised=describe_exception(error, self.request.path), obstacle=obstacle))
 
 
 def dump_stack_on_crash(stack: str) -> None:
@@ -152,10 +148,10 @@ def dump_stack_on_crash(stack: str) -> None:
 def main() -> None:
     """Runs the request in the first argument."""
     probe = Probe(msgspec.json.decode(sys.argv[1], type=ProbeRequest))
-    dump_stack_on_crash(probe.request.path("stack"))
+    dump_stack_on_crash(probe.request.file("stack"))
     machine.raise_oom_score()
     try:
-        {"main": probe.run_main, "spawned": probe.run_spawned, "hash": probe.hash_again}[probe.request.role]()
+        probe.run_main() if probe.request.role == "main" else probe.run_spawned()
     except BaseException:  # noqa: BLE001 - a forked child must never continue as a copy of its parent
         traceback.print_exc()
         os._exit(INTERNAL_ERROR)
