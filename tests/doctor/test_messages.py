@@ -150,10 +150,7 @@ def death(pid: int, role: Role, killer: Killer, after_seconds: float, **more: in
         "why": killer,
         "seconds": 1.0,
         "peak_bytes": 200 << 20,
-        "tree_bytes": 500 << 20,
-        "tree_processes": 3,
         "workers": 2,
-        "worker_bytes": 200 << 20,
         "limit_bytes": 600 << 20,
     }
     return Death(pid=pid, role=role, killer=killer, after_seconds=after_seconds, **known | more)  # type: ignore[arg-type]
@@ -186,15 +183,11 @@ def test_no_number_of_processes_is_promised_that_may_not_fit() -> None:
     for each in (
         death(2, "worker", "kernel", 1.0, peak_bytes=400 << 20),
         death(1, "command", "kernel", 1.0),
-        death(1, "command", "kernel", 1.0, workers=0, tree_processes=1),
+        death(1, "command", "kernel", 1.0, workers=0),
     ):
         found = diagnosis.memory_finding(each, "killed", "problem")
         assert "num_proc" not in " ".join(found.fix)
         assert found.title == "there is not enough memory"
-    stale = diagnosis.memory_finding(
-        death(2, "worker", "kernel", 1.0, tree_bytes=0, worker_bytes=0), "killed", "problem"
-    )
-    assert stale.evidence == ("killed", "3 processes, 2 of them workers, had to share 629 MB")
 
 
 def test_reading_takes_time_in_proportion_to_the_text() -> None:

@@ -202,8 +202,7 @@ def test_a_worker_killed_for_lack_of_memory_is_told_from_one_that_was_just_kille
     death = next(each for each in report["deaths"] if each["killer"] == "kernel")
     assert (death["signal"], death["role"], death["limit_bytes"]) == ("SIGKILL", "worker", MEMORY_BYTES)
     assert 50e6 < death["peak_bytes"] < MEMORY_BYTES
-    # Pages of libraries that were in the page cache before are part of the tree, but not of its cgroup.
-    assert 200e6 < death["tree_bytes"] < MEMORY_BYTES * 1.3
+    assert 200e6 < report["peak_bytes"] < MEMORY_BYTES * 1.3
     # Whether fewer workers would fit is told from what was seen of them before the kernel struck, which may be little.
     fixes = ("Use num_proc=", "Give it more memory.", "Let it hold less at a time")
     assert report["findings"][0]["fix"][0].startswith(fixes)
@@ -332,7 +331,7 @@ def test_a_program_that_is_seen_only_at_its_fork_is_no_worker(refreshes: int, st
     process = Process(1, 2, 3, 0.0, role="worker", forked=True, program="python3", refreshes=refreshes)
     process.take_status(status)
     assert process.role == role
-    assert (DeathExaminer().examine(process) is None) == (role == "program")
+    assert (DeathExaminer().examine(process, 1) is None) == (role == "program")
 
 
 SURVIVES = """
@@ -359,21 +358,6 @@ def test_a_death_that_a_script_survives_is_counted(doctor: Doctor) -> None:
     assert done.returncode == 0
     # Both workers, if the doctor has not seen who ended the second one.
     assert re.search("(1 process|2 processes) died, and the command continued: 4 processes", done.stderr)
-
-
-def test_a_reader_that_went_away_is_no_death() -> None:
-    """`| head` has seen enough."""
-    code = "import sys\nfor i in range(200_000): print('line', i)"
-    with subprocess.Popen(
-        [*DOCTOR, "--", *python(code)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as doctor:
-        assert doctor.stdout is not None
-        assert doctor.stderr is not None
-        assert doctor.stdout.readline() == "line 0\n"
-        doctor.stdout.close()
-        said = doctor.stderr.read()
-    assert "BrokenPipeError" in said
-    assert "PROBLEM" not in said
 
 
 def test_a_pool_whose_own_thread_died_is_told_why(watch: Watch) -> None:

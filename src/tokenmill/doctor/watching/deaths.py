@@ -26,7 +26,7 @@ NOT_KNOWN = "the reason is not known: before Linux 6.15 only the parent process 
 class Death(msgspec.Struct, frozen=True):
     """A process that did not succeed. `killer` is what ended it; `why` describes it.
 
-    `tree_bytes`, `tree_processes`, `workers` and `worker_bytes` (of the largest worker) are those of its last moment.
+    `workers` were alive in its last moment.
     """
 
     pid: int
@@ -40,10 +40,7 @@ class Death(msgspec.Struct, frozen=True):
     seconds: float
     after_seconds: float
     peak_bytes: int | None
-    tree_bytes: int
-    tree_processes: int
     workers: int
-    worker_bytes: int
     limit_bytes: int | None
 
     @property
@@ -66,8 +63,8 @@ class DeathExaminer:
         if process.cgroup not in self._cgroup_kills:
             self._cgroup_kills[process.cgroup] = cgroups.kills(process.cgroup)
 
-    def examine(self, process: Process) -> Death | None:
-        """Returns the death of a process, or None if it succeeded.
+    def examine(self, process: Process, workers: int) -> Death | None:
+        """Returns the death of a process among so many workers, or None if it succeeded.
 
         A helper program that returns a nonzero exit code does not count as a death.
         """
@@ -78,10 +75,10 @@ class DeathExaminer:
         if was_killed and self._out_of_memory(process):
             limit = cgroups.limit(process.cgroup)
             why = "the kernel, out of memory" + (f" (the limit is {size(limit[1])})" if limit else "")
-            return _death(process, "kernel", why, limit[1] if limit else machine.memory_bytes())
+            return _death(process, workers, "kernel", why, limit[1] if limit else machine.memory_bytes())
         if process.status is None and process.role != "worker":
             return None
-        return _death(process, *_killer_by_status(process), None)
+        return _death(process, workers, *_killer_by_status(process))
 
     def _out_of_memory(self, process: Process) -> bool:
         """Returns whether an OOM counter has risen since the last death that it explained."""
@@ -105,7 +102,7 @@ def _killer_by_status(process: Process) -> tuple[Killer, str]:
     return "outside", f"{signal_name(number)} from outside"
 
 
-def _death(process: Process, killer: Killer, why: str, limit_bytes: int | None) -> Death:
+def _death(process: Process, workers: int, killer: Killer, why: str, limit_bytes: int | None = None) -> Death:
     return Death(
         pid=process.pid,
         name=process.name,
@@ -118,10 +115,7 @@ def _death(process: Process, killer: Killer, why: str, limit_bytes: int | None) 
         seconds=round(process.seconds, 3),
         after_seconds=round(process.ended_at or 0.0, 3),
         peak_bytes=process.peak_bytes or None,
-        tree_bytes=process.usage.bytes,
-        tree_processes=process.usage.processes,
-        workers=process.usage.workers,
-        worker_bytes=process.usage.worker_bytes,
+        workers=workers,
         limit_bytes=limit_bytes,
     )
 
@@ -140,8 +134,8 @@ def _order(death: Death) -> tuple[int, bool, int]:
 
 
 def _is_cause(death: Death, deaths: list[Death]) -> bool:
-    if death.role == "command":
-        return death.signal is not None
+    if death.role == "command" or death.killer == "doctor":
+        return death.signal is not None and death.killer != "doctor"
     return not _is_intended(death, deaths) and not _follows_parent(death, deaths)
 
 

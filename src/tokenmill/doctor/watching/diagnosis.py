@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
-import signal
 from dataclasses import dataclass, field
 
 from tokenmill.doctor.causes import Finding, Level, finding, ordered
@@ -18,14 +16,11 @@ from tokenmill.system import machine, procfs
 
 SHORT_CHARACTERS = 300
 SHOWN_WAITS = 6
-# The fraction of a limit that the advice plans with.
-USABLE_FRACTION = 0.9
 # Names of limits in /proc.
 FILE_LIMIT, ADDRESS_LIMIT = "Max open files", "Max address space"
 # Other file systems may be on a network, where asking for free space can block.
 LOCAL_FILE_SYSTEMS = {"ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "tmpfs", "overlay"}
 FULL_FRACTION = 0.001
-READER_GONE = re.compile(r"^Exception ignored [^\n]*stdout[^\n]*\n(?:Traceback[^\n]*\n)?BrokenPipeError", re.MULTILINE)
 UNOBSERVED = "a worker ended without an error code, or too soon to be seen"
 NO_MEMORY = "there is not enough memory"
 HOLD_LESS = "Let it hold less at a time: a smaller batch_size and writer_batch_size, and no cache that only grows."
@@ -42,13 +37,12 @@ RUN_WITH_STOP = "Run it again with --stop-hung: then each process says at which 
 NO_REASON = ("The command gives no reason that the doctor knows: begin with what it printed last.",)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Evidence:
     """What was observed of a command.
 
     Attributes:
         exit_code: The command's exit code, None if a signal ended it.
-        signal: The signal that ended the command.
         stderr: The end of the command's stderr.
         max_processes: The largest number of processes at a time.
         received_signal: The signal by which the user ended the command through the doctor.
@@ -56,12 +50,11 @@ class Evidence:
         restart_deaths: The number of workers that had died in a row when an endless restart was detected.
     """
 
-    exit_code: int | None
-    signal: int | None
-    stderr: str
-    max_processes: int
-    deaths: list[Death]
-    limits: dict[str, int]
+    exit_code: int | None = None
+    stderr: str = ""
+    max_processes: int = 0
+    limits: dict[str, int] = field(default_factory=dict)
+    deaths: list[Death] = field(default_factory=list)
     received_signal: int | None = None
     hang: Hang | None = None
     restart_deaths: int | None = None
@@ -97,18 +90,7 @@ def _main_finding(evidence: Evidence) -> Finding | None:
         return _hang_finding(evidence, evidence.hang)
     if evidence.restart_deaths is not None:
         return _restart_finding(evidence, evidence.restart_deaths)
-    return None if evidence.was_interrupted or _is_end_of_pipe(evidence) else _failure_finding(evidence)
-
-
-def _is_end_of_pipe(evidence: Evidence) -> bool:
-    """Returns whether the command failed only because the reader of its stdout, such as `head`, ended."""
-    if evidence.signal == signal.SIGPIPE or root_cause(evidence.deaths) is not None:
-        return evidence.signal == signal.SIGPIPE
-    chain = tracebacks.last_chain(evidence.stderr)
-    if not chain:
-        return READER_GONE.search(evidence.stderr) is not None
-    is_in_pool = any(name in frame.file for frame in chain[-1].frames for name in ("multiprocess", "concurrent"))
-    return chain[-1].kind == "BrokenPipeError" and not is_in_pool
+    return None if evidence.was_interrupted else _failure_finding(evidence)
 
 
 def _failure_finding(evidence: Evidence) -> Finding:
@@ -152,21 +134,15 @@ def _death_finding(evidence: Evidence, death: Death, level: Level = "problem") -
 def memory_finding(death: Death, killed: str, level: Level) -> Finding:
     """Returns what was held when the kernel killed a process, and how many processes would have fit."""
     peak, limit, workers = death.peak_bytes or 0, death.limit_bytes or 0, death.workers
-    if death.role == "command" or workers < 2 or not limit:
-        held = [f"it held {size(peak)}, as far as was seen"] if peak else []
+    held = [f"it held {size(peak)}, as far as was seen"] if peak else []
+    if death.role == "command" or workers < 2:
         fix = COMMAND_GREW if death.role == "command" and workers else MORE_MEMORY
         return finding("memory", level, killed, *held, fix=fix, title=NO_MEMORY)
-    per_worker = max(peak, death.worker_bytes)
-    if per_worker > limit / 2:
-        alone = f"one of {workers} workers alone held {size(per_worker)} of {size(limit)}"
-        return finding("memory", level, killed, alone, fix=EVEN_ONE, title=NO_MEMORY)
-    # They were still growing, so their final size is unknown.
-    fewer = max(1, min(workers // 2, int(limit * USABLE_FRACTION / max(per_worker, 1))))
-    held = [f"{death.tree_processes:,} processes, {workers} of them workers, had to share {size(limit)}"]
-    if death.tree_bytes > limit / 2:  # else they grew too fast to be sampled
-        held.append(f"they held {size(death.tree_bytes)} when it died, the largest worker {size(per_worker)}")
-    use_fewer = f"Use num_proc={fewer}: {workers} did not fit into {size(limit)}."
-    return finding("memory", level, killed, *held, fix=(use_fewer, HOLD_LESS))
+    if peak > limit / 2:
+        return finding("memory", level, killed, *held, fix=EVEN_ONE, title=NO_MEMORY)
+    share = f"{workers} workers had to share {size(limit)}"
+    use_fewer = f"Use num_proc={workers // 2}: {workers} did not fit into {size(limit)}."
+    return finding("memory", level, killed, *held, share, fix=(use_fewer, HOLD_LESS))
 
 
 def _crash_location(crashes: list[Failure]) -> list[str]:
@@ -179,8 +155,7 @@ def _crash_location(crashes: list[Failure]) -> list[str]:
 def _exit_finding(evidence: Evidence) -> Finding:
     lines = [line.strip() for line in evidence.stderr.splitlines() if line.strip()]
     output = f"its last words: {_shorten(lines[-1])}" if lines else "it wrote nothing to stderr"
-    how = f"exit code {evidence.exit_code}" if evidence.exit_code is not None else f"signal {evidence.signal}"
-    return finding("exit", "problem", f"the command ended with {how}", output, fix=NO_REASON)
+    return finding("exit", "problem", f"the command ended with exit code {evidence.exit_code}", output, fix=NO_REASON)
 
 
 def _chain_finding(evidence: Evidence, chain: list[Failure]) -> Finding:

@@ -6,6 +6,7 @@ import fcntl
 import os
 import struct
 import textwrap
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -25,16 +26,6 @@ INFO_REQUEST = (3 << 30) | (INFO_BYTES << 16) | (0xFF << 8) | 11
 # PIDFD_INFO_EXIT, in the mask that is the first field.
 EXIT_FLAG = 1 << 3
 EXIT_OFFSET = 60
-
-
-@dataclass(frozen=True, slots=True)
-class Usage:
-    """What the tree used when one of its processes ended, including that process. Managers are not workers."""
-
-    processes: int = 0
-    bytes: int = 0
-    workers: int = 0
-    worker_bytes: int = 0
 
 
 @dataclass(slots=True)
@@ -65,7 +56,6 @@ class Process:
     limits: dict[str, int] = field(default_factory=dict)
     ended_at: float | None = None
     status: int | None = None
-    usage: Usage = field(default_factory=Usage)
     refreshes: int = 0
 
     @property
@@ -159,13 +149,11 @@ class Process:
             self.role = "worker" if self.is_python and (self.forked or is_spawned) else "program"
 
 
-def usage_of(processes: list[Process]) -> Usage:
-    """Sums up what these processes use."""
+def count_workers(processes: Iterable[Process]) -> int:
+    """Returns the number of workers. A small process with threads, such as a multiprocessing.Manager, is none."""
     workers = [process for process in processes if process.role == "worker"]
     manager_bytes = MANAGER_FRACTION * max((process.own_bytes for process in workers), default=0)
-    busy = [process.own_bytes for process in workers if process.threads == 1 or process.own_bytes >= manager_bytes]
-    total = sum(process.own_bytes for process in processes)
-    return Usage(len(processes), total, len(busy), max(busy, default=0))
+    return sum(process.threads == 1 or process.own_bytes >= manager_bytes for process in workers)
 
 
 def _status_from_pidfd(pidfd: int) -> int | None:

@@ -24,7 +24,6 @@ STDERR = 2
 KEPT_BYTES = 256 << 10
 BLOCK_BYTES = 64 << 10
 PIPE_BYTES = 1 << 20
-PATIENCE_SECONDS, POLL_MILLISECONDS = 0.2, 20
 
 ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
@@ -42,7 +41,7 @@ class StderrRelay:
         self._wake = os.eventfd(0, os.EFD_CLOEXEC)
         self._lock = threading.Lock()
         self._kept = bytearray()
-        self._lines: collections.deque[tuple[float, str]] = collections.deque()
+        self._lines: collections.deque[str] = collections.deque()
         self._bytes_read = self._bytes_relayed = 0
         self._is_closing = False
         self._at_line_start = True
@@ -50,8 +49,8 @@ class StderrRelay:
         self._thread.start()
 
     def write_line(self, text: str) -> None:
-        """Queues a line of the doctor. It waits PATIENCE_SECONDS for the command to finish its current line."""
-        self._lines.append((time.monotonic() + PATIENCE_SECONDS, escape_control_characters(text)))
+        """Queues a line of the doctor."""
+        self._lines.append(escape_control_characters(text))
         os.eventfd_write(self._wake, 1)
 
     def text(self) -> str:
@@ -90,7 +89,7 @@ class StderrRelay:
         poll.register(self._read_fd, select.POLLIN)
         poll.register(self._wake, select.POLLIN)
         while not self._is_closing:
-            ready = [file for file, _ in poll.poll(POLL_MILLISECONDS if self._lines else None)]
+            ready = [file for file, _ in poll.poll()]
             if self._wake in ready:
                 os.eventfd_read(self._wake)
             if self._read_fd in ready:
@@ -107,9 +106,8 @@ class StderrRelay:
         self._bytes_relayed += len(block)
 
     def _write_lines(self) -> None:
-        while self._lines and (self._at_line_start or self._lines[0][0] < time.monotonic()):
-            text = self._lines[0][1]
-            self._write(f"{'' if self._at_line_start else chr(10)}{text}\n".encode(errors="replace"))
+        while self._lines:
+            self._write(f"{'' if self._at_line_start else chr(10)}{self._lines[0]}\n".encode(errors="replace"))
             self._at_line_start = True
             self._lines.popleft()
 
@@ -126,15 +124,7 @@ class StderrRelay:
     def _keep(self, block: bytes) -> None:
         self._kept += block
         if len(self._kept) > 2 * KEPT_BYTES:
-            if b"\r" in self._kept:
-                self._kept = _without_overwritten(self._kept)
             del self._kept[:-KEPT_BYTES]
-
-
-def _without_overwritten(text: bytearray) -> bytearray:
-    """Removes what a terminal has overwritten: only the last state of a progress bar remains."""
-    lines = [line[line.rfind(b"\r", 0, max(0, len(line) - 1)) + 1 :] for line in text.split(b"\n")]
-    return bytearray(b"\n").join(lines)
 
 
 def _unread_bytes(file: int) -> int:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 import select
-import signal
 import time
 
-from tokenmill.doctor.watching.processes import Process, usage_of
+from tokenmill.doctor.watching.processes import Process
 from tokenmill.system import procfs
 
 # Up to this many new pids are read one by one; beyond that, listing all processes is cheaper.
@@ -52,7 +51,7 @@ class ProcessTree:
         self._unrelated = procfs.listing()
         self._pending: dict[int, int] = {}
         self._last_pid = self._counter.last()
-        self._next_listing = self._next_sample = self._next_kill_refresh = 0.0
+        self._next_listing = self._next_sample = 0.0
         self._listing_seconds = LISTING_SECONDS
         self._samples = 0
         self._startup_budget_seconds = STARTUP_BUDGET_SECONDS
@@ -191,9 +190,6 @@ class ProcessTree:
         process.read_end()
         with contextlib.suppress(ChildProcessError):  # only children, including adopted orphans, can be reaped
             os.waitpid(process.pid, os.WNOHANG)
-        if process.signal != signal.SIGTERM and process.exit_code is None:
-            self._refresh_after_kill()
-        process.usage = usage_of(list(self.alive.values()))
         self.alive.pop(process.pid, None)
         if process.role == "worker":
             self.worker_parents.add(process.parent)
@@ -205,12 +201,3 @@ class ProcessTree:
             os.close(process.pidfd)
             process.pidfd = None
         return process
-
-    def _refresh_after_kill(self) -> None:
-        """Refreshes all processes, for what they hold when one of them is killed."""
-        started = time.monotonic()
-        if started >= self._next_kill_refresh:
-            for process in self.alive.values():
-                process.refresh()
-            self._update_peak()
-            self._next_kill_refresh = started + DUTY * (time.monotonic() - started)
