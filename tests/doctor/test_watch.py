@@ -360,6 +360,21 @@ def test_a_death_that_a_script_survives_is_counted(doctor: Doctor) -> None:
     assert re.search("(1 process|2 processes) died, and the command continued: 4 processes", done.stderr)
 
 
+def test_a_reader_that_went_away_is_no_death() -> None:
+    """`| head` has seen enough."""
+    code = "import sys\nfor i in range(200_000): print('line', i)"
+    with subprocess.Popen(
+        [*DOCTOR, "--", *python(code)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as doctor:
+        assert doctor.stdout is not None
+        assert doctor.stderr is not None
+        assert doctor.stdout.readline() == "line 0\n"
+        doctor.stdout.close()
+        said = doctor.stderr.read()
+    assert "BrokenPipeError" in said
+    assert "PROBLEM" not in said
+
+
 def test_a_pool_whose_own_thread_died_is_told_why(watch: Watch) -> None:
     """An exception that cannot be built again in the parent; no idle worker is blamed."""
     code = """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -13,11 +14,12 @@ from tokenmill.errors import UsageError
 
 BY_DILL = {"datasets", "multiprocess", "pathos", "evaluate"}
 BY_PICKLE = {"multiprocessing", "concurrent", "torch"}
-STARTERS = {"Pool", "Process", "ProcessPoolExecutor", "DataLoader", "spawn"}
-COUNT_ARGUMENTS = ("num_proc", "processes", "num_workers", "n_jobs", "max_workers")
-CORE_COUNTS = ("os.cpu_count", "os.process_cpu_count", "multiprocessing.cpu_count", "multiprocess.cpu_count")
-START_METHODS = {"fork", "spawn", "forkserver"}
-MAX_DEPTH = 20
+# The following match the text as Python writes it: without comments, with single quotes.
+PROCESS_START = re.compile(r"\b(?:Pool|Process|ProcessPoolExecutor|DataLoader)\(")
+START_METHOD = re.compile(r"\b(?:set_start_method|get_context)\((?:method=)?'(fork|spawn|forkserver)'")
+COUNT = re.compile(
+    r"\b(?:num_proc|processes|num_workers|n_jobs|max_workers)=([\w.]+)|\b(?:Pool|ProcessPoolExecutor)\(([\w.]+)"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,131 +86,75 @@ def _functions(outer: ast.Module | ast.FunctionDef | ast.ClassDef) -> list[str]:
 
 def describe(tree: ast.Module) -> Script:
     """Reads from the text of a script how it will run its functions."""
-    names = _Names(tree)
-    picklers = _picklers(names)
-    initializer, initargs = _initializer(names)
+    text, packages = ast.unparse(tree), set(_packages(tree))
+    picklers = _picklers(text, packages)
+    initializer, initargs = _initializer(tree)
     return Script(
         picklers=picklers,
-        uses_datasets="datasets" in names.packages,
-        start_method=_start_method(names, picklers) or default_start_method(),
-        num_proc=_num_proc(names),
-        forms=_forms(names, picklers),
+        uses_datasets="datasets" in packages,
+        start_method=_start_method(text, packages, picklers),
+        num_proc=_num_proc(text),
+        forms=_forms(text, picklers),
         initializer=initializer,
         initargs=initargs,
     )
 
 
-def default_start_method() -> str:
-    """Returns the start method of a script that does not set one."""
+def _packages(tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name.partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module.partition(".")[0]
+
+
+def _picklers(text: str, packages: set[str]) -> tuple[str, ...]:
+    picklers = ["dill"] * bool(packages & BY_DILL)
+    # Many scripts import torch, or multiprocessing for its cpu_count, but start no process with it.
+    if packages & BY_PICKLE and (not picklers or PROCESS_START.search(text)):
+        picklers.append("pickle")
+    return tuple(picklers)
+
+
+def _start_method(text: str, packages: set[str], picklers: tuple[str, ...]) -> str:
+    """Returns the start method that is set by a literal, or the default."""
+    match = START_METHOD.search(text)
+    is_ignored = picklers == ("dill",) and "multiprocess" not in packages  # datasets does not use multiprocessing
+    if match and not is_ignored:
+        return match[1]
     if sys.platform == "darwin":
         return "spawn"
     return "forkserver" if sys.version_info >= (3, 14) else "fork"
 
 
-class _Names:
-    """The imports, assignments and calls of a script."""
-
-    def __init__(self, tree: ast.Module) -> None:
-        nodes = list(ast.walk(tree))
-        self.imported = dict(alias for node in nodes for alias in _aliases(node))
-        self.packages = {name.partition(".")[0] for name in self.imported.values()}
-        self.calls = [node for node in nodes if isinstance(node, ast.Call)]
-        self.assigned: dict[str, ast.expr] = {}
-        for node in nodes:
-            if isinstance(node, ast.Assign):
-                for target in node.targets:
-                    if isinstance(target, ast.Name):
-                        self.assigned.setdefault(target.id, node.value)
-
-    def full_name(self, node: ast.expr, depth: int = 0) -> str:
-        """Returns the full dotted name of an expression without calls.
-
-        `mp.get_context("spawn").Pool` is `multiprocessing.get_context.Pool`.
-        """
-        if depth > MAX_DEPTH:
-            return ""
-        if isinstance(node, ast.Attribute):
-            return f"{self.full_name(node.value, depth + 1)}.{node.attr}"
-        if isinstance(node, ast.Call):
-            return self.full_name(node.func, depth + 1)
-        if isinstance(node, ast.Name):
-            value = self.assigned.get(node.id)
-            if node.id not in self.imported and isinstance(value, ast.Call):
-                return self.full_name(value, depth + 1)
-            return self.imported.get(node.id, node.id)
-        return ""
-
-    def integer(self, node: ast.expr | None) -> int | None:
-        """Returns the value of an integer, a variable that holds one, or a count of the cores; else None."""
-        if isinstance(node, ast.Name):
-            node = self.assigned.get(node.id)
-        if isinstance(node, ast.Constant):
-            return node.value if type(node.value) is int else None
-        is_core_count = isinstance(node, ast.Call) and self.full_name(node.func) in CORE_COUNTS
-        return os.cpu_count() if is_core_count else None
-
-
-def _aliases(node: ast.AST) -> Iterator[tuple[str, str]]:
-    if isinstance(node, ast.Import):
-        for alias in node.names:
-            yield (alias.asname, alias.name) if alias.asname else (alias.name.partition(".")[0],) * 2
-    elif isinstance(node, ast.ImportFrom) and node.module:
-        for alias in node.names:
-            yield alias.asname or alias.name, f"{node.module}.{alias.name}"
-
-
-def _keyword(call: ast.Call, name: str) -> ast.expr | None:
-    return next((argument.value for argument in call.keywords if argument.arg == name), None)
-
-
-def _picklers(names: _Names) -> tuple[str, ...]:
-    picklers = ["dill"] * bool(names.packages & BY_DILL)
-    called = [names.full_name(call.func) for call in names.calls]
-    starts = any(name.partition(".")[0] in BY_PICKLE and name.rpartition(".")[2] in STARTERS for name in called)
-    # Many scripts import torch, or multiprocessing for its cpu_count, but start no process with it.
-    if starts or (not picklers and names.packages & BY_PICKLE):
-        picklers.append("pickle")
-    return tuple(picklers)
-
-
-def _start_method(names: _Names, picklers: tuple[str, ...]) -> str | None:
-    """Returns the start method that is set by a literal. multiprocess ignores the setting of multiprocessing."""
-    for call in names.calls:
-        name = names.full_name(call.func)
-        is_ours = name.startswith("multiprocess.") or picklers != ("dill",)
-        if is_ours and name.endswith((".set_start_method", ".get_context")):
-            value = call.args[0] if call.args else _keyword(call, "method")
-            if isinstance(value, ast.Constant) and value.value in START_METHODS:
-                return str(value.value)
-    return None
-
-
-def _num_proc(names: _Names) -> int | None:
+def _num_proc(text: str) -> int | None:
     counts = []
-    for call in names.calls:
-        values = [_keyword(call, name) for name in COUNT_ARGUMENTS]
-        if names.full_name(call.func).rpartition(".")[2] in {"Pool", "ProcessPoolExecutor"}:
-            values += call.args[:1]
-        counts += [names.integer(node) for node in values]
-    return max((number for number in counts if number is not None and number > 0), default=None)
+    for match in COUNT.finditer(text):
+        value = match[1] or match[2]
+        variable = re.search(rf"^\s*{re.escape(value)} = (\d+)$", text, re.MULTILINE)
+        if value.endswith("cpu_count"):
+            counts.append(os.cpu_count() or 1)
+        elif value.isdigit() or variable:
+            counts.append(int(variable[1] if variable else value))
+    return max(counts, default=0) or None
 
 
-def _forms(names: _Names, picklers: tuple[str, ...]) -> tuple[Form, ...]:
+def _forms(text: str, picklers: tuple[str, ...]) -> tuple[Form, ...]:
     """Orders the forms of input. In doubt a batch comes first.
 
     A function for batches often accepts a row too, as a batch of characters.
     """
-    batched = [_keyword(call, "batched") for call in names.calls]
-    if "dill" in picklers and not any(isinstance(node, ast.Constant) and node.value for node in batched):
+    if "dill" in picklers and "batched=True" not in text:
         return "row", "batch", "text"
     return ("text", "row", "batch") if picklers == ("pickle",) else ("batch", "row", "text")
 
 
-def _initializer(names: _Names) -> tuple[str | None, str | None]:
-    for call in names.calls:
-        positional = call.args if getattr(call.func, "attr", getattr(call.func, "id", None)) == "Pool" else []
-        value = _keyword(call, "initializer") or (positional[1] if len(positional) > 1 else None)
-        if value is not None and not (isinstance(value, ast.Constant) and value.value is None):
-            initargs = _keyword(call, "initargs") or (positional[2] if len(positional) > 2 else None)
-            return ast.unparse(value), ast.unparse(initargs) if initargs is not None else None
+def _initializer(tree: ast.Module) -> tuple[str | None, str | None]:
+    for call in [node for node in ast.walk(tree) if isinstance(node, ast.Call)]:
+        names = {keyword.arg: keyword.value for keyword in call.keywords}
+        if ast.unparse(call.func).endswith("Pool"):
+            names |= dict(zip(("processes", "initializer", "initargs"), call.args, strict=False))
+        if "initializer" in names:
+            initargs = names.get("initargs")
+            return ast.unparse(names["initializer"]), None if initargs is None else ast.unparse(initargs)
     return None, None

@@ -90,7 +90,14 @@ def _main_finding(evidence: Evidence) -> Finding | None:
         return _hang_finding(evidence, evidence.hang)
     if evidence.restart_deaths is not None:
         return _restart_finding(evidence, evidence.restart_deaths)
-    return None if evidence.was_interrupted else _failure_finding(evidence)
+    return None if evidence.was_interrupted or _is_end_of_pipe(evidence) else _failure_finding(evidence)
+
+
+def _is_end_of_pipe(evidence: Evidence) -> bool:
+    """Returns whether the command failed only because the reader of its stdout, such as `head`, ended."""
+    last_line = evidence.stderr.rstrip().rpartition("\n")[2]
+    cause = root_cause(evidence.deaths)
+    return last_line.startswith("BrokenPipeError") if cause is None else cause.signal == "SIGPIPE"
 
 
 def _failure_finding(evidence: Evidence) -> Finding:
