@@ -13,7 +13,7 @@ from collections import defaultdict, deque
 import pytest
 
 from tokenmill.doctor.examining.answers import Obstacle
-from tokenmill.doctor.examining.inside import paths, pickling
+from tokenmill.doctor.examining.inside import pickling
 
 LOCK = threading.Lock()
 BYTES = {bytes([byte]): byte for byte in range(256)}
@@ -296,4 +296,4 @@ def test_nothing_stands_out_where_all_parts_are_small():
 
 def test_there_is_no_path_to_what_is_not_held():
     """A search that finds nothing says so, also in a structure that contains itself."""
-    assert paths.find(in_a_cycle(LOCK), object(), "tokenize") is None
+    assert pickling.find_path(in_a_cycle(LOCK), object(), "tokenize") is None

@@ -128,14 +128,13 @@ class Ended(msgspec.Struct, frozen=True, tag=True):
 class Called(msgspec.Struct, frozen=True, tag=True):
     """A call of the function: the form of input that it accepted, or the exceptions that it raised.
 
-    `unready` is an exception before the first call, when the worker did what `stage` says.
+    With a `stage`, the exception came before the first call, when the worker did what `stage` says.
     """
 
     form: Form | None
     raised: tuple[Raised, ...] = ()
     hosts: tuple[str, ...] = ()
     proxy: str | None = None
-    unready: Raised | None = None
     stage: str = ""
 
 

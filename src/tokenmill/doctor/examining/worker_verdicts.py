@@ -41,13 +41,7 @@ def calling(case: Case) -> Verdict:
         return _no_answer(case)
     if called.form is not None:
         return Check("call", "ok", f"takes {FORMS[called.form].format(column=case.column)}"), []
-    if called.unready is None:
-        return _call_failed(case, called)
-    evidence = f"a worker that {called.stage} raises {called.unready}"
-    if called.hosts or called.unready.type in {*UNSET_ERRORS, "MemoryError"}:
-        return Check("call", "warning", f"not tried: {evidence}"), []
-    failure = finding("own-exception", "warning", evidence, case.target.line(called.unready.line))
-    return Check("call", "warning", f"raised {called.unready.type}"), [failure]
+    return _call_failed(case, called)
 
 
 def _is_memory(case: Case) -> bool:
@@ -95,10 +89,12 @@ def _call_failed(case: Case, called: Called) -> Verdict:
     )
     if called.hosts or any(error.type == "MemoryError" for error in called.raised):
         return Check("call", "ok", f"raised {raised.type}: see below"), []
-    if case.spawned is None and (raised.type in UNSET_ERRORS or "NoneType" in raised.message):
+    is_unset = raised.type in UNSET_ERRORS or "NoneType" in raised.message
+    if is_unset and (case.spawned is None or called.stage):
         return Check("call", "warning", f"not tried: it needs what the main part sets ({raised.message})"), []
     form = FORMS[case.script.forms[number]].format(column=case.column)
-    evidence = (f"called on made-up {form}: {raised}", case.target.line(raised.line))
+    occasion = f"a worker that {called.stage} raises" if called.stage else f"called on made-up {form}:"
+    evidence = (f"{occasion} {raised}", case.target.line(raised.line))
     column = (f"If {raised.message} is the column of the text, say so with --column.",)
     fix = column if raised.type == "KeyError" and raised.message != repr(case.column) else None
     failure = finding("own-exception", "warning", *evidence, fix=fix)
@@ -113,7 +109,7 @@ def network(case: Case) -> Verdict:
     if called is None:
         return Check("network", "ok", "not tried"), []
     if called.hosts and called.form is None:
-        return _network_needed("when it is called", called.hosts, called.proxy, called.unready or called.raised[-1])
+        return _network_needed("when it is called", called.hosts, called.proxy, called.raised[-1])
     if called.hosts:
         return Check("network", "ok", f"asks {called.hosts[0]}, and goes on without an answer"), []
     return Check("network", "ok", "not needed by a worker"), []
@@ -187,7 +183,7 @@ def _memory_failure(case: Case, measured: Measured | None) -> Finding | None:
         evidence = (f"{took} text, and was stopped", f"that is what {free} leave to each of {case.num_proc}")
         fix = "Let the function keep less: bound its caches, read large files piece by piece. Or use fewer processes."
         return finding("memory", "problem", *evidence, fix=(fix,))
-    raised = [error for called in case.worker.all(Called) for error in (*called.raised, called.unready)]
+    raised: list[Raised | None] = [error for called in case.worker.all(Called) for error in called.raised]
     raised += [measured.raised] if measured is not None else []
     lines = [error.line for error in raised if error is not None and error.type == "MemoryError"]
     failures = [f"MemoryError in {case.target.line(line)}" for line in lines[:1]]

@@ -165,13 +165,13 @@ def _exit_finding(evidence: Evidence) -> Finding:
     return finding("exit", "problem", f"the command ended with exit code {evidence.exit_code}", output, fix=NO_REASON)
 
 
-def _chain_finding(evidence: Evidence, chain: list[Failure]) -> Finding:
-    """Returns the finding for a chain of exceptions."""
+def _chain_finding(evidence: Evidence, chain: list[Failure], *extra: str) -> Finding:
+    """Returns the finding for a chain of exceptions, with extra evidence."""
     message = "\n".join(failure.summary for failure in chain)
     symptom = symptoms.recognize(message, "\n".join(failure.text for failure in chain))
     if symptom is not None:
-        return _symptom_finding(evidence, symptom, *_location(chain))
-    return finding("own-exception", "problem", _shorten(chain[-1].summary), *_location(chain))
+        return _symptom_finding(evidence, symptom, *_location(chain), *extra)
+    return finding("own-exception", "problem", _shorten(chain[-1].summary), *_location(chain), *extra)
 
 
 def _symptom_finding(evidence: Evidence, symptom: Symptom, *extra: str) -> Finding:
@@ -271,9 +271,4 @@ def _restart_finding(evidence: Evidence, deaths: int) -> Finding:
     """Returns why workers die as soon as they start."""
     died = f"{count(deaths, 'worker')} in a row died as soon as they were started, and new ones were started for ever"
     errors = evidence.worker_exceptions
-    symptom = symptoms.recognize(evidence.stderr, evidence.stderr)
-    if symptom is not None:
-        return _symptom_finding(evidence, symptom, *_location(errors), died)
-    if errors:
-        return finding("own-exception", "problem", _shorten(errors[0].summary), *_location(errors), died)
-    return finding("exit", "problem", died)
+    return _chain_finding(evidence, errors, died) if errors else finding("exit", "problem", died)

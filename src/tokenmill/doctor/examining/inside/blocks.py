@@ -11,7 +11,6 @@ import os
 import socket
 import sys
 from collections.abc import Iterator
-from types import FrameType
 from typing import Any
 
 from tokenmill.doctor.examining.answers import Called, Raised
@@ -23,41 +22,25 @@ class ProcessStartBlocked(BaseException):
     """The script was about to start a process. A BaseException, so that scripts do not catch it."""
 
 
-class StartBlock:
-    """Blocks the start of processes, except of programs by `subprocess`. `line` is where the script tried."""
+@contextlib.contextmanager
+def blocked_starts(with_multiprocess: bool) -> Iterator[None]:
+    """Blocks the start of processes, except of programs by `subprocess`; by multiprocess too, if it may be used."""
+    classes: list[Any] = [multiprocessing.process.BaseProcess]
+    if with_multiprocess:
+        with contextlib.suppress(ImportError):
+            classes.append(importlib.import_module("multiprocess.process").BaseProcess)
+    originals = [process_class.start for process_class in classes]
 
-    def __init__(self, script: str) -> None:
-        self.line: int | None = None
-        self._script = script
-
-    @contextlib.contextmanager
-    def active(self, with_multiprocess: bool) -> Iterator[None]:
-        """Blocks starts within a `with` block, also by multiprocess if it is likely to be used."""
-        classes: list[Any] = [multiprocessing.process.BaseProcess]
-        if with_multiprocess:
-            with contextlib.suppress(ImportError):
-                classes.append(importlib.import_module("multiprocess.process").BaseProcess)
-        originals = [process_class.start for process_class in classes]
-        for process_class in classes:
-            process_class.start = lambda _: self._block()
-        try:
-            yield
-        finally:
-            for process_class, original in zip(classes, originals, strict=True):
-                process_class.start = original
-
-    def _block(self) -> None:
-        self.line = self.line or _outermost_line(self._script, sys._getframe())  # noqa: SLF001 - finds the script's line
+    def block(_: object) -> None:
         raise ProcessStartBlocked
 
-
-def _outermost_line(script: str, frame: FrameType | None) -> int | None:
-    line = None
-    while frame is not None:
-        if frame.f_code.co_filename == script:
-            line = frame.f_lineno
-        frame = frame.f_back
-    return line
+    for process_class in classes:
+        process_class.start = block
+    try:
+        yield
+    finally:
+        for process_class, original in zip(classes, originals, strict=True):
+            process_class.start = original
 
 
 class NetworkBlock:
@@ -77,9 +60,9 @@ class NetworkBlock:
         for name in [name for name in os.environ if name.lower() in PROXIES]:
             self.proxy = os.environ.pop(name) or self.proxy
 
-    def failure(self, raised: Raised, stage: str) -> Called:
-        """Returns the answer for an exception before the first call."""
-        return Called(None, (), tuple(self.hosts), self.proxy, raised, stage)
+    def failure(self, raised: tuple[Raised, ...], stage: str = "") -> Called:
+        """Returns the answer for a function that could not be called, or an exception before that, at some stage."""
+        return Called(None, raised, tuple(self.hosts), self.proxy, stage)
 
     def _audit(self, event: str, arguments: tuple[Any, ...]) -> None:
         if event == "socket.getaddrinfo":

@@ -8,11 +8,12 @@ import os
 import resource
 import sys
 import time
+import traceback
 import types
 from typing import Any
 
 from tokenmill.doctor.examining.answers import Loaded, ProbeRequest, Raised, describe_exception
-from tokenmill.doctor.examining.inside.blocks import ProcessStartBlocked, StartBlock
+from tokenmill.doctor.examining.inside.blocks import ProcessStartBlocked, blocked_starts
 from tokenmill.system import machine
 
 MAIN = "__main__"
@@ -33,14 +34,14 @@ class LoadedScript:
         with open(request.path, "rb") as file:
             tree = ast.parse(file.read(), request.path)
         futures = [node for node in tree.body if isinstance(node, ast.ImportFrom) and node.module == "__future__"]
-        block = StartBlock(request.path)
-        with block.active(with_multiprocess="dill" in request.script.picklers):
+        with blocked_starts(with_multiprocess="dill" in request.script.picklers):
             try:
                 for statement in tree.body:
                     if name == SPAWNED_MAIN or not _is_guard(statement):
                         self._run(statement, futures)
-            except ProcessStartBlocked:
-                self.process_line = block.line
+            except ProcessStartBlocked as blocked:
+                frames = traceback.extract_tb(blocked.__traceback__)
+                self.process_line = next(frame.lineno for frame in frames if frame.filename == request.path)
             except (Exception, SystemExit) as error:  # noqa: BLE001 - the exception is the answer
                 self.raised = describe_exception(error, request.path)
 

@@ -1,10 +1,12 @@
 """Tests whether an object can be pickled by each library, and finds and classifies the object inside that cannot.
 
-Runs in a process that has loaded the script, never in the doctor's process.
+Such an object has a path in the names of the script: `encoder.core`, `tables['ranks']`. What a function uses has the
+name of the variable. Runs in a process that has loaded the script, never in the doctor's process.
 """
 
 from __future__ import annotations
 
+import functools
 import importlib
 import io
 import multiprocessing.reduction
@@ -12,12 +14,12 @@ import pickle
 import sys
 import threading
 import types
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from tokenmill.doctor.examining.answers import Obstacle, ObstacleKind, Part
-from tokenmill.doctor.examining.inside import paths
 
 # A part is reported if it is at least this fraction of the pickled bytes.
 LARGE_FRACTION = 0.6
@@ -28,6 +30,11 @@ LOCKS = ("lock", "semaphore", "condition", "event", "barrier")
 CONNECTIONS = ("connection", "cursor", "session", "client", "pool", "executor", "channel", "engine")
 RESOURCES = (io.IOBase, types.ModuleType, types.GeneratorType, types.CoroutineType, threading.local)
 SCRIPT_MODULES = {"__main__", "__mp_main__"}
+MAX_OBJECTS = 200_000
+LEAF_TYPES = (str, bytes, bytearray, int, float, complex, type(None), type(...), types.CodeType, types.ModuleType)
+
+# The path of a held object, and the object.
+Step = tuple[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +65,7 @@ def obstacle(pickler: Pickler, value: Any, name: str) -> Obstacle:
     """Returns what keeps the object called `name` from being pickled."""
     trail = pickler.trail(value) or [value]
     for culprit in reversed(trail):
-        path = paths.find(value, culprit, name)
+        path = find_path(value, culprit, name)
         if path is not None and (culprit is trail[-1] or _pickled_bytes(pickler, culprit) is None):
             break
     else:
@@ -70,7 +77,7 @@ def largest(pickler: Pickler, value: Any, name: str) -> Part | None:
     """Returns the innermost part that makes up most of the pickled bytes, or None."""
     total, path, part = len(pickler.dumps(value)), name, None
     while True:
-        held = [step for step in paths.steps(path, value) if not isinstance(step[1], type)]
+        held = [step for step in held_objects(path, value) if not isinstance(step[1], type)]
         parts = [(_pickled_bytes(pickler, step[1]) or 0, step) for step in held]
         size, step = max(parts, key=lambda item: item[0], default=(0, ("", None)))
         if size < LARGE_FRACTION * total or len(path) > MAX_PATH_CHARACTERS:
@@ -163,3 +170,76 @@ def _trail(pickler_class: Any, value: Any, **options: Any) -> list[Any]:
     except Exception:  # noqa: BLE001 - the failure is expected; only the trail matters
         return at_failure
     return []
+
+
+def find_path(root: Any, target: Any, name: str) -> str | None:
+    """Returns the shortest path from the object called `name` to the target, or None."""
+    seen: dict[int, Any] = {id(root): root}  # keeps the objects alive, so that no id is reused
+    queue = deque([(name, root)])
+    while queue and len(seen) < MAX_OBJECTS:
+        path, holder = queue.popleft()
+        if holder is target:
+            return path
+        for step in held_objects(path, holder):
+            held = step[1]
+            if id(held) not in seen and (held is target or not isinstance(held, LEAF_TYPES)):
+                seen[id(held)] = held
+                queue.append(step)
+    return None
+
+
+def held_objects(path: str, holder: Any) -> Iterator[Step]:
+    """Yields each object that the one at `path` holds, with its own path."""
+    if isinstance(holder, types.FunctionType):
+        yield from _variables(holder)
+    elif isinstance(holder, types.MethodType | types.BuiltinMethodType):
+        yield f"{path}.__self__", holder.__self__
+    elif isinstance(holder, functools.partial):
+        yield f"{path}.func", holder.func
+        yield from ((f"{path}.args[{index}]", held) for index, held in enumerate(holder.args))
+        yield from ((f"{path}.keywords[{key!r}]", held) for key, held in holder.keywords.items())
+    elif isinstance(holder, Mapping):
+        try:
+            items = list(holder.items())
+        except Exception:  # noqa: BLE001 - a user's mapping may raise; then its items cannot be reached
+            return
+        yield from ((f"{path}[{key!r}]", held) for key, held in items)
+        yield from ((f"a key of {path}", key) for key, _ in items)
+    elif isinstance(holder, list | tuple | deque):
+        yield from ((f"{path}[{index}]", held) for index, held in enumerate(holder))
+    elif isinstance(holder, set | frozenset):
+        yield from ((f"an element of {path}", held) for held in holder)
+    yield from _attributes(path, holder)
+
+
+def _variables(function: types.FunctionType) -> Iterator[Step]:
+    """Yields the variables that a function has from outside: of its closure, defaults of arguments, and globals."""
+    code = function.__code__
+    for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
+        if cell != types.CellType():  # reading an empty cell raises
+            yield name, cell.cell_contents
+    defaults = function.__defaults__ or ()
+    yield from zip(code.co_varnames[code.co_argcount - len(defaults) : code.co_argcount], defaults, strict=True)
+    yield from (function.__kwdefaults__ or {}).items()
+    yield from ((name, function.__globals__[name]) for name in _names(code) if name in function.__globals__)
+
+
+def _names(code: types.CodeType) -> Iterator[str]:
+    """Yields the names that a function and its inner functions look up outside themselves."""
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _names(constant)
+
+
+def _attributes(path: str, holder: Any) -> Iterator[Step]:
+    own = getattr(holder, "__dict__", None)
+    if isinstance(own, dict | types.MappingProxyType):
+        yield from ((f"{path}.{name}", held) for name, held in list(own.items()))
+    if isinstance(holder, type):
+        return
+    for base in type(holder).__mro__:
+        for name, member in vars(base).items():
+            if isinstance(member, types.MemberDescriptorType) and "__slots__" in vars(base):
+                yield f"{path}.{name}", getattr(holder, name, None)
+    yield f"the class of {path}", type(holder)

@@ -74,7 +74,7 @@ class Probe:
         try:
             function = self.unpickle(script.function)
         except Exception as error:  # noqa: BLE001 - the exception is the answer
-            self.report(network.failure(describe_exception(error, self.request.path), "unpickles it"))
+            self.report(network.failure((describe_exception(error, self.request.path),), "unpickles it"))
         else:
             self.work(function, script, network)
 

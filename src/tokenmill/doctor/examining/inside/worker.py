@@ -55,8 +55,8 @@ class ProbedWorker:
         try:
             self.initialize()
         except Exception as error:  # noqa: BLE001 - the exception is the answer
-            unready = describe_exception(error, self.request.path)
-            return self.network.failure(unready, f"runs its initializer {self.request.script.initializer}")
+            raised = describe_exception(error, self.request.path)
+            return self.network.failure((raised,), f"runs its initializer {self.request.script.initializer}")
         failures: list[Raised] = []
         for form in self.request.script.forms:
             failure = self.failure_on(form, list(itertools.islice(_texts(), FIRST_TEXTS)))
@@ -65,7 +65,7 @@ class ProbedWorker:
             failures.append(failure)
             if self.network.hosts or failure.type == "MemoryError":
                 break
-        return Called(None, tuple(failures), tuple(self.network.hosts), self.network.proxy)
+        return self.network.failure(tuple(failures))
 
     def failure_on(self, form: Form, texts: list[str], readings: list[Reading] | None = None) -> Raised | None:
         """Returns what the function raises on these texts, or None. Adds a reading of the memory after each call."""
