@@ -71,7 +71,7 @@ def _no_answer(case: Case) -> Verdict:
         hang = [_hang_finding(case)] if case.spawned else []
         return Check("call", "problem" if hang else "warning", f"no answer{': see fork' * (not hang)}"), hang
     if worker.end != "slow" or worker.first(Loaded) is None:
-        return Check("call", "warning", "no answer"), []
+        return Check("call", "warning", "not tried" if worker.end == "done" else "no answer"), []
     seconds = duration(ANSWER_SECONDS)
     check = Check("call", "warning", f"no answer in {seconds}")
     if worker.idle_seconds < IDLE_SECONDS:  # a call that still computes is not suspicious
