@@ -194,7 +194,7 @@ def fingerprint(case: Case) -> Verdict:
     """Judges whether datasets can compute a fingerprint of the function, to find its results in the cache."""
     first = case.main.first(Hashed)
     if first is None:
-        return Check("fingerprint", "ok", "not looked at: datasets is not used"), []
+        return Check("fingerprint", "ok", "not looked at"), []
     if first.digest is None:
         is_sent = not any(answer.pickler == "dill" and answer.raised for answer in case.main.all(Pickled))
         return _unhashable(first) if is_sent else (Check("fingerprint", "ok", "none, as long as it cannot be sent"), [])

@@ -52,16 +52,17 @@ class Probe:
             file.write(msgspec.json.encode(answer) + b"\n")
 
     def run_main(self) -> None:
-        """Loads the script as the main process, pickles and hashes the function, and calls it in a forked child."""
+        """Loads the script as the main process, pickles the function, calls it in a forked child, and hashes it."""
         script = LoadedScript(self.request, MAIN)
         self.report(script.answer([]))
         function = script.function
         if not callable(function):
             return
         self.pickle(function)
-        self.hash(function)
         if self.request.script.forks and not self.is_parent_of_fork():
             self.work(function, script, NetworkBlock())
+        else:
+            self.hash(function)  # after the fork: importing datasets starts threads
 
     def run_spawned(self) -> None:
         """Loads the script as a spawned child, without network, then unpickles, calls and measures the function."""
