@@ -19,7 +19,7 @@ from tests.support.killing import wait_until
 from tokenmill.doctor import waits
 from tokenmill.doctor.examining import verdicts
 from tokenmill.doctor.examining.answers import Hashed, Obstacle, Raised
-from tokenmill.doctor.watching import diagnosis, symptoms, tracebacks
+from tokenmill.doctor.watching import diagnosis, messages
 from tokenmill.doctor.watching.deaths import Death, Killer, root_cause
 from tokenmill.doctor.watching.processes import Process, Role
 from tokenmill.system import cgroups, procfs
@@ -62,7 +62,7 @@ pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="wa
 )
 def test_errors_are_known_by_their_words(said: str, cause: str) -> None:
     """Each library has its own words for the same cause."""
-    symptom = symptoms.recognize(said)
+    symptom = messages.recognize(said)
     assert symptom is not None
     assert symptom.cause == cause
 
@@ -79,7 +79,7 @@ def test_errors_are_known_by_their_words(said: str, cause: str) -> None:
 )
 def test_other_errors_are_the_functions_own(said: str) -> None:
     """No cause is read into words that do not say it."""
-    assert symptoms.recognize(said) is None
+    assert messages.recognize(said) is None
 
 
 CHAIN = '''Map:   0%|          | 0/100 [00:00<?, ? examples/s]multiprocess.pool.RemoteTraceback:
@@ -104,7 +104,7 @@ KeyError: 'txt'
 
 def test_a_chain_of_exceptions_is_read_to_where_it_began() -> None:
     """The worker's own line comes first, after whatever was printed before."""
-    chain = tracebacks.last_chain(f"Traceback (most recent call last):\n  garbled\n{CHAIN}")
+    chain = messages.last_chain(f"Traceback (most recent call last):\n  garbled\n{CHAIN}")
     assert [failure.summary for failure in chain] == ["KeyError: 'txt'"] * 2
     assert str(chain[0].location) == "/home/me/prepare.py:7, in tokenize"
     assert chain[0].location is not None
@@ -113,7 +113,7 @@ def test_a_chain_of_exceptions_is_read_to_where_it_began() -> None:
 
 def test_a_later_exception_begins_a_new_chain() -> None:
     """What was logged and handled before has nothing to do with it."""
-    (failure,) = tracebacks.last_chain(
+    (failure,) = messages.last_chain(
         f'{CHAIN}\nTraceback (most recent call last):\n  File "a.py", line 1, in f\nEOFError\n'
     )
     assert (failure.kind, failure.message) == ("EOFError", "")
@@ -129,15 +129,15 @@ def test_a_fatal_error_is_read_to_the_users_line() -> None:
         '  File "/home/me/a.py", line 4 in f\n\n'
         "Extension modules: numpy\n"
     )
-    (failure,) = tracebacks.fatal_errors(text)
+    (failure,) = messages.fatal_errors(text)
     assert failure.kind == "Segmentation fault"
     assert (str(failure.frames[-1]), str(failure.location)) == ("fast/core.py:3, in encode", "/home/me/a.py:4, in f")
 
 
 def test_the_line_of_a_compiled_library_is_not_the_users() -> None:
     """Cython names its sources without a directory."""
-    assert not tracebacks.Frame("pyarrow/error.pxi", 89, "check_status").is_users
-    assert tracebacks.Frame("prepare.py", 1, "f").is_users
+    assert not messages.Frame("pyarrow/error.pxi", 89, "check_status").is_users
+    assert messages.Frame("prepare.py", 1, "f").is_users
 
 
 def death(pid: int, role: Role, killer: Killer, after_seconds: float, **more: int | str | None) -> Death:
@@ -194,9 +194,9 @@ def test_reading_takes_time_in_proportion_to_the_text() -> None:
     """Half a megabyte of anything is read in a moment."""
     begun = time.process_time()
     for text in ("x" * 500_000, "Traceback (most recent call last):\n" * 12_000, "\r" * 500_000, "host='" * 80_000):
-        symptoms.recognize(text, text)
-        tracebacks.last_chain(text)
-        tracebacks.fatal_errors(text)
+        messages.recognize(text, text)
+        messages.last_chain(text)
+        messages.fatal_errors(text)
     assert time.process_time() - begun < 20
 
 

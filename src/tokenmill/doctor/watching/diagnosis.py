@@ -6,11 +6,10 @@ import os
 from dataclasses import dataclass, field
 
 from tokenmill.doctor.causes import Finding, Level, finding, ordered
-from tokenmill.doctor.watching import symptoms, tracebacks
+from tokenmill.doctor.watching import messages
 from tokenmill.doctor.watching.deaths import SEVERE, Death, root_cause
 from tokenmill.doctor.watching.hangs import POOL_DIED, Hang, Stack
-from tokenmill.doctor.watching.symptoms import LOST_WORKER, Symptom
-from tokenmill.doctor.watching.tracebacks import Failure
+from tokenmill.doctor.watching.messages import LOST_WORKER, Failure, Symptom
 from tokenmill.humanize import count, duration, size
 from tokenmill.system import machine, procfs
 
@@ -68,14 +67,14 @@ class Evidence:
     @property
     def worker_exceptions(self) -> list[Failure]:
         """The exceptions, without those of a parent that reports a lost worker."""
-        return [failure for failure in tracebacks.exceptions(self.stderr) if not LOST_WORKER.search(failure.summary)]
+        return [failure for failure in messages.exceptions(self.stderr) if not LOST_WORKER.search(failure.summary)]
 
 
 def diagnose(evidence: Evidence) -> list[Finding]:
     """Returns the findings, the first one to fix first."""
     cause = _main_finding(evidence)
     findings = [cause] if cause is not None else []
-    hash_lines = [line.strip() for line in evidence.stderr.splitlines() if symptoms.FINGERPRINT.search(line)]
+    hash_lines = [line.strip() for line in evidence.stderr.splitlines() if messages.FINGERPRINT.search(line)]
     # An object that cannot be pickled cannot be hashed either: one finding is enough.
     if hash_lines and not (cause is not None and cause.cause.startswith("captured")):
         findings.append(finding("unstable-fingerprint", "warning", _shorten(hash_lines[-1].partition(". ")[0])))
@@ -103,17 +102,17 @@ def _is_end_of_pipe(evidence: Evidence) -> bool:
 def _failure_finding(evidence: Evidence) -> Finding:
     """Returns the finding for a command that failed: by a death, an exception or its own exit code."""
     death = root_cause(evidence.deaths)
-    chain = tracebacks.last_chain(evidence.stderr)
+    chain = messages.last_chain(evidence.stderr)
     worker_lost = not chain or any(LOST_WORKER.search(failure.summary) for failure in chain)
     if death is not None and (worker_lost or death.role == "command" or death.killer in SEVERE):
         return _death_finding(evidence, death)
-    if worker_lost and (crashes := tracebacks.fatal_errors(evidence.stderr)):  # it died before it was observed
+    if worker_lost and (crashes := messages.fatal_errors(evidence.stderr)):  # it died before it was observed
         return finding("native-crash", "problem", crashes[0].kind, *_crash_location(crashes))
     if chain and worker_lost and not evidence.worker_exceptions:
         return finding("exit", "problem", _shorten(chain[-1].summary), UNOBSERVED)
     if chain:
         return _chain_finding(evidence, chain)
-    symptom = symptoms.recognize(evidence.stderr, evidence.stderr)
+    symptom = messages.recognize(evidence.stderr, evidence.stderr)
     return _symptom_finding(evidence, symptom) if symptom is not None else _exit_finding(evidence)
 
 
@@ -122,9 +121,9 @@ def _death_finding(evidence: Evidence, death: Death, level: Level = "problem") -
     who = f"pid {death.pid}, {roles.get(death.role, death.name)}"
     if death.killer == "kernel":
         return memory_finding(death, f"{who}, was killed by {death.why}", level)
-    crashes = tracebacks.fatal_errors(evidence.stderr)
+    crashes = messages.fatal_errors(evidence.stderr)
     if death.killer == "crash" or (death.killer == "unknown" and crashes):
-        symptom = symptoms.recognize(evidence.stderr, only="memory")
+        symptom = messages.recognize(evidence.stderr, only="memory")
         if symptom is not None:
             return _symptom_finding(evidence, symptom, f"{who}, then ended: {death.why}")
         return finding("native-crash", level, f"{who}, died of {death.why}", *_crash_location(crashes))
@@ -168,7 +167,7 @@ def _exit_finding(evidence: Evidence) -> Finding:
 def _chain_finding(evidence: Evidence, chain: list[Failure], *extra: str) -> Finding:
     """Returns the finding for a chain of exceptions, with extra evidence."""
     message = "\n".join(failure.summary for failure in chain)
-    symptom = symptoms.recognize(message, "\n".join(failure.text for failure in chain))
+    symptom = messages.recognize(message, "\n".join(failure.text for failure in chain))
     if symptom is not None:
         return _symptom_finding(evidence, symptom, *_location(chain), *extra)
     return finding("own-exception", "problem", _shorten(chain[-1].summary), *_location(chain), *extra)
@@ -181,7 +180,7 @@ def _symptom_finding(evidence: Evidence, symptom: Symptom, *extra: str) -> Findi
     fix: tuple[str, ...] | None = None
     if cause == "disk-full":
         more = _full_disks()
-    elif symptoms.SHARED_MEMORY.search(symptom.evidence):
+    elif messages.SHARED_MEMORY.search(symptom.evidence):
         fix = LARGER_SHM
     elif cause == "memory" and ADDRESS_LIMIT in evidence.limits:
         more = [f"each process may have {size(evidence.limits[ADDRESS_LIMIT])} of addresses (ulimit -v)"]
@@ -236,8 +235,8 @@ def _hang_finding(evidence: Evidence, hang: Hang) -> Finding:
     _, thread, printed = evidence.stderr.partition(POOL_DIED.decode())
     if thread:
         died = f"the pool's thread that takes the results{thread[:-1]} died, so no thread takes them any more"
-        messages = [_shorten(failure.summary) for failure in tracebacks.exceptions(printed)[:1]]
-        return finding("hang", "problem", still, died, *messages, fix=UNPICKLABLE_EXCEPTION)
+        raised = [_shorten(failure.summary) for failure in messages.exceptions(printed)[:1]]
+        return finding("hang", "problem", still, died, *raised, fix=UNPICKLABLE_EXCEPTION)
     stopped_at = _stopped_at(evidence)
     locked = [waiting for waiting in hang.waits if waiting.is_deadlocked]
     if locked:

@@ -13,7 +13,7 @@ import time
 from dataclasses import dataclass
 
 from tokenmill.doctor.waits import Wait, wait_of
-from tokenmill.doctor.watching import tracebacks
+from tokenmill.doctor.watching import messages
 from tokenmill.doctor.watching.processes import Process
 from tokenmill.doctor.watching.stderr import StderrRelay
 from tokenmill.doctor.watching.tree import ProcessTree
@@ -64,7 +64,7 @@ class Stack:
     """Where a process was when it was stopped."""
 
     pid: int
-    failure: tracebacks.Failure
+    failure: messages.Failure
 
 
 class HangDetector:
@@ -160,10 +160,10 @@ def stop(tree: ProcessTree, relay: StderrRelay) -> tuple[list[Stack], list[Proce
     return stacks, ended
 
 
-def _fatal_errors(relay: StderrRelay) -> list[tracebacks.Failure]:
+def _fatal_errors(relay: StderrRelay) -> list[messages.Failure]:
     end = time.monotonic() + STACK_SECONDS
     relay.drain(lambda: time.monotonic() > end)
-    return tracebacks.fatal_errors(relay.text())
+    return messages.fatal_errors(relay.text())
 
 
 def _send(process: Process, number: signal.Signals) -> None:
