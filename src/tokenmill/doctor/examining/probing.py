@@ -105,7 +105,7 @@ class ProbeProcess:
 
     @property
     def _worker_pid(self) -> int:
-        forked = self.first(Forked)
+        forked = self.first(Forked) if self.first(Ended) is None else None
         return self._process.pid if forked is None else forked.pid
 
     def _read(self, name: str) -> str:
