@@ -96,12 +96,17 @@ tokens = { books = "all" }
 COMMAND = "import sys; sys.argv[0] = 'tokenmill'; from tokenmill.cli import main; main()"
 SCRIPT = """import threading
 
-lock = threading.Lock()
+
+class Tokenize:
+    def __init__(self):
+        self.lock = threading.Lock()
+
+    def __call__(self, row):
+        with self.lock:
+            return {"length": len(row["text"])}
 
 
-def tokenize(row, lock=lock):
-    with lock:
-        return {"length": len(row["text"])}
+tokenize = Tokenize()
 """
 
 ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")

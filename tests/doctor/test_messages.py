@@ -17,10 +17,11 @@ import pytest
 
 from tests.support.killing import wait_until
 from tokenmill.doctor import waits
-from tokenmill.doctor.examining.verdicts import fingerprint
-from tokenmill.doctor.watching import advice, blame, exits, hang_findings, symptoms, tracebacks
-from tokenmill.doctor.watching.deaths import Death, Killer
-from tokenmill.doctor.watching.processes import Role
+from tokenmill.doctor.examining import verdicts
+from tokenmill.doctor.examining.answers import Hashed, Obstacle, Raised
+from tokenmill.doctor.watching import diagnosis, messages
+from tokenmill.doctor.watching.deaths import Death, Killer, root_cause
+from tokenmill.doctor.watching.processes import Process, Role
 from tokenmill.system import cgroups, procfs
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="watching needs Linux")
@@ -61,7 +62,7 @@ pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="wa
 )
 def test_errors_are_known_by_their_words(said: str, cause: str) -> None:
     """Each library has its own words for the same cause."""
-    symptom = symptoms.recognize(said)
+    symptom = messages.recognize(said)
     assert symptom is not None
     assert symptom.cause == cause
 
@@ -78,7 +79,7 @@ def test_errors_are_known_by_their_words(said: str, cause: str) -> None:
 )
 def test_other_errors_are_the_functions_own(said: str) -> None:
     """No cause is read into words that do not say it."""
-    assert symptoms.recognize(said) is None
+    assert messages.recognize(said) is None
 
 
 CHAIN = '''Map:   0%|          | 0/100 [00:00<?, ? examples/s]multiprocess.pool.RemoteTraceback:
@@ -103,7 +104,7 @@ KeyError: 'txt'
 
 def test_a_chain_of_exceptions_is_read_to_where_it_began() -> None:
     """The worker's own line comes first, after whatever was printed before."""
-    chain = tracebacks.last_chain(f"Traceback (most recent call last):\n  garbled\n{CHAIN}")
+    chain = messages.last_chain(f"Traceback (most recent call last):\n  garbled\n{CHAIN}")
     assert [failure.summary for failure in chain] == ["KeyError: 'txt'"] * 2
     assert str(chain[0].location) == "/home/me/prepare.py:7, in tokenize"
     assert chain[0].location is not None
@@ -112,7 +113,7 @@ def test_a_chain_of_exceptions_is_read_to_where_it_began() -> None:
 
 def test_a_later_exception_begins_a_new_chain() -> None:
     """What was logged and handled before has nothing to do with it."""
-    (failure,) = tracebacks.last_chain(
+    (failure,) = messages.last_chain(
         f'{CHAIN}\nTraceback (most recent call last):\n  File "a.py", line 1, in f\nEOFError\n'
     )
     assert (failure.kind, failure.message) == ("EOFError", "")
@@ -128,25 +129,15 @@ def test_a_fatal_error_is_read_to_the_users_line() -> None:
         '  File "/home/me/a.py", line 4 in f\n\n'
         "Extension modules: numpy\n"
     )
-    (failure,) = tracebacks.fatal_errors(text)
+    (failure,) = messages.fatal_errors(text)
     assert failure.kind == "Segmentation fault"
     assert (str(failure.frames[-1]), str(failure.location)) == ("fast/core.py:3, in encode", "/home/me/a.py:4, in f")
 
 
-def test_a_stack_of_one_line_is_an_endless_recursion() -> None:
-    """Also where another process writes into it; an ordinary stack is none."""
-    line = '  File "/home/me/a.py", line 5 in f\n'
-    head = "Fatal Python error: Segmentation fault\n\nCurrent thread 0x02 (most recent call first):\n"
-    (failure,) = tracebacks.fatal_errors(f"{head}{line * 3}garbled\n{line * 90}  ...\n")
-    assert str(failure.repeated) == "/home/me/a.py:5, in f"
-    (failure,) = tracebacks.fatal_errors(f"{head}{line * 3}")
-    assert failure.repeated is None
-
-
 def test_the_line_of_a_compiled_library_is_not_the_users() -> None:
     """Cython names its sources without a directory."""
-    assert not tracebacks.Frame("pyarrow/error.pxi", 89, "check_status").is_users
-    assert tracebacks.Frame("prepare.py", 1, "f").is_users
+    assert not messages.Frame("pyarrow/error.pxi", 89, "check_status").is_users
+    assert messages.Frame("prepare.py", 1, "f").is_users
 
 
 def death(pid: int, role: Role, killer: Killer, after_seconds: float, **more: int | str | None) -> Death:
@@ -159,14 +150,8 @@ def death(pid: int, role: Role, killer: Killer, after_seconds: float, **more: in
         "why": killer,
         "seconds": 1.0,
         "peak_bytes": 200 << 20,
-        "tree_bytes": 500 << 20,
-        "tree_processes": 3,
         "workers": 2,
-        "worker_bytes": 200 << 20,
-        "largest_worker_bytes": 200 << 20,
         "limit_bytes": 600 << 20,
-        "forked": True,
-        "threads_of_parent": 1,
     }
     return Death(pid=pid, role=role, killer=killer, after_seconds=after_seconds, **known | more)  # type: ignore[arg-type]
 
@@ -186,33 +171,32 @@ def death(pid: int, role: Role, killer: Killer, after_seconds: float, **more: in
 )
 def test_the_gravest_death_is_the_cause(deaths: list[Death], cause: int | None) -> None:
     """What a parent sends, and what workers say whose parent is gone, follows from something else."""
-    found = blame.root_cause(deaths)
+    found = root_cause(deaths)
     assert (None if found is None else found.pid) == cause
 
 
 def test_no_number_of_processes_is_promised_that_may_not_fit() -> None:
     """One that holds more than half of the limit, or is alone, is not helped by fewer processes."""
-    shortage = advice.memory_shortage(death(2, "worker", "kernel", 1.0))
-    assert (shortage.fix[0].startswith("Use num_proc=1"), shortage.title) == (True, None)
+    found = diagnosis.memory_finding(death(2, "worker", "kernel", 1.0), "killed", "problem")
+    assert found.fix[0].startswith("Use num_proc=1")
+    assert found.title == "there is not enough memory for so many processes"
     for each in (
         death(2, "worker", "kernel", 1.0, peak_bytes=400 << 20),
         death(1, "command", "kernel", 1.0),
-        death(1, "command", "kernel", 1.0, workers=0, tree_processes=1),
+        death(1, "command", "kernel", 1.0, workers=0),
     ):
-        shortage = advice.memory_shortage(each)
-        assert "num_proc" not in " ".join(shortage.fix)
-        assert shortage.title == "there is not enough memory"
-    stale = advice.memory_shortage(death(2, "worker", "kernel", 1.0, tree_bytes=0, worker_bytes=0))
-    assert stale.evidence == ("3 processes, 2 of them workers, had to share 629 MB",)
+        found = diagnosis.memory_finding(each, "killed", "problem")
+        assert "num_proc" not in " ".join(found.fix)
+        assert found.title == "there is not enough memory"
 
 
 def test_reading_takes_time_in_proportion_to_the_text() -> None:
     """Half a megabyte of anything is read in a moment."""
     begun = time.process_time()
     for text in ("x" * 500_000, "Traceback (most recent call last):\n" * 12_000, "\r" * 500_000, "host='" * 80_000):
-        symptoms.recognize(text, text)
-        tracebacks.last_chain(text)
-        tracebacks.fatal_errors(text)
+        messages.recognize(text, text)
+        messages.last_chain(text)
+        messages.fatal_errors(text)
     assert time.process_time() - begun < 20
 
 
@@ -223,11 +207,12 @@ def test_how_a_process_ended_is_read_from_its_remains(code: str, ending: tuple[i
     """Without the pidfd of newer kernels, as long as nobody has collected it."""
     child = subprocess.Popen([sys.executable, "-c", f"import os; {code}"])
     os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
-    status = exits.status_from_zombie(child.pid)
+    stat = procfs.stat(child.pid)
+    assert stat is not None
+    process = Process(child.pid, os.getpid(), stat.start_ticks, 0.0)
+    process.read_end()
     child.wait()
-    assert status is not None
-    assert exits.code_and_signal(status) == ending
-    assert exits.status_from_zombie(child.pid) is None
+    assert (process.exit_code, process.signal) == ending
 
 
 def test_what_a_process_waits_for_is_told() -> None:
@@ -305,25 +290,24 @@ def test_a_thread_is_no_process() -> None:
     thread.join()
 
 
-@pytest.mark.parametrize("processes", [1, hang_findings.SHOWN_WAITS, hang_findings.SHOWN_WAITS + 3])
+@pytest.mark.parametrize("processes", [1, diagnosis.SHOWN_WAITS, diagnosis.SHOWN_WAITS + 3])
 def test_the_waits_of_many_processes_are_counted(processes: int) -> None:
     """Some are listed one by one; of the rest, the number is."""
     wait = SimpleNamespace(description="waits for a lock")
     hang: Any = SimpleNamespace(
         waits=[SimpleNamespace(process=SimpleNamespace(pid=pid, role="worker"), wait=wait) for pid in range(processes)]
     )
-    shown = hang_findings._wait_evidence(hang)
+    shown = diagnosis._wait_evidence(hang)
     assert shown[0] == "pid 0, worker, waits for a lock"
-    more = ["... and 3 more"] if processes > hang_findings.SHOWN_WAITS else []
-    assert shown[hang_findings.SHOWN_WAITS :] == more
+    more = ["... and 3 more"] if processes > diagnosis.SHOWN_WAITS else []
+    assert shown[diagnosis.SHOWN_WAITS :] == more
 
 
 def test_what_cannot_be_hashed_is_named() -> None:
     """The summary names the variable if it is known, and the error of datasets is evidence either way."""
-    raised = SimpleNamespace(type="TypeError", message="cannot pickle it")
-    obstacle = SimpleNamespace(path="tokenize.lock", type="_thread.lock")
-    known: Any = SimpleNamespace(obstacle=obstacle, raised=raised)
-    unknown: Any = SimpleNamespace(obstacle=None, raised=raised)
-    assert fingerprint._unhashable(known)[0].seen == "none: tokenize.lock cannot be hashed"
-    assert fingerprint._unhashable(unknown)[0].seen == "none"
-    assert "datasets cannot hash it: TypeError: cannot pickle it" in fingerprint._unhashable(unknown)[1][0].evidence
+    raised = Raised("TypeError", "cannot pickle it")
+    known = Hashed(raised=raised, obstacle=Obstacle("tokenize.lock", "_thread.lock", "resource", "lock"))
+    unknown = Hashed(raised=raised)
+    assert verdicts._unhashable(known)[0].seen == "none: tokenize.lock cannot be hashed"
+    assert verdicts._unhashable(unknown)[0].seen == "none"
+    assert "datasets cannot hash it: TypeError: cannot pickle it" in verdicts._unhashable(unknown)[1][0].evidence

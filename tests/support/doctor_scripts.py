@@ -56,19 +56,6 @@ HEALTHY = {
         "import sys\n\ndef tokenize(text):\n    return text.split()\n\nsys.argv[1]",
         POOL,
     ),
-    "a function under the guard, forked": (
-        "",
-        """
-if __name__ == "__main__":
-    marks = {"a": 1}
-
-    def tokenize(text):
-        return marks, text
-
-    with multiprocessing.get_context("fork").Pool(2) as pool:
-        pool.map(tokenize, ["some text"])
-""",
-    ),
     "output, lost descriptors and other signals": (
         """
         import os, signal, sys
@@ -136,20 +123,6 @@ DEADLY = {
     ),
     "an exception": ("def tokenize(text):\n    return {'a': 1}[text]", POOL, "own-exception", "KeyError"),
     "a hang": ("import threading\ndef tokenize(text):\n    threading.Event().wait()", POOL, "hang", "Event().wait()"),
-    "a parent that calls it first": (
-        """
-        import functools
-        from concurrent.futures import ThreadPoolExecutor
-
-        threads = functools.cache(lambda: ThreadPoolExecutor(2))
-
-        def tokenize(text):
-            return list(threads().map(str.encode, text.split()))
-        """,
-        POOL.replace("    with", '    print(tokenize("a test"))\n    with'),
-        "threads-before-fork",
-        'as in script.py:13: print(tokenize("a test"))',
-    ),
     "a limit of address space": (
         """
         import resource
@@ -182,20 +155,6 @@ DEADLY = {
         "work-at-import",
         "script.py:2: table = b'1' * 320_000_000",
     ),
-    "a function that a new process does not have": (
-        "",
-        """
-if __name__ == "__main__":
-    multiprocessing.set_start_method("spawn")
-
-    def tokenize(text):
-        return text.split()
-
-    multiprocessing.Pool(2).map(tokenize, ["some text"])
-""",
-        "nameless-function",
-        "a new process cannot find it",
-    ),
     "an import that fails in a new process": (
         'import sys\nassert __name__ == "__main__"\ndef tokenize(text):\n    return text.split()',
         SPAWN,
@@ -207,11 +166,5 @@ if __name__ == "__main__":
         POOL,
         "own-exception",
         "KeyError: 'content'",
-    ),
-    "a vocabulary that is fetched at import": (
-        "import urllib.request\nurllib.request.urlopen('https://tokenmill.invalid/gpt2')\ndef tokenize(text): ...",
-        SPAWN,
-        "vocabulary-offline",
-        "script.py:3: urllib.request.urlopen",
     ),
 }

@@ -181,9 +181,7 @@ def _print_watched(watched: Watched) -> None:
 
 def _survival(watched: Watched) -> str:
     """How many processes of a successful command died."""
-    from tokenmill.doctor.watching.live import matters  # noqa: PLC0415 - heavy
-
-    died = sum(matters(death) for death in watched.deaths)
+    died = sum(death.matters for death in watched.deaths)
     is_all = sum(watched.deaths_by_killer.values()) == len(watched.deaths)
     processes = f"{'' if is_all else 'at least '}{died:,} process{'es' * (died != 1)}"
     return f"{processes} died, and the command continued" if died else "nothing died"
@@ -227,7 +225,7 @@ def _death(death: Death) -> Iterable[str]:
     yield "the command" if death.role == "command" else f"{death.role} of {death.parent}"
     yield f"after {duration(death.seconds)}"
     yield f"peak {size(death.peak_bytes)}" if death.peak_bytes else "peak not seen"
-    yield f"killed by {death.why}" if death.killer in ("kernel", "limit") else death.why
+    yield f"killed by {death.why}" if death.killer == "kernel" else death.why
 
 
 def _shout(level: str) -> str:

@@ -5,7 +5,6 @@ A cause has the same name in code, messages, JSON and docs/why-it-dies.md, which
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 import msgspec
@@ -15,99 +14,82 @@ from tokenmill.humanize import Readable
 Level = Literal["ok", "warning", "problem"]
 
 
-@dataclass(frozen=True, slots=True)
-class DeathCause:
-    """A cause of death: its name, what happens, and the default fix."""
-
-    name: str
-    title: str
-    fix: tuple[str, ...]
-
-
-CAUSES = {
-    cause.name: cause
-    for cause in (  # in the order to fix them: an earlier cause can produce a later one
-        DeathCause(
-            "disk-full",
-            "the disk is full",
-            ("Free some space, or point HF_DATASETS_CACHE (or cache_file_name) at a larger disk.",),
-        ),
-        DeathCause(
-            "main-guard",
-            "the script starts processes while it is imported",
-            ("Put what starts the work under a guard:", '    if __name__ == "__main__":', "        main()"),
-        ),
-        DeathCause(
-            "captured-native-object",
-            "the function holds a native object that cannot be sent to another process",
-            ("Let each process build its own, on first use:", '    tokenize = tokenmill.tokenize_fn("gpt2")'),
-        ),
-        DeathCause(
-            "captured-resource",
-            "the function holds a lock, file or connection that cannot be sent to another process",
-            ("Make it where it is used, inside the function or in the worker's initializer.",),
-        ),
-        DeathCause(
-            "nameless-function",
-            "a lambda or inner function cannot be sent to a process that is started anew",
-            ("Define it with `def` at the top of the module.",),
-        ),
-        DeathCause(
-            "vocabulary-offline",
-            "each process fetches its vocabulary from the network",
-            (
-                "Fetch it once and tell every process where it is:",
-                "    export TIKTOKEN_CACHE_DIR=$HOME/.cache/tiktoken",
-                """    python -c "import tiktoken; tiktoken.get_encoding('gpt2')" """.rstrip(),
-            ),
-        ),
-        DeathCause("memory", "there is not enough memory for so many processes", ("Use fewer processes.",)),
-        DeathCause("too-many-processes", "there are far more processes than cores", ("Use one process per core.",)),
-        DeathCause(
-            "threads-before-fork",
-            "the process was forked while it ran threads, and the child waits for a lock that no thread of it holds",
-            (
-                "Start the threads, or use the library that does, in the children only; or start the children anew:",
-                '    multiprocessing.set_start_method("spawn")  # for datasets: multiprocess.set_start_method("spawn")',
-            ),
-        ),
-        DeathCause(
-            "native-crash",
-            "native code crashed",
-            ("Find the library in the traceback; update it, or leave out the input it dies of.",),
-        ),
-        DeathCause(
-            "killed",
-            "a process was killed from outside",
-            ("Ask who sent the signal: a scheduler's limit, a colleague, a container that was stopped.",),
-        ),
-        DeathCause(
-            "own-exception",
-            "the function raised an exception",
-            ("Mend what the traceback names; one process shows it fastest (num_proc=None).",),
-        ),
-        DeathCause(
-            "exit",
-            "a process ended itself",
-            ("Raise an exception instead of calling exit() or os._exit() in the function.",),
-        ),
-        DeathCause("hang", "nothing moves any more", ("See where each process waits, below.",)),
-        DeathCause(
-            "heavy-task",
-            "every task carries a lot of data",
-            ("Keep large objects in globals or files that each process opens; pass names, not contents.",),
-        ),
-        DeathCause(
-            "work-at-import",
-            "importing the script does a lot of work, which every new process does again",
-            ('Move the work into a function that is called under `if __name__ == "__main__":`.',),
-        ),
-        DeathCause(
-            "unstable-fingerprint",
-            "datasets cannot tell that the function is the same, so its cache is never used",
-            ("Let the function hold nothing that changes or cannot be pickled; tokenmill.tokenize_fn does not.",),
-        ),
-    )
+# Each cause with what happens and the default fix, in the order to fix them: an earlier cause can produce a later one.
+CAUSES: dict[str, tuple[str, ...]] = {
+    "disk-full": (
+        "the disk is full",
+        "Free some space, or point HF_DATASETS_CACHE (or cache_file_name) at a larger disk.",
+    ),
+    "main-guard": (
+        "the script starts processes while it is imported",
+        "Put what starts the work under a guard:",
+        '    if __name__ == "__main__":',
+        "        main()",
+    ),
+    "captured-native-object": (
+        "the function holds a native object that cannot be sent to another process",
+        "Let each process build its own, on first use:",
+        '    tokenize = tokenmill.tokenize_fn("gpt2")',
+    ),
+    "captured-resource": (
+        "the function holds a lock, file or connection that cannot be sent to another process",
+        "Make it where it is used, inside the function or in the worker's initializer.",
+    ),
+    "nameless-function": (
+        "a lambda or inner function cannot be sent to a process that is started anew",
+        "Define it with `def` at the top of the module.",
+    ),
+    "vocabulary-offline": (
+        "each process fetches its vocabulary from the network",
+        "Fetch it once and tell every process where it is:",
+        "    export TIKTOKEN_CACHE_DIR=$HOME/.cache/tiktoken",
+        "    python -c \"import tiktoken; tiktoken.get_encoding('gpt2')\"",
+    ),
+    "memory": (
+        "there is not enough memory for so many processes",
+        "Use fewer processes.",
+    ),
+    "too-many-processes": (
+        "there are far more processes than cores",
+        "Use one process per core.",
+    ),
+    "threads-before-fork": (
+        "the process was forked while it ran threads, and the child waits for a lock that no thread of it holds",
+        "Start the threads, or use the library that does, in the children only; or start the children anew:",
+        '    multiprocessing.set_start_method("spawn")  # for datasets: multiprocess.set_start_method("spawn")',
+    ),
+    "native-crash": (
+        "native code crashed",
+        "Find the library in the traceback; update it, or leave out the input it dies of.",
+    ),
+    "killed": (
+        "a process was killed from outside",
+        "Ask who sent the signal: a scheduler's limit, a colleague, a container that was stopped.",
+    ),
+    "own-exception": (
+        "the function raised an exception",
+        "Mend what the traceback names; one process shows it fastest (num_proc=None).",
+    ),
+    "exit": (
+        "a process ended itself",
+        "Raise an exception instead of calling exit() or os._exit() in the function.",
+    ),
+    "hang": (
+        "nothing moves any more",
+        "See where each process waits, below.",
+    ),
+    "heavy-task": (
+        "every task carries a lot of data",
+        "Keep large objects in globals or files that each process opens; pass names, not contents.",
+    ),
+    "work-at-import": (
+        "importing the script does a lot of work, which every new process does again",
+        'Move the work into a function that is called under `if __name__ == "__main__":`.',
+    ),
+    "unstable-fingerprint": (
+        "datasets cannot tell that the function is the same, so its cache is never used",
+        "Let the function hold nothing that changes or cannot be pickled; tokenmill.tokenize_fn does not.",
+    ),
 }
 
 
@@ -133,8 +115,8 @@ def finding(
     cause: str, level: Level, *evidence: str, fix: tuple[str, ...] | None = None, title: str | None = None
 ) -> Finding:
     """Returns a finding. `title` and `fix` default to those of the cause."""
-    default = CAUSES[cause]
-    return Finding(cause, level, title or default.title, evidence, fix or default.fix)
+    default_title, *default_fix = CAUSES[cause]
+    return Finding(cause, level, title or default_title, evidence, fix or tuple(default_fix))
 
 
 def ordered(findings: list[Finding]) -> list[Finding]:

@@ -11,53 +11,30 @@ from tokenmill.system import procfs
 FUTEX_PRIVATE = 128
 # Index of the timeout among the arguments of futex.
 FUTEX_TIMEOUT = 3
-
-
-def _names_by_number(**names: tuple[int, ...]) -> dict[int, str]:
-    return {number: name for name, numbers in names.items() for number in numbers}
-
-
+FUTEX = "waits for a lock"
+SHARED_LOCK = "waits for a lock that processes share"
+# The numbers of the system calls that wait for something, on each kind of machine.
 SYSCALLS = {
-    "x86_64": _names_by_number(
-        read=(0, 17, 45, 47),
-        write=(1, 20, 44, 46),
-        poll=(7, 23, 232, 270, 271, 281),
-        futex=(202,),
-        semaphore=(220,),
-        child=(61, 247),
-        sleep=(35, 230),
-        connect=(42,),
-        file_lock=(72, 73),
-        signal=(34, 128, 130),
-    ),
-    "aarch64": _names_by_number(
-        read=(63, 67, 207, 212),
-        write=(64, 68, 206, 211),
-        poll=(22, 72, 73),
-        futex=(98,),
-        semaphore=(192,),
-        child=(95, 260),
-        sleep=(101, 115),
-        connect=(203,),
-        file_lock=(25, 32),
-        signal=(133, 137),
-    ),
+    "x86_64": {
+        "waits to read from": (0, 17, 45, 47),
+        "waits to write to": (1, 20, 44, 46),
+        "waits for something to arrive": (7, 23, 232, 270, 271, 281),
+        FUTEX: (202,),
+        SHARED_LOCK: (220,),
+        "waits for a process to end": (61, 247),
+        "sleeps": (35, 230),
+    },
+    "aarch64": {
+        "waits to read from": (63, 67, 207, 212),
+        "waits to write to": (64, 68, 206, 211),
+        "waits for something to arrive": (22, 72, 73),
+        FUTEX: (98,),
+        SHARED_LOCK: (192,),
+        "waits for a process to end": (95, 260),
+        "sleeps": (101, 115),
+    },
 }
-DESCRIPTIONS = {
-    "poll": "waits for something to arrive",
-    "semaphore": "waits for a lock that processes share",
-    "child": "waits for a process to end",
-    "sleep": "sleeps",
-    "connect": "waits for a network connection",
-    "file_lock": "waits for a lock on a file",
-    "signal": "waits for a signal",
-}
-VERBS = {"read": "waits to read from", "write": "waits to write to"}
-STATES = {
-    "D": "waits for a disk or a network file system",
-    "T": "is stopped (SIGSTOP)",
-    "t": "is stopped by a debugger",
-}
+STATES = {"D": "waits for a disk or a network file system", "T": "is stopped (SIGSTOP)"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,12 +50,12 @@ def wait_of(pid: int) -> Wait:
     stat = procfs.stat(pid)
     if stat is None or stat.state in STATES:
         return Wait(STATES[stat.state] if stat is not None else "has ended")
-    name, arguments = _system_call(pid)
-    if name == "futex":
+    description, arguments = _system_call(pid, pid)
+    if description == FUTEX:
         return _futex_wait(arguments, stat.threads)
-    if name in VERBS:
-        return Wait(f"{VERBS[name]} {_describe_file(pid, arguments[0])}")
-    return Wait(DESCRIPTIONS[name]) if name is not None else _by_kernel_function(pid)
+    if description.endswith((" from", " to")):
+        return Wait(f"{description} {_describe_file(pid, arguments[0])}")
+    return Wait(description or "runs, or waits for what cannot be seen from here")
 
 
 def waits_for_lock(pid: int) -> bool:
@@ -88,25 +65,22 @@ def waits_for_lock(pid: int) -> bool:
     except OSError:
         return False
     calls = [_system_call(pid, thread) for thread in threads]
-    return bool(calls) and all(name == "futex" and arguments[FUTEX_TIMEOUT] == 0 for name, arguments in calls)
+    return bool(calls) and all(name == FUTEX and arguments[FUTEX_TIMEOUT] == 0 for name, arguments in calls)
 
 
-def _system_call(pid: int, thread: int | None = None) -> tuple[str | None, list[int]]:
-    """Returns the name (None if unknown) and arguments of the system call that a thread is in.
-
-    Without `thread`, the main thread is read.
-    """
-    directory = f"{procfs.PROC}/{pid}" if thread is None else f"{procfs.PROC}/{pid}/task/{thread}"
-    fields = procfs.read(f"{directory}/syscall").decode().split()
-    name = SYSCALLS.get(os.uname().machine, {}).get(int(fields[0])) if fields and fields[0].isdigit() else None
-    return name, [int(field, 16) for field in fields[1:7]]
+def _system_call(pid: int, thread: int) -> tuple[str, list[int]]:
+    """Returns what a thread does, empty if unknown, and the arguments of the system call that it is in."""
+    fields = procfs.read(f"{procfs.PROC}/{pid}/task/{thread}/syscall").decode().split()
+    number = int(fields[0]) if fields and fields[0].isdigit() else None
+    calls = SYSCALLS.get(os.uname().machine, {})
+    description = next((name for name, numbers in calls.items() if number in numbers), "")
+    return description, [int(field, 16) for field in fields[1:7]]
 
 
 def _futex_wait(arguments: list[int], threads: int) -> Wait:
-    is_private, has_timeout = bool(arguments[1] & FUTEX_PRIVATE), arguments[FUTEX_TIMEOUT] != 0
-    if not is_private:
-        return Wait("waits for a lock that processes share")
-    if has_timeout:
+    if not arguments[1] & FUTEX_PRIVATE:
+        return Wait(SHARED_LOCK)
+    if arguments[FUTEX_TIMEOUT] != 0:
         return Wait("waits for a lock or a moment")
     single = ", and has no other thread to release it" if threads == 1 else ""
     return Wait(f"waits for a lock in its own memory{single}", for_private_lock=True)
@@ -117,12 +91,4 @@ def _describe_file(pid: int, file: int) -> str:
         name = os.readlink(f"{procfs.PROC}/{pid}/fd/{file}")
     except OSError:
         return f"file {file}"
-    kind = name.partition(":")[0]
-    return {"pipe": "a pipe", "socket": "a connection"}.get(kind, name)
-
-
-def _by_kernel_function(pid: int) -> Wait:
-    function = procfs.read(f"{procfs.PROC}/{pid}/wchan").decode(errors="replace").strip("\0\n")
-    if function in ("", "0"):
-        return Wait("runs, or waits for what cannot be seen from here")
-    return Wait("waits for a lock" if "futex" in function else f"waits in {function}")
+    return {"pipe": "a pipe", "socket": "a connection"}.get(name.partition(":")[0], name)

@@ -85,14 +85,6 @@ def is_thread(pid: int) -> bool:
     return number(status(pid), b"Tgid") not in (pid, 0)
 
 
-def proportional_bytes(pid: int) -> int | None:
-    """The memory of a process without mapped files; shared pages are divided among the processes that share them."""
-    for line in read(f"{PROC}/{pid}/smaps_rollup").split(b"\n"):
-        if line.startswith(b"Pss_Anon:"):
-            return int(line.split()[1]) * 1024
-    return None
-
-
 def command_line(pid: int) -> tuple[str, ...]:
     """The program and its arguments."""
     line = read(f"{PROC}/{pid}/cmdline").rstrip(b"\0")

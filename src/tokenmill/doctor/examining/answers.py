@@ -2,39 +2,57 @@
 
 from __future__ import annotations
 
+import os
 import traceback
 from typing import Literal
 
 import msgspec
 
 Form = Literal["row", "batch", "text"]
-Role = Literal["parent", "spawned", "hash", "parts"]
+Role = Literal["main", "spawned"]
 ObstacleKind = Literal["native", "resource", "nameless"]
-Trial = Literal["fork", "fork again", "fork after call", "odd texts", "parent", "spawned"]
-Outcome = Literal["done", "hung", "slow", "outgrew", "died"]
 
 MAX_MESSAGE_CHARACTERS = 300
+# The exit code of a probe process that failed itself, not the function.
+INTERNAL_ERROR = 70
+
+
+class Script(msgspec.Struct, frozen=True):
+    """What the text of a script shows.
+
+    `picklers` send the function to the workers, empty if the text does not show which. `forms` are the forms of input
+    to try, the likeliest first.
+    """
+
+    picklers: tuple[str, ...]
+    uses_datasets: bool
+    start_method: str
+    num_proc: int | None
+    forms: tuple[Form, ...]
+    initializer: str | None
+    initargs: str | None
+
+    @property
+    def forks(self) -> bool:
+        """Whether its workers are forked."""
+        return self.start_method == "fork"
 
 
 class ProbeRequest(msgspec.Struct, frozen=True):
-    """What a probe process does. It writes answers to `folder` and the pickled function to `pickles`."""
+    """What a probe process does. It writes its answers, its stack at a crash and the pickled function to `folder`."""
 
     role: Role
-    script: str
+    path: str
     function: str
     column: str
     folder: str
-    pickles: str
-    forms: tuple[Form, ...]
-    picklers: tuple[str, ...] = ()
-    initializer: str | None = None
-    initargs: str | None = None
-    fork: bool = False
-    hashes: bool = False
-    imports_main: bool = True
-    load_seconds: float = 60.0
-    sample_seconds: float = 1.5
-    most_bytes: int = 1 << 62
+    script: Script
+    hashes: bool
+    sample_seconds: float
+
+    def file(self, name: str) -> str:
+        """Returns the path of a file of this probe."""
+        return os.path.join(self.folder, f"{self.role} {name}")
 
 
 class Raised(msgspec.Struct, frozen=True):
@@ -44,26 +62,17 @@ class Raised(msgspec.Struct, frozen=True):
     message: str
     line: int | None = None
 
-
-class Misnamed(msgspec.Struct, frozen=True):
-    """The given name is a class or an unbound method. `instead` is a name that would work."""
-
-    kind: Literal["class", "method"]
-    instead: str
+    def __str__(self) -> str:
+        return f"{self.type}: {self.message}"
 
 
 class Obstacle(msgspec.Struct, frozen=True):
-    """An object that cannot be pickled.
-
-    `path` is a Python expression for it; `spoken` uses the variable names of the script.
-    """
+    """An object that cannot be pickled. `path` is where it is, in the names of the script."""
 
     path: str
-    spoken: str
     type: str
     kind: ObstacleKind
     sort: str
-    vocabulary: str | None = None
 
 
 class Part(msgspec.Struct, frozen=True):
@@ -75,9 +84,8 @@ class Part(msgspec.Struct, frozen=True):
 
 
 class Loaded(msgspec.Struct, frozen=True, tag=True):
-    """The result of loading the script.
+    """The result of loading the script, which stops where it starts a process (`process_line`) or raises (`raised`).
 
-    Loading stops where the script starts a process (`process_line`), raises (`raised`) or takes too long (`late_line`).
     `own_seconds` and `own_bytes` exclude import statements.
     """
 
@@ -86,19 +94,12 @@ class Loaded(msgspec.Struct, frozen=True, tag=True):
     own_bytes: int
     slowest_line: int | None
     process_line: int | None
-    late_line: int | None
     raised: Raised | None
     exists: bool
     is_callable: bool
-    names: tuple[str, ...]
-    threads: int
     held_bytes: int
     address_space: int | None
-    open_files: int | None
-    processes: int | None
-    folders: tuple[str, ...]
-    hosts: tuple[str, ...] = ()
-    misnamed: Misnamed | None = None
+    hosts: tuple[str, ...]
 
 
 class Pickled(msgspec.Struct, frozen=True, tag=True):
@@ -111,25 +112,39 @@ class Pickled(msgspec.Struct, frozen=True, tag=True):
     largest: Part | None = None
 
 
-class Unpickled(msgspec.Struct, frozen=True, tag=True):
-    """Whether a newly started process could unpickle the function."""
+class Forked(msgspec.Struct, frozen=True, tag=True):
+    """The main process forked a worker, while it had this many threads."""
 
-    raised: Raised | None = None
+    pid: int
+    threads: int
+
+
+class Ended(msgspec.Struct, frozen=True, tag=True):
+    """The forked worker ended: its exit code, or minus the signal."""
+
+    status: int
 
 
 class Called(msgspec.Struct, frozen=True, tag=True):
     """A call of the function: the form of input that it accepted, or the exceptions that it raised.
 
-    `unready` is an exception of the pool's initializer.
+    With a `stage`, the exception came before the first call, when the worker did what `stage` says.
     """
 
-    place: Trial
     form: Form | None
-    seconds: float = 0.0
     raised: tuple[Raised, ...] = ()
     hosts: tuple[str, ...] = ()
     proxy: str | None = None
-    unready: Raised | None = None
+    stage: str = ""
+
+
+class Measured(msgspec.Struct, frozen=True, tag=True):
+    """The memory of a worker on the sample: its private peak, and the bytes that it keeps per byte of text."""
+
+    text_bytes: int
+    own_bytes: int
+    growth_rate: float
+    raised: Raised | None
 
 
 class Trying(msgspec.Struct, frozen=True, tag=True):
@@ -138,47 +153,15 @@ class Trying(msgspec.Struct, frozen=True, tag=True):
     text: str
 
 
-class MeasuredCall(msgspec.Struct, frozen=True, tag=True):
-    """The memory of a worker on the sample: its private peak and its growth (see `memory.Growth`)."""
-
-    place: Trial
-    text_bytes: int
-    seconds: float
-    own_bytes: int
-    growth_rate: float
-    growth_power: float
-    raised: Raised | None = None
-
-
-class Ended(msgspec.Struct, frozen=True, tag=True):
-    """How a forked child ended. `threads` counts the threads of its parent at the fork.
-
-    "hung": it waited for a lock that no thread could release. "slow": it did not finish in time.
-    """
-
-    place: Trial
-    outcome: Outcome
-    threads: int
-    status: int = 0
-    stack: tuple[str, ...] = ()
-    grown_bytes: int = 0
-    seconds: float = 0.0
-    idle_seconds: float = 0.0
-
-
 class Hashed(msgspec.Struct, frozen=True, tag=True):
     """The fingerprint that datasets computes for the function, or the reason why it fails."""
 
-    after_call: bool
     digest: str | None = None
     raised: Raised | None = None
     obstacle: Obstacle | None = None
 
 
-class Parts(msgspec.Struct, frozen=True, tag=True):
-    """The fingerprints of the objects that the function holds, by path."""
-
-    digests: dict[str, str]
+Answer = Loaded | Pickled | Forked | Ended | Called | Measured | Trying | Hashed
 
 
 def describe_exception(error: BaseException, script: str) -> Raised:
@@ -191,6 +174,3 @@ def describe_exception(error: BaseException, script: str) -> Raised:
     if len(message) > MAX_MESSAGE_CHARACTERS:
         message = f"{message[: MAX_MESSAGE_CHARACTERS - 3]}..."
     return Raised(type(error).__name__, message, lines[-1] if lines else None)
-
-
-Answer = Loaded | Pickled | Unpickled | Called | Trying | MeasuredCall | Ended | Hashed | Parts

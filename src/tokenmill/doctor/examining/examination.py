@@ -5,24 +5,25 @@ This process neither loads the script nor unpickles anything. It starts the expe
 
 from __future__ import annotations
 
+import importlib.util
+import os
+import tempfile
+
 import msgspec
 
 from tokenmill.doctor.causes import Check, Finding, ordered
-from tokenmill.doctor.examining import memory, script, targets
-from tokenmill.doctor.examining.case import Case, Verdict
-from tokenmill.doctor.examining.experiments import Experiments
-from tokenmill.doctor.examining.load_failures import LoadFailedError
-from tokenmill.doctor.examining.probing import temporary_folder
-from tokenmill.doctor.examining.verdicts.calling import calling
-from tokenmill.doctor.examining.verdicts.counts import disks, processes
-from tokenmill.doctor.examining.verdicts.fingerprint import fingerprint
-from tokenmill.doctor.examining.verdicts.forks import forks
-from tokenmill.doctor.examining.verdicts.imports import imports
-from tokenmill.doctor.examining.verdicts.memory_fit import memory_fit
-from tokenmill.doctor.examining.verdicts.sending import sending, task_size
-from tokenmill.doctor.examining.verdicts.vocabulary import vocabulary
+from tokenmill.doctor.examining import verdicts, worker_verdicts
+from tokenmill.doctor.examining.answers import Loaded, ProbeRequest, Role, Script
+from tokenmill.doctor.examining.probing import ProbeProcess
+from tokenmill.doctor.examining.script import Target, describe, parse_target
+from tokenmill.doctor.examining.verdicts import Case, Verdict
+from tokenmill.errors import UsageError
 from tokenmill.humanize import Readable
-from tokenmill.system import machine
+from tokenmill.system import cgroups, machine, procfs
+
+SAMPLE_SECONDS = 1.5
+# The fraction of the free memory that a probe process may hold.
+SAFE_FRACTION = 0.7
 
 
 class Examination(Readable, msgspec.Struct, frozen=True):
@@ -37,30 +38,80 @@ class Examination(Readable, msgspec.Struct, frozen=True):
 
 def examine(target: str, *, num_proc: int | None = None, column: str = "text") -> Examination:
     """Examines the function `script.py:function` as if it were to run in `num_proc` processes."""
-    parsed = targets.parse(target)
-    described = script.describe(parsed.tree, parsed.function)
-    workers = num_proc or described.num_proc or machine.cores()
-    with temporary_folder() as path:
-        experiments = Experiments(parsed, described, workers, column, memory.available_bytes(), path)
-        try:
-            verdicts = judge(experiments.run(), column)
-        except LoadFailedError as error:
-            verdicts = [(Check("import", "problem", error.summary), [error.finding])]
-    findings = ordered([item for _, items in verdicts for item in items])
-    return Examination(target, workers, described.start_method, [check for check, _ in verdicts], findings)
+    parsed = parse_target(target)
+    script = describe(parsed.tree)
+    workers = num_proc or script.num_proc or machine.cores()
+    with tempfile.TemporaryDirectory(prefix="tokenmill-doctor-") as folder:
+        judged = _examine(parsed, script, workers, column, folder)
+    findings = ordered([item for _, items in judged for item in items])
+    return Examination(target, workers, script.start_method, [check for check, _ in judged], findings)
 
 
-def judge(case: Case, column: str) -> list[Verdict]:
-    """Interprets the experiments."""
+def _examine(target: Target, script: Script, num_proc: int, column: str, folder: str) -> list[Verdict]:
+    """Runs the experiments one after another, and judges them."""
+    available = available_bytes()
+    main_bytes = int(SAFE_FRACTION * available)
+    worker_bytes = min(main_bytes, available // num_proc)
+
+    def request(role: Role) -> ProbeRequest:
+        hashes = uses_fingerprints(script)
+        return ProbeRequest(role, target.path, target.function, column, folder, script, hashes, SAMPLE_SECONDS)
+
+    main = ProbeProcess(request("main"), main_bytes, worker_bytes)
+    loaded = main.first(Loaded)
+    if loaded is None:
+        return [verdicts.died_at_import(target, main)]
+    if not loaded.is_callable:
+        raise _load_error(target, loaded, main.stderr)
+    spawned = None if script.forks else ProbeProcess(request("spawned"), worker_bytes, worker_bytes)
+    case = Case(target, script, num_proc, column, available, loaded, main, spawned)
     return [
-        imports(case),
-        sending(case),
-        task_size(case),
-        calling(case, column),
-        vocabulary(case),
-        forks(case),
-        memory_fit(case),
-        processes(case),
-        fingerprint(case),
-        disks(case),
+        verdicts.imports(case),
+        verdicts.sending(case),
+        worker_verdicts.calling(case),
+        worker_verdicts.network(case),
+        worker_verdicts.forks(case),
+        worker_verdicts.memory(case),
+        verdicts.processes(case),
+        verdicts.fingerprint(case),
     ]
+
+
+def uses_fingerprints(script: Script) -> bool:
+    """Returns whether datasets may look for the function in its cache."""
+    return (script.uses_datasets or not script.picklers) and importlib.util.find_spec("datasets") is not None
+
+
+def _load_error(target: Target, loaded: Loaded, stderr: str) -> UsageError:
+    """Returns the error for a script that was not loaded as far as the function."""
+    if loaded.exists:
+        return UsageError(f"{target.function} cannot be called", f"script    {target.path}")
+    raised = loaded.raised
+    if raised is None:
+        return target.missing()
+    return UsageError(
+        f"the script fails before it defines {target.function}",
+        f"where     {target.line(raised.line)}",
+        f"raised    {raised}",
+        *[f"said      {line}" for line in stderr.strip().splitlines()[-1:] if raised.type == "SystemExit"],
+        "Make it run without arguments, from this directory, up to there; or move the function above that line.",
+    )
+
+
+def available_bytes() -> int:
+    """Returns the memory that can still be allocated on this machine and in its control groups."""
+    available = [machine.memory_bytes()]
+    machine_lines = procfs.read("/proc/meminfo").splitlines()
+    available += [int(line.split()[1]) * 1024 for line in machine_lines if line.startswith(b"MemAvailable:")]
+    for directory, version in cgroups.membership(os.getpid()):
+        names = cgroups.NAMES[version]
+        limit, used = (procfs.read(f"{directory}/{name}").strip() for name in (names.limit, names.used))
+        if limit.isdigit() and used.isdigit() and int(limit) < cgroups.UNLIMITED:
+            available.append(int(limit) - int(used) + _cached_files(directory, b"total_" if version == 1 else b""))
+    return max(0, min(available))
+
+
+def _cached_files(directory: str, prefix: bytes) -> int:
+    """Returns the cached files in a control group, which count as used although the kernel drops them."""
+    fields = dict(line.split() for line in procfs.read(f"{directory}/memory.stat").splitlines())
+    return sum(int(fields.get(prefix + name, 0)) for name in (b"inactive_file", b"active_file"))

@@ -1,141 +1,142 @@
-"""Starts probe processes, reads their answers while they run, and ends those that exceed a limit."""
+"""Runs a probe process, reads its answers while it runs, and ends it if it exceeds a limit.
+
+The main probe forks a worker. From then on the limits are those of the worker.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Iterator
-from typing import Literal, Self, TypeVar
+from typing import Literal, TypeVar
 
 import msgspec
 
-from tokenmill.doctor.examining.answers import Answer, ProbeRequest
-from tokenmill.doctor.examining.forking import TIMEOUT_EXIT_CODE, WAITING_FOR_DISK, is_timeout, read_stack, stack_path
-from tokenmill.doctor.examining.memory import held_bytes
-from tokenmill.system import machine, procfs
+from tokenmill.doctor.examining.answers import Answer, Ended, Forked, Loaded, ProbeRequest
+from tokenmill.doctor.waits import waits_for_lock
+from tokenmill.system import procfs
 
+# The script must be loaded within this time.
+LOAD_SECONDS = 60.0
+# Each later answer must come within this time.
+ANSWER_SECONDS = 30.0
+# A process that waits for locks and uses no CPU for this long hangs.
+IDLE_SECONDS = 4.0
 PAUSE_SECONDS = 0.01
 STDERR_CHARACTERS = 2000
 COMMAND = "from tokenmill.doctor.examining.inside.probe import main; main()"
+WAITING_FOR_DISK = "D"
+STACK_LINE = re.compile(r'^  File "(.*)", line (\d+) in (.*)$', re.MULTILINE)
 
 DECODER: msgspec.json.Decoder[Answer] = msgspec.json.Decoder(Answer)
 
-ProbeEnd = Literal["done", "died", "too late", "outgrew"]
+# "hung": it waited for a lock that no thread could release. "slow": it gave no answer in time.
+ProbeEnd = Literal["done", "died", "hung", "slow", "outgrew"]
 AnswerT = TypeVar("AnswerT", bound=Answer)
 
 
 class ProbeProcess:
-    """A probe process, used as a context manager. `end` is set once it has been waited for."""
+    """A probe process that has run to its end: its answers, and how it (or the worker that it forked) ended.
 
-    def __init__(self, request: ProbeRequest, *, hash_seed: int, max_bytes: int) -> None:
-        self.request = request
-        self.max_bytes = max_bytes
-        os.makedirs(request.folder, exist_ok=True)
-        self._stack_path = stack_path(request.folder, request.role)
-        self._stderr_path = os.path.join(request.folder, "stderr")
-        self.end: ProbeEnd | None = None
-        self.status = 0
-        self.idle_seconds = 0.0
-        self._cpu_seconds, self._last_activity = 0.0, time.monotonic()
-        with open(self._stderr_path, "wb") as stderr:
+    It may hold `max_bytes`, and a worker that it forks may hold `worker_bytes` more.
+    """
+
+    def __init__(self, request: ProbeRequest, max_bytes: int, worker_bytes: int) -> None:
+        self._request = request
+        self._max_bytes, self._worker_bytes = max_bytes, worker_bytes
+        self.answers: list[Answer] = []
+        self._cpu_seconds = 0.0
+        self._last_answer = self._last_activity = time.monotonic()
+        with open(request.file("stderr"), "wb") as stderr:
             self._process = subprocess.Popen(  # noqa: S603 - this Python interpreter
                 [sys.executable, "-P", "-c", COMMAND, msgspec.json.encode(request).decode()],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=stderr,
                 start_new_session=True,
-                env={**os.environ, "PYTHONHASHSEED": str(hash_seed)},
             )
+        try:
+            exceeded = self._wait()
+        finally:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+        self._read_answers()
+        ended = self.first(Ended)
+        self.status = ended.status if ended is not None else self._process.returncode
+        self.end: ProbeEnd = exceeded or ("died" if self.status else "done")
 
-    def __enter__(self) -> Self:
-        return self
+    def all(self, kind: type[AnswerT]) -> list[AnswerT]:
+        """Returns its answers of one kind."""
+        return [answer for answer in self.answers if isinstance(answer, kind)]
 
-    def __exit__(self, *_: object) -> None:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
+    def first(self, kind: type[AnswerT]) -> AnswerT | None:
+        """Returns its first answer of one kind, or None."""
+        return next((answer for answer in self.answers if isinstance(answer, kind)), None)
 
     @property
     def stack(self) -> tuple[str, ...]:
-        """Where it was in Python when it crashed or was ended."""
-        return read_stack(self._stack_path)
+        """Where it was in Python when it crashed or was ended, innermost first: `tokenize (prepare.py:12)`."""
+        return tuple(f"{name} ({file}:{line})" for file, line, name in STACK_LINE.findall(self._read("stack")))
 
     @property
     def stderr(self) -> str:
         """The end of its stderr."""
-        with open(self._stderr_path, "rb") as file:
-            return file.read().decode(errors="replace")[-STDERR_CHARACTERS:]
+        return self._read("stderr")[-STDERR_CHARACTERS:]
 
-    def answers(self) -> list[Answer]:
-        """Returns its answers so far."""
-        try:
-            with open(os.path.join(self.request.folder, "answers"), "rb") as file:
-                lines = file.read().splitlines(keepends=True)
-        except FileNotFoundError:
-            return []
-        return [DECODER.decode(line) for line in lines if line.endswith(b"\n")]
-
-    def answer(self, kind: type[AnswerT]) -> AnswerT | None:
-        """Returns its first answer of one kind, or None."""
-        return next((answer for answer in self.answers() if isinstance(answer, kind)), None)
-
-    def wait_for(self, kind: type[AnswerT], seconds: float) -> AnswerT | None:
-        """Returns its first answer of one kind, or None if it ends first. Ends it after `seconds`."""
-        until = time.monotonic() + seconds
-        while self._process.poll() is None:
-            answer = self.answer(kind)
-            if answer is not None:
-                return answer
-            self._enforce_limits(until)
-        self._record_end()
-        return self.answer(kind)
-
-    def wait(self, seconds: float) -> None:
-        """Waits until it ends. Ends it after `seconds`."""
-        until = time.monotonic() + seconds
-        while self._process.poll() is None:
-            self._enforce_limits(until)
-        self._record_end()
-
-    def _enforce_limits(self, until: float) -> None:
-        if held_bytes(self._process.pid) > self.max_bytes:
-            self.end = self.end or "outgrew"
-            self._process.kill()
-        self._update_idle_seconds()
-        if time.monotonic() > until:
-            self.end = self.end or "too late"
-            self._process.send_signal(signal.SIGABRT)  # makes it write its stack
-            with contextlib.suppress(subprocess.TimeoutExpired):
+    def _wait(self) -> ProbeEnd | None:
+        """Waits until the process ends. Returns the limit for which it was ended, or None."""
+        exceeded: ProbeEnd | None = None
+        while self._process.poll() is None and exceeded is None:
+            time.sleep(PAUSE_SECONDS)
+            self._read_answers()
+            exceeded = self._exceeded()
+        self.idle_seconds = time.monotonic() - self._last_activity
+        if exceeded is not None:
+            with contextlib.suppress(ProcessLookupError, subprocess.TimeoutExpired):
+                # SIGABRT makes it write its stack.
+                os.kill(self._worker_pid, signal.SIGKILL if exceeded == "outgrew" else signal.SIGABRT)
                 self._process.wait(2)
-            self._process.kill()
-        time.sleep(PAUSE_SECONDS)
+        return exceeded
 
-    def _update_idle_seconds(self) -> None:
-        now, stat = time.monotonic(), procfs.stat(self._process.pid)
-        if stat is not None and (stat.cpu_seconds > self._cpu_seconds or stat.state == WAITING_FOR_DISK):
-            self._cpu_seconds, self._last_activity = stat.cpu_seconds, now
-        self.idle_seconds = now - self._last_activity
+    @property
+    def _worker_pid(self) -> int:
+        forked = self.first(Forked) if self.first(Ended) is None else None
+        return self._process.pid if forked is None else forked.pid
 
-    def _record_end(self) -> None:
-        self.status = self._process.returncode
-        if self.status == TIMEOUT_EXIT_CODE and self.stack and is_timeout(self._stack_path):
-            self.end = "too late"
-        self.end = self.end or ("died" if self.status else "done")
+    def _read(self, name: str) -> str:
+        try:
+            with open(self._request.file(name), encoding="utf-8", errors="replace") as file:
+                return file.read()
+        except FileNotFoundError:
+            return ""
+
+    def _read_answers(self) -> None:
+        complete = [line for line in self._read("answers").splitlines(keepends=True) if line.endswith("\n")]
+        if len(complete) > len(self.answers):
+            self.answers = [DECODER.decode(line) for line in complete]
+            self._last_answer = time.monotonic()
+
+    def _exceeded(self) -> ProbeEnd | None:
+        """Returns the limit that the process exceeds, or None."""
+        pid, now = self._worker_pid, time.monotonic()
+        held_bytes, max_bytes = _held_bytes(pid), self._max_bytes
+        if pid != self._process.pid:
+            held_bytes, max_bytes = held_bytes - _held_bytes(self._process.pid), self._worker_bytes
+        if held_bytes > max_bytes:
+            return "outgrew"
+        stat = procfs.stat(pid)
+        if stat is None or stat.cpu_seconds != self._cpu_seconds or stat.state == WAITING_FOR_DISK:
+            self._cpu_seconds, self._last_activity = (0.0 if stat is None else stat.cpu_seconds), now
+        is_loaded = self.first(Loaded) is not None
+        if is_loaded and now - self._last_activity > IDLE_SECONDS and waits_for_lock(pid):
+            return "hung"
+        return "slow" if now - self._last_answer > (ANSWER_SECONDS if is_loaded else LOAD_SECONDS) else None
 
 
-@contextlib.contextmanager
-def temporary_folder() -> Iterator[str]:
-    """Yields a temporary folder for an examination, on another disk if the default one is full."""
-    default = tempfile.gettempdir()
-    with_space = [
-        path
-        for path in (default, "/dev/shm", "/var/tmp")  # noqa: S108
-        if os.path.isdir(path) and machine.free_disk_bytes(path) > 10 << 20
-    ]
-    with tempfile.TemporaryDirectory(prefix="tokenmill-doctor-", dir=next(iter(with_space), default)) as path:
-        yield path
+def _held_bytes(pid: int) -> int:
+    return procfs.held_bytes(procfs.status(pid))

@@ -1,140 +1,160 @@
-"""Reads from the text of a script, without running it, which library starts its processes, how, and how many."""
+"""What the text of a script shows: the function to examine, and which library starts its processes, how, how many."""
 
 from __future__ import annotations
 
 import ast
+import os
+import re
 import sys
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 
-from tokenmill.doctor.examining.answers import Form
-from tokenmill.doctor.examining.names import ScriptNames, calls, keyword
+from tokenmill.doctor.examining.answers import Form, Script
+from tokenmill.errors import UsageError
 
 BY_DILL = {"datasets", "multiprocess", "pathos", "evaluate"}
-BY_CLOUDPICKLE = {"ray", "joblib", "pyspark", "dask", "loky"}
 BY_PICKLE = {"multiprocessing", "concurrent", "torch"}
-STARTERS = {"Pool", "Process", "ProcessPoolExecutor", "DataLoader", "spawn"}
-COUNT_ARGUMENTS = {"num_proc", "processes", "num_workers", "n_jobs"}
-START_METHODS = {"fork", "spawn", "forkserver"}
+# The following match the text as Python writes it: without comments, with single quotes.
+PROCESS_START = re.compile(r"\b(?:Pool|Process|ProcessPoolExecutor|DataLoader)\(")
+START_METHOD = re.compile(r"\b(?:set_start_method|get_context)\((?:method=)?'(fork|spawn|forkserver)'")
+COUNT = re.compile(
+    r"\b(?:num_proc|processes|num_workers|n_jobs|max_workers)=([\w.]+)|\b(?:Pool|ProcessPoolExecutor)\(([\w.]+)"
+)
 
 
 @dataclass(frozen=True, slots=True)
-class Script:
-    """What the text of a script shows.
+class Target:
+    """A function in a script."""
 
-    `picklers` send the function to the workers, empty if the text does not show which. `called_at` is a line where the
-    script itself calls the function. `forms` are the forms of input to try, the likeliest first.
-    """
-
-    picklers: tuple[str, ...]
-    uses_datasets: bool
-    start_method: str
-    num_proc: int | None
-    forms: tuple[Form, ...]
-    initializer: str | None
-    initargs: str | None
-    called_at: int | None
+    path: str
+    function: str
+    tree: ast.Module = field(repr=False)
+    lines: tuple[str, ...] = field(repr=False)
 
     @property
-    def imports_main(self) -> bool:
-        """Whether newly started workers import the script first. Those of Ray, Spark and joblib do not."""
-        return self.picklers != ("cloudpickle",)
+    def file(self) -> str:
+        """The script's name without its directory."""
+        return os.path.basename(self.path)
+
+    def line(self, number: int | None) -> str:
+        """Returns a line of the script with its text: `prepare.py:12: pool = Pool(8)`."""
+        if number is None or not 0 < number <= len(self.lines):
+            return self.file
+        return f"{self.file}:{number}: {self.lines[number - 1].strip()}"
+
+    def line_in(self, stack: tuple[str, ...]) -> str:
+        """Returns the outermost line of the script in a stack, with its text."""
+        lines = [frame.rpartition(":")[2].rstrip(")") for frame in stack if f"({self.path}:" in frame]
+        return self.line(int(lines[-1]) if lines else None)
+
+    def missing(self) -> UsageError:
+        """Returns the error for a script that does not define the function."""
+        for outer in ast.walk(self.tree):
+            if isinstance(outer, ast.FunctionDef | ast.ClassDef) and self.function in _functions(outer):
+                return UsageError(
+                    f"{self.function} is defined inside {outer.name}, where only {outer.name} can reach it",
+                    f"script    {self.path}",
+                    "Define it at the top of the module. Then it can be examined, and sent to other processes.",
+                )
+        names = f"it has    {', '.join(_functions(self.tree)) or 'no functions'} (outside of if __name__ == ...)"
+        return UsageError(f"the script has no function {self.function}", f"script    {self.path}", names)
 
 
-def describe(tree: ast.Module, function: str) -> Script:
-    """Reads from the text of a script how it will run one of its functions."""
-    names = ScriptNames(tree)
-    picklers = _picklers(tree, names)
-    start_method = _start_method(tree, names, picklers)
+def parse_target(target: str) -> Target:
+    """Parses `script.py:function`. Raises UsageError if there is no such script, or no function is named."""
+    path, colon, function = target.rpartition(":")
+    if not colon or not path:
+        path, function = target, ""
+    if not os.path.isfile(path):
+        raise UsageError(f"there is no script {path}", f"given     {target}", "expected  script.py:function")
+    with open(path, "rb") as file:
+        source = file.read()
+    try:
+        tree = ast.parse(source, path)
+    except (SyntaxError, ValueError) as error:
+        line = f"line {error.lineno}: {error.msg}" if isinstance(error, SyntaxError) else str(error)
+        raise UsageError(f"{path} is not Python that this version can read", line) from None
+    if not function:
+        names = ", ".join(f"{path}:{name}" for name in _functions(tree)) or "script.py:function"
+        raise UsageError(f"no function of {path} is named", f"given     {target}", f"expected  {names}")
+    return Target(os.path.abspath(path), function, tree, tuple(source.decode(errors="replace").splitlines()))
+
+
+def _functions(outer: ast.Module | ast.FunctionDef | ast.ClassDef) -> list[str]:
+    return [node.name for node in outer.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+
+
+def describe(tree: ast.Module) -> Script:
+    """Reads from the text of a script how it will run its functions."""
+    text, packages = ast.unparse(tree), set(_packages(tree))
+    picklers = _picklers(text, packages)
     initializer, initargs = _initializer(tree)
     return Script(
         picklers=picklers,
-        uses_datasets="datasets" in names.packages,
-        start_method=start_method or default_start_method(picklers),
-        num_proc=_num_proc(tree, names),
-        forms=_forms(tree, picklers),
+        uses_datasets="datasets" in packages,
+        start_method=_start_method(text, packages, picklers),
+        num_proc=_num_proc(text),
+        forms=_forms(text, picklers),
         initializer=initializer,
         initargs=initargs,
-        called_at=_called_at(tree, function),
     )
 
 
-def default_start_method(picklers: tuple[str, ...]) -> str:
-    """Returns the start method of a script that does not set one."""
-    if picklers == ("cloudpickle",) or sys.platform == "darwin":
-        return "spawn"
-    return "forkserver" if sys.version_info >= (3, 14) else "fork"
+def _packages(tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name.partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module.partition(".")[0]
 
 
-def _picklers(tree: ast.Module, names: ScriptNames) -> tuple[str, ...]:
-    packages = names.packages
-    picklers = ["dill"] * bool(packages & BY_DILL) + ["cloudpickle"] * bool(packages & BY_CLOUDPICKLE)
-    starts = any(
-        name.partition(".")[0] in BY_PICKLE and name.rpartition(".")[2] in STARTERS
-        for name in (names.full_name(call.func) for call in calls(tree))
-    )
+def _picklers(text: str, packages: set[str]) -> tuple[str, ...]:
+    picklers = ["dill"] * bool(packages & BY_DILL)
     # Many scripts import torch, or multiprocessing for its cpu_count, but start no process with it.
-    if starts or (not picklers and packages & BY_PICKLE):
+    if packages & BY_PICKLE and (not picklers or PROCESS_START.search(text)):
         picklers.append("pickle")
     return tuple(picklers)
 
 
-def _start_method(tree: ast.Module, names: ScriptNames, picklers: tuple[str, ...]) -> str | None:
-    """Returns the start method that is set by a literal. multiprocess ignores the setting of multiprocessing."""
-    for call in calls(tree):
-        name = names.full_name(call.func)
-        value = call.args[0] if call.args else keyword(call, "method")
-        if name.endswith("DataLoader"):
-            value = keyword(call, "multiprocessing_context")
-        elif not name.endswith((".set_start_method", ".get_context")):
-            continue
-        if picklers == ("dill",) and not name.startswith("multiprocess."):
-            continue
-        if isinstance(value, ast.Constant) and value.value in START_METHODS:
-            return str(value.value)
-    return None
+def _start_method(text: str, packages: set[str], picklers: tuple[str, ...]) -> str:
+    """Returns the start method that is set by a literal, or the default."""
+    match = START_METHOD.search(text)
+    is_ignored = picklers == ("dill",) and "multiprocess" not in packages  # datasets does not use multiprocessing
+    if match and not is_ignored:
+        return match[1]
+    if sys.platform == "darwin":
+        return "spawn"
+    return "forkserver" if sys.version_info >= (3, 14) else "fork"
 
 
-def _num_proc(tree: ast.Module, names: ScriptNames) -> int | None:
+def _num_proc(text: str) -> int | None:
     counts = []
-    for call in calls(tree):
-        last = names.full_name(call.func).rpartition(".")[2]
-        values = [keyword(call, name) for name in COUNT_ARGUMENTS]
-        if last in {"Pool", "ProcessPoolExecutor"}:
-            values += [keyword(call, "max_workers"), *call.args[:1]]
-        counts += [names.integer(node) for node in values]
-    return max((number for number in counts if number is not None and number > 0), default=None)
+    for match in COUNT.finditer(text):
+        value = match[1] or match[2]
+        variable = re.search(rf"^\s*{re.escape(value)} = (\d+)$", text, re.MULTILINE)
+        if value.endswith("cpu_count"):
+            counts.append(os.cpu_count() or 1)
+        elif value.isdigit() or variable:
+            counts.append(int(variable[1] if variable else value))
+    return max(counts, default=0) or None
 
 
-def _forms(tree: ast.Module, picklers: tuple[str, ...]) -> tuple[Form, ...]:
+def _forms(text: str, picklers: tuple[str, ...]) -> tuple[Form, ...]:
     """Orders the forms of input. In doubt a batch comes first.
 
     A function for batches often accepts a row too, as a batch of characters.
     """
-    batched = [keyword(call, "batched") for call in calls(tree)]
-    if "dill" in picklers and not any(isinstance(node, ast.Constant) and node.value for node in batched):
+    if "dill" in picklers and "batched=True" not in text:
         return "row", "batch", "text"
     return ("text", "row", "batch") if picklers == ("pickle",) else ("batch", "row", "text")
 
 
 def _initializer(tree: ast.Module) -> tuple[str | None, str | None]:
-    for call in calls(tree):
-        name = getattr(call.func, "attr", getattr(call.func, "id", None))
-        positional = call.args if name == "Pool" else []
-        value = keyword(call, "initializer") or (positional[1] if len(positional) > 1 else None)
-        if value is not None and not (isinstance(value, ast.Constant) and value.value is None):
-            initargs = keyword(call, "initargs") or (positional[2] if len(positional) > 2 else None)
-            return ast.unparse(value), ast.unparse(initargs) if initargs is not None else None
+    for call in [node for node in ast.walk(tree) if isinstance(node, ast.Call)]:
+        names = {keyword.arg: keyword.value for keyword in call.keywords}
+        if ast.unparse(call.func).endswith("Pool"):
+            names |= dict(zip(("processes", "initializer", "initargs"), call.args, strict=False))
+        if "initializer" in names:
+            initargs = names.get("initargs")
+            return ast.unparse(names["initializer"]), None if initargs is None else ast.unparse(initargs)
     return None, None
-
-
-def _called_at(tree: ast.Module, function: str) -> int | None:
-    definition = next((node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == function), None)
-    inside = {id(node) for node in ast.walk(definition)} if definition is not None else set()
-    return next(
-        (
-            call.lineno
-            for call in calls(tree)
-            if isinstance(call.func, ast.Name) and call.func.id == function and id(call) not in inside
-        ),
-        None,
-    )

@@ -17,17 +17,14 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from tokenmill.doctor.causes import Finding
-from tokenmill.doctor.watching import launching, stopping
+from tokenmill.doctor.watching import hangs, launching
 from tokenmill.doctor.watching.deaths import Death, DeathExaminer
-from tokenmill.doctor.watching.diagnosis import diagnose
-from tokenmill.doctor.watching.evidence import Evidence
-from tokenmill.doctor.watching.hangs import POOL_DIED, Hang, HangDetector, RestartDetector
-from tokenmill.doctor.watching.live import LiveReporter
-from tokenmill.doctor.watching.processes import Process
+from tokenmill.doctor.watching.diagnosis import Evidence, diagnose
+from tokenmill.doctor.watching.processes import Process, count_workers
 from tokenmill.doctor.watching.stderr import StderrRelay
 from tokenmill.doctor.watching.tree import ProcessTree
 from tokenmill.errors import UsageError
-from tokenmill.humanize import Readable
+from tokenmill.humanize import Readable, count, duration, size
 
 # Interval of the search for new processes while some have just started.
 FAST_SECONDS = 0.005
@@ -37,6 +34,8 @@ CALM_SECONDS = 0.03
 LEFTOVER_SECONDS = 1.0
 # This many deaths per killer are reported one by one; the others are counted.
 MAX_DEATHS = 20
+# This many deaths are shown while the command runs.
+SHOWN_DEATHS = 3
 
 
 class LeftoverProcess(Readable, msgspec.Struct, frozen=True):
@@ -102,17 +101,13 @@ def watch(
 class _Watch:
     def __init__(self, hang_seconds: float, stop_hung: bool, on_message: Callable[[str], None] | None) -> None:
         self._tree, self._examiner, self._relay = ProcessTree(), DeathExaminer(), StderrRelay()
-        self._reporter = LiveReporter(on_message or self._relay.write_line)
-        self._hang_detector, self._restart_detector = HangDetector(hang_seconds), RestartDetector()
+        self._show = on_message or self._relay.write_line
+        self._hang_detector, self._restart_detector = hangs.HangDetector(hang_seconds), hangs.RestartDetector()
         self._stop_hung = stop_hung
-        self._deaths: list[Death] = []
+        self._evidence = Evidence()
         self._deaths_by_killer: collections.Counter[str] = collections.Counter()
-        self._hang: Hang | None = None
-        self._restart_deaths: int | None = None
-        self._received_signal: int | None = None
-        self._stacks: list[stopping.Stack] = []
+        self._shown_deaths = 0
         self._is_stopping = False
-        self._stderr: str | None = None
         self._cpu_before = _cpu_seconds(resource.RUSAGE_SELF), _cpu_seconds(resource.RUSAGE_CHILDREN)
 
     def run(self, command: Sequence[str], mask: set[signal.Signals], output: int | None) -> Watched:
@@ -120,7 +115,7 @@ class _Watch:
         with launching.raised_file_limit():
             while root.ended_at is None:
                 self._step()
-                if self._stop_hung and not self._is_stopping and (self._hang or self._restart_deaths):
+                if self._stop_hung and not self._is_stopping and (self._evidence.hang or self._evidence.restart_deaths):
                     self._stop()
             self._wait_for_leftovers()
         self._drain_stderr()
@@ -129,7 +124,6 @@ class _Watch:
     def close(self) -> None:
         self._relay.close()
         self._tree.close()
-        self._examiner.close()
 
     def _step(self) -> None:
         for process in self._tree.wait(FAST_SECONDS if self._tree.is_growing else CALM_SECONDS):
@@ -144,59 +138,69 @@ class _Watch:
 
     def _record_end(self, process: Process) -> None:
         """Records the end of a process."""
-        death = self._examiner.examine(process)
-        if death is not None and self._received_signal is None:  # otherwise it is a consequence of that signal
+        death = self._examiner.examine(process, count_workers([process, *self._tree.alive.values()]))
+        if death is not None and self._evidence.received_signal is None:  # otherwise it is a consequence of that signal
             self._record_death(death)
         deaths = self._restart_detector.record(process, self._tree.max_alive)
-        if deaths is not None and self._restart_deaths is None:
-            self._restart_deaths = deaths
-            self._reporter.restarts(process.parent, deaths, self._stop_hung)
+        if deaths is not None and self._evidence.restart_deaths is None:
+            self._evidence.restart_deaths = deaths
+            died = f"{count(deaths, 'worker')} of process {process.parent} died in a row"
+            self._show(f"doctor: {died}, and it goes on starting new ones")
+            self._show_end("this does not end by itself")
 
     def _record_death(self, death: Death) -> None:
         if self._is_stopping:
             death = msgspec.structs.replace(death, killer="doctor", why="the doctor, because nothing moved")
         self._deaths_by_killer[death.killer] += 1
         if self._deaths_by_killer[death.killer] <= MAX_DEATHS or death.role == "command":
-            self._deaths.append(death)
-        self._reporter.death(death)
+            self._evidence.deaths.append(death)
+        if death.matters:
+            self._shown_deaths += 1
+            peak = f"; peak {size(death.peak_bytes)}" if death.peak_bytes else ""
+            if self._shown_deaths <= SHOWN_DEATHS:
+                self._show(f"doctor: process {death.pid} ({death.name}, {death.role}) died: {death.why}{peak}")
+            elif self._shown_deaths == SHOWN_DEATHS + 1:
+                self._show("doctor: more processes die; the report will count them")
 
     def _check_for_hang(self) -> None:
-        if self._is_stopping:
+        if self._is_stopping or self._evidence.received_signal is not None:
             return
-        hang = self._hang_detector.check(self._tree, self._relay.contains(POOL_DIED))
-        if hang is not None and self._hang is None:
-            self._reporter.hang(hang, self._deaths, self._stop_hung)
-        elif hang is None and self._hang is not None and self._received_signal is None:
-            self._reporter.moves_again()
-        if self._received_signal is None:
-            self._hang = hang
+        hang, before = self._hang_detector.check(self._tree, self._relay.contains(hangs.POOL_DIED)), self._evidence.hang
+        if hang is not None and before is None:
+            self._show(f"doctor: nothing has moved for {duration(hang.seconds)}")
+            for waiting in [waiting for waiting in hang.waits if waiting.is_deadlocked][:1]:
+                self._show(f"doctor: worker {waiting.process.pid} {waiting.wait.description}")
+            self._show_end("if it should not be waiting")
+        elif hang is None and before is not None:
+            self._show("doctor: it moves again")
+        self._evidence.hang = hang
+
+    def _show_end(self, condition: str) -> None:
+        self._show("doctor: stopping it" if self._stop_hung else f"doctor: {condition}, press Ctrl-C for the report")
 
     def _handle_signals(self) -> None:
         for received in launching.pending_signals():
-            if received.number == signal.SIGWINCH:
+            if received.si_signo == signal.SIGWINCH:
                 self._relay.resize()
                 continue
-            self._received_signal = received.number
-            if not received.is_from_terminal:
-                self._forward_signal(received.number)
-
-    def _forward_signal(self, number: int) -> None:
-        for process in self._tree.alive.values():
-            if process.is_command:
-                with contextlib.suppress(PermissionError):  # sudo forwards signals of the terminal only
-                    os.kill(process.pid, number)
+            self._evidence.received_signal = received.si_signo
+            # One from the terminal has also reached the command, which is in the same process group.
+            for process in [] if received.si_code > 0 else self._tree.alive.values():
+                if process.is_command:
+                    with contextlib.suppress(PermissionError):  # sudo forwards signals of the terminal only
+                        os.kill(process.pid, received.si_signo)
 
     def _stop(self) -> None:
         self._drain_stderr()
         self._is_stopping = True
-        self._stderr = self._relay.text()  # later output is caused by stopping
-        self._stacks, ended = stopping.stop(self._tree, self._relay)
+        self._evidence.stderr = self._relay.text()  # later output is caused by stopping
+        self._evidence.stacks, ended = hangs.stop(self._tree, self._relay)
         for process in ended:
             self._record_end(process)
 
     def _drain_stderr(self) -> None:
         """Relays stderr to its end, however slowly. A signal interrupts this."""
-        self._relay.drain(lambda: any(received.number != signal.SIGWINCH for received in launching.pending_signals()))
+        self._relay.drain(lambda: any(received.si_signo != signal.SIGWINCH for received in launching.pending_signals()))
 
     def _wait_for_leftovers(self) -> None:
         """Waits a short time for the remaining processes to end."""
@@ -204,23 +208,12 @@ class _Watch:
         while self._tree.alive and self._tree.now() < end:
             self._step()
 
-    def _evidence(self, root: Process) -> Evidence:
-        was_stopped = self._is_stopping or self._received_signal is not None
-        return Evidence(
-            exit_code=root.exit_code,
-            signal=root.signal,
-            stderr=self._relay.text() if self._stderr is None else self._stderr,
-            max_processes=self._tree.max_alive,
-            deaths=[death for death in self._deaths if death.killer != "doctor"],
-            limits=self._tree.limits,
-            received_signal=self._received_signal,
-            hang=self._hang if was_stopped else None,
-            restart_deaths=self._restart_deaths,
-            stacks=self._stacks,
-        )
-
     def _result(self, command: Sequence[str], root: Process) -> Watched:
-        evidence = self._evidence(root)
+        seen = self._evidence
+        seen.exit_code, seen.max_processes, seen.limits = root.exit_code, self._tree.max_alive, self._tree.limits
+        if not self._is_stopping:
+            seen.stderr = self._relay.text()
+            seen.hang = seen.hang if seen.received_signal is not None else None
         code = root.exit_code if root.signal is None else 128 + root.signal
         return Watched(
             command=list(command),
@@ -231,11 +224,11 @@ class _Watch:
             processes=self._tree.total,
             most_at_once=self._tree.max_alive,
             peak_bytes=self._tree.peak_bytes,
-            hung=not evidence.succeeded and (evidence.hang is not None or evidence.restart_deaths is not None),
-            interrupted=evidence.was_interrupted,
+            hung=root.exit_code != 0 and (seen.hang is not None or seen.restart_deaths is not None),
+            interrupted=seen.was_interrupted,
             deaths_by_killer=dict(self._deaths_by_killer),
-            deaths=self._deaths,
-            findings=diagnose(evidence),
+            deaths=seen.deaths,
+            findings=diagnose(seen),
             left_behind=[LeftoverProcess(process.pid, process.name) for process in self._tree.alive.values()],
         )
 

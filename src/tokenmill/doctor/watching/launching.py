@@ -8,7 +8,6 @@ import os
 import resource
 import signal
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from tokenmill.errors import UsageError
 
@@ -63,14 +62,6 @@ def raised_file_limit() -> Iterator[None]:
             resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
-@dataclass(frozen=True, slots=True)
-class ReceivedSignal:
-    """A received signal. One from the terminal has also reached the command, which is in the same process group."""
-
-    number: int
-    is_from_terminal: bool
-
-
 @contextlib.contextmanager
 def blocked_signals() -> Iterator[set[signal.Signals]]:
     """Blocks signals within a `with` block. Yields the previous mask, which the command must inherit."""
@@ -83,7 +74,7 @@ def blocked_signals() -> Iterator[set[signal.Signals]]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def pending_signals() -> Iterator[ReceivedSignal]:
+def pending_signals() -> Iterator[signal.struct_siginfo]:
     """Yields the signals that arrived since the last call."""
     while (info := signal.sigtimedwait(BLOCKED, 0)) is not None:
-        yield ReceivedSignal(info.si_signo, is_from_terminal=info.si_code > 0)
+        yield info

@@ -2,31 +2,30 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import struct
+import textwrap
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
-from tokenmill.doctor.watching import exits
 from tokenmill.system import cgroups, procfs
 
 Role = Literal["command", "worker", "service", "program"]
 
 NAME_CHARACTERS = 60
 SERVICES = ("multiprocessing.resource_tracker", "multiprocessing.forkserver", "multiprocess.resource_tracker")
+# In the command line of an interpreter that multiprocessing starts for a worker.
+SPAWNED = ("--multiprocessing-fork", "multiprocessing.spawn", "multiprocess.spawn")
 # A multithreaded process that holds less than this fraction of the largest worker's memory manages workers.
 MANAGER_FRACTION = 0.25
-POOL_ARGUMENTS = ("--multiprocessing-fork", "multiprocessing.spawn", "multiprocess.spawn")
-
-
-@dataclass(frozen=True, slots=True)
-class Usage:
-    """What the tree used when one of its processes ended, including that process. Managers are not workers."""
-
-    processes: int
-    bytes: int
-    workers: int
-    worker_bytes: int
-    largest_worker_bytes: int
+INFO_BYTES = 64
+# PIDFD_GET_INFO. It returns the exit status since Linux 6.15.
+INFO_REQUEST = (3 << 30) | (INFO_BYTES << 16) | (0xFF << 8) | 11
+# PIDFD_INFO_EXIT, in the mask that is the first field.
+EXIT_FLAG = 1 << 3
+EXIT_OFFSET = 60
 
 
 @dataclass(slots=True)
@@ -34,7 +33,7 @@ class Process:
     """A process of the tree. Times are seconds since the watch began.
 
     `held_bytes` excludes mapped files, which the kernel can drop at any time. `inherited_bytes` is the part of it that
-    is counted for another process of the tree. `peak_bytes` is the maximum of `held_bytes`.
+    is counted for its parent. `peak_bytes` is the maximum of `held_bytes`.
     """
 
     pid: int
@@ -45,10 +44,8 @@ class Process:
     role: Role = "program"
     pidfd: int | None = None
     forked: bool = False
-    threads_of_parent: int | None = None
     command: tuple[str, ...] = ()
     program: str = ""
-    state: str = "R"
     threads: int = 1
     cpu_seconds: float = 0.0
     held_bytes: int = 0
@@ -59,7 +56,6 @@ class Process:
     limits: dict[str, int] = field(default_factory=dict)
     ended_at: float | None = None
     status: int | None = None
-    usage: Usage | None = None
     refreshes: int = 0
 
     @property
@@ -73,43 +69,32 @@ class Process:
         return self.program.startswith(("python", "pypy"))
 
     @property
-    def is_spawned(self) -> bool:
-        """Whether multiprocessing started it as a new interpreter, for example for a pool."""
-        return any(argument in word for argument in POOL_ARGUMENTS for word in self.command)
-
-    @property
     def name(self) -> str:
         """Its command line, shortened for a table."""
-        if not self.command:
-            return self.program or "unknown"
-        if self.is_spawned:
-            return "spawned by multiprocessing"
-        line = " ".join([os.path.basename(self.command[0]), *self.command[1:]])
-        line = " ".join(line.split())
-        return line if len(line) <= NAME_CHARACTERS else f"{line[: NAME_CHARACTERS - 3]}..."
+        words = [os.path.basename(self.command[0]), *self.command[1:]] if self.command else [self.program or "unknown"]
+        return textwrap.shorten(" ".join(words), NAME_CHARACTERS, placeholder="...")
 
     @property
-    def seconds(self) -> float | None:
-        """Its lifetime, None while it runs."""
-        return None if self.ended_at is None else max(0.0, self.ended_at - self.started_at)
+    def seconds(self) -> float:
+        """Its lifetime, 0 while it runs."""
+        return max(0.0, (self.ended_at or 0.0) - self.started_at)
 
     @property
     def exit_code(self) -> int | None:
         """Its exit code, None if it runs or a signal ended it."""
-        return None if self.status is None else exits.code_and_signal(self.status)[0]
+        return os.WEXITSTATUS(self.status) if self.status is not None and not os.WIFSIGNALED(self.status) else None
 
     @property
     def signal(self) -> int | None:
         """The signal that ended it, None if no signal did."""
-        return None if self.status is None else exits.code_and_signal(self.status)[1]
+        return os.WTERMSIG(self.status) if self.status is not None and os.WIFSIGNALED(self.status) else None
 
     def refresh(self) -> bool:
         """Reads its current state. Returns False if it has ended."""
         stat = procfs.stat(self.pid)
         if stat is None or stat.start_ticks != self.start_ticks or stat.state == procfs.ZOMBIE:
             return False
-        called_exec = self.forked and not stat.forked
-        self.state, self.forked = stat.state, stat.forked
+        called_exec, self.forked = self.forked and not stat.forked, stat.forked
         if called_exec:
             self.inherited_bytes = 0
             self.refresh_details()
@@ -128,17 +113,21 @@ class Process:
         self.program = procfs.program(self.pid) or self.program
         self.limits = procfs.limits(self.pid) or self.limits
         self.cgroup = cgroups.membership(self.pid) or self.cgroup
-        self.role = self.infer_role()
+        self._infer_role()
 
-    def read_zombie(self, stat: procfs.Stat) -> None:
-        """Reads the exit status of a zombie. Its command line is gone, but its short name is still there."""
-        if self.forked and not stat.forked:
-            self.command = ()
-            self.program = procfs.read(f"{procfs.PROC}/{self.pid}/comm").decode(errors="replace").strip()
-        self.status, self.forked = stat.exit_status, stat.forked
-        self.role = self.infer_role()
+    def read_end(self) -> None:
+        """Reads the exit status: of a zombie, or from the pidfd if the parent has reaped the process already."""
+        stat = procfs.stat(self.pid)
+        if stat is not None and stat.start_ticks == self.start_ticks and stat.state == procfs.ZOMBIE:
+            if self.forked and not stat.forked:  # the command line of a zombie is gone, but not its short name
+                self.command = ()
+                self.program = procfs.read(f"{procfs.PROC}/{self.pid}/comm").decode(errors="replace").strip()
+            self.status, self.forked = stat.exit_status, stat.forked
+            self._infer_role()
+        else:
+            self.take_status(None if self.pidfd is None else _status_from_pidfd(self.pidfd))
 
-    def read_reaped(self, status: int | None) -> None:
+    def take_status(self, status: int | None) -> None:
         """Takes the exit status of a process that its parent has reaped already.
 
         A process that was observed only once, right after its fork, may have run another program since. A nonzero exit
@@ -147,28 +136,34 @@ class Process:
         self.status = status
         if self.forked and self.refreshes <= 1 and self.exit_code:
             self.command, self.program, self.forked = (), "", False
-            self.role = self.infer_role()
+            self._infer_role()
 
-    def infer_role(self) -> Role:
-        """Returns its role in the tree, from the program that it runs."""
+    def _infer_role(self) -> None:
+        """Sets its role in the tree, from the program that it runs."""
+        is_spawned = any(argument in word for argument in SPAWNED for word in self.command)
         if self.is_command:
-            return "command"
-        if any(service in word for service in SERVICES for word in self.command):
-            return "service"
-        return "worker" if self.is_python and (self.forked or self.is_spawned) else "program"
-
-    def measure_shared(self) -> None:
-        """Measures how much of its memory it shares with related processes. Takes milliseconds per gigabyte."""
-        proportional = procfs.proportional_bytes(self.pid)
-        if proportional is not None:
-            self.inherited_bytes = max(0, self.held_bytes - proportional)
+            self.role = "command"
+        elif any(service in word for service in SERVICES for word in self.command):
+            self.role = "service"
+        else:
+            self.role = "worker" if self.is_python and (self.forked or is_spawned) else "program"
 
 
-def usage_of(processes: list[Process]) -> Usage:
-    """Sums up what these processes use."""
+def count_workers(processes: Iterable[Process]) -> int:
+    """Returns the number of workers. A small process with threads, such as a multiprocessing.Manager, is none."""
     workers = [process for process in processes if process.role == "worker"]
-    largest = max((process.own_bytes for process in workers), default=0)
-    manager_bytes = MANAGER_FRACTION * largest
-    busy = [process.own_bytes for process in workers if process.threads == 1 or process.own_bytes >= manager_bytes]
-    total = sum(process.own_bytes for process in processes)
-    return Usage(len(processes), total, len(busy), sum(busy) // max(1, len(busy)), largest)
+    manager_bytes = MANAGER_FRACTION * max((process.own_bytes for process in workers), default=0)
+    return sum(process.threads == 1 or process.own_bytes >= manager_bytes for process in workers)
+
+
+def _status_from_pidfd(pidfd: int) -> int | None:
+    """Returns the wait status, which is available after the parent has reaped the process, or None."""
+    info = bytearray(INFO_BYTES)
+    struct.pack_into("Q", info, 0, EXIT_FLAG)
+    try:
+        fcntl.ioctl(pidfd, INFO_REQUEST, info)
+    except OSError:
+        return None
+    (mask,) = struct.unpack_from("Q", info, 0)
+    (wait_status,) = struct.unpack_from("i", info, EXIT_OFFSET)
+    return int(wait_status) if mask & EXIT_FLAG else None

@@ -24,9 +24,6 @@ STDERR = 2
 KEPT_BYTES = 256 << 10
 BLOCK_BYTES = 64 << 10
 PIPE_BYTES = 1 << 20
-PATIENCE_SECONDS, POLL_MILLISECONDS = 0.2, 20
-# Messages printed once, long before the end. They are remembered after their text was dropped.
-EARLY_MARKERS = (b"couldn't be hashed properly",)
 
 ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
@@ -44,8 +41,7 @@ class StderrRelay:
         self._wake = os.eventfd(0, os.EFD_CLOEXEC)
         self._lock = threading.Lock()
         self._kept = bytearray()
-        self._early_markers: set[bytes] = set()
-        self._lines: collections.deque[tuple[float, str]] = collections.deque()
+        self._lines: collections.deque[str] = collections.deque()
         self._bytes_read = self._bytes_relayed = 0
         self._is_closing = False
         self._at_line_start = True
@@ -53,20 +49,20 @@ class StderrRelay:
         self._thread.start()
 
     def write_line(self, text: str) -> None:
-        """Queues a line of the doctor. It waits PATIENCE_SECONDS for the command to finish its current line."""
-        self._lines.append((time.monotonic() + PATIENCE_SECONDS, escape_control_characters(text)))
+        """Queues a line of the doctor."""
+        self._lines.append(escape_control_characters(text))
         os.eventfd_write(self._wake, 1)
 
     def text(self) -> str:
-        """Returns the end of the command's stderr without terminal codes. Early markers come first."""
+        """Returns the end of the command's stderr without terminal codes."""
         with self._lock:
-            kept = b"\n".join([*self._early_markers, self._kept])
+            kept = bytes(self._kept)
         return ESCAPES.sub("", kept.decode(errors="replace")).replace("\r\n", "\n").replace("\r", "\n")
 
     def contains(self, marker: bytes) -> bool:
         """Returns whether the kept part of stderr contains these bytes."""
         with self._lock:
-            return marker in self._kept or any(marker in line for line in self._early_markers)
+            return marker in self._kept
 
     def resize(self) -> None:
         """Gives the command's terminal the current size of the real one."""
@@ -93,7 +89,7 @@ class StderrRelay:
         poll.register(self._read_fd, select.POLLIN)
         poll.register(self._wake, select.POLLIN)
         while not self._is_closing:
-            ready = [file for file, _ in poll.poll(POLL_MILLISECONDS if self._lines else None)]
+            ready = [file for file, _ in poll.poll()]
             if self._wake in ready:
                 os.eventfd_read(self._wake)
             if self._read_fd in ready:
@@ -110,9 +106,8 @@ class StderrRelay:
         self._bytes_relayed += len(block)
 
     def _write_lines(self) -> None:
-        while self._lines and (self._at_line_start or self._lines[0][0] < time.monotonic()):
-            text = self._lines[0][1]
-            self._write(f"{'' if self._at_line_start else chr(10)}{text}\n".encode(errors="replace"))
+        while self._lines:
+            self._write(f"{'' if self._at_line_start else chr(10)}{self._lines[0]}\n".encode(errors="replace"))
             self._at_line_start = True
             self._lines.popleft()
 
@@ -129,17 +124,7 @@ class StderrRelay:
     def _keep(self, block: bytes) -> None:
         self._kept += block
         if len(self._kept) > 2 * KEPT_BYTES:
-            if b"\r" in self._kept:
-                self._kept = _without_overwritten(self._kept)
-            dropped = self._kept[:-KEPT_BYTES]
-            self._early_markers |= {marker for marker in EARLY_MARKERS if marker in dropped}
             del self._kept[:-KEPT_BYTES]
-
-
-def _without_overwritten(text: bytearray) -> bytearray:
-    """Removes what a terminal has overwritten: only the last state of a progress bar remains."""
-    lines = [line[line.rfind(b"\r", 0, max(0, len(line) - 1)) + 1 :] for line in text.split(b"\n")]
-    return bytearray(b"\n").join(lines)
 
 
 def _unread_bytes(file: int) -> int:

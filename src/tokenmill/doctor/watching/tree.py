@@ -5,11 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 import select
-import signal
 import time
 
-from tokenmill.doctor.watching import exits
-from tokenmill.doctor.watching.processes import Process, Usage, usage_of
+from tokenmill.doctor.watching.processes import Process
 from tokenmill.system import procfs
 
 # Up to this many new pids are read one by one; beyond that, listing all processes is cheaper.
@@ -21,17 +19,15 @@ LISTING_SECONDS = 1.0
 # The same where the pid counter does not work, so that only listings reveal new processes.
 BLIND_SECONDS = 0.02
 SAMPLE_SECONDS = 0.2
+# The same while processes start: a new process may call exec and change its role.
+GROWING_SAMPLE_SECONDS = 0.04
 # An operation repeats after this many times its duration at the earliest: at most 0.25 % of one core.
 DUTY = 400
 # The first samples ignore DUTY until they have used this much time, so that short runs are measured too.
 STARTUP_BUDGET_SECONDS = 0.3
-# A new process is refreshed at these ages.
-YOUNG_SECONDS = (0.03, 0.15)
 # Every this many samples, details are refreshed too.
 DETAILS_EVERY = 5
 GROWING_SECONDS = 1.0
-# The shared memory of smaller processes is not measured one by one.
-SHARED_BYTES = 32 << 20
 
 
 class ProcessTree:
@@ -51,8 +47,6 @@ class ProcessTree:
         self._own_pid = os.getpid()
         self._epoll = select.epoll()
         self._by_pidfd: dict[int, Process] = {}
-        self._without_pidfd: list[Process] = []
-        self._thread_starts: dict[tuple[int, int], int] = {}
         self._counter = procfs.PidCounter()
         self._unrelated = procfs.listing()
         self._pending: dict[int, int] = {}
@@ -61,12 +55,9 @@ class ProcessTree:
         self._listing_seconds = LISTING_SECONDS
         self._samples = 0
         self._startup_budget_seconds = STARTUP_BUDGET_SECONDS
-        self._next_kill_refresh = 0.0
-        self._last_usage: tuple[float, Usage] | None = None
         self._last_start = 0.0
         self._ended_ticks: dict[int, int] = {}
         self._ended_cpu_seconds = 0.0
-        self._young: list[tuple[float, Process]] = []
 
     def start(self, pid: int, command: tuple[str, ...]) -> Process:
         """Starts to watch the command's process, a child of this process, and its descendants."""
@@ -86,9 +77,10 @@ class ProcessTree:
 
     def wait(self, seconds: float) -> list[Process]:
         """Waits up to `seconds` for a process to end. Returns those that have ended."""
-        ready = [self._by_pidfd[pidfd] for pidfd, _ in self._epoll.poll(seconds)]
-        vanished = [process for process in self._without_pidfd if not process.refresh()] if self._without_pidfd else []
-        return [self._end(process) for process in [*ready, *vanished]]
+        ended = [self._by_pidfd[pidfd] for pidfd, _ in self._epoll.poll(seconds)]
+        if len(self._by_pidfd) < len(self.alive):
+            ended += [process for process in self.alive.values() if process.pidfd is None and not process.refresh()]
+        return [self._end(process) for process in ended]
 
     def find_new(self) -> list[Process]:
         """Returns the processes that started since the last call."""
@@ -102,8 +94,6 @@ class ProcessTree:
                 self._next_listing = 0.0
         if time.monotonic() >= self._next_listing:
             self._list_processes()
-        if self._young:
-            self._refresh_young()
         return self._add_pending() if self._pending else []
 
     def sample(self) -> bool:
@@ -115,12 +105,13 @@ class ProcessTree:
         for process in self.alive.values():
             if process.refresh() and self._samples % DETAILS_EVERY == 0:
                 self._refresh_details(process)
-        self._measure_one()
         self._update_peak()
         took = time.monotonic() - started
         self._startup_budget_seconds -= took
-        pause = 0.0 if self._startup_budget_seconds > 0 else DUTY * took
-        self._next_sample = started + max(SAMPLE_SECONDS, pause)
+        if self._startup_budget_seconds > 0:
+            self._next_sample = started + (GROWING_SAMPLE_SECONDS if self.is_growing else SAMPLE_SECONDS)
+        else:
+            self._next_sample = started + max(SAMPLE_SECONDS, DUTY * took)
         return True
 
     @property
@@ -168,7 +159,6 @@ class ProcessTree:
         self._unrelated.discard(pid)
         started_at = max(0.0, self.now() - procfs.seconds_since_start(stat.start_ticks))
         process = Process(pid, stat.parent, stat.start_ticks, started_at, is_command=is_command, forked=stat.forked)
-        process.threads_of_parent = self._parent_threads(process)
         if stat.parent in self.alive:  # a child begins in the control group of its parent, and may end before a look
             process.cgroup = self.alive[stat.parent].cgroup
         process.refresh()
@@ -179,104 +169,35 @@ class ProcessTree:
         self.max_alive = max(self.max_alive, len(self.alive))
         self._register(process)
         self._last_start = self.now()
-        self._young += [(self.now() + delay, process) for delay in YOUNG_SECONDS]
+        self._next_sample = min(self._next_sample, time.monotonic() + GROWING_SAMPLE_SECONDS)
         return process
 
     def _register(self, process: Process) -> None:
-        process.pidfd = exits.open_pidfd(process.pid)
-        if process.pidfd is None:
-            self._without_pidfd.append(process)
-        else:
+        with contextlib.suppress(OSError):  # an old kernel, or too many open files: then it is polled
+            process.pidfd = os.pidfd_open(process.pid)
             self._by_pidfd[process.pidfd] = process
             self._epoll.register(process.pidfd, select.EPOLLIN)
 
-    def _refresh_young(self) -> None:
-        """Refreshes new processes: soon after its start a process may call exec and change its role."""
-        now = self.now()
-        for due, process in self._young:
-            if due <= now and process.ended_at is None and process.refresh():
-                self._refresh_details(process)
-        self._young = [(due, process) for due, process in self._young if due > now and process.ended_at is None]
-        self._update_peak()
-
     def _update_peak(self) -> None:
         self.peak_bytes = max(self.peak_bytes, sum(process.own_bytes for process in self.alive.values()))
-
-    def _parent_threads(self, child: Process) -> int | None:
-        """Returns how many threads the parent had when it started this child."""
-        if child.parent not in self.alive:
-            return None
-        try:
-            tasks = [int(name) for name in os.listdir(f"{procfs.PROC}/{child.parent}/task")]
-        except OSError:
-            return None
-        return sum(task == child.parent or self._thread_start(child.parent, task) < child.start_ticks for task in tasks)
-
-    def _thread_start(self, pid: int, task: int) -> int:
-        key = (pid, task)
-        if key not in self._thread_starts:
-            stat = procfs.stat(pid, task)
-            self._thread_starts[key] = stat.start_ticks if stat is not None else 1 << 62
-        return self._thread_starts[key]
 
     def _refresh_details(self, process: Process) -> None:
         process.refresh_details()
         self.limits |= {name: min(value, self.limits.get(name, value)) for name, value in process.limits.items()}
 
-    def _measure_one(self) -> None:
-        """Measures the shared memory of one process per sample, because measuring all of them is expensive.
-
-        Small processes of the same parent are assumed to share the same amount.
-        """
-        large = [process for process in self.alive.values() if process.held_bytes > SHARED_BYTES]
-        small = [
-            process for process in self.alive.values() if process.inherited_bytes and process.held_bytes <= SHARED_BYTES
-        ]
-        if len(large) > 1:
-            large[self._samples % len(large)].measure_shared()
-        if small:
-            sampled = small[self._samples % len(small)]
-            sampled.measure_shared()
-            for process in small:
-                if process.parent == sampled.parent:
-                    process.inherited_bytes = min(process.inherited_bytes, sampled.inherited_bytes)
-
     def _end(self, process: Process) -> Process:
         process.ended_at = self.now()
-        stat = procfs.stat(process.pid)
-        if stat is not None and stat.start_ticks == process.start_ticks and stat.state == procfs.ZOMBIE:
-            process.read_zombie(stat)
-        else:
-            process.read_reaped(exits.status(process.pid, process.pidfd))
+        process.read_end()
         with contextlib.suppress(ChildProcessError):  # only children, including adopted orphans, can be reaped
             os.waitpid(process.pid, os.WNOHANG)
-        process.usage = self._usage(was_killed=process.signal != signal.SIGTERM and process.exit_code is None)
         self.alive.pop(process.pid, None)
         if process.role == "worker":
             self.worker_parents.add(process.parent)
         self._ended_ticks[process.pid] = process.start_ticks
         self._ended_cpu_seconds += process.cpu_seconds
-        self._thread_starts = {key: ticks for key, ticks in self._thread_starts.items() if key[0] != process.pid}
-        self._unregister(process)
-        return process
-
-    def _unregister(self, process: Process) -> None:
-        if process.pidfd is None:
-            self._without_pidfd.remove(process)
-        else:
+        if process.pidfd is not None:
             self._epoll.unregister(process.pidfd)
             del self._by_pidfd[process.pidfd]
             os.close(process.pidfd)
             process.pidfd = None
-
-    def _usage(self, was_killed: bool) -> Usage:
-        """Returns the usage of the tree: refreshed if a process was killed, otherwise at most SAMPLE_SECONDS old."""
-        started = time.monotonic()
-        if was_killed and started >= self._next_kill_refresh:
-            for process in self.alive.values():
-                process.refresh()
-            self._update_peak()
-            self._next_kill_refresh = started + DUTY * (time.monotonic() - started)
-        if self._last_usage is None or was_killed or started > self._last_usage[0] + SAMPLE_SECONDS:
-            self._last_usage = (started, usage_of(list(self.alive.values())))
-        return self._last_usage[1]
+        return process

@@ -1,209 +1,101 @@
 """Loads a script in this process, statement by statement, as the main process or a spawned child would."""
 
 from __future__ import annotations
-import __future__
 
 import ast
-import contextlib
-import inspect
+import functools
 import os
 import resource
-import signal
 import sys
-import tempfile
 import time
+import traceback
 import types
-from collections.abc import Callable, Iterator
 from typing import Any
 
-from tokenmill.doctor.examining import guard
-from tokenmill.doctor.examining.answers import Loaded, Misnamed, ProbeRequest, Raised, describe_exception
-from tokenmill.doctor.examining.inside.start_guard import ProcessStartBlocked, StartGuard, line_in
+from tokenmill.doctor.examining.answers import Loaded, ProbeRequest, Raised, describe_exception
+from tokenmill.doctor.examining.inside.blocks import ProcessStartBlocked, blocked_starts
 from tokenmill.system import machine
 
 MAIN = "__main__"
 SPAWNED_MAIN = "__mp_main__"
-DILL_PACKAGES = ("datasets", "multiprocess", "pathos")
 
 
-class LoadTimeout(BaseException):
-    """Loading took too long. A BaseException, so that scripts do not catch it."""
+class LoadedScript:
+    """A script that is loaded until it starts a process, raises or exits. A main process skips the guarded part."""
 
-
-class ScriptLoader:
-    """Loads a script: holds its module and the cost of each statement."""
-
-    def __init__(self, request: ProbeRequest) -> None:
+    def __init__(self, request: ProbeRequest, name: str) -> None:
         self.request = request
-        self.module = types.ModuleType(MAIN)
+        self.module = types.ModuleType(name)
         self.raised: Raised | None = None
-        self.stopped = False
-        self.late_line: int | None = None
-        self.costs: list[tuple[float, int, ast.stmt]] = []
-        with open(request.script, "rb") as file:
-            self.source = file.read()
-        self.tree = ast.parse(self.source, request.script)
-
-    def run(self, name: str, start_guard: StartGuard) -> None:
-        """Runs the script as a module of that name until it starts a process, raises or exits."""
+        self.process_line: int | None = None
+        self._costs: list[tuple[float, int, ast.stmt]] = []
+        self._started = time.perf_counter()
         self._install_module(name)
-        needed_names = (self.request.function.partition(".")[0], *self._initializer_names())
-        statements = self.tree.body if name == SPAWNED_MAIN else guard.statements_to_load(self.tree, needed_names)
-        flags = _future_flags(self.tree)
-        uses_dill = any(package.encode() in self.source for package in DILL_PACKAGES)
-        with start_guard.active(uses_dill), self._time_limit():
+        with open(request.path, "rb") as file:
+            tree = ast.parse(file.read(), request.path)
+        futures = [node for node in tree.body if isinstance(node, ast.ImportFrom) and node.module == "__future__"]
+        with blocked_starts(with_multiprocess="dill" in request.script.picklers):
             try:
-                for statement in statements:
-                    self._run_statement(statement, flags)
-            except (ProcessStartBlocked, LoadTimeout):
-                self.stopped = True
+                for statement in tree.body:
+                    if name == SPAWNED_MAIN or not _is_guard(statement):
+                        self._run(statement, futures)
+            except ProcessStartBlocked as blocked:
+                frames = traceback.extract_tb(blocked.__traceback__)
+                self.process_line = next(frame.lineno for frame in frames if frame.filename == request.path)
             except (Exception, SystemExit) as error:  # noqa: BLE001 - the exception is the answer
-                self.raised = describe_exception(error, self.request.script)
-
-    def function(self) -> Any:
-        """Returns the function under examination."""
-        value: Any = self.module
-        for name in self.request.function.split("."):
-            value = getattr(value, name)
-        return value
+                self.raised = describe_exception(error, request.path)
 
     @property
-    def exists(self) -> bool:
-        """Whether loading reached the definition of the function."""
+    def function(self) -> Any:
+        """The function under examination, None if loading did not reach its definition."""
         try:
-            self.function()
+            return functools.reduce(getattr, self.request.function.split("."), self.module)
         except AttributeError:
-            return False
-        return True
+            return None
 
     def run_initializer(self) -> None:
         """Runs the initializer of the script's pool."""
-        if self.request.initializer is not None:
-            call = f"({self.request.initializer})(*({self.request.initargs or '()'}))"
+        if self.request.script.initializer is not None:
+            call = f"({self.request.script.initializer})(*({self.request.script.initargs or '()'}))"
             exec(compile(call, "<initializer>", "exec"), self.module.__dict__)  # noqa: S102 - the user's own code
 
-    def answer(self, seconds: float, line: int | None, hosts: tuple[str, ...]) -> Loaded:
+    def answer(self, hosts: list[str]) -> Loaded:
         """Returns the result of loading."""
-        own = [cost for cost in self.costs if not guard.is_import(cost[2])]
-        exists = self.exists
+        own = [cost for cost in self._costs if not _is_import(cost[2])]
+        address_space, _ = resource.getrlimit(resource.RLIMIT_AS)
         return Loaded(
-            seconds=seconds,
-            own_seconds=sum(cost[0] for cost in own),
-            own_bytes=sum(cost[1] for cost in own),
+            seconds=time.perf_counter() - self._started,
+            own_seconds=sum(seconds for seconds, _, _ in own),
+            own_bytes=sum(held for _, held, _ in own),
             slowest_line=max(own, key=lambda cost: cost[0])[2].lineno if own else None,
-            process_line=line,
-            late_line=self.late_line,
+            process_line=self.process_line,
             raised=self.raised,
-            exists=exists,
-            is_callable=exists and callable(self.function()),
-            names=_function_names(self.module),
-            threads=machine.threads(),
+            exists=self.function is not None,
+            is_callable=callable(self.function),
             held_bytes=machine.resident_bytes(),
-            address_space=_limit(resource.RLIMIT_AS),
-            open_files=_limit(resource.RLIMIT_NOFILE),
-            processes=_limit(resource.RLIMIT_NPROC),
-            folders=_folders(),
-            hosts=hosts,
-            misnamed=_misnamed(self.module, self.request.function) if exists else None,
+            address_space=None if address_space == resource.RLIM_INFINITY else address_space,
+            hosts=tuple(hosts),
         )
 
     def _install_module(self, name: str) -> None:
-        self.module.__dict__.update(__name__=name, __file__=self.request.script, __builtins__=__builtins__)
-        sys.modules[MAIN] = self.module
-        if name == SPAWNED_MAIN:
-            sys.modules[SPAWNED_MAIN] = self.module
-        sys.argv = [self.request.script]
-        sys.path.insert(0, os.path.dirname(self.request.script))
+        self.module.__dict__.update(__file__=self.request.path, __builtins__=__builtins__)
+        sys.modules[MAIN] = sys.modules[name] = self.module
+        sys.argv = [self.request.path]
+        sys.path.insert(0, os.path.dirname(self.request.path))
 
-    @contextlib.contextmanager
-    def _time_limit(self) -> Iterator[None]:
-        def on_alarm(_: int, frame: types.FrameType | None) -> None:
-            self.late_line = line_in(self.request.script, frame) or 0
-            raise LoadTimeout
-
-        before = signal.signal(signal.SIGALRM, on_alarm)
-        signal.setitimer(signal.ITIMER_REAL, self.request.load_seconds)
-        try:
-            yield
-        finally:
-            signal.setitimer(signal.ITIMER_REAL, 0)
-            signal.signal(signal.SIGALRM, before)
-
-    def _run_statement(self, statement: ast.stmt, flags: int) -> None:
-        code = compile(ast.Module([statement], []), self.request.script, "exec", flags=flags, dont_inherit=True)
+    def _run(self, statement: ast.stmt, futures: list[ast.ImportFrom]) -> None:
+        module = ast.Module([*futures, statement], [])
+        code = compile(module, self.request.path, "exec", dont_inherit=True)
         started, held = time.perf_counter(), machine.resident_bytes()
         exec(code, self.module.__dict__)  # noqa: S102 - the user asked to run this script
-        self.costs.append((time.perf_counter() - started, machine.resident_bytes() - held, statement))
-
-    def _initializer_names(self) -> list[str]:
-        text = f"({self.request.initializer}, {self.request.initargs})"
-        return [node.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name)]
+        self._costs.append((time.perf_counter() - started, machine.resident_bytes() - held, statement))
 
 
-def load(
-    request: ProbeRequest, name: str, hosts: Callable[[], tuple[str, ...]], report: Callable[[Loaded], None]
-) -> ScriptLoader:
-    """Loads the script under that name and reports the result."""
-    loader = ScriptLoader(request)
-    started = time.perf_counter()
-
-    def finish() -> None:
-        report(loader.answer(time.perf_counter() - started, start_guard.line, hosts()))
-
-    start_guard = StartGuard(request.script, on_thread=finish)
-    loader.run(name, start_guard)
-    finish()
-    return loader
+def _is_guard(node: ast.stmt) -> bool:
+    """Returns whether a statement is `if __name__ == "__main__":`."""
+    return isinstance(node, ast.If) and ast.unparse(node.test) in {"__name__ == '__main__'", "'__main__' == __name__"}
 
 
-def _misnamed(module: types.ModuleType, function: str) -> Misnamed | None:
-    """Returns what the name refers to if it is a class or an unbound method, with a name that would work."""
-    outer, _, last = function.rpartition(".")
-    owner: Any = module
-    for name in outer.split(".") if outer else ():
-        owner = getattr(owner, name)
-    value = getattr(owner, last)
-    if isinstance(value, type):
-        return Misnamed("class", _instance_name(module, value))
-    if isinstance(owner, type) and isinstance(inspect.getattr_static(owner, last), types.FunctionType):
-        return Misnamed("method", f"{_instance_name(module, owner)}.{last}")
-    return None
-
-
-def _instance_name(module: types.ModuleType, kind: type) -> str:
-    names = (name for name, value in vars(module).items() if type(value) is kind)
-    return next(names, kind.__name__.lower())
-
-
-def _future_flags(tree: ast.Module) -> int:
-    flags = 0
-    for node in tree.body:
-        if isinstance(node, ast.ImportFrom) and node.module == "__future__":
-            for alias in node.names:
-                flags |= getattr(__future__, alias.name).compiler_flag
-    return flags
-
-
-def _function_names(module: types.ModuleType) -> tuple[str, ...]:
-    return tuple(
-        name
-        for name, value in vars(module).items()
-        if callable(value) and not isinstance(value, type) and not name.startswith("__")
-        and getattr(value, "__module__", MAIN) in {MAIN, SPAWNED_MAIN}
-    )  # fmt: skip
-
-
-def _limit(which: int) -> int | None:
-    soft, _ = resource.getrlimit(which)
-    return None if soft == resource.RLIM_INFINITY else soft
-
-
-def _folders() -> tuple[str, ...]:
-    """Returns where datasets writes its cache, and the folder for temporary files."""
-    config: Any = sys.modules.get("datasets.config")
-    if config is not None:
-        cache = str(config.HF_DATASETS_CACHE)
-    else:
-        home = os.environ.get("HF_HOME") or f"{os.environ.get('XDG_CACHE_HOME', '~/.cache')}/huggingface"
-        cache = os.environ.get("HF_DATASETS_CACHE") or f"{home}/datasets"
-    return os.path.expanduser(cache), tempfile.gettempdir()
+def _is_import(node: ast.stmt) -> bool:
+    """Returns whether a statement imports, perhaps with a fallback."""
+    return any(isinstance(inner, ast.Import | ast.ImportFrom) for inner in ast.walk(node))

@@ -9,23 +9,34 @@ import contextlib
 import faulthandler
 import importlib
 import os
-import pickle
+import resource
 import sys
-from collections.abc import Callable, Iterator
+import traceback
+import warnings
 from typing import Any
 
 import msgspec
 
-from tokenmill.doctor.examining.answers import Answer, Parts, Pickled, ProbeRequest, Unpickled, describe_exception
-from tokenmill.doctor.examining.forking import dump_stack_on_crash, raise_oom_score, stack_path
-from tokenmill.doctor.examining.inside import fingerprints, pickling
-from tokenmill.doctor.examining.inside.fork_trials import ForkTrials
-from tokenmill.doctor.examining.inside.loading import MAIN, SPAWNED_MAIN, ScriptLoader, load
-from tokenmill.doctor.examining.inside.network import NetworkBlock
-from tokenmill.doctor.examining.inside.worker import ProbedWorker
+from tokenmill.doctor.examining.answers import (
+    INTERNAL_ERROR,
+    Answer,
+    Ended,
+    Forked,
+    Hashed,
+    Pickled,
+    ProbeRequest,
+    Trying,
+    describe_exception,
+)
+from tokenmill.doctor.examining.inside import pickling
+from tokenmill.doctor.examining.inside.blocks import NetworkBlock
+from tokenmill.doctor.examining.inside.loading import MAIN, SPAWNED_MAIN, LoadedScript
+from tokenmill.doctor.examining.inside.worker import ODD_TEXTS, ProbedWorker
+from tokenmill.system import machine
 
-CALL_SECONDS = 30.0
-REFERENCE_SECONDS = 4.0
+# Tried if the text of the script does not show which library sends the function.
+PICKLERS = ("pickle", "dill")
+# The part of a pickled function that makes it heavy is looked for from this size on.
 HEAVY_BYTES = 1_000_000
 
 
@@ -34,130 +45,116 @@ class Probe:
 
     def __init__(self, request: ProbeRequest) -> None:
         self.request = request
-        self.stack_path = stack_path(request.folder, request.role)
 
     def report(self, answer: Answer) -> None:
         """Appends an answer. The file is reopened each time, because a script may close open files."""
-        with open(os.path.join(self.request.folder, "answers"), "ab", buffering=0) as file:
+        with open(self.request.file("answers"), "ab", buffering=0) as file:
             file.write(msgspec.json.encode(answer) + b"\n")
 
-    def run_parent(self) -> None:
-        """Loads the script as the main process, pickles and hashes the function, and calls it in forked children."""
-        loader = load(self.request, MAIN, tuple, self.report)
-        if not loader.exists:
+    def run_main(self) -> None:
+        """Loads the script as the main process, pickles the function, calls it in a forked child, and hashes it."""
+        script = LoadedScript(self.request, MAIN)
+        self.report(script.answer([]))
+        function = script.function
+        if not callable(function):
             return
-        function = loader.function()
         self.pickle(function)
-        self.hash(function, after_call=False)
-        if self.request.fork:
-            network = NetworkBlock()
-            network.remove_proxies()
-            trials = ForkTrials(self.request, self.worker(function, loader, network), self.report)
-            outcome = trials.call_in_child()
-            if self.request.initializer is None and outcome in {"done", "hung", "slow"}:
-                with self.time_limit(CALL_SECONDS if outcome == "done" else REFERENCE_SECONDS):
-                    form = trials.call_in_parent()
-                if form is not None and outcome == "done":
-                    trials.call_in_child_after_parent(form)
-                    self.hash(function, after_call=True)
+        if self.request.script.forks and not self.is_parent_of_fork():
+            self.work(function, script, NetworkBlock())
+        else:
+            self.hash(function)  # after the fork: importing datasets starts threads
 
     def run_spawned(self) -> None:
         """Loads the script as a spawned child, without network, then unpickles, calls and measures the function."""
         network = NetworkBlock()
-        network.remove_proxies()
-        loader = ScriptLoader(self.request)
-        if self.request.imports_main:
-            loader = load(self.request, SPAWNED_MAIN, lambda: tuple(network.hosts), self.report)
-            if loader.raised is not None or loader.stopped:
-                return
-        network.remove_proxies()
-        function = self.unpickle(loader)
-        if function is None:
+        script = LoadedScript(self.request, SPAWNED_MAIN)
+        self.report(script.answer(network.hosts))
+        if script.raised is not None or script.process_line is not None:
             return
-        worker = self.worker(function, loader, network)
-        with self.time_limit():
-            called = worker.try_forms("spawned", self.request.forms)
+        network.remove_proxies()  # the script may have set some
+        try:
+            function = self.unpickle(script.function)
+        except Exception as error:  # noqa: BLE001 - the exception is the answer
+            self.report(network.failure((describe_exception(error, self.request.path),), "unpickles it"))
+        else:
+            self.work(function, script, network)
+
+    def is_parent_of_fork(self) -> bool:
+        """Forks. Returns False in the child, and True in the parent when the child has ended."""
+        threads = machine.threads()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Python warns of threads at a fork, which is what this tests
+            pid = os.fork()
+        if pid == 0:
+            dump_stack_on_crash(self.request.file("stack"))
+            return False
+        self.report(Forked(pid, threads))
+        self.report(Ended(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])))
+        return True
+
+    def work(self, function: Any, script: LoadedScript, network: NetworkBlock) -> None:
+        """Does what a worker does. Odd texts may raise; only the death of the process on one counts."""
+        worker = ProbedWorker(function, self.request, network, script.run_initializer)
+        called = worker.try_forms()
         self.report(called)
         if called.form is not None:
-            self.report(worker.measure("spawned", called.form, self.request.sample_seconds))
-            ForkTrials(self.request, worker, self.report).try_odd_texts(called.form)
-
-    def hash_again(self) -> None:
-        """Loads the script and hashes the function, to compare with another process."""
-        self.hash(load(self.request, MAIN, tuple, self.report).function(), after_call=False)
-
-    def hash_parts(self) -> None:
-        """Loads the script and hashes what the function holds."""
-        loader = load(self.request, MAIN, tuple, self.report)
-        self.report(Parts(fingerprints.parts(loader.function(), self.request.function)))
-
-    def worker(self, function: Callable[..., Any], loader: ScriptLoader, network: NetworkBlock) -> ProbedWorker:
-        """Returns the function as a worker has it."""
-        return ProbedWorker(function, self.request.script, self.request.column, network, loader.run_initializer)
+            self.report(worker.measure(called.form))
+            for text in ODD_TEXTS:
+                self.report(Trying(text[:20]))
+                worker.failure_on(called.form, [text])
 
     def pickle(self, function: Any) -> None:
         """Pickles the function with each pickler and saves the bytes for the spawned process."""
-        for pickler in pickling.installed_picklers(self.request.picklers):
+        for pickler in pickling.installed_picklers(self.request.script.picklers or PICKLERS):
             try:
                 data = pickler.dumps(function)
             except Exception as error:  # noqa: BLE001 - the exception is the answer
-                raised = describe_exception(error, self.request.script)
+                raised = describe_exception(error, self.request.path)
                 obstacle = pickling.obstacle(pickler, function, self.request.function)
                 self.report(Pickled(pickler.name, raised=raised, obstacle=obstacle))
                 continue
-            with open(os.path.join(self.request.pickles, pickler.name), "wb") as file:
+            with open(os.path.join(self.request.folder, pickler.name), "wb") as file:
                 file.write(data)
             is_heavy = len(data) > HEAVY_BYTES
             part = pickling.largest(pickler, function, self.request.function) if is_heavy else None
             self.report(Pickled(pickler.name, len(data), largest=part))
 
-    def unpickle(self, loader: ScriptLoader) -> Any:
-        """Returns the function as it arrives in a worker, or by its name if no pickler could send it."""
-        for name in self.request.picklers:
-            path = os.path.join(self.request.pickles, name)
-            if os.path.exists(path):
-                try:
-                    function = _load_pickle(name, path)
-                except Exception as error:  # noqa: BLE001 - the exception is the answer
-                    self.report(Unpickled(describe_exception(error, self.request.script)))
-                    return None
-                self.report(Unpickled())
-                return function
-        with contextlib.suppress(AttributeError):
-            return loader.function()
-        return None
+    def unpickle(self, function: Any) -> Any:
+        """Returns the function as it arrives in a worker, or as it is if no pickler could send it."""
+        for name in self.request.script.picklers or PICKLERS:
+            with contextlib.suppress(FileNotFoundError), open(os.path.join(self.request.folder, name), "rb") as file:
+                return importlib.import_module(name).load(file)
+        return function
 
-    def hash(self, function: Any, after_call: bool) -> None:
-        """Reports the function's fingerprint, if requested and datasets is installed."""
+    def hash(self, function: Any) -> None:
+        """Reports the fingerprint by which datasets finds the function's results in its cache, if requested."""
         if not self.request.hashes:
             return
-        with contextlib.suppress(ImportError):
-            self.report(fingerprints.fingerprint(function, self.request.function, self.request.script, after_call))
+        try:
+            hasher: Any = importlib.import_module("datasets.fingerprint").Hasher
+            self.report(Hashed(digest=hasher.hash(function)))
+        except ImportError:
+            return
+        except Exception as error:  # noqa: BLE001 - datasets then uses a random fingerprint
+            obstacle = pickling.obstacle(pickling.datasets_pickler(), function, self.request.function)
+            self.report(Hashed(raised=describe_exception(error, self.request.path), obstacle=obstacle))
 
-    @contextlib.contextmanager
-    def time_limit(self, seconds: float = CALL_SECONDS) -> Iterator[None]:
-        """Ends this process, with its stack in a file, if the block takes longer than `seconds`."""
-        with open(self.stack_path, "ab", buffering=0) as file:
-            faulthandler.dump_traceback_later(seconds, exit=True, file=file)
-            try:
-                yield
-            finally:
-                faulthandler.cancel_dump_traceback_later()
+
+def dump_stack_on_crash(stack: str) -> None:
+    """Writes the Python stack to a file, and no core file, when this process crashes or is aborted."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
+    faulthandler.enable(open(stack, "wb", buffering=0), all_threads=False)  # noqa: SIM115 - open until the end
 
 
 def main() -> None:
     """Runs the request in the first argument."""
     probe = Probe(msgspec.json.decode(sys.argv[1], type=ProbeRequest))
-    dump_stack_on_crash(probe.stack_path)
-    raise_oom_score()
-    {"parent": probe.run_parent, "spawned": probe.run_spawned, "hash": probe.hash_again, "parts": probe.hash_parts}[
-        probe.request.role
-    ]()
+    dump_stack_on_crash(probe.request.file("stack"))
+    machine.raise_oom_score()
+    try:
+        probe.run_main() if probe.request.role == "main" else probe.run_spawned()
+    except BaseException:  # noqa: BLE001 - a forked child must never continue as a copy of its parent
+        traceback.print_exc()
+        os._exit(INTERNAL_ERROR)
     sys.stderr.flush()
     os._exit(0)  # does not wait for the script's threads and exit handlers
-
-
-def _load_pickle(pickler: str, path: str) -> Any:
-    module: Any = importlib.import_module("dill") if pickler == "dill" else pickle
-    with open(path, "rb") as file:
-        return module.load(file)

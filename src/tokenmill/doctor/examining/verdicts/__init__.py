@@ -1,1 +1,0 @@
-"""Interprets the experiments. Each module covers one topic and returns a table row and its findings."""
