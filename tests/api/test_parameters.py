@@ -21,6 +21,7 @@ from tests.support.corpora import SMALL_JSON, write_parquet
 from tokenmill.api.parameters import StrPath
 from tokenmill.cli import cli
 from tokenmill.errors import PYTHON_NAMES, UsageError
+from tokenmill.pipeline.estimate import Estimate
 
 FUNCTIONS = [name for name in tokenmill.__all__ if inspect.isfunction(getattr(tokenmill, name))]
 COMMANDS = [name for name in FUNCTIONS if name in cli.commands]
@@ -234,7 +235,7 @@ assert pickle.loads(pickle.dumps({name})) is {name}
 
 def test_the_functions_that_list_what_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
     """Formats, tokenizers and datasets are listed as the commands list them, and one tokenizer is described."""
-    monkeypatch.setattr("tokenmill.api.datasets.machine_bytes_per_second", lambda *_: 1e6)
+    monkeypatch.setattr("tokenmill.api.datasets.machine_bytes_per_second", lambda *_: Estimate(1e6, 1e6))
     monkeypatch.setattr("tokenmill.api.tokenizers.core_bytes_per_second", lambda *_: 1e6)
     assert "nanogpt" in {each.name for each in tokenmill.formats()}
     assert "gpt2" in {each.tokenizer for each in tokenmill.tokenizers()}
