@@ -108,8 +108,14 @@ class Process:
         return True
 
     def refresh_details(self) -> None:
-        """Reads what rarely changes: command line, limits, cgroup and role."""
-        self.command = procfs.command_line(self.pid) or self.command
+        """Reads what rarely changes: command line, limits, cgroup and role. A process that has ended keeps its own.
+
+        The kernel moves a process that ends to the root cgroup, and takes its command line.
+        """
+        command = procfs.command_line(self.pid)
+        if not command and self.command:
+            return
+        self.command = command or self.command
         self.program = procfs.program(self.pid) or self.program
         self.limits = procfs.limits(self.pid) or self.limits
         self.cgroup = cgroups.membership(self.pid) or self.cgroup

@@ -159,8 +159,10 @@ class ProcessTree:
         self._unrelated.discard(pid)
         started_at = max(0.0, self.now() - procfs.seconds_since_start(stat.start_ticks))
         process = Process(pid, stat.parent, stat.start_ticks, started_at, is_command=is_command, forked=stat.forked)
-        if stat.parent in self.alive:  # a child begins in the control group of its parent, and may end before a look
-            process.cgroup = self.alive[stat.parent].cgroup
+        parent = self.alive.get(stat.parent)
+        if parent is not None:  # a child begins in the control group of its parent now, and may end before a look
+            parent.refresh_details()
+            process.cgroup = parent.cgroup
         process.refresh()
         self._refresh_details(process)
         process.inherited_bytes = process.held_bytes if process.forked and not is_command else 0
