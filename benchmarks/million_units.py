@@ -77,7 +77,7 @@ from tokenmill.pipeline.plan import UnitTask
 from tokenmill.pipeline.request import PrepareOptions, find_sources, make_request
 from tokenmill.sources.documents import Slices
 from tokenmill.sources.packed_footer import PackedFooter
-from tokenmill.storage import folder_at
+from tokenmill.storage import folder_at, publish_new
 from tokenmill.store import event_log, layout, tables
 from tokenmill.store.job import Job
 from tokenmill.store.part import PartContent, PartSummary, write_part
@@ -204,7 +204,7 @@ def write_wide(store: str, units: str) -> dict[str, Any]:
         details = [unit.to_bytes(8, "little") + kept[unit % len(kept)] for unit in range(first, first + WIDE_UNITS)]
         pieces.append(Slices(start, start + WIDE_GROUPS, text_bytes, rows, details))
     folder = folder_at(store)
-    folder.publish_new(WIDE, tables.table_bytes(planning.build_plan(pieces, 64 << 20, None)))
+    publish_new(folder, WIDE, tables.table_bytes(planning.build_plan(pieces, 64 << 20, None)))
     return {"files": len(pieces), "plan_bytes": folder.size(WIDE)}
 
 

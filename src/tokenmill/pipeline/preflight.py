@@ -13,6 +13,7 @@ import numpy as np
 from tokenmill.errors import TRY_AGAIN, StoreError
 from tokenmill.humanize import size
 from tokenmill.pipeline.sample import ROW_BYTES, Measure, measure_units
+from tokenmill.storage import free_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -50,7 +51,7 @@ def check_room(
     `export_bytes` holds the bytes per token of each export.
     """
     folder, run = context.folder, context.frozen.run
-    free = folder.free_bytes()
+    free = free_bytes(folder)
     if free is None or not len(missing) or sum(_needed(context, missing, export_bytes, MAX_DENSITY)) <= free:
         return
     seconds = min(context.limits.document_seconds, MAX_SAMPLE_SECONDS)
