@@ -117,7 +117,7 @@ class BucketFolder:
                 raise AlreadyPublishedError(self.path(name))
             return
         url = self.path(name)
-        with explained(url, "write"), Upload(self._clients.writer, split_url(url)[2]) as upload:
+        with explained(url, "write"), Upload(self._clients.writer, url) as upload:
             yield upload  # type: ignore[misc]
 
     def publish_if_absent(self, name: str, data: pa.Buffer) -> bool:
@@ -127,7 +127,7 @@ class BucketFolder:
         """
         url = self.path(name)
         with explained(url, "write"):
-            return create(self._clients.creator, split_url(url)[2], data, lambda: self.exists(name), url)
+            return create(self._clients.creator, url, data, lambda: self.exists(name))
 
     def sync_directory(self, directory: str) -> None:
         """Do nothing: an object is durable when the store has answered."""

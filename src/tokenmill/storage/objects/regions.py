@@ -11,7 +11,6 @@ from typing import BinaryIO
 import pyarrow as pa
 
 from tokenmill.errors import SourceError, StoreError
-from tokenmill.storage.addresses import split_url
 from tokenmill.storage.folder import Folder
 from tokenmill.storage.objects import read
 from tokenmill.storage.objects.clients import BucketClients
@@ -53,7 +52,7 @@ class BucketRegions:
             url = self._folder.path(name)
             try:
                 chunks = self._read(name, size)
-                upload = Upload(self._clients.writer, split_url(url)[2], part_bytes(size))
+                upload = Upload(self._clients.writer, url, part_bytes(size))
                 with explained(url, "write"), upload:
                     for data in chunks:
                         upload.write(data)
