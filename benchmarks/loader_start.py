@@ -56,6 +56,7 @@ def make_wide_store(store: str, parts: int, rows: int) -> None:
         "tokens": length,
         "text_bytes": 4 * length,
         "skipped": 0,
+        "spelled": 0,
     }
     counts |= {"quarantined": 0, "bytes": 2 * length + 4096}
     manifest = {name: np.broadcast_to(value, parts) for name, value in counts.items()}

@@ -183,7 +183,7 @@ def test_pieces_make_the_whole(name: str, data: st.DataObject) -> None:
             written = each.write(folder, shard, make_content(pieces[place], "uint16", ()))
             records[place] = ShardRecord(place, "train", place, start, len(pieces[place]), tokens[place], written)
         names = each.files(make_shard(region=FileRegion(0, 0)))
-        folder.finalize(names[0], sum(tokens) * 2)
+        folder.regions.finalize(names[0], sum(tokens) * 2)
         each.finish(folder, CompletedSplit("", "uint16", list(records.values()), lambda: iter(lengths), file=names[0]))
         whole = export(folder_at(other), each, make_shard(), list(itertools.chain(*pieces)), ())
         assert [Path(folder.path(name)).read_bytes() for name in names] == [path.read_bytes() for path in whole]

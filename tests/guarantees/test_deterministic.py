@@ -42,7 +42,7 @@ from tokenmill.pipeline.row_limits import RowLimits
 from tokenmill.pipeline.split_sources import plan_units
 from tokenmill.sources import discover, files_between, with_identities
 from tokenmill.sources.documents import ReadOptions, Slice
-from tokenmill.storage import folder_at
+from tokenmill.storage import folder_at, publish_new
 from tokenmill.store import layout, tables
 from tokenmill.store.job import Run
 from tokenmill.store.part import PartContent, PartSummary, SkippedRow, open_part, write_part
@@ -269,7 +269,7 @@ def test_two_runs_do_not_share_a_directory(tmp_path: Path, corpus: list[str]) ->
     """While a run holds the directory, another one is refused with the process that holds it."""
     folder = folder_at(str(tmp_path / "out"))
     folder.create()
-    with folder.lock(".lock"), pytest.raises(errors.UsageError, match=str(os.getpid())):
+    with folder.locks.exclusive(".lock"), pytest.raises(errors.UsageError, match=str(os.getpid())):
         prepare(corpus, tmp_path / "out")
 
 
@@ -311,7 +311,7 @@ def test_a_plan_is_read_as_it_was_written(tmp_path: Path, corpus: list[str]) -> 
     plan = plan_units(sources, ReadOptions(), 300, None, InlineExecutor())
     data = tables.table_bytes(plan)
     folder = folder_at(str(tmp_path))
-    folder.publish_new(layout.PLAN, data)
+    publish_new(folder, layout.PLAN, data)
     run = Run(
         make_request(PrepareOptions(corpus, SMALL_TIKTOKEN, eot=END), discover(corpus)).job,
         units=len(plan),

@@ -28,7 +28,7 @@ from tokenmill.pipeline.ranks import RankShare, choose_rank_share
 from tokenmill.pipeline.run_once import FINISHING, run_once
 from tokenmill.pipeline.schedule import CommittedUnits, Schedule
 from tokenmill.storage import folder_at
-from tokenmill.storage.local import disk
+from tokenmill.storage.local import locks
 from tokenmill.storage.objects import lease
 from tokenmill.system import machine, slurm
 
@@ -263,7 +263,7 @@ def test_a_rank_that_is_stopped_leaves_the_names_of_others_alone(
     words = [tmp_path / "corpus.jsonl", *SMALL_UNITS, *ALONE, "--max-bad", "90%", "--out", tmp_path / "out"]
     folder = folder_at(str(tmp_path / "out"))
     folder.create()
-    claim = folder.lease(FINISHING)
+    claim = folder.locks.lease(FINISHING)
     assert claim.take()
     with monkeypatch.context() as patch:  # a signal comes while the rank waits for the claim
         patch.setattr(run_once_module, "time", SimpleNamespace(sleep=lambda _: signal.raise_signal(signal.SIGTERM)))
@@ -284,12 +284,16 @@ def test_ranks_and_a_run_alone_do_not_mix_on_a_disk(
     corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A run that holds the store for itself keeps ranks out, and the other way round; both say so."""
-    monkeypatch.setattr(disk, "CLEANUP_SECONDS", 0.2)
+    monkeypatch.setattr(locks, "CLEANUP_SECONDS", 0.2)
     folder = folder_at(str(tmp_path / "out"))
     folder.create()
-    with folder.lock(".lock"), pytest.raises(UsageError, match="another run is writing"), folder.shared_lock(".lock"):
+    with (
+        folder.locks.exclusive(".lock"),
+        pytest.raises(UsageError, match="another run is writing"),
+        folder.locks.shared(".lock"),
+    ):
         pass
-    with folder.shared_lock(".lock"):
+    with folder.locks.shared(".lock"):
         assert tokenmill(*rank(0, 2, corpus, tmp_path / "out")).code == 0
         refused = tokenmill("prepare", corpus, *SMALL_UNITS, "--out", tmp_path / "out")
     assert refused.code == 75
@@ -340,7 +344,7 @@ def test_of_several_one_gets_its_turn(folder) -> None:
     waiting: set[int] = set()
 
     def work() -> None:
-        with run_once(folder, "planning", done.is_set, lambda: waiting.add(threading.get_ident())) as is_ours:
+        with run_once(folder.locks, "planning", done.is_set, lambda: waiting.add(threading.get_ident())) as is_ours:
             if is_ours:
                 worked.append(1)
                 wait_until(lambda: len(waiting) == 3)
@@ -359,19 +363,19 @@ def test_a_claim_whose_holder_was_killed_is_taken_over(folder, tmp_path: Path, m
     monkeypatch.setattr(lease, "STALE_SECONDS", 1.0)
     code = (
         "import sys, time; from tokenmill.storage import folder_at;"
-        "claim = folder_at(sys.argv[1]).lease('planning');"
+        "claim = folder_at(sys.argv[1]).locks.lease('planning');"
         "assert claim.take(); print('taken', flush=True); time.sleep(60)"
     )
     holder = subprocess.Popen([sys.executable, "-c", code, folder.root], stdout=subprocess.PIPE, text=True)
     with holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == "taken\n"
-        claim = folder.lease("planning")
+        claim = folder.locks.lease("planning")
         assert not claim.take()
         holder.kill()
     assert wait_until(claim.take, 20)
     claim.release()
-    after = folder.lease("planning")
+    after = folder.locks.lease("planning")
     assert after.take()
     after.release()
 
@@ -382,7 +386,7 @@ def test_a_claim_that_is_renewed_is_not_taken_over(s3: Bucket, monkeypatch) -> N
     monkeypatch.setattr(lease, "time", SimpleNamespace(monotonic=lambda: clock.now))
     monkeypatch.setattr(lease, "RENEW_SECONDS", 0.2)
     folder = folder_at(f"{s3.url}/claims")
-    held, other = folder.lease("finishing"), folder.lease("finishing")
+    held, other = folder.locks.lease("finishing"), folder.locks.lease("finishing")
     assert isinstance(other, lease.BucketLease)
     assert held.take()
     seen = {b""}

@@ -17,7 +17,7 @@ from tests.support.servers.seaweed import Bucket
 from tokenmill.errors import StorageError
 from tokenmill.executors.local import LocalExecutor
 from tokenmill.pipeline import units
-from tokenmill.storage import folder_at
+from tokenmill.storage import folder_at, publish_new
 from tokenmill.store.part import part_name
 
 pytestmark = pytest.mark.timeout(120)
@@ -39,7 +39,7 @@ def test_another_endpoint_is_used_at_once(s3: Bucket, proxies: tuple[Proxy, Prox
     for proxy, silent in ((one, other), (other, one)):
         with tokenmill.using(endpoint=proxy.endpoint):
             silent.reset()
-            folder_at(f"{s3.url}/run").publish_new("file", b"content")
+            publish_new(folder_at(f"{s3.url}/run"), "file", b"content")
             assert folder_at(f"{s3.url}/run").names(".") == ["file"]
         assert proxy.exchanges
         assert silent.exchanges == []
@@ -64,11 +64,11 @@ def test_a_folder_stays_with_its_endpoint(s3: Bucket, proxies: tuple[Proxy, Prox
     one, other = proxies
     with tokenmill.using(endpoint=one.endpoint):
         folder = folder_at(f"{s3.url}/run")
-        folder.publish_new("file", b"a\nb\n")
+        publish_new(folder, "file", b"a\nb\n")
     with tokenmill.using(endpoint=other.endpoint):
         assert folder.names(".") == ["file"]
-        assert list(folder.lines("file")) == [b"a\n", b"b\n"]
-        assert folder.publish_new("other", b"content")
+        assert list(folder.ranges.lines("file")) == [b"a\n", b"b\n"]
+        assert publish_new(folder, "other", b"content")
     assert other.exchanges == []
 
 
@@ -88,7 +88,7 @@ def test_workers_of_an_executor_follow_the_endpoint(s3: Bucket, proxies: tuple[P
 def test_renewed_keys_are_used_by_a_living_process(s3: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
     """Keys that are replaced in the environment are used with the next request, also by a folder that is open."""
     folder = folder_at(f"{s3.url}/run")
-    folder.publish_new("file", b"content")
+    publish_new(folder, "file", b"content")
     good = os.environ["AWS_SECRET_ACCESS_KEY"]
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "expired")
     with pytest.raises(StorageError):
@@ -110,7 +110,7 @@ def test_renewed_keys_of_a_profile_are_used(s3: Bucket, tmp_path: Path, monkeypa
 
     write()
     folder = folder_at(f"{s3.url}/run")
-    folder.publish_new("file", b"content")
+    publish_new(folder, "file", b"content")
     write(aws_secret_access_key="expired")
     with pytest.raises(StorageError):
         folder.read("file")
@@ -121,7 +121,7 @@ def test_renewed_keys_of_a_profile_are_used(s3: Bucket, tmp_path: Path, monkeypa
 def test_a_part_of_an_earlier_store_does_not_count(s3: Bucket) -> None:
     """That a unit has a part is looked at again before its unit is left alone: the store may be another one by now."""
     folder = folder_at(f"{s3.url}/run")
-    folder.publish_new(part_name(0), b"part")
+    publish_new(folder, part_name(0), b"part")
     units.existence.begin(folder.root, part_name(0))
     units.existence._answers[folder.root, part_name(0)].result()
     folder.discard(part_name(0))

@@ -17,7 +17,7 @@ from tests.support.servers.proxy import Proxy
 from tests.support.servers.seaweed import UNSIGNED, Bucket
 from tokenmill.errors import StorageError
 from tokenmill.storage import folder_at
-from tokenmill.storage.objects.bucket import BucketFolder
+from tokenmill.storage.objects.locks import BucketLocks
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -108,7 +108,7 @@ def test_conditions_that_are_switched_off_are_reported(s3: Bucket, monkeypatch: 
     """A client that is set not to send the condition is reported as that."""
     monkeypatch.setenv("AWS_CONDITIONAL_PUT", "disabled")
     with pytest.raises(StorageError, match="conditional put is disabled"):
-        folder_at(f"{s3.url}/run").check_conditional_create()
+        folder_at(f"{s3.url}/run").locks.check_conditional_create()
 
 
 def test_a_server_that_creates_conditionally_is_probed_once(corpus: Path, s3: Bucket, proxy: Proxy) -> None:
@@ -127,17 +127,17 @@ def test_probes_of_killed_drivers_are_removed(s3: Bucket, monkeypatch: pytest.Mo
     ages = {".probe-old": 6, ".probe-young": 4, "mine": 6}
     for name in (*ages, "parts/.probe-other"):
         store.put(name, b"first")
-    listed = BucketFolder._list_times
+    listed = BucketLocks._list_times
 
-    def list_times(self: BucketFolder) -> dict[str, datetime]:
+    def list_times(self: BucketLocks) -> dict[str, datetime]:
         return {name: time - timedelta(minutes=ages.get(name, 0)) for name, time in listed(self).items()}
 
-    monkeypatch.setattr(BucketFolder, "_list_times", list_times)
-    folder.check_conditional_create()
+    monkeypatch.setattr(BucketLocks, "_list_times", list_times)
+    folder.locks.check_conditional_create()
     assert set(s3.server.objects(f"{s3.url}/run")) == {".probe-young", "parts/.probe-other", "mine"}
 
 
 def test_a_directory_needs_no_probe(tmp_path: Path) -> None:
     """On a disk the probe does nothing."""
-    folder_at(str(tmp_path / "run")).check_conditional_create()
+    folder_at(str(tmp_path / "run")).locks.check_conditional_create()
     assert not (tmp_path / "run").exists()

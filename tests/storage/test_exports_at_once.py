@@ -70,7 +70,7 @@ def test_an_export_waits_for_another_one(s3: Bucket, tmp_path: Path) -> None:
     """While another process holds the directory, nothing is written there."""
     url = f"{s3.url}/run"
     tokenmill.prepare(write(tmp_path), tokenizer=SMALL_TIKTOKEN, eot=1199, out=url, workers=1)
-    other = folder_at(f"{url}/llmc").lease(EXPORTING)
+    other = folder_at(f"{url}/llmc").locks.lease(EXPORTING)
     assert other.take()
     written: list[list[str]] = []
 
@@ -101,10 +101,10 @@ def test_a_holder_that_has_ended_is_replaced_at_once(s3: Bucket, monkeypatch: py
     ):
         folder.discard(".x.claim")
         assert folder.publish_if_absent(".x.claim", pa.py_buffer(f"host {machine} {pid} abc 0\n".encode()))
-        mine = folder.lease("x")
+        mine = folder.locks.lease("x")
         assert mine.take() == is_taken
         mine.release()
     for garbage in (b"\xff\xfe", b"a b c", b" " * 900):
         folder.discard(".x.claim")
         assert folder.publish_if_absent(".x.claim", pa.py_buffer(garbage))
-        assert not folder.lease("x").take()
+        assert not folder.locks.lease("x").take()

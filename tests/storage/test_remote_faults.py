@@ -14,7 +14,7 @@ from tests.support.remote_runs import SMALL_UNITS, differences, end, local_files
 from tests.support.servers.faults import Fault
 from tests.support.servers.proxy import Proxy
 from tests.support.servers.seaweed import Bucket, start_seaweed
-from tokenmill.storage import folder_at
+from tokenmill.storage import folder_at, publish_new
 from tokenmill.storage.objects import clients
 
 pytestmark = pytest.mark.timeout(150)
@@ -119,11 +119,11 @@ def test_what_was_created_by_somebody_else_is_not_ours(s3: Bucket, proxy: Proxy)
     folder = folder_at(f"{s3.url}/folder")
     for times in range(3):
         proxy.inject(Fault(lose=True), method="PUT", path="ours", times=times)
-        assert folder.publish_new("ours", b"ours")
-        assert folder.publish_new("ours", b"ours")
-    assert not folder.publish_new("ours", b"theirs")
+        assert publish_new(folder, "ours", b"ours")
+        assert publish_new(folder, "ours", b"ours")
+    assert not publish_new(folder, "ours", b"theirs")
     proxy.inject(Fault(lose=True), method="PUT", path="ours")
-    assert not folder.publish_new("ours", b"theirs")
+    assert not publish_new(folder, "ours", b"theirs")
     assert folder.read("ours") == b"ours"
 
 
@@ -134,7 +134,7 @@ def test_a_request_to_create_that_did_not_arrive_is_made_again(
     monkeypatch.setattr(clients, "OPTIONS", {**clients.OPTIONS, "timeout": "1s"})
     monkeypatch.setattr(clients, "WRITING_OPTIONS", {**clients.OPTIONS, "timeout": "1s"})
     proxy.inject(Fault(stall_seconds=60), method="PUT")
-    assert folder_at(f"{s3.url}/folder").publish_new("ours", b"ours")
+    assert publish_new(folder_at(f"{s3.url}/folder"), "ours", b"ours")
     assert s3.server.objects(f"{s3.url}/folder") == {"ours": b"ours"}
 
 

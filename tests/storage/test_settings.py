@@ -234,7 +234,7 @@ def test_two_threads_have_two_endpoints(store: str, bucket: Bucket, documents: l
                 both.wait()
                 assert tokenmill.open(store).text(number) == documents[number]
                 assert len(tokenmill.loader(store, sequence_tokens=8, grain=16, batch_sequences=2)[0]["input_ids"]) == 2
-                assert storage.folder_at(f"{bucket.url}/{name}").publish_new(f"file-{number}", name.encode())
+                assert storage.publish_new(storage.folder_at(f"{bucket.url}/{name}"), f"file-{number}", name.encode())
             tokenmill.prepare(f"{bucket.url}/corpus", out=f"{bucket.url}/{name}-store", **JOB)
 
     with Proxy(bucket.server.port) as one, Proxy(bucket.server.port) as other, ThreadPoolExecutor(2) as threads:

@@ -184,7 +184,7 @@ def test_a_file_with_a_second_name_is_not_changed_in_place(store: Path, tmp_path
     folder = folder_at(str(store))
     with pytest.raises(CorruptStore, match="not a file of its own"):
         folder.append("log.jsonl", b"x")
-    with pytest.raises(CorruptStore, match="not a file of its own"), folder.lock(".lock"):
+    with pytest.raises(CorruptStore, match="not a file of its own"), folder.locks.exclusive(".lock"):
         pass
     assert precious.read_text() == "precious"
 

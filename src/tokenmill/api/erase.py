@@ -111,7 +111,7 @@ def erase(  # noqa: PLR0913 - the options of the command, by their names
     folder = folder_at(os.fspath(directory))
     refuse_export(folder)
     started = time.monotonic()
-    with open_executor(on, PRELOAD, executor, reporter) as (pool, report), folder.lock(layout.LOCK):
+    with open_executor(on, PRELOAD, executor, reporter) as (pool, report), folder.locks.exclusive(layout.LOCK):
         run, exports = require_run(folder), [absolute(path) for path in path_texts(export)]
         item_bytes = _largest_item(folder, run, [] if dry_run else [*known_exports(folder), *exports])
         needed = SMALLEST_WORKER_BYTES + COPIES * item_bytes

@@ -44,7 +44,7 @@ from tokenmill.pipeline.estimate import Footprint
 from tokenmill.pipeline.preflight import too_small
 from tokenmill.pipeline.resources import Resources, plan_resources
 from tokenmill.pipeline.run_once import EXPORTING, run_once
-from tokenmill.storage import Folder, folder_at
+from tokenmill.storage import Folder, folder_at, free_bytes
 from tokenmill.store.collection import Collection, open_collection
 from tokenmill.store.run import read_run, require_run
 from tokenmill.system.arguments import checked
@@ -233,7 +233,7 @@ def export_stores(  # noqa: PLR0913, PLR0917 - stores, target, request, limits, 
     _refuse_place_in_another_store(folder, stores)
     created = {".", names.STATE, names.RECORDS, *(split_folder(job, split) for split in ("train", "val"))}
     folder.create(names.STATE)
-    with folder.lock(names.LOCK), _alone(folder, report):
+    with folder.locks.exclusive(names.LOCK), _alone(folder, report):
         for name in created:
             folder.remove_temporaries(name)
         frozen = _freeze_work(job, resources, tokens, np.dtype(dtype).itemsize + -(-kept_bytes // max(tokens, 1)))
@@ -275,13 +275,13 @@ def _alone(folder: Folder, report: progress.Reporter) -> Iterator[None]:
         yield
         return
     message = f"waiting for another process that exports to {folder.root}"
-    with run_once(folder, EXPORTING, lambda: False, lambda: report.pending(message)):
+    with run_once(folder.locks, EXPORTING, lambda: False, lambda: report.pending(message)):
         yield
 
 
 def _check_space(folder: Folder, needed: int, force: bool) -> list[str]:
     """Raise if the disk is too small for an export; with `force`, return a notice instead."""
-    free = folder.free_bytes()
+    free = free_bytes(folder)
     if free is None or needed <= free:
         return []
     if not force:

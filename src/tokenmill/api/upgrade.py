@@ -70,7 +70,7 @@ def upgrade(  # noqa: PLR0913 - the options of the command, by their names
     run = require_run(folder)
     is_old = run.format < STORE_FORMAT or read_mark(folder) is not None
     if is_old:
-        with open_executor(on, PRELOAD, executor, reporter) as (pool, report), folder.lock(layout.LOCK):
+        with open_executor(on, PRELOAD, executor, reporter) as (pool, report), folder.locks.exclusive(layout.LOCK):
             layout.remove_temporaries(folder)
             refuse_other(read_mark(folder), "")
             run = require_run(folder)

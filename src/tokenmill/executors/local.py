@@ -21,10 +21,7 @@ from tokenmill.executors.outcomes import (
     Capacity,
     Cause,
     Died,
-    Done,
-    ErrorRecord,
     ExitReport,
-    Failed,
     Item,
     Outcome,
     Value,
@@ -55,6 +52,11 @@ class ActiveRun:
         """The workers that hold items."""
         return [worker for worker in self.team if worker.items]
 
+    def least_loaded(self) -> WorkerProcess | None:
+        """The worker with the fewest items, of those that can take one more."""
+        free = [worker for worker in self.team if worker.usable and len(worker.items) <= self.policy.prefetch]
+        return min(free, key=lambda worker: len(worker.items), default=None)
+
 
 class LocalExecutor:
     """Runs functions in processes of this machine, which have the modules of `preload` before they get work.
@@ -81,6 +83,8 @@ class LocalExecutor:
     ) -> Self:
         """Start workers (see Pool.start)."""
         self._worker_bytes, self._memory_bytes = worker_bytes, memory_bytes
+        for worker in self._workers:
+            worker.max_bytes = worker_bytes
         self._workers += [self._new_worker() for _ in range(workers - len(self._workers))]
         return self
 
@@ -133,7 +137,7 @@ class LocalExecutor:
 
     def hand_out(self, run: ActiveRun) -> bool:
         """Give items to the workers that can take some; return whether any worker is busy."""
-        while (worker := self._least_loaded(run)) and (attempt := run.queue.next()) is not None:
+        while (worker := run.least_loaded()) and (attempt := run.queue.next()) is not None:
             worker.give(attempt)
         return bool(run.busy)
 
@@ -159,18 +163,9 @@ class LocalExecutor:
             worker.send_function(function, policy.prefetch)
         return team
 
-    def _least_loaded(self, run: ActiveRun) -> WorkerProcess | None:
-        """The worker with the fewest items, of those that can take one more."""
-        free = [
-            worker
-            for worker in run.team
-            if len(worker.items) <= run.policy.prefetch and worker.usable and not self._is_too_large(worker)
-        ]
-        return min(free, key=lambda worker: len(worker.items), default=None)
-
     def _outcome(self, worker: WorkerProcess, run: ActiveRun) -> Outcome[Any, Any]:
         """The outcome of one of the worker's items; requeues items and replaces or drops the worker as needed."""
-        attempt, outcome = self._receive(worker, run.policy, alone=len(run.team) == 1)
+        attempt, outcome = worker.receive() or self._death(worker, run.policy, alone=len(run.team) == 1)
         if isinstance(outcome, Died) and not outcome.final:
             run.queue.retry(attempt.after(outcome.end))
         if worker.finished:
@@ -188,7 +183,7 @@ class LocalExecutor:
         if not self._forkserver.alive:
             self._forkserver.close()
             self._forkserver = ForkServer(self._preload)
-        return WorkerProcess(self._forkserver)
+        return WorkerProcess(self._forkserver, self._worker_bytes)
 
     def _check(self, busy: Iterable[WorkerProcess]) -> None:
         """Check the busy workers, unless the last check was a moment ago."""
@@ -199,19 +194,6 @@ class LocalExecutor:
         held = {worker: worker.check(min(seconds, MAX_CHECK_SECONDS)) for worker in busy}
         if self._memory_bytes is not None and sum(held.values()) > self._memory_bytes:
             max(held, key=held.__getitem__).stop(Cause.MEMORY, self._memory_bytes)
-
-    def _receive(self, worker: WorkerProcess, policy: RetryPolicy, *, alone: bool) -> tuple[Attempt, Outcome[Any, Any]]:
-        """Take one item from the worker, with its outcome."""
-        answer = worker.receive()
-        if answer is None:
-            return self._death(worker, policy, alone=alone)
-        number, seconds, peak, worker.resident_bytes, kind, *content = answer
-        attempt, process = worker.take(number), Worker(worker.pid, peak)
-        if kind == "done":
-            return attempt, Done(attempt.item, content[0], process, seconds)
-        record: ErrorRecord
-        record, trace, note = content
-        return attempt, Failed(attempt.item, *record, process, trace, note)
 
     def _death(self, worker: WorkerProcess, policy: RetryPolicy, *, alone: bool) -> tuple[Attempt, Died[Any]]:
         end, peak = worker.reap()
@@ -231,14 +213,11 @@ class LocalExecutor:
             workers=len(self._workers) - fewer,
         )
 
-    def _is_too_large(self, worker: WorkerProcess) -> bool:
-        return self._worker_bytes is not None and worker.resident_bytes > self._worker_bytes
-
     def _usable(
         self, worker: WorkerProcess, function: Any, policy: RetryPolicy, *, replace_it: bool = False
     ) -> WorkerProcess:
         """The worker itself, or a new one if it is dead, too large, or still busy for an abandoned run."""
-        if worker.usable and not worker.items and not self._is_too_large(worker) and not replace_it:
+        if worker.usable and not worker.items and not replace_it:
             return worker
         worker.close()
         fresh = self._new_worker()

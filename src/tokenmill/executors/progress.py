@@ -8,7 +8,7 @@ from typing import Protocol, Self
 
 from tokenmill.errors import in_python
 from tokenmill.executors import terminal
-from tokenmill.humanize import duration, escape_control_characters, number
+from tokenmill.humanize import duration, number
 
 # Seconds between two plain lines, and between two states of a line in a notebook.
 LINE_SECONDS = 10.0
@@ -137,7 +137,7 @@ class NotebookLines(Lines):
             self.show(self._shown)
 
     def _print(self, text: str, end: str) -> None:
-        print(f"\r{escape_control_characters(text):{len(self._shown)}}", end=end, flush=True)  # noqa: T201 - to the cell
+        terminal.replace_in_cell(text, len(self._shown), end)
 
     def __exit__(self, *_: object) -> None:
         self._print("", end="\r")

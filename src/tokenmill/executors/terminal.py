@@ -89,6 +89,11 @@ def replace_line(text: str) -> None:
         print(shown, file=sys.stderr)  # noqa: T201
 
 
+def replace_in_cell(text: str, columns: int, end: str) -> None:
+    """Print a line in the output of a notebook's cell, over the last one, which had so many columns."""
+    print(f"\r{escape_control_characters(text):{columns}}", end=end, flush=True)  # noqa: T201
+
+
 def show_status(text: str) -> None:
     """Show a line on a terminal until the next text is printed. Elsewhere it is not shown."""
     global _shows_status  # noqa: PLW0603 - there is one terminal

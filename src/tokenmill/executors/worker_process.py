@@ -15,7 +15,7 @@ from typing import Any
 
 from tokenmill.executors.attempts import Attempt
 from tokenmill.executors.forkserver import END_SECONDS, ForkServer
-from tokenmill.executors.outcomes import Cause, ExitReport
+from tokenmill.executors.outcomes import Cause, Done, ErrorRecord, ExitReport, Failed, Worker
 from tokenmill.system import machine, status_page, storage_settings
 
 # Bytes of a worker's output that a death report shows.
@@ -43,7 +43,7 @@ class BlamedItem:
 class WorkerProcess:
     """Handle of a worker: its pipe, the items it holds (by number, in order), its status page, and how it ended."""
 
-    def __init__(self, forkserver: ForkServer) -> None:
+    def __init__(self, forkserver: ForkServer, max_bytes: int | None = None) -> None:
         ours, theirs = socket.socketpair()
         self._forkserver = forkserver
         self._output = status_page.shared_file("tokenmill-output")
@@ -67,6 +67,7 @@ class WorkerProcess:
         self._last_number = 0
         self._busy_since = 0.0
         self.resident_bytes = 0
+        self.max_bytes = max_bytes  # a worker that holds more gets no further item
 
     @property
     def pid(self) -> int:
@@ -107,15 +108,23 @@ class WorkerProcess:
             self._send_items()
         return attempt
 
-    def receive(self) -> Any:
-        """The worker's answer for one of its items, starting with the item's number; None if it died."""
+    def receive(self) -> tuple[Attempt, Done[Any, Any] | Failed[Any]] | None:
+        """Take one of the worker's items, with its outcome; None if the worker died."""
         self._unchanged_seconds = 0.0
         try:
             answer = None if self.unkillable else self.connection.recv()
         except (EOFError, OSError):
             answer = None
         self.alive = answer is not None
-        return answer
+        if answer is None:
+            return None
+        number, seconds, peak, self.resident_bytes, kind, *content = answer
+        attempt, process = self.take(number), Worker(self.pid, peak)
+        if kind == "done":
+            return attempt, Done(attempt.item, content[0], process, seconds)
+        record: ErrorRecord
+        record, trace, note = content
+        return attempt, Failed(attempt.item, *record, process, trace, note)
 
     def check(self, seconds: float) -> int:
         """Check the worker `seconds` after the last check: stop it if it stalls; return its own memory in bytes."""
@@ -147,8 +156,9 @@ class WorkerProcess:
 
     @property
     def usable(self) -> bool:
-        """Whether it can take another item: it lives and was not stopped."""
-        return self.alive and self._stopped is None
+        """Whether it can take another item: it lives, was not stopped, and is not too large."""
+        is_too_large = self.max_bytes is not None and self.resident_bytes > self.max_bytes
+        return self.alive and self._stopped is None and not is_too_large
 
     @property
     def finished(self) -> bool:

@@ -28,7 +28,7 @@ from tokenmill.exports.formats import find_format
 from tokenmill.exports.job import FrozenExport, read_frozen
 from tokenmill.exports.order import SplitAndShuffle
 from tokenmill.exports.write_shard import make_shard, split_folder
-from tokenmill.storage import Folder, folder_at, read_existing, resolved
+from tokenmill.storage import Folder, folder_at, publish_new, read_existing, resolved
 from tokenmill.storage.untrusted.malformed import MalformedDataError, decode
 from tokenmill.store import layout
 from tokenmill.store.erasures import erased_documents
@@ -125,7 +125,7 @@ def _erase(directory: str, erasure: StoreErasure, fan_out: FanOut) -> ExportEras
     source_paths(stores)  # raises if the sources of a store cannot be read
     if folder.is_remote and not folder.exists(names.MANIFEST):  # without a lock, it may be being written now
         raise StoreError("it is not complete: finish it or remove it, then erase again")
-    with folder.lock(names.LOCK):
+    with folder.locks.exclusive(names.LOCK):
         splits = {split_folder(frozen.job, split) or "." for split in ("train", "val")}
         for name in {".", names.STATE, names.RECORDS, *splits}:
             folder.remove_temporaries(name)
@@ -142,7 +142,7 @@ def _erase(directory: str, erasure: StoreErasure, fan_out: FanOut) -> ExportEras
         eraser = ShardEraser(folder.root, frozen.job, erased, stores)
         plan = shards.read_export_plan(folder, frozen)
         for name in _files(frozen, plan) if frozen.job.shard_tokens is None else ():
-            folder.discard_regions(name)
+            folder.regions.discard(name)
         planned = _plan_shards(folder, frozen, plan, eraser, erasure, positions.parts, fan_out)
         _erase_shards(folder, frozen, plan, eraser, planned, fan_out)
         _publish_manifest(folder, frozen, planned)
@@ -201,7 +201,7 @@ def _plan_shards(  # noqa: PLR0913, PLR0917 - an export, what is erased in it, a
         mark = _read_mark(folder)
         if mark is None:
             planned = _changed_shards(frozen, plan, eraser, shards_near(frozen, plan, eraser, first_parts), fan_out)
-            folder.publish_new(names.ERASING, layout.json_bytes(_ErasingExport(erasure.change, planned)))
+            publish_new(folder, names.ERASING, layout.json_bytes(_ErasingExport(erasure.change, planned)))
         elif mark.change != erasure.change:
             of = "" if mark.change in erasure.run.history else " of another store"
             raise StoreError(f"the erasure {mark.change.request}{of} is not finished in {folder.root}")
@@ -322,6 +322,6 @@ def _remove(folder: Folder, frozen: FrozenExport) -> None:
     if folder.exists(names.PLAN):
         for name in _files(frozen, shards.read_export_plan(folder, frozen)):
             folder.discard(name)
-            folder.discard_regions(name)
+            folder.regions.discard(name)
     folder.remove(names.RECORDS)
     folder.discard(names.PLAN)

@@ -27,7 +27,7 @@ def append_log(folder: Folder, run: Run, record: ErasureRecord, exports: Sequenc
     The file is replaced as a whole, so a killed writer leaves no part of a line. The lines of other erasures stay.
     """
     own = b'{"request":' + msgspec.json.encode(record.request) + b","
-    before = list(folder.lines(ERASURE_LOG)) if folder.exists(ERASURE_LOG) else []
+    before = list(folder.ranges.lines(ERASURE_LOG)) if folder.exists(ERASURE_LOG) else []
     with folder.publish(ERASURE_LOG) as file:
         file.writelines(line for line in before if not line.startswith(own))
         file.write(_request_line(folder, record, exports))

@@ -108,6 +108,7 @@ class ChecksumFolder:
     def __init__(self, folder: Folder) -> None:
         self.root = folder.root
         self.path = folder.path
+        self.regions = self
 
     @contextlib.contextmanager
     def publish(self, name: str, **_: Any) -> Iterator[BinaryIO]:
@@ -115,11 +116,10 @@ class ChecksumFolder:
         del name
         yield _NoFile()  # type: ignore[misc]
 
-    @contextlib.contextmanager
-    def write_region(self, name: str, size: int, start: int) -> Iterator[BinaryIO]:
-        """Yield a file that keeps nothing."""
-        del name, size, start
-        yield _NoFile()  # type: ignore[misc]
+    def write(self, name: str, size: int, start: int) -> contextlib.AbstractContextManager[BinaryIO]:
+        """The same for a region of a file."""
+        del size, start
+        return self.publish(name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +208,7 @@ class ShardEraser:
             data = format_.read(folder, names, self.job.dtype)
         else:
             size = np.dtype(self.job.dtype).itemsize
-            content = folder.read_at(names[0], task.position * size, task.tokens * size)
+            content = folder.ranges.read_at(names[0], task.position * size, task.tokens * size)
             data = ShardData(np.frombuffer(content, np.dtype(self.job.dtype).newbyteorder("<")))
         if len(data.tokens) != task.tokens:
             raise CorruptStore(f"{folder.path(names[0])} does not have the tokens of its record")
@@ -261,12 +261,12 @@ def _overwrite(  # noqa: PLR0913, PLR0917 - a file, a region of it, and what is 
     data = np.ascontiguousarray(tokens[first:last], tokens.dtype.newbyteorder("<")).view(np.uint8).tobytes()
     position = start + first * tokens.itemsize
     if not folder.is_remote:
-        with folder.write_region(name, size, position) as file:
+        with folder.regions.write(name, size, position) as file:
             file.write(data)
         return
     with folder.publish(name) as file:
         for begin in range(0, size, COPY_BYTES):
-            chunk = bytearray(folder.read_at(name, begin, min(COPY_BYTES, size - begin)))
+            chunk = bytearray(folder.ranges.read_at(name, begin, min(COPY_BYTES, size - begin)))
             low, high = max(position, begin), min(position + len(data), begin + len(chunk))
             if low < high:
                 chunk[low - begin : high - begin] = data[low - position : high - position]

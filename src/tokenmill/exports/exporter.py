@@ -241,7 +241,7 @@ class Exporter:
 
         def is_there(number: int) -> bool:
             return all(
-                self.folder.region_exists(file.name, file.file_bytes, file.start, file.bytes) for file in files[number]
+                self.folder.regions.exists(file.name, file.file_bytes, file.start, file.bytes) for file in files[number]
             )
 
         there = zip(files, prefetch_map(self.folder, is_there, files, PREFETCH_CHECKS), strict=True)
@@ -259,7 +259,7 @@ class Exporter:
 
     def _as_it_is_now(self, file: ByteRange) -> ByteRange:
         """The byte range in the file that holds it now, which may not be finalized yet."""
-        return msgspec.structs.replace(file, name=self.folder.region_file(file.name))
+        return msgspec.structs.replace(file, name=self.folder.regions.file(file.name))
 
     def _note(self, notice: str) -> None:
         if notice not in self.notices:
@@ -286,7 +286,7 @@ class Exporter:
         token_bytes = np.dtype(self.job.dtype).itemsize
         if self.folder.is_remote:
             self.fan_out.begin(f"join {file}", size // token_bytes)
-        self.folder.finalize(file, size, lambda joined: self.fan_out.advance(joined // token_bytes))
+        self.folder.regions.finalize(file, size, lambda joined: self.fan_out.advance(joined // token_bytes))
 
     def result(self, seconds: float) -> ExportResult:
         """Return the result of the export, which took this long."""

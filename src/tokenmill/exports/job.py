@@ -14,7 +14,7 @@ from tokenmill.errors import CorruptStore, IncompleteStore, JobChanged, StoreErr
 from tokenmill.exports.formats import FORMATS
 from tokenmill.exports.formats.protocol import EndTokenPosition, ExportedColumn, Tail
 from tokenmill.pipeline.held_out import split_name
-from tokenmill.storage import Folder, folder_at
+from tokenmill.storage import Folder, folder_at, publish_new
 from tokenmill.storage.digest import differences, digest_of
 from tokenmill.storage.untrusted.malformed import MalformedDataError, decode
 from tokenmill.store import layout
@@ -311,8 +311,8 @@ def freeze(folder: Folder, export: FrozenExport) -> FrozenExport:
     export = export.with_checksum()
     before = read_frozen(folder)
     if before is None and folder.is_remote:
-        folder.check_conditional_create()
-        if folder.publish_new(EXPORT, layout.json_bytes(export)):
+        folder.locks.check_conditional_create()
+        if publish_new(folder, EXPORT, layout.json_bytes(export)):
             return export
         before = read_frozen(folder)  # another machine published first
     if before is None or (before.job != export.job and _is_replaceable(folder)):

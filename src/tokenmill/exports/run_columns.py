@@ -40,7 +40,7 @@ def _sections(values: pa.ChunkedArray, column: ExportedColumn) -> tuple[npt.NDAr
 
 def read_columns(folder: Folder, name: str, columns: Sequence[ExportedColumn], start: int, stop: int) -> pa.Table:
     """Read the columns of documents [start, stop) of a run."""
-    header = np.frombuffer(folder.read_at(name, 0, 8 * (3 * len(columns) + 1)), "<i8").tolist()
+    header = np.frombuffer(folder.ranges.read_at(name, 0, 8 * (3 * len(columns) + 1)), "<i8").tolist()
     arrays = {
         column.name: _read(folder, name, column, header[3 * number : 3 * number + 3], start, stop)
         for number, column in enumerate(columns)
@@ -53,14 +53,16 @@ def _read(  # noqa: PLR0913, PLR0917 - a column in a file, and which of its docu
 ) -> pa.Array:
     is_valid, values, text = sections
     kind = np.dtype(_VALUE_TYPES[column.type])
-    nulls = np.frombuffer(folder.read_at(name, is_valid + start, stop - start), np.uint8) == 0
+    nulls = np.frombuffer(folder.ranges.read_at(name, is_valid + start, stop - start), np.uint8) == 0
     before = min(start, 1) if column.type == "string" else 0  # the end of the text before is the start of the first
-    data = folder.read_at(name, values + (start - before) * kind.itemsize, (stop - start + before) * kind.itemsize)
+    data = folder.ranges.read_at(
+        name, values + (start - before) * kind.itemsize, (stop - start + before) * kind.itemsize
+    )
     plain = np.frombuffer(data, kind)
     if column.type != "string":
         return pa.array(plain.astype(bool) if column.type == "bool" else plain, COLUMN_TYPES[column.type], mask=nulls)
     ends = plain if before else np.concatenate([np.zeros(1, np.int64), plain])
-    content = folder.read_at(name, text + int(ends[0]), int(ends[-1] - ends[0]))
+    content = folder.ranges.read_at(name, text + int(ends[0]), int(ends[-1] - ends[0]))
     validity = pa.array(~nulls).buffers()[1]
     buffers = [validity, pa.py_buffer(np.ascontiguousarray(ends - ends[0], np.int64)), pa.py_buffer(content)]
     return pa.Array.from_buffers(COLUMN_TYPES[column.type], stop - start, buffers)

@@ -134,7 +134,8 @@ class SortedRunRange:
         before = int(self.ends[start - 1]) if start else 0
         offsets = np.concatenate([np.zeros(1, np.int64), self.ends[start:stop] - before])
         size = np.dtype(dtype).itemsize
-        data = folder.read_at(_name(self.run, "tokens"), (self.first_token + before) * size, int(offsets[-1]) * size)
+        first_byte, count = (self.first_token + before) * size, int(offsets[-1]) * size
+        data = folder.ranges.read_at(_name(self.run, "tokens"), first_byte, count)
         return np.frombuffer(data, dtype), offsets
 
     def columns(self, folder: Folder, columns: Sequence[ExportedColumn], start: int, stop: int) -> pa.Table:
@@ -145,13 +146,13 @@ class SortedRunRange:
 
 def read_range(folder: Folder, run: int, low: int, high: int) -> SortedRunRange:
     """Read the documents of bins [low, high), without their tokens, in two reads."""
-    index = np.frombuffer(folder.read_at(_name(run, "index"), low * 8, (high - low + 1) * 8), "<i8")
+    index = np.frombuffer(folder.ranges.read_at(_name(run, "index"), low * 8, (high - low + 1) * 8), "<i8")
     start, stop = int(index[0]), int(index[-1])
     if not 0 <= start <= stop:
         raise _corrupt(folder, run, "its index does not rise")
     before = min(start, 1)  # the record before the first document has its start
     size = _RECORD.itemsize
-    data = folder.read_at(_name(run, "documents"), (start - before) * size, (stop - start + before) * size)
+    data = folder.ranges.read_at(_name(run, "documents"), (start - before) * size, (stop - start + before) * size)
     records = np.frombuffer(data, _RECORD)
     first_token = int(records["end"][0]) if before else 0
     records = records[before:]

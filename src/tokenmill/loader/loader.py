@@ -28,6 +28,11 @@ class Loader:
 
     `sequences` and `tokens` are those of an epoch, over all ranks. `tail_tokens` are in no epoch, because they fill no
     grain at the end of their store. `rank` is the rank of this process, and says where it comes from.
+
+    `stores` are the directories of the stores: `tokenmill.open(loader.stores)[number]` is a document of `document_ids`.
+    `sources` are the names of the sources, by their numbers in `source_ids`: those of a recipe, else the stores.
+    `stages` is the number of stages: 1, unless a recipe has more. `skips` says whether a `for` loop leaves out steps,
+    which only a recipe does.
     """
 
     def __init__(self, options: LoaderOptions, rank: LoaderRank, cursor: int = 0) -> None:
@@ -36,30 +41,12 @@ class Loader:
         self.rank = rank
         self._settings = storage_settings.current()
         self.reader = SequenceReader(options)
+        self.stores, self.sources = list(options.stores), self.reader.names
+        self.stages, self.skips = 1, False
         self.sequences = sum(self.reader.mixture.counts)
         self.tokens = sum(source.tokens for source in self.reader.sources)
         self.tail_tokens = sum(source.tail_tokens for source in self.reader.sources)
         self._cursor = cursor
-
-    @property
-    def stores(self) -> list[str]:
-        """The directories of the stores. `tokenmill.open(loader.stores)[number]` is a document of `document_ids`."""
-        return list(self.options.stores)
-
-    @property
-    def sources(self) -> list[str]:
-        """The names of the sources, by their numbers in `source_ids`: those of a recipe, else the stores."""
-        return self.reader.names
-
-    @property
-    def stages(self) -> int:
-        """The number of stages: 1, unless a recipe has more."""
-        return 1
-
-    @property
-    def skips(self) -> bool:
-        """Whether a `for` loop leaves out steps: not without a recipe."""
-        return False
 
     def __len__(self) -> int:
         """The number of batches in a pass: `epochs` epochs. A rest that fills no batch begins the next pass."""

@@ -41,20 +41,13 @@ class RecipeLoader(Loader):
         self._settings = storage_settings.current()
         self.reader = RecipeReader(recipe, options)
         self.plan, self.timeline = self.reader.plan, self.reader.timeline
+        self.stores, self.sources = list(options.stores), self.reader.names
+        self.stages = len(self.plan.stages)
+        self.skips = self.timeline.delivered_steps < self.timeline.steps
         self.sequences = self.timeline.sequences
         self.tokens = sum(stage.sequences * stage.sequence_tokens for stage in self.plan.stages)
         self.tail_tokens = sum(source.tail_tokens for source in self.reader.merged.values())
         self._cursor = cursor
-
-    @property
-    def stages(self) -> int:
-        """The number of stages."""
-        return len(self.plan.stages)
-
-    @property
-    def skips(self) -> bool:
-        """Whether a `for` loop leaves out steps."""
-        return self.timeline.delivered_steps < self.timeline.steps
 
     def __len__(self) -> int:
         """The number of batches in all stages, without those that are skipped."""

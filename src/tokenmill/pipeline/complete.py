@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from tokenmill.errors import StorageError, StoreError
@@ -154,11 +155,12 @@ class RunCompletion:
         if not self._context.is_shared:
             return nullcontext(not folder.exists(layout.MANIFEST))
         message = "manifest     another machine is writing it"
-        return run_once(folder, FINISHING, lambda: folder.exists(layout.MANIFEST), lambda: report.pending(message))
+        is_done = partial(folder.exists, layout.MANIFEST)
+        return run_once(folder.locks, FINISHING, is_done, lambda: report.pending(message))
 
     def _list_quarantine(self) -> None:
         """List the rows in quarantine so far, unless another driver is about to list all of them, or has."""
-        folder, lease = self._context.folder, self._context.folder.lease(FINISHING)
+        folder, lease = self._context.folder, self._context.folder.locks.lease(FINISHING)
         try:
             if (not self._context.is_shared or lease.take()) and not folder.exists(layout.MANIFEST):
                 quarantine.gather(folder, layout.committed_units(folder, self._context.frozen.run.units))

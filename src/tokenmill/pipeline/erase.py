@@ -18,7 +18,7 @@ from tokenmill.pipeline.erase_units import EraseUnit, FindDocuments, FoundUnit, 
 from tokenmill.pipeline.freeze import FrozenRun
 from tokenmill.pipeline.units import WorkerLimits
 from tokenmill.sources.missing_column import NoColumn
-from tokenmill.storage import Folder
+from tokenmill.storage import Folder, publish_new
 from tokenmill.store import layout, quarantine, tables
 from tokenmill.store.deny import DenyList
 from tokenmill.store.erasing import ErasingMark, publish_mark
@@ -157,7 +157,7 @@ def freeze_erasure(  # noqa: PLR0913, PLR0917 - the request, and what was found 
         not_found=not_found(selector.rules(), found.matched, found.named),
         not_compared=found.not_compared,
     )
-    if folder.publish_new(erasure_file(request, REQUEST_FILE), layout.json_bytes(record)):
+    if publish_new(folder, erasure_file(request, REQUEST_FILE), layout.json_bytes(record)):
         return record
     return read_record(folder, request) or record
 

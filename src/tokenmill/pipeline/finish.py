@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
 from tokenmill.errors import CorruptStore, IncompleteStore
@@ -42,10 +44,11 @@ def write_manifest(
 ) -> bool:
     """Write the manifest and return True, or return False if another process did so while this one waited."""
     pool, report = session
+    is_done = partial(folder.exists, layout.MANIFEST)
     waiting = "manifest     another process is writing it"
     with (
-        folder.shared_lock(layout.LOCK),
-        run_once(folder, FINISHING, lambda: folder.exists(layout.MANIFEST), lambda: report.pending(waiting)) as is_ours,
+        folder.locks.shared(layout.LOCK),
+        run_once(folder.locks, FINISHING, is_done, lambda: report.pending(waiting)) as is_ours,
     ):
         if is_ours:
             resources = plan_resources(workers, None, run.units // PARTS_PER_WORKER + 1, room=pool.room)

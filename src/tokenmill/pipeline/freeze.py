@@ -32,6 +32,7 @@ from tokenmill.pipeline.run_files import create_directories, publish_files, writ
 from tokenmill.pipeline.split_sources import plan_units
 from tokenmill.pipeline.units import fast_bytes
 from tokenmill.sources import with_identities
+from tokenmill.storage import publish_new
 from tokenmill.store import layout, tables
 from tokenmill.store.deny import deny_name
 from tokenmill.store.duplicates import duplicates_bytes, duplicates_name, read_duplicates
@@ -180,11 +181,11 @@ def publish(folder: Folder, frozen: FrozenRun) -> bool:
     On a disk the lock keeps other processes out. In an object store the first `run.json` wins; the tables hold their
     hashes in their names there, so that no process writes over the files of another.
     """
-    folder.check_conditional_create()
+    folder.locks.check_conditional_create()
     create_directories(folder, frozen.run)
     folder.create(layout.TOKENIZER)
     publish_files(folder, frozen.files)
-    return folder.publish_new(layout.RUN, layout.json_bytes(run_record(frozen.run)))
+    return publish_new(folder, layout.RUN, layout.json_bytes(run_record(frozen.run)))
 
 
 def publish_lists(folder: Folder, frozen: FrozenRun) -> None:

@@ -98,7 +98,7 @@ class DatasetMapper:
         tokens = self._cached(dataset, location)
         if tokens is None:
             location.folder.create()
-            with location.folder.lock(layout.LOCK, self._wait):
+            with location.folder.locks.exclusive(layout.LOCK, self._wait):
                 tokens = self._cached(dataset, location)  # the process that held the lock may have written them
                 if tokens is None:
                     self._tokenize(dataset, location)

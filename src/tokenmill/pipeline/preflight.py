@@ -13,6 +13,7 @@ from tokenmill.errors import TRY_AGAIN, StoreError
 from tokenmill.humanize import size
 from tokenmill.pipeline.estimate import Footprint
 from tokenmill.pipeline.sample import Measure, estimate_units
+from tokenmill.storage import free_bytes
 
 if TYPE_CHECKING:
     import numpy as np
@@ -45,7 +46,7 @@ def check_room(
 ) -> None:
     """Raise StoreError if the disk may have no room for the missing units and the exports."""
     folder = context.folder
-    free = folder.free_bytes()
+    free = free_bytes(folder)
     if free is None or not len(missing):
         return
     planned = context.frozen.plan["text_bytes"].to_numpy()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from tokenmill.storage import Folder
+    from tokenmill.storage import Locks
 
 PLANNING = "planning"
 FINISHING = "finishing"
@@ -22,12 +22,12 @@ LAST_WAIT_SECONDS = 5.0
 
 
 @contextmanager
-def run_once(folder: Folder, name: str, is_done: Callable[[], bool], waiting: Callable[[], None]) -> Iterator[bool]:
+def run_once(locks: Locks, name: str, is_done: Callable[[], bool], waiting: Callable[[], None]) -> Iterator[bool]:
     """Yield True if this process should do the work `name`, and False if another process already did it.
 
     While another process holds the lease, this one calls `waiting` and waits. If that process dies, this one goes on.
     """
-    lease, seconds = folder.lease(name), FIRST_WAIT_SECONDS
+    lease, seconds = locks.lease(name), FIRST_WAIT_SECONDS
     try:
         while not (done := is_done()) and not lease.take():
             waiting()

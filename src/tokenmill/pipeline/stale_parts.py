@@ -60,15 +60,15 @@ def hold_store(folder: Folder, rank_share: RankShare | None) -> Iterator[None]:
     """
     is_new = folder.create()
     if rank_share is None:
-        with folder.lock(layout.LOCK):
+        with folder.locks.exclusive(layout.LOCK):
             layout.remove_temporaries(folder)
             try:
                 yield
             finally:
                 if is_new:
-                    folder.remove_if_empty(layout.LOCK)
+                    folder.locks.remove_if_empty(layout.LOCK)
         return
-    with folder.shared_lock(layout.LOCK):
+    with folder.locks.shared(layout.LOCK):
         yield
     layout.remove_stale_temporaries(folder)
 
@@ -87,7 +87,7 @@ def open_run(  # noqa: PLR0913, PLR0917 - the store, the request, and what plans
         frozen = freeze(folder, request, executor, report.pending, moved)
         return adopt(folder, frozen, limits, executor, report)
     message = "plan         another rank is at it"
-    with run_once(folder, PLANNING, lambda: folder.exists(layout.RUN), lambda: report.pending(message)):
+    with run_once(folder.locks, PLANNING, lambda: folder.exists(layout.RUN), lambda: report.pending(message)):
         frozen = freeze(folder, request, executor, report.pending)
     if (
         frozen.files or frozen.unproved.any()

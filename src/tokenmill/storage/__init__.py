@@ -4,7 +4,7 @@ Addresses are plain strings.
 """
 
 from tokenmill.storage.addresses import FileInfo, absolute, resolved, scheme
-from tokenmill.storage.folder import Folder, read_existing
+from tokenmill.storage.folder import Folder, Locks, free_bytes, publish_new, read_existing
 from tokenmill.storage.inputs import check_unchanged, find, identity_at, open_input, prefetch, read_start, stat
 from tokenmill.storage.local.listing import Directory, Identity, Listing, SkippedEntry
 from tokenmill.storage.local.writing import AlreadyPublishedError
@@ -19,6 +19,7 @@ __all__ = [
     "Folder",
     "Identity",
     "Listing",
+    "Locks",
     "SkippedEntry",
     "Span",
     "Threads",
@@ -26,11 +27,13 @@ __all__ = [
     "check_unchanged",
     "find",
     "folder_at",
+    "free_bytes",
     "identity_at",
     "io_threads",
     "open_input",
     "prefetch",
     "prefetch_map",
+    "publish_new",
     "read_existing",
     "read_start",
     "resolved",

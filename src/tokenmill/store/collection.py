@@ -69,12 +69,12 @@ class Collection:
     @functools.cached_property
     def manifest(self) -> pa.Table:
         """The manifests of all stores, one after the other. Row i describes part i; `unit` counts in its store."""
-        return self._joined([member.manifest for member in self.members])
+        return _join([member.manifest for member in self.members])
 
     def manifest_without_erased(self, changes: Sequence[int]) -> pa.Table:
         """The same with the counts of each part without the documents that the first changes of its store erased."""
         pairs = zip(self.members, changes, strict=True)
-        return self._joined([member.manifest_without_erased(count) for member, count in pairs])
+        return _join([member.manifest_without_erased(count) for member, count in pairs])
 
     @property
     def changes(self) -> list[int]:
@@ -95,11 +95,6 @@ class Collection:
         """The digest that the stores had before any change. Positions of documents and tokens follow from it."""
         return self.digest_at([0] * len(self.members))
 
-    @staticmethod
-    def _joined(manifests: list[pa.Table]) -> pa.Table:
-        names = [name for name in manifests[0].column_names if all(name in one.column_names for one in manifests)]
-        return manifests[0] if len(manifests) == 1 else pa.concat_tables([one.select(names) for one in manifests])
-
     @functools.cached_property
     def sources(self) -> pa.Table:
         """The sources of all stores, one after the other."""
@@ -109,11 +104,6 @@ class Collection:
             if len(sources) == 1
             else pa.concat_tables(sources, promote_options="default").unify_dictionaries()
         )
-
-    @functools.cached_property
-    def parts(self) -> ListedParts:
-        """The parts as workers open them."""
-        return self.parts_without_erased([0] * len(self.members))
 
     def parts_without_erased(self, changes: Sequence[int], conditions: Sequence[str | None] = ()) -> ListedParts:
         """The parts as workers open them, without the documents that the first changes of each store erased.
@@ -138,15 +128,15 @@ class Collection:
 
     def of_part(self, part: int) -> Member:
         """The store that holds a part."""
-        return self._last_before("first_part", part)
+        return _last_before(self.members, "first_part", part)
 
     def of_document(self, document: int) -> Member:
         """The store that holds a document."""
-        return self._last_before("first_document", document)
+        return _last_before(self.members, "first_document", document)
 
     def of_source(self, source: int) -> Member:
         """The store that holds a source."""
-        return self._last_before("first_source", source)
+        return _last_before(self.members, "first_source", source)
 
     def open_part(self, part: int) -> PartContent:
         """Open a part by its number in the collection. The source numbers in it are those of the collection."""
@@ -177,9 +167,15 @@ class Collection:
         columns = {name: unify([chunk for part in parts for chunk in part[name].chunks]) for name in names}
         return pa.table({name: pa.chunked_array(arrays or [pa.nulls(0, TEXT)]) for name, arrays in columns.items()})
 
-    def _last_before(self, first: str, number: int) -> Member:
-        firsts = [getattr(member, first) for member in self.members]
-        return self.members[bisect.bisect_right(firsts, number) - 1]
+
+def _last_before(members: Sequence[Member], first: str, number: int) -> Member:
+    """The last member whose first part, document or source has at most this number."""
+    return members[bisect.bisect_right([getattr(member, first) for member in members], number) - 1]
+
+
+def _join(manifests: list[pa.Table]) -> pa.Table:
+    names = [name for name in manifests[0].column_names if all(name in one.column_names for one in manifests)]
+    return manifests[0] if len(manifests) == 1 else pa.concat_tables([one.select(names) for one in manifests])
 
 
 def open_collection(directories: Sequence[str], *, is_repeated: bool = False) -> Collection:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from tokenmill.errors import IncompleteStore, UsageError
-from tokenmill.storage import read_existing
+from tokenmill.storage import publish_new, read_existing
 from tokenmill.storage.untrusted.malformed import MalformedDataError, decode
 from tokenmill.store.layout import MAX_JSON_BYTES, json_bytes
 
@@ -34,7 +34,7 @@ def publish_mark(folder: Folder, mark: ErasingMark) -> None:
 
     Raises UsageError if the store has another mark. An object store has no lock, so two processes may try.
     """
-    while not folder.publish_new(ERASING, json_bytes(mark)):
+    while not publish_new(folder, ERASING, json_bytes(mark)):
         present = read_mark(folder)
         refuse_other(present, mark.request)
         if present is not None:

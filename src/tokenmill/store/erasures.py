@@ -116,7 +116,7 @@ def erasure_records(folder: Folder) -> list[ErasureRecord]:
     The log of a store lists them. A copy that was restored over the store may have an older log, so other erasures with
     a result follow.
     """
-    lines = folder.lines(ERASURE_LOG) if folder.exists(ERASURE_LOG) else ()
+    lines = folder.ranges.lines(ERASURE_LOG) if folder.exists(ERASURE_LOG) else ()
     logged = dict.fromkeys(match[1].decode() for match in map(_LOGGED.match, lines) if match is not None)
     later = _complete_records(folder, set(folder.directories(ERASURES)) - set(logged))
     return [record for name in logged if (record := read_record(folder, name)) is not None] + later

@@ -75,7 +75,7 @@ def last_line(folder: Folder, rank: int | None = None) -> bytes:
     """The last line of a log on a disk; empty if the log is missing or unreadable."""
     try:
         size = folder.size(_name(rank))
-        tail = folder.read_at(_name(rank), max(size - TAIL_BYTES, 0), min(size, TAIL_BYTES))
+        tail = folder.ranges.read_at(_name(rank), max(size - TAIL_BYTES, 0), min(size, TAIL_BYTES))
     except TokenmillError:
         return b""
     return tail.rstrip(b"\n").rpartition(b"\n")[2]
@@ -92,7 +92,7 @@ def names(folder: Folder) -> list[str]:
 def lines(folder: Folder, name: str) -> Iterator[bytes]:
     """The lines of a log. A line that is too long is yielded empty, and what exceeds MAX_LOG_BYTES is not read."""
     rest = b""
-    for data in folder.chunks(name, 0, min(folder.size(name), MAX_LOG_BYTES)):
+    for data in folder.ranges.chunks(name, 0, min(folder.size(name), MAX_LOG_BYTES)):
         *whole, rest = (rest + data).split(b"\n")
         yield from (line for line in whole if line.strip())
         if len(rest) > MAX_LINE_BYTES:

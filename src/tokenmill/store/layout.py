@@ -17,6 +17,8 @@ import numpy.typing as npt
 from tokenmill.errors import CorruptStore, UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from tokenmill.storage import Folder
 
 RUN = "run.json"
@@ -107,10 +109,19 @@ def numbered_files(folder: Folder, directory: str, ending: str, count: int) -> n
     """Which of the files 0 to `count` - 1 exist in a directory of numbered files. Lists the directory once."""
     pattern = re.compile(rf"([0-9]{{8,18}})\.{ending}")
     exists = np.zeros(count, np.bool_)
-    for names in folder.numbered_names(directory, count):
+    for names in _numbered_names(folder, directory, count):
         numbers = np.array([int(match[1]) for name in names if (match := pattern.fullmatch(name))], np.int64)
         exists[numbers[numbers < count]] = True
     return exists
+
+
+def _numbered_names(folder: Folder, directory: str, count: int) -> Iterator[list[str]]:
+    """The names in a directory of numbered files, in batches. A disk is not asked for the size of each file."""
+    if not folder.is_remote:
+        yield folder.names(directory)
+        return
+    for files in folder.numbered_sizes(directory, count):
+        yield [name for name, _ in files]
 
 
 def withdraw_manifest(folder: Folder) -> None:
@@ -127,7 +138,7 @@ def remove_temporaries(folder: Folder) -> None:
 
 def remove_stale_temporaries(folder: Folder) -> None:
     """Remove the temporary files of killed writers, unless another process holds the lock."""
-    with contextlib.suppress(UsageError), folder.lock(LOCK):
+    with contextlib.suppress(UsageError), folder.locks.exclusive(LOCK):
         remove_temporaries(folder)
 
 

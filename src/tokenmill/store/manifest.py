@@ -108,7 +108,7 @@ def require_listing(folder: Folder, run: Run, skipped: Collection[str] = ()) -> 
 
 
 def _completion_advice(folder: Folder) -> tuple[str, ...]:
-    holder = folder.lock_holder(LOCK)
+    holder = folder.locks.holder(LOCK)
     if holder is not None:
         wait = "Wait for it to end; `tokenmill status --watch` shows its progress."
         return (f"Process {holder} is still writing it. {wait}",)

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tokenmill.errors import IncompleteStore, StoreError
+from tokenmill.storage import publish_new
 from tokenmill.storage.untrusted.malformed import MalformedDataError, decode
 from tokenmill.store.event_log import checksum_prefix
 from tokenmill.store.layout import MAX_JSON_BYTES, MISMATCH, RECHECKED, json_bytes, numbered_files
@@ -37,7 +38,7 @@ def publish_mismatch(folder: Folder, mismatch: MismatchRecord) -> None:
     """Record that the fast engine failed an audit, twice: one lost file loses nothing. An earlier record is kept."""
     folder.create(RECHECKED)
     for name in (MISMATCH, _COPY):
-        folder.publish_new(name, json_bytes(mismatch))
+        publish_new(folder, name, json_bytes(mismatch))
 
 
 def read_mismatch(folder: Folder) -> MismatchRecord | None:
@@ -70,7 +71,7 @@ def refuse_suspect(folder: Folder, run: Run) -> None:
 def mark_rechecked(folder: Folder, unit: int, sha256: str) -> None:
     """Mark a unit whose part, with this checksum, the reference engine made or confirmed."""
     folder.create(RECHECKED)
-    folder.publish_new(rechecked_name(unit), sha256.encode())
+    publish_new(folder, rechecked_name(unit), sha256.encode())
 
 
 def rechecked_checksums(folder: Folder, units: npt.NDArray[np.int64], count: int) -> npt.NDArray[np.uint64]:

@@ -196,7 +196,7 @@ def read_summary(folder: Folder, unit: int) -> PartSummary:
     """
     name = part_name(unit)
     try:
-        data, file_bytes, _ = folder.open_version(name, HEADER_BYTES)
+        data, file_bytes, _ = folder.ranges.open_version(name, HEADER_BYTES)
         try:
             schema = read_schema(pa.py_buffer(data))
         except MalformedDataError:
@@ -220,7 +220,7 @@ def _check_copies(*, are_equal: bool) -> None:
 
 def _last_bytes(folder: Folder, name: str, count: int) -> bytes:
     size = folder.size(name)
-    return folder.read_at(name, max(0, size - count), min(size, count))
+    return folder.ranges.read_at(name, max(0, size - count), min(size, count))
 
 
 def is_truncated(folder: Folder, unit: int) -> bool:

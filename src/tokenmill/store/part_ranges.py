@@ -88,7 +88,7 @@ def open_ranged(folder: Folder, unit: int) -> RangedPart:
     """Read the header of a part. Compares the sizes of the columns with the stated counts."""
     limit = HEADER_BYTES
     while True:
-        data, file_bytes, read_range = folder.open_version(part_name(unit), limit)
+        data, file_bytes, read_range = folder.ranges.open_version(part_name(unit), limit)
         try:
             return RangedPart(folder, *_parse(unit, data, file_bytes), read_range)
         except MalformedDataError as damage:

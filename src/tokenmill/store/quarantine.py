@@ -106,7 +106,7 @@ def publish_unit_file(folder: Folder, part: PartSummary, entries: list[Quarantin
 
 def read_unit_file(folder: Folder, part: PartSummary) -> list[Quarantined]:
     """The quarantined rows of a part."""
-    return [decode(line, Quarantined) for line in folder.lines(unit_file(part))]
+    return [decode(line, Quarantined) for line in folder.ranges.lines(unit_file(part))]
 
 
 def gather(folder: Folder, committed: npt.NDArray[np.bool_]) -> int:
@@ -121,7 +121,7 @@ def gather(folder: Folder, committed: npt.NDArray[np.bool_]) -> int:
     parts = [summary for summary in summaries if summary.quarantined_rows]
     if parts:
         with folder.publish(QUARANTINE_FILE) as file:
-            for lines in prefetch_map(folder, lambda part: list(folder.lines(unit_file(part))), parts):
+            for lines in prefetch_map(folder, lambda part: list(folder.ranges.lines(unit_file(part))), parts):
                 file.writelines(lines)
     else:
         folder.discard(QUARANTINE_FILE)
@@ -149,9 +149,9 @@ def unrecorded(folder: Folder, units: Iterable[int]) -> list[int]:
 def is_gathered(folder: Folder, units: Iterable[int]) -> bool:
     """Whether `quarantine.jsonl` holds the records of these units, in this order, and nothing else."""
     parts = prefetch_map(folder, partial(read_summary, folder), units, PREFETCH_HEADERS)
-    files = prefetch_map(folder, lambda part: list(folder.lines(unit_file(part))), parts)
+    files = prefetch_map(folder, lambda part: list(folder.ranges.lines(unit_file(part))), parts)
     expected = itertools.chain.from_iterable(files)
-    actual = folder.lines(QUARANTINE_FILE) if folder.exists(QUARANTINE_FILE) else iter(())
+    actual = folder.ranges.lines(QUARANTINE_FILE) if folder.exists(QUARANTINE_FILE) else iter(())
     return all(one == other for one, other in itertools.zip_longest(expected, actual))
 
 
@@ -165,7 +165,7 @@ def has_unused_files(folder: Folder, units: Iterable[int]) -> bool:
 def _is_recorded(folder: Folder, part: PartSummary) -> bool:
     """Whether the records of a part name as many rows as it skips, each in a range that it skips for that reason."""
     try:
-        entries = [decode(line, Quarantined) for line in folder.lines(unit_file(part))]
+        entries = [decode(line, Quarantined) for line in folder.ranges.lines(unit_file(part))]
     except (MalformedDataError, StoreError):
         return False
     remaining = Counter({skipped: skipped.rows for skipped in part.skipped if skipped.reason not in INTENDED})
@@ -184,7 +184,7 @@ def read(folder: Folder) -> Iterator[Quarantined]:
     """Yield the rows of `quarantine.jsonl`, in the order of the units; nothing if the file does not exist."""
     if not folder.exists(QUARANTINE_FILE):
         return
-    for number, line in enumerate(folder.lines(QUARANTINE_FILE), 1):
+    for number, line in enumerate(folder.ranges.lines(QUARANTINE_FILE), 1):
         try:
             yield decode(line, Quarantined)
         except MalformedDataError as damage:

@@ -54,7 +54,7 @@ class RunWatcher:
         beats = list(self._heartbeats.values())
         alive = [beat for beat in beats if beat.is_alive]
         is_complete = self._is_complete(has_drivers=bool(alive))
-        holder = self.folder.lock_holder(layout.LOCK)
+        holder = self.folder.locks.holder(layout.LOCK)
         if holder is None and not self.folder.is_remote:
             alive = [beat for beat in alive if beat.of]  # on a disk, only ranks work without an exclusive lock
         active = [] if is_complete else alive

@@ -179,7 +179,7 @@ def _check_rows(folder: Folder, name: str, expected: int) -> None:
         raise lost(folder, name) from None
     tail = min(size, FOOTER_BYTES)  # a plan can have hundreds of megabytes, and the store can be remote
     try:
-        rows = count_rows(pa.py_buffer(folder.read_at(name, size - tail, tail)), size)
+        rows = count_rows(pa.py_buffer(folder.ranges.read_at(name, size - tail, tail)), size)
     except MalformedDataError as damage:
         raise damaged(folder, name, str(damage)) from damage
     if rows != expected:

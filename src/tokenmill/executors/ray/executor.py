@@ -82,6 +82,11 @@ class _ActorHandle:
         """Whether it has started and answers."""
         return self.has_answered and not self.is_silent
 
+    @property
+    def is_overdue(self) -> bool:
+        """Whether its answer is late. An actor that has not started yet may take longer."""
+        return self.is_up and self.silent_seconds > SILENT_SECONDS
+
 
 @dataclass(frozen=True, slots=True)
 class _Demand:
@@ -194,8 +199,11 @@ class RayExecutor:
                 self._call(handle, dispatch, order, policy)
             for handle in self._answered():
                 yield from self._receive(handle, dispatch)
-            for handle in self._newly_silent():
-                yield from self._lose(handle, dispatch, f"nothing was heard of its node for {SILENT_SECONDS:.0f} s")
+            for handle in self._handles:
+                if handle.is_overdue:
+                    handle.is_silent = True
+                    reason = f"nothing was heard of its node for {SILENT_SECONDS:.0f} s"
+                    yield from self._lose(handle, dispatch, reason)
 
     def _start_actors(self) -> None:
         """Start actors on nodes that have room for more; replace those that start too slowly by smaller ones."""
@@ -291,17 +299,9 @@ class RayExecutor:
             return
         handle.has_answered, handle.is_silent, handle.silent_seconds = True, False, 0.0
         handle.workers = reply.workers
-        yield from self._with_workers(self._accepted(handle, reply, dispatch))
+        yield from self._with_workers(_accepted(handle, reply, dispatch))
         for node in [node for node, faults in dispatch.faults.items() if faults >= MAX_FAULTS]:
             yield from self._exclude(node, dispatch)
-
-    def _accepted(self, handle: _ActorHandle, reply: NodeReply, dispatch: Dispatch) -> Iterator[Outcome[Any, Any]]:
-        """The outcomes that count, with the name of the node."""
-        for outcome in reply.outcomes:
-            worker = replace(outcome.worker, node=handle.node.name)
-            accepted = dispatch.answer(handle.name, outcome.item, replace(outcome, worker=worker))
-            if accepted is not None:
-                yield accepted
 
     def _with_workers(self, outcomes: Iterable[Outcome[Any, Any]]) -> Iterator[Outcome[Any, Any]]:
         """The outcomes; each death with the number of workers on all nodes."""
@@ -324,14 +324,16 @@ class RayExecutor:
             self._remove(handle)
             yield from self._lose(handle, dispatch, "its node is not used any more")
 
-    def _newly_silent(self) -> Iterator[_ActorHandle]:
-        """The actors that are overdue since now; one that has not started yet may take longer."""
-        for handle in self._handles:
-            if handle.is_up and handle.silent_seconds > SILENT_SECONDS:
-                handle.is_silent = True
-                yield handle
-
     def _remove(self, handle: _ActorHandle) -> None:
         if handle in self._handles:
             self._handles.remove(handle)
             self._cluster.kill_actor(handle.actor)
+
+
+def _accepted(handle: _ActorHandle, reply: NodeReply, dispatch: Dispatch) -> Iterator[Outcome[Any, Any]]:
+    """The outcomes that count, with the name of the node."""
+    for outcome in reply.outcomes:
+        worker = replace(outcome.worker, node=handle.node.name)
+        accepted = dispatch.answer(handle.name, outcome.item, replace(outcome, worker=worker))
+        if accepted is not None:
+            yield accepted

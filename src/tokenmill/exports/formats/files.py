@@ -74,7 +74,7 @@ def write_raw(folder: Folder, name: str, shard: Shard, content: Content) -> Writ
             file.write_tokens(content)
             return file.written
     size = np.dtype(shard.dtype).itemsize
-    with folder.write_region(name, shard.region.file_tokens * size, shard.region.position * size) as file:
+    with folder.regions.write(name, shard.region.file_tokens * size, shard.region.position * size) as file:
         writer = ChecksumWriter(file, name)
         writer.write_tokens(content)
         return writer.written
@@ -172,5 +172,5 @@ def array(folder: Folder, name: str, dtype: str, start_byte: int = 0, count: int
         raise damaged(folder, name, f"it has {size} bytes, expected {start_byte + count * item}")
     if not count:
         return np.empty(0, dtype)
-    buffer = folder.map(name).read_buffer()
+    buffer = folder.buffer(name)
     return np.frombuffer(buffer, np.dtype(dtype).newbyteorder("<"), count, start_byte)

@@ -111,10 +111,10 @@ def _text(numbers: npt.NDArray[np.integer]) -> pa.Array:
 
 def _read_rows(folder: Folder, name: str) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """Read the columns start and end. The text is decompressed a block at a time."""
-    with pa.CompressedInputStream(folder.map(name), "gzip") as stream:
+    with pa.CompressedInputStream(pa.BufferReader(folder.buffer(name)), "gzip") as stream:
         if not stream.read(1):
             return np.empty(0, np.int64), np.empty(0, np.int64)
-    with pa.CompressedInputStream(folder.map(name), "gzip") as stream:
+    with pa.CompressedInputStream(pa.BufferReader(folder.buffer(name)), "gzip") as stream:
         reader = pa_csv.open_csv(
             stream,
             pa_csv.ReadOptions(use_threads=False, column_names=COLUMNS),

@@ -97,9 +97,10 @@ def read(folder: Folder, names: Sequence[str], dtype: str) -> ShardData:
     if file_size(folder, name) < MIN_BYTES or folder.read(name, 4) != b"PAR1":
         raise damaged(folder, name, "it does not begin as a Parquet file")
     try:
-        row_groups = read_groups(folder.buffer(name))
-        _check_size(folder.buffer(name), row_groups)
-        reader = pq.ParquetFile(folder.map(name), page_checksum_verification=True, pre_buffer=False)
+        data = folder.buffer(name)
+        row_groups = read_groups(data)
+        _check_size(data, row_groups)
+        reader = pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True, pre_buffer=False)
         columns = _read_columns(reader)
         groups = [_read_group(reader, index, group, dtype) for index, group in enumerate(row_groups)]
         rows = sum(group.rows for group in row_groups)

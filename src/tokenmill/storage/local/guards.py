@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
+from collections.abc import Iterator
+from typing import BinaryIO
 
 from tokenmill.errors import CorruptStore, StoreError
 
@@ -16,6 +18,15 @@ def is_inside(root: str, path: str) -> bool:
     return path == root or path.startswith(f"{root.rstrip('/')}/")
 
 
+def has_link(root: str, path: str) -> bool:
+    """Whether a path contains a symbolic link below a root. The root itself may be one."""
+    while path != root:
+        if os.path.islink(path):
+            return True
+        path = os.path.dirname(path)
+    return False
+
+
 def require_regular_file(path: str) -> os.stat_result:
     """The status of a regular file. Refuses others: a pipe would block its reader, and a device might never end."""
     try:
@@ -25,6 +36,17 @@ def require_regular_file(path: str) -> os.stat_result:
     if not stat.S_ISREG(status.st_mode):
         raise CorruptStore(f"{path} is not a regular file")
     return status
+
+
+@contextlib.contextmanager
+def open_regular(path: str) -> Iterator[BinaryIO]:
+    """Open a regular file for reading. Errors name its path."""
+    require_regular_file(path)
+    try:
+        with open(path, "rb") as file:
+            yield file
+    except OSError as error:
+        raise unreadable(path, error) from error
 
 
 def require_unlinked(path: str) -> str:

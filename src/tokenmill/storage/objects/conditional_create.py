@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from tokenmill.storage.addresses import split_url
 from tokenmill.storage.interruptible import interruptible
 from tokenmill.storage.objects.errors import is_rejection, no_conditional_create, reason
 
@@ -21,7 +22,7 @@ MIN_PAUSE_SECONDS = 0.2
 MAX_PAUSE_SECONDS = 5.0
 
 
-def create(store: ObjectStore, key: str, data: pa.Buffer, exists: Callable[[], bool], url: str) -> bool:
+def create(store: ObjectStore, url: str, data: pa.Buffer, exists: Callable[[], bool]) -> bool:
     """Write an object. Returns False if one exists, or if it appeared while an answer was lost.
 
     `store` must not retry by itself: it would repeat a 501 for minutes.
@@ -32,7 +33,7 @@ def create(store: ObjectStore, key: str, data: pa.Buffer, exists: Callable[[], b
     body, started, refusals, failures = memoryview(data).cast("B"), time.monotonic(), 0, 0
     while True:
         try:
-            interruptible(obstore.put, store, key, body, mode="create", use_multipart=False)
+            interruptible(obstore.put, store, split_url(url)[2], body, mode="create", use_multipart=False)
         except AlreadyExistsError:
             refusals += 1
         except NotImplementedError as error:

@@ -15,8 +15,9 @@ from tokenmill.errors import USAGE, SourceError
 from tokenmill.storage.addresses import FileInfo, absolute, check, split_url
 from tokenmill.storage.globs import braces, fixed_prefix, matches
 from tokenmill.storage.interruptible import interruptible
+from tokenmill.storage.local.guards import check_size
 from tokenmill.storage.objects import clients
-from tokenmill.storage.objects.errors import another_version, failed, is_answer
+from tokenmill.storage.objects.errors import another_version, explained, failed, is_answer
 from tokenmill.system.storage_settings import current
 
 if TYPE_CHECKING:
@@ -35,11 +36,11 @@ def find(url: str) -> tuple[bool, list[FileInfo]]:
     if glob.has_magic(key):
         listed = below(f"{scheme}://{bucket}/{fixed_prefix(key)}")
         matching = [file for file in listed if matches(split_url(file.path)[2], key)]
-        files = [file for file in matching if file.size or _stat(file.path)]  # otherwise it is a directory marker
+        files = [file for file in matching if file.size or stat_existing(file.path)]  # else it marks a directory
         if not files:
             raise SourceError(f"no object matches {url}", *braces(key), exit_code=USAGE)
         return True, files
-    if key and (file := _stat(url)) is not None:
+    if key and (file := stat_existing(url)) is not None:
         return True, [file]
     files = [file for file in below(url) if not re.search(r"(^|/)\.", file.path[len(url) :])]
     if not files:
@@ -109,13 +110,14 @@ def _pages(url: str, store: Any, prefix: str, last: str | None = None) -> Iterat
 
 def stat(url: str, store: ObjectStore | None = None) -> FileInfo:
     """Size and fingerprint of one object."""
-    file = _stat(url, store)
+    file = stat_existing(url, store)
     if file is None:
         raise SourceError(f"there is no {url}")
     return file
 
 
-def _stat(url: str, store: ObjectStore | None = None) -> FileInfo | None:
+def stat_existing(url: str, store: ObjectStore | None = None) -> FileInfo | None:
+    """The same; None if there is no such object."""
     import obstore  # noqa: PLC0415 - not for local runs
 
     store, key = _at(url, store)
@@ -142,7 +144,7 @@ def fetch(url: str, fingerprint: str, start: int, stop: int, store: ObjectStore 
             raise another_version(url, fingerprint, FileInfo(url, result.meta["size"], _fingerprint(result.meta)))
         data = interruptible(result.bytes)
     except (PreconditionError, FileNotFoundError):
-        raise another_version(url, fingerprint, _stat(url, store)) from None
+        raise another_version(url, fingerprint, stat_existing(url, store)) from None
     except BaseError as error:
         raise failed(url, "read", error) from None
     if len(data) != stop - start:
@@ -154,14 +156,26 @@ def fetch_any(url: str, start: int, stop: int, store: ObjectStore) -> tuple[pa.B
     """The bytes from start to stop, fewer if the object is shorter, and the version of the object that they are of."""
     import obstore  # noqa: PLC0415 - not for local runs
 
-    try:
-        result = interruptible(obstore.get, store, split_url(url)[2], options={"range": (start, stop)})
-    except obstore.exceptions.GenericError as error:
-        if "status code: 416" not in str(error):  # the range starts after the end of the object
-            raise
-        return pa.py_buffer(b""), FileInfo(url, 0, "")
-    meta = result.meta
-    return pa.py_buffer(interruptible(result.bytes)), FileInfo(url, meta["size"], _fingerprint(meta))
+    with explained(url, "read"):
+        try:
+            result = interruptible(obstore.get, store, split_url(url)[2], options={"range": (start, stop)})
+        except obstore.exceptions.GenericError as error:
+            if "status code: 416" not in str(error):  # the range starts after the end of the object
+                raise
+            return pa.py_buffer(b""), FileInfo(url, 0, "")
+        meta = result.meta
+        return pa.py_buffer(interruptible(result.bytes)), FileInfo(url, meta["size"], _fingerprint(meta))
+
+
+def fetch_whole(url: str, store: ObjectStore, *, checked: bool = False) -> pa.Buffer:
+    """All bytes of an object. With `checked`, raise CorruptStore if it is too large to be read whole."""
+    import obstore  # noqa: PLC0415 - not for local runs
+
+    with explained(url, "read"):
+        result = interruptible(obstore.get, store, split_url(url)[2])
+        if checked:
+            check_size(url, result.meta["size"])
+        return pa.py_buffer(interruptible(result.bytes))
 
 
 def _fingerprint(meta: Any) -> str:

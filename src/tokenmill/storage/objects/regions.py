@@ -1,45 +1,95 @@
-"""An object that several processes write in regions. Each region is an object of its own until all are joined."""
+"""Objects that several processes write in regions. Each region is an object of its own until all are joined."""
 
 from __future__ import annotations
 
 import itertools
 import posixpath
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from typing import BinaryIO
 
 import pyarrow as pa
 
-from tokenmill.errors import StoreError
-from tokenmill.storage.addresses import FileInfo
+from tokenmill.errors import SourceError, StoreError
 from tokenmill.storage.folder import Folder
+from tokenmill.storage.objects import read
+from tokenmill.storage.objects.clients import BucketClients
+from tokenmill.storage.objects.errors import explained
+from tokenmill.storage.objects.upload import Upload, part_bytes
 from tokenmill.storage.prefetch import prefetch_map
 from tokenmill.storage.range_file import CHUNK_BYTES
 
 PREFETCH_CHUNKS = 6  # fetched in the background while one chunk is written
 
 
-def region_directory(name: str) -> str:
+class BucketRegions:
+    """Objects of a folder, and the objects of their regions."""
+
+    def __init__(self, folder: Folder, clients: BucketClients) -> None:
+        self._folder = folder
+        self._clients = clients
+
+    def write(self, name: str, size: int, start: int) -> AbstractContextManager[BinaryIO]:  # noqa: ARG002 - protocol
+        """Write a region as an object of its own. `finalize` joins these objects."""
+        return self._folder.publish(_region_name(name, start))
+
+    def exists(self, name: str, size: int, start: int, count: int) -> bool:
+        """Whether the region exists, as an object of its own or in the finalized object."""
+        final_bytes = self._size(name)
+        return self._size(_region_name(name, start)) == count if final_bytes is None else final_bytes == size
+
+    def file(self, name: str) -> str:
+        """The object itself: before `finalize`, each region is an object of its own."""
+        return name
+
+    def discard(self, name: str) -> None:
+        """Remove the objects of the regions."""
+        self._folder.remove(_directory(name))
+
+    def finalize(self, name: str, size: int, on_progress: Callable[[int], None] = lambda _: None) -> None:
+        """Join the regions: read them in order while the final object is uploaded."""
+        if self._size(name) != size:
+            url = self._folder.path(name)
+            try:
+                chunks = self._read(name, size)
+                upload = Upload(self._clients.writer, url, part_bytes(size))
+                with explained(url, "write"), upload:
+                    for data in chunks:
+                        upload.write(data)
+                        on_progress(data.size)
+            except (StoreError, SourceError):
+                if self._size(name) != size:  # another machine may have finalized it and removed the regions
+                    raise
+        self.discard(name)
+
+    def _size(self, name: str) -> int | None:
+        """The size of an object; None if there is no such object."""
+        file = read.stat_existing(self._folder.path(name), self._clients.reader)
+        return None if file is None else file.size
+
+    def _read(self, name: str, size: int) -> Iterator[pa.Buffer]:
+        """The bytes of all regions in order. Raises StoreError if they do not make up `size` bytes without a gap."""
+        root = self._folder.path(_directory(name))
+        regions = sorted(read.below(root, self._clients.reader), key=lambda region: region.path)
+        ends = list(itertools.accumulate(region.size for region in regions))
+        starts = [int(region.path[len(root) + 1 :]) for region in regions]
+        if [0, *ends] != [*starts, size]:
+            raise StoreError(f"a region of {self._folder.path(name)} is missing", "Run the same command again.")
+        chunks = [
+            (region.path, region.fingerprint, start, min(start + CHUNK_BYTES, region.size))
+            for region in regions
+            for start in range(0, region.size, CHUNK_BYTES)
+        ]
+        return prefetch_map(
+            self._folder, lambda chunk: read.fetch(*chunk, self._clients.reader), chunks, PREFETCH_CHUNKS
+        )
+
+
+def _directory(name: str) -> str:
     """The directory of an object's regions."""
     return posixpath.join(posixpath.dirname(name), f".{posixpath.basename(name)}.pieces")
 
 
-def region_name(name: str, start: int) -> str:
+def _region_name(name: str, start: int) -> str:
     """The name of the region that begins at an offset."""
-    return f"{region_directory(name)}/{start:020d}"
-
-
-def read_regions(
-    folder: Folder, name: str, size: int, regions: Iterable[FileInfo], fetch: Callable[[FileInfo, int, int], pa.Buffer]
-) -> Iterator[pa.Buffer]:
-    """The bytes of all regions in order. Raises StoreError if they do not make up `size` bytes without a gap."""
-    root = folder.path(region_directory(name))
-    ordered = sorted(regions, key=lambda region: region.path)
-    ends = list(itertools.accumulate(region.size for region in ordered))
-    starts = [int(region.path[len(root) + 1 :]) for region in ordered]
-    if [0, *ends] != [*starts, size]:
-        raise StoreError(f"a region of {folder.path(name)} is missing", "Run the same command again.")
-    chunks = [
-        (region, start, min(start + CHUNK_BYTES, region.size))
-        for region in ordered
-        for start in range(0, region.size, CHUNK_BYTES)
-    ]
-    return prefetch_map(folder, lambda chunk: fetch(*chunk), chunks, PREFETCH_CHUNKS)
+    return f"{_directory(name)}/{start:020d}"

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Self
 
+from tokenmill.storage.addresses import split_url
 from tokenmill.storage.interruptible import interruptible
 from tokenmill.storage.prefetch import io_threads
 
@@ -32,10 +33,10 @@ class _AbortedError(Exception):
 class Upload(io.RawIOBase):
     """A writable file. The object appears when the block ends without an error."""
 
-    def __init__(self, store: ObjectStore, key: str, size_of_part: int = PART_BYTES) -> None:
+    def __init__(self, store: ObjectStore, url: str, size_of_part: int = PART_BYTES) -> None:
         super().__init__()
         self._store = store
-        self._key = key
+        self._key = split_url(url)[2]
         self._part_bytes = size_of_part
         self._buffer = bytearray()
         self._position = 0
