@@ -25,7 +25,7 @@ from tokenmill.errors import StoreError, UsageError
 from tokenmill.exports.formats import FORMATS
 from tokenmill.pipeline import sample
 from tokenmill.pipeline.estimate import Footprint, Sample, choose_units, make_estimate
-from tokenmill.storage.local.disk import DiskFolder
+from tokenmill.system import machine
 
 PROSE = "the first of the words in this line is the word that the others are the words of "
 TOKENS: dict[str, Any] = {"tokenizer": SMALL_TIKTOKEN, "eot": 1199, "engine": "tiktoken", "workers": 1}
@@ -229,12 +229,12 @@ def test_a_disk_that_is_too_small_in_the_end_is_refused_at_the_start(
     made = tokenmill.prepare(source, out=tmp_path / "large", **job)
     exported = sum(each.bytes for each in made.exports)
     needed = exported + sum(path.stat().st_size for path in (tmp_path / "large" / "parts").iterdir())
-    monkeypatch.setattr(DiskFolder, "free_bytes", lambda _: needed - 1)
+    monkeypatch.setattr(machine, "free_disk_bytes", lambda _: needed - 1)
     with pytest.raises(StoreError, match="the disk is too small") as raised:
         tokenmill.prepare(source, out=tmp_path / "small", **job)
     assert ("of it for to=" in str(raised.value)) is bool(to)
     assert not any((tmp_path / "small" / "parts").iterdir())
-    monkeypatch.setattr(DiskFolder, "free_bytes", lambda _: 2 * needed + 1_000_000)
+    monkeypatch.setattr(machine, "free_disk_bytes", lambda _: 2 * needed + 1_000_000)
     assert tokenmill.prepare(source, out=tmp_path / "small", **job).tokens == made.tokens
 
 
