@@ -33,7 +33,7 @@ import pyarrow.parquet as pq
 import tokenmill
 from benchmarks.memory import measure
 from benchmarks.synthetic import make_store
-from tokenmill.pipeline.sizes import parse_size
+from tokenmill.humanize import parse_size
 
 SEED = "7"
 FAILED: list[str] = []

@@ -32,7 +32,7 @@ from typing import Any
 from benchmarks.corpora import TEXTS, Corpus, add_corpus_option, make_text, write_inputs
 from benchmarks.processes import MAX_OTHERS, Timed, time_process, tokenmill_command
 from benchmarks.worker_profile import print_profile, profile_command, profile_worker
-from tokenmill.pipeline.request import versions
+from tokenmill.pipeline.planning.request import versions
 from tokenmill.tokenizers.resolve import resolve
 
 # What gigatoken calls the split patterns of the encodings.

@@ -37,7 +37,7 @@ from benchmarks.corpora import add_corpus_option, make_text
 from benchmarks.memory import measure as measure_memory
 from benchmarks.processes import tokenmill_command
 from tokenmill.exports.formats import find_format
-from tokenmill.pipeline.sizes import parse_size
+from tokenmill.humanize import parse_size
 from tokenmill.storage import folder_at
 from tokenmill.store import tables
 from tokenmill.store.erasures import erased_documents

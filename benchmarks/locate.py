@@ -27,7 +27,7 @@ from tokenmill.exports.formats import FORMATS, find_format
 from tokenmill.exports.job import read_frozen
 from tokenmill.exports.locator import Locator
 from tokenmill.exports.trace import ExportIndex
-from tokenmill.pipeline.sizes import parse_size
+from tokenmill.humanize import parse_size
 from tokenmill.storage import Folder, folder_at
 
 Query = tuple[list[Any], dict[str, Any]]

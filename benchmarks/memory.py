@@ -48,11 +48,11 @@ import pyarrow.parquet as pq
 from benchmarks.corpora import add_corpus_option, build_corpus, read_originals
 from benchmarks.processes import tokenmill_command
 from benchmarks.worker_profile import freeze_run
-from tokenmill.pipeline import plan
-from tokenmill.pipeline.resources import plan_resources
-from tokenmill.pipeline.sizes import parse_size
-from tokenmill.pipeline.tokenize import Tokenize
-from tokenmill.pipeline.units import WorkerLimits
+from tokenmill.humanize import parse_size
+from tokenmill.pipeline.planning.resources import plan_resources
+from tokenmill.pipeline.unit import plan
+from tokenmill.pipeline.unit.documents import WorkerLimits
+from tokenmill.pipeline.unit.tokenize import Tokenize
 from tokenmill.tokenizers.engines.gigatoken import GigatokenEngine
 from tokenmill.tokenizers.tokenizer import CACHE_BYTES
 

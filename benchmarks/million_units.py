@@ -65,12 +65,12 @@ from tokenmill.executors.local import LocalExecutor
 from tokenmill.executors.outcomes import Done, Executor
 from tokenmill.executors.progress import Silent
 from tokenmill.executors.retry_policy import RetryPolicy
-from tokenmill.pipeline import driver
-from tokenmill.pipeline import plan as planning
-from tokenmill.pipeline.commit import Committed
-from tokenmill.pipeline.freeze import freeze, load_existing
-from tokenmill.pipeline.plan import UnitTask
-from tokenmill.pipeline.request import PrepareOptions, find_sources, make_request
+from tokenmill.pipeline.driving import driver
+from tokenmill.pipeline.planning.freeze import freeze, load_existing
+from tokenmill.pipeline.planning.request import PrepareOptions, find_sources, make_request
+from tokenmill.pipeline.unit import plan as planning
+from tokenmill.pipeline.unit.commit import Committed
+from tokenmill.pipeline.unit.plan import UnitTask
 from tokenmill.storage import folder_at
 from tokenmill.store import event_log, layout
 from tokenmill.store.job import Job

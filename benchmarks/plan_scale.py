@@ -38,9 +38,9 @@ import pyarrow.parquet as pq
 from benchmarks.memory import Measured, measure
 from benchmarks.processes import tokenmill_command
 from tokenmill.executors.local import LocalExecutor
-from tokenmill.pipeline.freeze import FrozenRun, freeze
-from tokenmill.pipeline.plan import SliceDigests
-from tokenmill.pipeline.request import PrepareOptions, find_sources, make_request
+from tokenmill.pipeline.planning.freeze import FrozenRun, freeze
+from tokenmill.pipeline.planning.request import PrepareOptions, find_sources, make_request
+from tokenmill.pipeline.unit.plan import SliceDigests
 from tokenmill.storage import Folder, folder_at
 from tokenmill.store import event_log, layout
 from tokenmill.store.job import Job

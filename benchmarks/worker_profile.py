@@ -13,13 +13,14 @@ from typing import Any
 
 from benchmarks.processes import Timed
 from tokenmill.executors.local import LocalExecutor
-from tokenmill.pipeline import plan, worker_modules
-from tokenmill.pipeline.commit import Committed
-from tokenmill.pipeline.freeze import FrozenRun, freeze
-from tokenmill.pipeline.request import PrepareOptions, find_sources, make_request
-from tokenmill.pipeline.resources import plan_resources
-from tokenmill.pipeline.tokenize import Tokenize
-from tokenmill.pipeline.units import WorkerLimits
+from tokenmill.pipeline import worker_modules
+from tokenmill.pipeline.planning.freeze import FrozenRun, freeze
+from tokenmill.pipeline.planning.request import PrepareOptions, find_sources, make_request
+from tokenmill.pipeline.planning.resources import plan_resources
+from tokenmill.pipeline.unit import plan
+from tokenmill.pipeline.unit.commit import Committed
+from tokenmill.pipeline.unit.documents import WorkerLimits
+from tokenmill.pipeline.unit.tokenize import Tokenize
 from tokenmill.storage import folder_at
 from tokenmill.store import layout
 
@@ -66,7 +67,7 @@ class Stopwatch:
 
 
 STEPS = {
-    "load engine, probe": [("tokenmill.pipeline.tokenize", "loaded_tokenizer")],
+    "load engine, probe": [("tokenmill.pipeline.unit.tokenize", "loaded_tokenizer")],
     "UTF-8 validation": [
         ("tokenmill.sources.columnar", "split_valid"),
         ("tokenmill.sources.text", "split_valid"),
@@ -77,16 +78,16 @@ STEPS = {
     "encode gap documents": [("tokenmill.tokenizers.tokenizer:Tokenizer", "_replace")],
     "white space scan": [("tokenmill.tokenizers.tokenizer", "documents_with_long_white_space")],
     "audit": [("tokenmill.tokenizers.audit:Audit", "check")],
-    "bound (begin, end)": [("tokenmill.pipeline.units", "framed")],
-    "hash text, collect columns": [("tokenmill.pipeline.part_builder:PartBuilder", "add")],
-    "join columns": [("tokenmill.pipeline.part_builder:PartBuilder", "finish")],
-    "checksums": [("tokenmill.pipeline.part_builder", "with_checksum")],
-    "write": [("tokenmill.pipeline.part_builder", "publish_part")],
+    "bound (begin, end)": [("tokenmill.pipeline.unit.documents", "framed")],
+    "hash text, collect columns": [("tokenmill.pipeline.unit.part_builder:PartBuilder", "add")],
+    "join columns": [("tokenmill.pipeline.unit.part_builder:PartBuilder", "finish")],
+    "checksums": [("tokenmill.pipeline.unit.part_builder", "with_checksum")],
+    "write": [("tokenmill.pipeline.unit.part_builder", "publish_part")],
     "fsync": [("os", "fsync")],
 }
 """The functions of one worker, by what they do; a name after a colon is a class."""
 
-READING = ("tokenmill.pipeline.units", "unit_documents")
+READING = ("tokenmill.pipeline.unit.documents", "unit_documents")
 """The generator that reads the documents of a unit."""
 
 

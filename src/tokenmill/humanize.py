@@ -1,4 +1,4 @@
-"""Format counts, sizes, durations, signals and records for users."""
+"""Counts, sizes, durations, signals and records as users read them, and sizes and fractions as they write them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ import difflib
 import signal
 import textwrap
 from collections.abc import Iterable, Mapping, Sized
+from decimal import Decimal
+
+from tokenmill.errors import UsageError
 
 # The column at which values begin in lines that have a label.
 LABEL_COLUMNS = 13
@@ -24,6 +27,9 @@ MIN_SIMILARITY = 0.65
 
 # The start of a notice.
 NOTE = "note: "
+
+# What the suffix of a size stands for.
+_SUFFIXES = {"k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "b": 10**9}
 
 
 def count(value: int, what: str) -> str:
@@ -202,3 +208,34 @@ def _records(records: list[Readable]) -> str:
 
 def _more(items: Sized) -> str:
     return f"<br>... {len(items) - SHOWN_ITEMS:,} more" if len(items) > SHOWN_ITEMS else ""
+
+
+def parse_size(text: str | int) -> int:
+    """A number with an optional suffix: `100M`, `8GB`, `64MiB`, `10B` (billion), `1.5k`."""
+    if isinstance(text, int):
+        return text
+    number = text.strip().lower()
+    binary = number.endswith("ib")
+    if binary:
+        number = number[:-2]
+    elif len(number) > 1 and number.endswith("b") and number[-2] in _SUFFIXES:
+        number = number[:-1]
+    scale = 1
+    if number and number[-1] in _SUFFIXES:
+        scale = 1 << {"k": 10, "m": 20, "g": 30, "t": 40}.get(number[-1], 0) if binary else _SUFFIXES[number[-1]]
+        number = number[:-1]
+    try:
+        value = float(number) * scale
+    except ValueError:
+        raise UsageError(f"{text!r} is not a size", "Write a number, or one with k, M, G, T or B: 100M, 8GB.") from None
+    if not 0 <= value < float("inf"):
+        raise UsageError(f"{text!r} is not a size", "A size is a finite number that is not negative.")
+    return round(value)
+
+
+def parse_fraction(text: str) -> float | None:
+    """Parse a number or a percentage; None if it is neither. Decimal arithmetic makes 1% and 0.01 the same number."""
+    try:
+        return float(Decimal(text.strip().removesuffix("%")) / (100 if text.strip().endswith("%") else 1))
+    except (ArithmeticError, ValueError):
+        return None

@@ -26,13 +26,13 @@ from tests.support.killing import wait_until
 from tests.support.servers.hub import Hub
 from tests.support.servers.seaweed import Bucket
 from tokenmill.errors import SourceError, UsageError
-from tokenmill.pipeline import plan
 from tokenmill.pipeline.bench import cells, made_up_text, measurement, readings, sample, scratch
 from tokenmill.pipeline.bench import run as bench_run
 from tokenmill.pipeline.bench.compression import CompressedPrefix, compression_ratio
 from tokenmill.pipeline.bench.forecast import Cell, average_busy_workers, describe_limit, forecast, make_corpus
 from tokenmill.pipeline.bench.options import default_worker_counts
 from tokenmill.pipeline.bench.timing import Steps, Stop, Timing
+from tokenmill.pipeline.unit import plan
 from tokenmill.sources import discover, file_at, split_file
 from tokenmill.sources.documents import ReadOptions, Slice, SourceFile
 from tokenmill.storage.objects.read import below

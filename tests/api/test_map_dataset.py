@@ -18,7 +18,8 @@ from tests.support import poison
 from tests.support.corpora import SMALL_JSON, write_parquet
 from tests.support.killing import alive, wait_until, workers
 from tokenmill.errors import BadDocument, UsageError
-from tokenmill.pipeline import map_dataset, plan
+from tokenmill.pipeline.datasets import map_dataset
+from tokenmill.pipeline.unit import plan
 
 datasets.disable_progress_bars()
 
@@ -272,7 +273,7 @@ def test_files_are_not_too_many(loaded: Any, cache: str, monkeypatch: pytest.Mon
 
 SCRIPT = """
 import datasets, sys, tokenmill
-from tokenmill.pipeline import plan
+from tokenmill.pipeline.unit import plan
 plan.default_unit_bytes = lambda _: 1
 dataset = datasets.load_from_disk(sys.argv[1])
 found = tokenmill.map_dataset(dataset, sys.argv[3], num_proc=2, cache_dir=sys.argv[2], engine="tokenizers")

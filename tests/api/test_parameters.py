@@ -21,7 +21,7 @@ from tests.support.corpora import SMALL_JSON, write_parquet
 from tokenmill.api.parameters import StrPath
 from tokenmill.cli import cli
 from tokenmill.errors import PYTHON_NAMES, UsageError
-from tokenmill.pipeline.estimate import Estimate
+from tokenmill.pipeline.planning.estimate import Estimate
 
 FUNCTIONS = [name for name in tokenmill.__all__ if inspect.isfunction(getattr(tokenmill, name))]
 COMMANDS = [name for name in FUNCTIONS if name in cli.commands]

@@ -13,8 +13,8 @@ from tests.support.corpora import SMALL_JSON, write_parquet
 from tokenmill.errors import RunFailed, TokenizerError
 from tokenmill.executors.local import LocalExecutor
 from tokenmill.executors.outcomes import Failed, Worker
-from tokenmill.pipeline.isolate import Isolate
-from tokenmill.pipeline.tokenize import Tokenize
+from tokenmill.pipeline.unit.isolate import Isolate
+from tokenmill.pipeline.unit.tokenize import Tokenize
 
 ERROR = TokenizerError(
     "this node has tokenizers 0.22.1, and the run began with 0.23.3", "Install the same version on every node."

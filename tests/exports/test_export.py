@@ -30,7 +30,7 @@ from tokenmill.errors import CorruptStore, JobChanged, UsageError
 from tokenmill.exports import records, shards
 from tokenmill.exports.formats import FORMATS, find_format
 from tokenmill.exports.job import ExportJob
-from tokenmill.pipeline.resources import Resources
+from tokenmill.pipeline.planning.resources import Resources
 from tokenmill.storage import folder_at
 
 

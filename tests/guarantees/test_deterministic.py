@@ -30,16 +30,16 @@ from tests.support.inline_executor import InlineExecutor
 from tokenmill import errors
 from tokenmill.api.results import PrepareResult
 from tokenmill.executors.progress import Silent
-from tokenmill.pipeline import plan as planning
-from tokenmill.pipeline.complete import CompletionOptions, RunCompletion
-from tokenmill.pipeline.context import RunContext
-from tokenmill.pipeline.events import RunEvents, RunLog
-from tokenmill.pipeline.freeze import freeze
-from tokenmill.pipeline.plan import default_unit_bytes
-from tokenmill.pipeline.request import PrepareOptions, make_request
-from tokenmill.pipeline.resources import Resources
-from tokenmill.pipeline.row_limits import RowLimits
-from tokenmill.pipeline.split_sources import plan_units
+from tokenmill.pipeline.driving.complete import CompletionOptions, RunCompletion
+from tokenmill.pipeline.driving.context import RunContext
+from tokenmill.pipeline.driving.events import RunEvents, RunLog
+from tokenmill.pipeline.driving.row_limits import RowLimits
+from tokenmill.pipeline.planning.freeze import freeze
+from tokenmill.pipeline.planning.request import PrepareOptions, make_request
+from tokenmill.pipeline.planning.resources import Resources
+from tokenmill.pipeline.planning.split_sources import plan_units
+from tokenmill.pipeline.unit import plan as planning
+from tokenmill.pipeline.unit.plan import default_unit_bytes
 from tokenmill.sources import discover, files_between, with_identities
 from tokenmill.sources.documents import ReadOptions, Slice
 from tokenmill.storage import folder_at, publish_new

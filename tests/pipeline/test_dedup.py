@@ -16,7 +16,7 @@ import tokenmill
 from tests.support.command import run
 from tests.support.corpora import SMALL_JSON, SMALL_TIKTOKEN, part_bytes
 from tokenmill.errors import JobChanged
-from tokenmill.pipeline.deduplicate import HASHED_ROW, later_rows
+from tokenmill.pipeline.planning.deduplicate import HASHED_ROW, later_rows
 
 CALL: dict[str, Any] = {"tokenizer": SMALL_TIKTOKEN, "eot": "none", "workers": 1, "unit_bytes": 400, "keep": "id"}
 CALL["max_skipped"] = 1
@@ -135,7 +135,9 @@ def test_a_run_is_continued_with_its_list(tmp_path: Path, monkeypatch: pytest.Mo
     (out / "parts/00000003.arrow").unlink()
     (out / "manifest.parquet").unlink()
     with monkeypatch.context() as patch:
-        patch.setattr("tokenmill.pipeline.freeze.find_duplicates", lambda *_: pytest.fail("the sources were read"))
+        patch.setattr(
+            "tokenmill.pipeline.planning.freeze.find_duplicates", lambda *_: pytest.fail("the sources were read")
+        )
         again = tokenmill.prepare(sources(tmp_path), out=out, dedup="exact", **CALL)
         unchanged = tokenmill.prepare(sources(tmp_path), out=out, dedup="exact", **CALL)
     assert part_bytes(out) == before

@@ -23,8 +23,8 @@ from tokenmill.api.results import Estimate, PlanResult, PrepareResult
 from tokenmill.cli import cli
 from tokenmill.errors import StoreError, UsageError
 from tokenmill.exports.formats import FORMATS
-from tokenmill.pipeline import sample
-from tokenmill.pipeline.estimate import Footprint, Sample, choose_units, make_estimate
+from tokenmill.pipeline.planning import sample
+from tokenmill.pipeline.planning.estimate import Footprint, Sample, choose_units, make_estimate
 from tokenmill.system import machine
 
 PROSE = "the first of the words in this line is the word that the others are the words of "

@@ -15,7 +15,7 @@ import pytest
 import tokenmill
 from tests.support.small_stores import UNITS, prepare, write_source
 from tokenmill.errors import UsageError
-from tokenmill.pipeline.metrics import METRICS, OtlpMetrics, check_metrics, prometheus_text
+from tokenmill.pipeline.driving.metrics import METRICS, OtlpMetrics, check_metrics, prometheus_text
 from tokenmill.store.heartbeats import EndRecord, HeartbeatRecord
 
 ROOT = Path(__file__).resolve().parents[2]

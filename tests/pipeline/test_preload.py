@@ -9,7 +9,8 @@ import pytest
 from tests.support.corpora import SMALL_JSON, SMALL_TIKTOKEN
 from tests.support.small_stores import prepare, write_source
 from tokenmill.executors.local import LocalExecutor
-from tokenmill.pipeline import units, worker_modules
+from tokenmill.pipeline import worker_modules
+from tokenmill.pipeline.unit import documents as units
 from tokenmill.storage import folder_at
 from tokenmill.store.run import require_run
 from tokenmill.tokenizers.resolve import resolve_offline

@@ -17,9 +17,9 @@ import tokenmill
 from tests.support.corpora import SMALL_JSON, SMALL_TIKTOKEN, part_bytes
 from tests.support.small_stores import Kept
 from tokenmill.errors import CorruptStore, JobChanged, UsageError
-from tokenmill.pipeline.plan import tasks
-from tokenmill.pipeline.units import WorkerLimits
-from tokenmill.pipeline.verify import Verify
+from tokenmill.pipeline.unit.documents import WorkerLimits
+from tokenmill.pipeline.unit.plan import tasks
+from tokenmill.pipeline.unit.verify import Verify
 from tokenmill.storage import folder_at
 from tokenmill.store.kept import content_hash, kept_name, publish_kept, read_kept
 from tokenmill.store.part import SkippedRow, open_part, publish_part

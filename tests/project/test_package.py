@@ -10,8 +10,7 @@ import pytest
 import tokenmill
 from tokenmill.cli import cli
 from tokenmill.errors import UsageError
-from tokenmill.humanize import duration, number, size
-from tokenmill.pipeline.sizes import parse_size
+from tokenmill.humanize import duration, number, parse_size, size
 from tokenmill.system import machine
 
 HEAVY = ("numpy", "pyarrow", "gigatoken", "awkward", "tiktoken", "tokenizers", "rich", "click", "msgspec", "datasets")

@@ -26,9 +26,9 @@ from tokenmill.errors import RunFailed, SourceError
 from tokenmill.executors.local import LocalExecutor
 from tokenmill.executors.outcomes import Cause, Died, Done
 from tokenmill.executors.retry_policy import RetryPolicy
-from tokenmill.pipeline.messages import RowCounts
-from tokenmill.pipeline.plan import SplitFiles
-from tokenmill.pipeline.split_sources import plan_units
+from tokenmill.pipeline.planning.split_sources import plan_units
+from tokenmill.pipeline.unit.messages import RowCounts
+from tokenmill.pipeline.unit.plan import SplitFiles
 from tokenmill.sources.documents import BadRow, ReadOptions, Slice
 
 CASES = int(os.environ.get("TOKENMILL_DAMAGE_CASES", "330"))

@@ -16,8 +16,8 @@ from tests.support.corpora import SMALL_JSON
 from tests.support.inline_executor import InlineExecutor
 from tokenmill import sources
 from tokenmill.errors import RunFailed, SourceError
-from tokenmill.pipeline import split_sources
-from tokenmill.pipeline.split_sources import plan_units
+from tokenmill.pipeline.planning import split_sources
+from tokenmill.pipeline.planning.split_sources import plan_units
 from tokenmill.sources import missing_column
 from tokenmill.sources.documents import ReadOptions
 

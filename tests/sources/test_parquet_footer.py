@@ -12,7 +12,7 @@ from tests.support.corpora import write_parquet
 from tests.support.source_files import source
 from tokenmill import sources
 from tokenmill.errors import SourceError
-from tokenmill.pipeline import plan as planning
+from tokenmill.pipeline.unit import plan as planning
 from tokenmill.sources import parquet, parquet_footer
 from tokenmill.sources.documents import ReadOptions, Slice, SourceFile
 from tokenmill.storage import folder_at

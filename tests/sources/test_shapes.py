@@ -13,7 +13,7 @@ from tests.support.inline_executor import InlineExecutor
 from tests.support.shapes import SHAPES, Shape
 from tokenmill import sources
 from tokenmill.errors import SourceError
-from tokenmill.pipeline.split_sources import plan_units
+from tokenmill.pipeline.planning.split_sources import plan_units
 from tokenmill.sources.documents import ReadOptions
 
 

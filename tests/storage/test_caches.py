@@ -16,7 +16,7 @@ from tests.support.servers.proxy import Proxy
 from tests.support.servers.seaweed import Bucket
 from tokenmill.errors import StorageError
 from tokenmill.executors.local import LocalExecutor
-from tokenmill.pipeline import units
+from tokenmill.pipeline.unit import documents as units
 from tokenmill.storage import folder_at, publish_new
 from tokenmill.store.part import part_name
 

@@ -20,7 +20,7 @@ from tests.support.servers.seaweed import Bucket
 from tokenmill.api.results import ExportResult
 from tokenmill.executors.progress import Reporter, Silent
 from tokenmill.exports import sorted_runs
-from tokenmill.pipeline.run_once import EXPORTING
+from tokenmill.pipeline.planning.run_once import EXPORTING
 from tokenmill.storage import folder_at
 from tokenmill.storage.objects import lease
 

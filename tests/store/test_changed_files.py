@@ -23,9 +23,9 @@ from tests.support.small_stores import Kept
 from tokenmill import errors
 from tokenmill.api.results import PrepareResult
 from tokenmill.executors.outcomes import Executor
-from tokenmill.pipeline.compare_sources import compare_sources
-from tokenmill.pipeline.inventory import PartInventory
-from tokenmill.pipeline.units import check_reference
+from tokenmill.pipeline.driving.inventory import PartInventory
+from tokenmill.pipeline.planning.compare_sources import compare_sources
+from tokenmill.pipeline.unit.documents import check_reference
 from tokenmill.storage import folder_at
 from tokenmill.store import layout, tables
 from tokenmill.store.mismatch import MismatchRecord, publish_mismatch, read_mismatch

@@ -32,7 +32,7 @@ from tests.support.corpora import SMALL_TIKTOKEN  # noqa: E402
 from tests.support.fuzz.targets import END, TARGETS, fate, make_base  # noqa: E402
 from tokenmill.errors import CorruptStore, SourceError, StoreError, TokenmillError  # noqa: E402
 from tokenmill.exports.job import read_frozen  # noqa: E402
-from tokenmill.pipeline.freeze import load_existing  # noqa: E402
+from tokenmill.pipeline.planning.freeze import load_existing  # noqa: E402
 from tokenmill.storage import Folder, folder_at, stat  # noqa: E402
 from tokenmill.storage.untrusted.malformed import MalformedDataError  # noqa: E402
 from tokenmill.storage.untrusted.parquet_pages import RowGroup, count_pages, read_groups  # noqa: E402

@@ -21,7 +21,7 @@ from tests.support.inline_executor import InlineExecutor
 from tests.tokenizers.test_families import assert_same, encoded, vocabulary_of
 from tokenmill.api.results import PrepareResult
 from tokenmill.errors import JobChanged, RunFailed, UsageError
-from tokenmill.pipeline import units
+from tokenmill.pipeline.unit import documents as units
 from tokenmill.sources.spelled import Spellings
 from tokenmill.store.control_counts import searched, searched_documents
 from tokenmill.tokenizers.control_tokens import control_tokens, marks_of

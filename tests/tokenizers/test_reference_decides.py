@@ -15,10 +15,10 @@ from tests.support import DATA
 from tests.support.corpora import SMALL_JSON, SMALL_TIKTOKEN, write_parquet
 from tokenmill.api.parameters import EngineName
 from tokenmill.errors import CorruptStore, TokenizerError
-from tokenmill.pipeline import plan
-from tokenmill.pipeline.freeze import load_existing
-from tokenmill.pipeline.units import WorkerLimits
-from tokenmill.pipeline.verify import Verify
+from tokenmill.pipeline.planning.freeze import load_existing
+from tokenmill.pipeline.unit import plan
+from tokenmill.pipeline.unit.documents import WorkerLimits
+from tokenmill.pipeline.unit.verify import Verify
 from tokenmill.storage import folder_at
 from tokenmill.store.run import require_run
 from tokenmill.tokenizers import white_space

@@ -15,8 +15,8 @@ import pyarrow.compute as pc
 from tokenmill.analysis.count_parts import count_tokens, load_token_sizes
 from tokenmill.analysis.lengths import Counts
 from tokenmill.errors import SourceError, UsageError
-from tokenmill.pipeline.plan import UnitTask
-from tokenmill.pipeline.unit_columns import UnitColumns, unit_columns
+from tokenmill.pipeline.unit.columns import UnitColumns, unit_columns
+from tokenmill.pipeline.unit.plan import UnitTask
 from tokenmill.sources.documents import ReadOptions
 from tokenmill.sources.missing_column import OTHER_COLUMN
 from tokenmill.sources.plain_values import TEXT, host

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from tokenmill.analysis import duplicates
 from tokenmill.analysis.lengths import Counts, LengthCounts
 from tokenmill.errors import CorruptStore
-from tokenmill.pipeline.position import Position
+from tokenmill.pipeline.unit.position import Position
 from tokenmill.storage import folder_at, prefetch_map
 from tokenmill.store.job import Job
 from tokenmill.store.listed_parts import ListedParts

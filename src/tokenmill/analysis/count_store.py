@@ -33,7 +33,7 @@ from tokenmill.executors.fan_out import FanOut
 from tokenmill.executors.messages import work_failed
 from tokenmill.executors.outcomes import Died, Done, Failed, Item, Value
 from tokenmill.humanize import count, size
-from tokenmill.pipeline.plan import tasks
+from tokenmill.pipeline.unit.plan import tasks
 from tokenmill.store import tables
 from tokenmill.store.collection import Collection
 from tokenmill.store.control_counts import ControlTokens
@@ -42,7 +42,7 @@ from tokenmill.store.run import read_vocabulary
 from tokenmill.tokenizers.token_bytes import token_bytes_lookup
 
 if TYPE_CHECKING:
-    from tokenmill.pipeline.resources import Resources
+    from tokenmill.pipeline.planning.resources import Resources
 
 # The cost of a document besides its tokens, in tokens.
 DOCUMENT_WEIGHT = 32

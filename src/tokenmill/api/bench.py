@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from tokenmill.api.parameters import StrPath, output_text, path_texts
 from tokenmill.executors import progress, progress_bar
+from tokenmill.humanize import parse_size
 from tokenmill.pipeline.bench.options import BenchOptions, parse_worker_counts
 from tokenmill.pipeline.bench.result import BenchResult
 from tokenmill.pipeline.bench.run import run_bench
-from tokenmill.pipeline.sizes import parse_size
 from tokenmill.system.arguments import checked
 from tokenmill.tokenizers.objects import TokenizerObject
 

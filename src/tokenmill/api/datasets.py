@@ -16,7 +16,7 @@ from tokenmill.executors.local import LocalExecutor, this_machine
 from tokenmill.humanize import Readable
 from tokenmill.pipeline import worker_modules
 from tokenmill.pipeline.bench.core_speed import machine_bytes_per_second
-from tokenmill.pipeline.estimate import ROW_BYTES, Estimate, Footprint
+from tokenmill.pipeline.planning.estimate import ROW_BYTES, Estimate, Footprint
 from tokenmill.sources import catalog
 from tokenmill.system.arguments import checked
 from tokenmill.tokenizers.resolve import SCHEMES, resolve

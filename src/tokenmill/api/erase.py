@@ -38,8 +38,8 @@ from tokenmill.pipeline.erase import (
     publish_file,
 )
 from tokenmill.pipeline.erase_selector import ONE_SELECTOR, Selector, not_found, select
-from tokenmill.pipeline.freeze import load_existing
-from tokenmill.pipeline.resources import SMALLEST_WORKER_BYTES, Resources, plan_resources
+from tokenmill.pipeline.planning.freeze import load_existing
+from tokenmill.pipeline.planning.resources import SMALLEST_WORKER_BYTES, Resources, plan_resources
 from tokenmill.storage import Folder, absolute, folder_at, read_existing
 from tokenmill.store import layout
 from tokenmill.store.erasing import read_mark, refuse_other, remove_mark

@@ -40,10 +40,10 @@ from tokenmill.exports.selection import SelectedStores, SourceBudget, select
 from tokenmill.exports.write_shard import ExportContext, split_folder
 from tokenmill.humanize import size
 from tokenmill.loader.recipe import is_recipe
-from tokenmill.pipeline.estimate import Footprint
-from tokenmill.pipeline.preflight import too_small
-from tokenmill.pipeline.resources import Resources, plan_resources
-from tokenmill.pipeline.run_once import EXPORTING, run_once
+from tokenmill.pipeline.driving.preflight import too_small
+from tokenmill.pipeline.planning.estimate import Footprint
+from tokenmill.pipeline.planning.resources import Resources, plan_resources
+from tokenmill.pipeline.planning.run_once import EXPORTING, run_once
 from tokenmill.storage import Folder, folder_at, free_bytes
 from tokenmill.store.collection import Collection, open_collection
 from tokenmill.store.run import read_run, require_run

@@ -13,10 +13,10 @@ from tokenmill.executors.outcomes import Pool
 from tokenmill.executors.session import check_executor, open_executor
 from tokenmill.exports.job import refuse_export
 from tokenmill.humanize import Readable
-from tokenmill.pipeline.compare_request import refuse_old_format
-from tokenmill.pipeline.finish import refuse_missing_parts, write_manifest
-from tokenmill.pipeline.request import BadDocumentPolicy
-from tokenmill.pipeline.row_limits import RowLimits
+from tokenmill.pipeline.driving.finish import refuse_missing_parts, write_manifest
+from tokenmill.pipeline.driving.row_limits import RowLimits
+from tokenmill.pipeline.planning.compare_request import refuse_old_format
+from tokenmill.pipeline.planning.request import BadDocumentPolicy
 from tokenmill.storage import folder_at
 from tokenmill.store import layout
 from tokenmill.store.manifest import require_manifest
@@ -25,7 +25,7 @@ from tokenmill.store.run import require_run
 from tokenmill.store.run_state import manifest_totals
 from tokenmill.system.arguments import checked
 
-PRELOAD = ("tokenmill.pipeline.tokenize",)
+PRELOAD = ("tokenmill.pipeline.unit.tokenize",)
 
 
 class FinishResult(Readable, msgspec.Struct, frozen=True):

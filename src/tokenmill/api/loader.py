@@ -8,6 +8,7 @@ from typing import get_args
 
 from tokenmill.api.parameters import Stores, store_paths
 from tokenmill.errors import UsageError
+from tokenmill.humanize import parse_size
 from tokenmill.loader.batches import DEFAULT_FIELDS, Field, check_fields
 from tokenmill.loader.loader import Loader
 from tokenmill.loader.order import Shuffle
@@ -19,8 +20,7 @@ from tokenmill.loader.recipe import Recipe, is_recipe, read_recipe
 from tokenmill.loader.recipe_loader import RecipeLoader
 from tokenmill.loader.recipe_reader import RecipeReader, recipe_options
 from tokenmill.loader.split_table import Split
-from tokenmill.pipeline.held_out import parse_held_out
-from tokenmill.pipeline.sizes import parse_size
+from tokenmill.store.held_out import parse_held_out
 from tokenmill.system.arguments import checked
 
 __all__ = ["Loader", "loader"]

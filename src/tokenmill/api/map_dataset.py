@@ -9,9 +9,10 @@ from tokenmill.api.parameters import EngineName, StrPath, path_text
 from tokenmill.errors import UsageError
 from tokenmill.executors import progress, progress_bar
 from tokenmill.executors.local import LocalExecutor
-from tokenmill.pipeline import hf_datasets, worker_modules
-from tokenmill.pipeline.map_dataset import MAX_ROW_BYTES, DatasetMapper
-from tokenmill.pipeline.request import PrepareOptions
+from tokenmill.pipeline import worker_modules
+from tokenmill.pipeline.datasets import hf_datasets
+from tokenmill.pipeline.datasets.map_dataset import MAX_ROW_BYTES, DatasetMapper
+from tokenmill.pipeline.planning.request import PrepareOptions
 from tokenmill.system.arguments import checked
 from tokenmill.tokenizers.objects import TokenizerObject
 from tokenmill.tokenizers.resolve import resolve

@@ -11,12 +11,12 @@ from tokenmill.api.prepare import PrepareCall, read_call
 from tokenmill.api.prepare_targets import store_folders
 from tokenmill.executors.session import LOCAL, open_executor
 from tokenmill.humanize import Readable
-from tokenmill.pipeline import plan as plans
-from tokenmill.pipeline.estimate import CorpusEstimate, Estimate, Footprint
-from tokenmill.pipeline.freeze import plan_step
-from tokenmill.pipeline.resources import plan_resources
-from tokenmill.pipeline.sample import estimate_request
-from tokenmill.pipeline.split_sources import plan_units
+from tokenmill.pipeline.planning.estimate import CorpusEstimate, Estimate, Footprint
+from tokenmill.pipeline.planning.freeze import plan_step
+from tokenmill.pipeline.planning.resources import plan_resources
+from tokenmill.pipeline.planning.sample import estimate_request
+from tokenmill.pipeline.planning.split_sources import plan_units
+from tokenmill.pipeline.unit import plan as plans
 from tokenmill.sources import Ignored
 from tokenmill.system.arguments import takes
 
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from tokenmill.executors.outcomes import Pool
-    from tokenmill.pipeline.request import PrepareRequest
-    from tokenmill.pipeline.resources import Resources
+    from tokenmill.pipeline.planning.request import PrepareRequest
+    from tokenmill.pipeline.planning.resources import Resources
 
 # The time before the first unit starts.
 START_SECONDS = 1.5
@@ -68,7 +68,9 @@ def plan(call: PrepareCall) -> PlanResult:
 
     Arguments that change nothing in the estimate are accepted.
     """
-    with open_executor(LOCAL, (*call.worker_modules, "tokenmill.pipeline.sample"), call.executor, call.reporter) as (
+    with open_executor(
+        LOCAL, (*call.worker_modules, "tokenmill.pipeline.planning.sample"), call.executor, call.reporter
+    ) as (
         pool,
         report,
     ):

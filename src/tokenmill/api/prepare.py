@@ -37,16 +37,17 @@ from tokenmill.executors import progress
 from tokenmill.executors.outcomes import Pool
 from tokenmill.executors.session import LOCAL, check_executor, open_executor
 from tokenmill.exports.request import ExportOptions, ExportRequest, make_export_request, refuse_unused
-from tokenmill.pipeline import plan, ranks, worker_modules
-from tokenmill.pipeline.announce import announce, announce_store
-from tokenmill.pipeline.companions import make_companions
-from tokenmill.pipeline.complete import CompletionOptions, RunCompletion
-from tokenmill.pipeline.held_out import require_split
-from tokenmill.pipeline.like import OFF, TextOptions, text_options
-from tokenmill.pipeline.metrics import check_metrics
-from tokenmill.pipeline.position import DEFAULT_SECONDS
-from tokenmill.pipeline.ranks import RankShare
-from tokenmill.pipeline.request import (
+from tokenmill.pipeline import worker_modules
+from tokenmill.pipeline.driving.announce import announce, announce_store
+from tokenmill.pipeline.driving.companions import make_companions
+from tokenmill.pipeline.driving.complete import CompletionOptions, RunCompletion
+from tokenmill.pipeline.driving.metrics import check_metrics
+from tokenmill.pipeline.driving.row_limits import RowLimits
+from tokenmill.pipeline.planning import ranks
+from tokenmill.pipeline.planning.like import OFF, TextOptions, text_options
+from tokenmill.pipeline.planning.open_run import hold_store, open_run
+from tokenmill.pipeline.planning.ranks import RankShare
+from tokenmill.pipeline.planning.request import (
     BadDocumentPolicy,
     PrepareOptions,
     PrepareRequest,
@@ -54,15 +55,16 @@ from tokenmill.pipeline.request import (
     make_request,
     refuse_without_effect,
 )
-from tokenmill.pipeline.resources import SMALLEST_WORKER_BYTES, TOKENIZER_BYTES, plan_resources
-from tokenmill.pipeline.row_limits import RowLimits
-from tokenmill.pipeline.stale_parts import hold_store, open_run
-from tokenmill.pipeline.stored_tokenizer import stored_vocabulary
+from tokenmill.pipeline.planning.resources import SMALLEST_WORKER_BYTES, TOKENIZER_BYTES, plan_resources
+from tokenmill.pipeline.planning.stored_tokenizer import stored_vocabulary
+from tokenmill.pipeline.unit import plan
+from tokenmill.pipeline.unit.position import DEFAULT_SECONDS
 from tokenmill.sources import Discovery, splits_of
 from tokenmill.sources.named_datasets import ResolvedSources, resolve_sources
 from tokenmill.sources.splits import SplitChoice
 from tokenmill.storage import Folder, absolute, folder_at
 from tokenmill.store.deny import canonical_list
+from tokenmill.store.held_out import require_split
 from tokenmill.store.job import PARSE, REFUSE
 from tokenmill.system.arguments import takes
 from tokenmill.tokenizers.objects import TokenizerObject

@@ -14,10 +14,10 @@ from tokenmill.errors import UsageError
 from tokenmill.exports.request import ExportRequest
 from tokenmill.exports.result import ExportResult
 from tokenmill.humanize import Readable, count, size
-from tokenmill.pipeline.context import RunContext, make_events
-from tokenmill.pipeline.estimate import Footprint
-from tokenmill.pipeline.preflight import DiskNeeds
-from tokenmill.pipeline.request import PrepareRequest
+from tokenmill.pipeline.driving.context import RunContext, make_events
+from tokenmill.pipeline.driving.preflight import DiskNeeds
+from tokenmill.pipeline.planning.estimate import Footprint
+from tokenmill.pipeline.planning.request import PrepareRequest
 from tokenmill.sources import Discovery, Ignored
 from tokenmill.sources.named_datasets import ResolvedSources
 from tokenmill.storage import folder_at
@@ -33,10 +33,10 @@ if TYPE_CHECKING:
 
     from tokenmill.executors.outcomes import Pool
     from tokenmill.executors.progress import Reporter
-    from tokenmill.pipeline.complete import RunCompletion
-    from tokenmill.pipeline.freeze import FrozenRun
-    from tokenmill.pipeline.ranks import RankShare
-    from tokenmill.pipeline.units import WorkerLimits
+    from tokenmill.pipeline.driving.complete import RunCompletion
+    from tokenmill.pipeline.planning.freeze import FrozenRun
+    from tokenmill.pipeline.planning.ranks import RankShare
+    from tokenmill.pipeline.unit.documents import WorkerLimits
     from tokenmill.storage import Folder
 
 # A text file that is larger is rarely meant to be one document.

@@ -41,7 +41,7 @@ from tokenmill.loader.overview import MixResult, MixSource, MixStage, MixTotal
 from tokenmill.pipeline.bench.forecast import Cell, Corpus, Forecast
 from tokenmill.pipeline.bench.result import BenchResult
 from tokenmill.pipeline.bench.timing import Steps
-from tokenmill.pipeline.estimate import Estimate
+from tokenmill.pipeline.planning.estimate import Estimate
 from tokenmill.sources import Ignored
 from tokenmill.store.control_counts import ControlTokens
 from tokenmill.store.heartbeats import EndRecord

@@ -16,7 +16,7 @@ from tokenmill.executors import progress
 from tokenmill.executors.fan_out import FanOut
 from tokenmill.executors.outcomes import Pool
 from tokenmill.executors.session import LOCAL, open_executor
-from tokenmill.pipeline.resources import plan_resources
+from tokenmill.pipeline.planning.resources import plan_resources
 from tokenmill.store.collection import open_collection
 from tokenmill.system.arguments import checked
 

@@ -15,8 +15,8 @@ from tokenmill.executors.outcomes import Pool
 from tokenmill.executors.session import check_executor, open_executor
 from tokenmill.exports.job import refuse_export
 from tokenmill.humanize import Readable
-from tokenmill.pipeline.resources import plan_resources
-from tokenmill.pipeline.upgrade import upgrade_store
+from tokenmill.pipeline.planning.resources import plan_resources
+from tokenmill.pipeline.planning.upgrade import upgrade_store
 from tokenmill.storage import folder_at
 from tokenmill.store import layout
 from tokenmill.store.erasing import read_mark, refuse_other
@@ -26,7 +26,7 @@ from tokenmill.store.run import require_run
 from tokenmill.store.run_state import manifest_totals
 from tokenmill.system.arguments import checked
 
-PRELOAD = ("tokenmill.pipeline.upgrade",)
+PRELOAD = ("tokenmill.pipeline.planning.upgrade",)
 
 
 class UpgradeResult(Readable, msgspec.Struct, frozen=True):

@@ -9,6 +9,7 @@ import msgspec
 from tokenmill.api.parameters import Stores, store_paths
 from tokenmill.errors import IncompleteStore, UsageError
 from tokenmill.executors import progress
+from tokenmill.executors.checks import Checks
 from tokenmill.executors.outcomes import Pool
 from tokenmill.executors.session import check_executor, open_executor
 from tokenmill.exports import PRELOAD
@@ -18,11 +19,11 @@ from tokenmill.exports.verify import byte_ranges
 from tokenmill.exports.verify_export import check_export, check_exports, compare_stores
 from tokenmill.humanize import Readable, count
 from tokenmill.pipeline import worker_modules
-from tokenmill.pipeline.freeze import load_existing
-from tokenmill.pipeline.request import BadDocumentPolicy
-from tokenmill.pipeline.resources import Resources, plan_resources
-from tokenmill.pipeline.verify import Verify
-from tokenmill.pipeline.verify_store import Checks, check_store
+from tokenmill.pipeline.driving.verify_store import check_store
+from tokenmill.pipeline.planning.freeze import load_existing
+from tokenmill.pipeline.planning.request import BadDocumentPolicy
+from tokenmill.pipeline.planning.resources import Resources, plan_resources
+from tokenmill.pipeline.unit.verify import Verify
 from tokenmill.storage import Folder, folder_at
 from tokenmill.store.collection import Collection, open_collection
 from tokenmill.store.run import read_run

@@ -13,8 +13,8 @@ from tokenmill.exports.formats import find_format
 from tokenmill.exports.formats.protocol import ShardRecord
 from tokenmill.exports.job import ExportJob
 from tokenmill.exports.write_shard import split_folder
-from tokenmill.pipeline.held_out import split_name
 from tokenmill.storage import Folder
+from tokenmill.store.held_out import split_name
 from tokenmill.store.val_advice import TINY_VAL_TOKENS, VAL_FRACTIONS
 
 Splits = Mapping[str, Sequence[ShardRecord]]

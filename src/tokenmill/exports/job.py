@@ -13,12 +13,12 @@ import msgspec
 from tokenmill.errors import CorruptStore, IncompleteStore, JobChanged, StoreError, UsageError
 from tokenmill.exports.formats import FORMATS
 from tokenmill.exports.formats.protocol import EndTokenPosition, ExportedColumn, Tail
-from tokenmill.pipeline.held_out import split_name
 from tokenmill.storage import Folder, folder_at, publish_new
 from tokenmill.storage.digest import differences, digest_of
 from tokenmill.storage.untrusted.malformed import MalformedDataError, decode
 from tokenmill.store import layout
 from tokenmill.store.collection import Collection
+from tokenmill.store.held_out import split_name
 
 # The directory of an export's own files. It is hidden, because some trainers read every file that they see.
 STATE = ".tokenmill"

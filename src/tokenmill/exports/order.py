@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from tokenmill.exports.job import ExportJob, Selection
 from tokenmill.exports.shards import TRAIN, VAL
-from tokenmill.pipeline.held_out import HeldOut
+from tokenmill.store.held_out import HeldOut
 from tokenmill.tokenizers import document_hash
 
 

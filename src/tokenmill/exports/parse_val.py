@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tokenmill.exports.job import FIRST_SHARD
-from tokenmill.pipeline.held_out import parse_held_out
+from tokenmill.store.held_out import parse_held_out
 
 
 def parse_val(given: str | float | None, default: str | None) -> str | None:

@@ -16,10 +16,10 @@ from tokenmill.exports.formats import FORMATS, find_format
 from tokenmill.exports.formats.protocol import EndTokenPosition, ExportedColumn, FormatSpec, Tail
 from tokenmill.exports.job import FIRST_SHARD, ExportJob, Selection
 from tokenmill.exports.parse_val import parse_val
-from tokenmill.pipeline.held_out import require_split, split_name
-from tokenmill.pipeline.sizes import parse_size
+from tokenmill.humanize import parse_size
 from tokenmill.sources import splits_of
 from tokenmill.store.collection import Collection
+from tokenmill.store.held_out import require_split, split_name
 from tokenmill.tokenizers.spec import TokenizerSpec
 
 # How many ids a token type can hold.

@@ -16,10 +16,10 @@ import numpy.typing as npt
 
 from tokenmill.exports.job import FrozenExport, SelectedStore, Selection, left_out_changes
 from tokenmill.exports.shards import Counts
-from tokenmill.pipeline.held_out import HeldOut
 from tokenmill.sources import splits_of
 from tokenmill.storage import thread_map
 from tokenmill.store.collection import Collection, open_collection
+from tokenmill.store.held_out import HeldOut
 from tokenmill.tokenizers import document_hash
 
 # Ranges of hashes whose tokens are counted in the first pass. The second pass sorts the documents of one range.

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tokenmill.errors import CorruptStore
+from tokenmill.executors.checks import Checks
 from tokenmill.exports import shards
 from tokenmill.exports.erase_export import exported_stores, shards_near, store_positions
 from tokenmill.exports.erase_shard import ErasedDocuments, ShardEraser
 from tokenmill.exports.job import FrozenExport
 from tokenmill.exports.shards import ShardTask, read_export_plan
-from tokenmill.pipeline.verify_store import Checks
 from tokenmill.storage import Folder
 from tokenmill.store.job import Run
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tokenmill.errors import CorruptStore, StorageError, StoreError
 from tokenmill.executors import progress
+from tokenmill.executors.checks import Checks
 from tokenmill.exports import records
 from tokenmill.exports.file_checks import EXPORT_AGAIN
 from tokenmill.exports.formats import FORMATS
@@ -12,7 +13,6 @@ from tokenmill.exports.shards import read_export_plan
 from tokenmill.exports.sort_documents import chunks
 from tokenmill.exports.verify import CheckByteRange, CheckRecords, byte_ranges, unlisted
 from tokenmill.exports.verify_erased import check_erased
-from tokenmill.pipeline.verify_store import Checks
 from tokenmill.storage import Folder, folder_at
 from tokenmill.store.job import Run
 from tokenmill.store.manifest import parts_digest, require_manifest

@@ -14,11 +14,10 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from tokenmill.errors import UsageError
-from tokenmill.humanize import count
+from tokenmill.humanize import count, parse_size
 from tokenmill.loader.cursors import SourceCursor
 from tokenmill.loader.recipe import Recipe, RecipeStage
 from tokenmill.loader.stages import StagePlan, advanced
-from tokenmill.pipeline.sizes import parse_size
 
 # A round of weights has at most so many sequences; weights with more digits are rounded to it.
 MAX_WEIGHT_ROUND = 1 << 32

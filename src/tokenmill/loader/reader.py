@@ -19,8 +19,8 @@ from tokenmill.loader.parts import LoaderParts
 from tokenmill.loader.prefetch import DEFAULT_PREFETCH_BYTES, Prefetcher
 from tokenmill.loader.source import LoaderSource
 from tokenmill.loader.split_table import Choice, Split, open_split
-from tokenmill.pipeline.held_out import require_split, split_name
 from tokenmill.sources import splits_of
+from tokenmill.store.held_out import require_split, split_name
 from tokenmill.store.kept import check_where
 from tokenmill.store.reader import Store
 from tokenmill.store.val_advice import MAX_DOCUMENTS, MAX_PARTS, val_advice

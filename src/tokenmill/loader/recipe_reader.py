@@ -21,8 +21,8 @@ from tokenmill.loader.recipe import Recipe
 from tokenmill.loader.recipe_source import MergedSource
 from tokenmill.loader.stages import RecipePlan, Timeline
 from tokenmill.loader.state import ORDER_VERSION
-from tokenmill.pipeline.held_out import require_split
 from tokenmill.sources import splits_of
+from tokenmill.store.held_out import require_split
 
 
 def recipe_options(recipe: Recipe, val: str | None, fields: tuple[Field, ...]) -> LoaderOptions:

@@ -20,10 +20,10 @@ import xxhash
 from tokenmill.errors import StorageError, StoreError
 from tokenmill.loader.order import Numbers
 from tokenmill.loader.parts import LoaderParts
-from tokenmill.pipeline.held_out import HeldOut, split_name
 from tokenmill.sources import splits_of
 from tokenmill.storage import Folder, thread_map
 from tokenmill.store import layout, tables
+from tokenmill.store.held_out import HeldOut, split_name
 from tokenmill.store.reader import Store
 
 Split = Literal["train", "val"]

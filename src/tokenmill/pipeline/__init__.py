@@ -14,5 +14,5 @@ def worker_modules(engine: str, tokenizers: Sequence[Any] = ()) -> tuple[str | t
     """
     fast = ("gigatoken", "awkward") if engine in ("auto", "gigatoken") else ()
     names = [os.fspath(each) for each in tokenizers if isinstance(each, str | os.PathLike)]
-    calls = ((f"{__name__}.units", "preload_tokenizer", name, engine) for name in names)
-    return (f"{__name__}.tokenize", *fast, "tokenizers" if engine == "tokenizers" else "tiktoken", *calls)
+    calls = ((f"{__name__}.unit.documents", "preload_tokenizer", name, engine) for name in names)
+    return (f"{__name__}.unit.tokenize", *fast, "tokenizers" if engine == "tokenizers" else "tiktoken", *calls)

@@ -12,11 +12,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tokenmill.executors.fan_out import FanOut
-from tokenmill.pipeline import plan
 from tokenmill.pipeline.erase_selector import Selector, not_found
 from tokenmill.pipeline.erase_units import EraseUnit, FindDocuments, FoundUnit, IsErased, UnitErasure, has_erased
-from tokenmill.pipeline.freeze import FrozenRun
-from tokenmill.pipeline.units import WorkerLimits
+from tokenmill.pipeline.planning.freeze import FrozenRun
+from tokenmill.pipeline.unit import plan
+from tokenmill.pipeline.unit.documents import WorkerLimits
 from tokenmill.sources.missing_column import NoColumn
 from tokenmill.storage import Folder, publish_new
 from tokenmill.store import layout, quarantine, tables

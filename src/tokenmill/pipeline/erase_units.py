@@ -14,10 +14,10 @@ import xxhash
 from tokenmill.errors import SourceError
 from tokenmill.pipeline.erase_quarantine import text_columns, without_text
 from tokenmill.pipeline.erased_part import ErasedPart, Indices, erased_numbers, kept_columns, null_kept
-from tokenmill.pipeline.plan import UnitTask
-from tokenmill.pipeline.position import Position
-from tokenmill.pipeline.unit_columns import unit_columns
-from tokenmill.pipeline.units import WorkerLimits
+from tokenmill.pipeline.unit.columns import unit_columns
+from tokenmill.pipeline.unit.documents import WorkerLimits
+from tokenmill.pipeline.unit.plan import UnitTask
+from tokenmill.pipeline.unit.position import Position
 from tokenmill.sources.missing_column import NoColumn
 from tokenmill.storage import Folder, folder_at
 from tokenmill.store import quarantine

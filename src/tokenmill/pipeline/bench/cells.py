@@ -15,7 +15,7 @@ from tokenmill.humanize import count, duration
 from tokenmill.pipeline.bench.measurement import Measurement
 from tokenmill.pipeline.bench.readings import Readings
 from tokenmill.pipeline.bench.timing import TimedTokenize
-from tokenmill.pipeline.sample import raise_failure
+from tokenmill.pipeline.planning.sample import raise_failure
 from tokenmill.store.part import part_name
 
 if TYPE_CHECKING:
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from tokenmill.executors.progress import Reporter
     from tokenmill.pipeline.bench.sample import UnitDraw
     from tokenmill.pipeline.bench.timing import Timing
-    from tokenmill.pipeline.plan import UnitTask
-    from tokenmill.pipeline.units import WorkerLimits
+    from tokenmill.pipeline.unit.documents import WorkerLimits
+    from tokenmill.pipeline.unit.plan import UnitTask
     from tokenmill.storage import Folder
     from tokenmill.store.job import Job
 

@@ -18,10 +18,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tokenmill.executors.fan_out import run_all
-from tokenmill.pipeline.estimate import Estimate
-from tokenmill.pipeline.plan import build_plan, tasks
-from tokenmill.pipeline.sample import write_vocabulary
-from tokenmill.pipeline.units import WorkerLimits, loaded_tokenizer, unit_tokens
+from tokenmill.pipeline.planning.estimate import Estimate
+from tokenmill.pipeline.planning.sample import write_vocabulary
+from tokenmill.pipeline.unit.documents import WorkerLimits, loaded_tokenizer, unit_tokens
+from tokenmill.pipeline.unit.plan import build_plan, tasks
 from tokenmill.sources import discover, file_at, split_file
 from tokenmill.sources.documents import ReadOptions
 from tokenmill.storage import folder_at

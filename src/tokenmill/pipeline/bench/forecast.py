@@ -10,7 +10,7 @@ import msgspec
 
 from tokenmill.humanize import Readable
 from tokenmill.pipeline.bench.timing import Steps
-from tokenmill.pipeline.estimate import ROW_BYTES, Footprint
+from tokenmill.pipeline.planning.estimate import ROW_BYTES, Footprint
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

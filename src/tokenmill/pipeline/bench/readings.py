@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tokenmill.executors.outcomes import Executor
     from tokenmill.pipeline.bench.sample import BenchSample
     from tokenmill.pipeline.bench.timing import Timing
-    from tokenmill.pipeline.plan import UnitTask
+    from tokenmill.pipeline.unit.plan import UnitTask
 
 MAX_PREFIX_BYTES = 32 << 20
 # The number of compressed files whose compression ratio is measured.

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
     from tokenmill.pipeline.bench.cells import CellRunner
     from tokenmill.pipeline.bench.readings import SampleTotals
-    from tokenmill.pipeline.request import PrepareRequest
-    from tokenmill.pipeline.resources import Resources
+    from tokenmill.pipeline.planning.request import PrepareRequest
+    from tokenmill.pipeline.planning.resources import Resources
 
 # Rates measured on less text say little about a large corpus.
 SMALL_BYTES = 8 << 20

@@ -21,8 +21,8 @@ from tokenmill.pipeline.bench.result import SMALL_BYTES, BenchResult, MeasuredCe
 from tokenmill.pipeline.bench.sample import UnitDraw, take_sample
 from tokenmill.pipeline.bench.scratch import PREFIX, scratch
 from tokenmill.pipeline.bench.timing import do_nothing
-from tokenmill.pipeline.plan import DEFAULT_UNIT_BYTES, SMALLEST_UNIT_BYTES
-from tokenmill.pipeline.request import (
+from tokenmill.pipeline.driving.retry_policy import PREFETCH_UNITS
+from tokenmill.pipeline.planning.request import (
     BadDocumentPolicy,
     PrepareOptions,
     PrepareRequest,
@@ -30,9 +30,9 @@ from tokenmill.pipeline.request import (
     make_request,
     refuse_without_effect,
 )
-from tokenmill.pipeline.resources import plan_resources
-from tokenmill.pipeline.retry_policy import PREFETCH_UNITS
-from tokenmill.pipeline.sample import write_vocabulary
+from tokenmill.pipeline.planning.resources import plan_resources
+from tokenmill.pipeline.planning.sample import write_vocabulary
+from tokenmill.pipeline.unit.plan import DEFAULT_UNIT_BYTES, SMALLEST_UNIT_BYTES
 from tokenmill.sources.named_datasets import resolve_sources
 from tokenmill.storage import scheme
 from tokenmill.system import machine
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from tokenmill.executors.progress import Reporter
-    from tokenmill.pipeline.resources import Resources
+    from tokenmill.pipeline.planning.resources import Resources
     from tokenmill.storage import Folder
 
 # A small sample is not worth more time than this.

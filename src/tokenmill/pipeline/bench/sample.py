@@ -12,17 +12,17 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tokenmill.errors import SourceError
-from tokenmill.pipeline.freeze import plan_step
-from tokenmill.pipeline.plan import tasks
-from tokenmill.pipeline.split_sources import plan_units
+from tokenmill.pipeline.planning.freeze import plan_step
+from tokenmill.pipeline.planning.split_sources import plan_units
+from tokenmill.pipeline.unit.plan import tasks
 from tokenmill.sources.delimited import codec_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from tokenmill.executors.outcomes import Executor
-    from tokenmill.pipeline.plan import UnitTask
-    from tokenmill.pipeline.request import PrepareRequest
+    from tokenmill.pipeline.planning.request import PrepareRequest
+    from tokenmill.pipeline.unit.plan import UnitTask
 
 # The number of offsets in a large corpus at which files are taken.
 OFFSETS = 32

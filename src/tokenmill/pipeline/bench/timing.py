@@ -18,12 +18,12 @@ import msgspec
 import pyarrow as pa
 
 from tokenmill.humanize import Readable
-from tokenmill.pipeline.commit import Commit
-from tokenmill.pipeline.part_builder import PartBuilder
-from tokenmill.pipeline.plan import UnitTask
-from tokenmill.pipeline.position import Position
-from tokenmill.pipeline.tokenize import Tokenize
-from tokenmill.pipeline.units import BATCHES_IN_WORKER, WorkerLimits, loaded_tokenizer, unit_tokens
+from tokenmill.pipeline.unit.commit import Commit
+from tokenmill.pipeline.unit.documents import BATCHES_IN_WORKER, WorkerLimits, loaded_tokenizer, unit_tokens
+from tokenmill.pipeline.unit.part_builder import PartBuilder
+from tokenmill.pipeline.unit.plan import UnitTask
+from tokenmill.pipeline.unit.position import Position
+from tokenmill.pipeline.unit.tokenize import Tokenize
 from tokenmill.sources.documents import Documents, SourceFile
 from tokenmill.storage import Folder, folder_at, io_threads
 from tokenmill.store.job import Job

@@ -1,0 +1,259 @@
+"""Access to `datasets`: the files of a dataset, its text, and a dataset made of tokens.
+
+Only this module knows that library. Functions import it when they need it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from tokenmill.errors import UsageError
+from tokenmill.pipeline.datasets.map_rows import are_intact, commit_rows
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+    from tokenmill.storage import Folder
+
+# How many rows are written at a time.
+SPILL_ROWS = 1000
+
+# The directory of rows that were put in another order, in the directory of a dataset's tokens.
+ORDERED = "ordered"
+
+# How many rows are put in order at a time, and about how many bytes.
+GATHER_ROWS = 100_000
+GATHER_BYTES = 256 << 20
+
+# Changes of a table after which its text still is that of its file, under the same column name.
+KEEPS_ROWS = ("slice", "drop", "select", "remove_column", "replace_schema_metadata", "cast", "combine_chunks")
+
+
+@dataclass(frozen=True, slots=True)
+class RowRange:
+    """Rows [start, start + rows) of an Arrow file."""
+
+    path: str
+    start: int
+    rows: int
+
+
+def default_cache() -> str:
+    """The folder of tokenmill in the cache of `datasets`."""
+    import datasets  # noqa: PLC0415 - heavy, and needed here only
+
+    return os.path.join(datasets.config.HF_DATASETS_CACHE, "tokenmill")
+
+
+def each_split(dataset: Any, change: Callable[[Dataset], Dataset]) -> Any:
+    """Apply `change` to a dataset, or to each split of a DatasetDict."""
+    import datasets  # noqa: PLC0415 - heavy, and needed here only
+
+    if isinstance(dataset, datasets.DatasetDict):
+        return datasets.DatasetDict({name: change(split) for name, split in dataset.items()})
+    if isinstance(dataset, datasets.Dataset):
+        return change(dataset)
+    raise UsageError(
+        f"map_dataset takes a datasets.Dataset or DatasetDict, not a {type(dataset).__name__}",
+        "A streaming dataset has no files to read: stream.map(tokenmill.tokenize_fn(...), batched=True)",
+    )
+
+
+def fingerprint(dataset: Dataset) -> str:
+    """The fingerprint by which `datasets` identifies this content."""
+    return str(dataset._fingerprint)  # noqa: SLF001 - it has no public name
+
+
+def row_ranges(dataset: Dataset, column: str) -> tuple[RowRange, ...]:
+    """The rows of files that the table of a dataset consists of, in order; empty if a part of it is in no file.
+
+    The indices of a selected or shuffled dataset are ignored.
+    """
+    blocks = getattr(dataset.data, "blocks", [[dataset.data]])
+    candidates = [_row_range(block) for row in blocks for block in row if column in block.column_names]
+    ranges = tuple(rows for rows in candidates if rows is not None)
+    return ranges if len(ranges) == len(blocks) else ()
+
+
+def _row_range(block: Any) -> RowRange | None:
+    replays = getattr(block, "replays", None)
+    if replays is None or any(name not in KEEPS_ROWS for name, _, _ in replays) or not _is_mapped_from_its_path(block):
+        return None
+    first = sum(arguments[0] for name, arguments, _ in replays if name == "slice")
+    return RowRange(block.path, first, block.num_rows)
+
+
+def _is_mapped_from_its_path(block: Any) -> bool:
+    """Whether the file at the path of a table still is the one that the table was mapped from, if that can be known."""
+    try:
+        inode = os.stat(block.path).st_ino
+    except FileNotFoundError:
+        return False
+    buffers = (buffer for column in block.table.columns for chunk in column.chunks for buffer in chunk.buffers())
+    address = next((buffer.address for buffer in buffers if buffer is not None and buffer.size), None)
+    mapped = None if address is None else _mapped_inode(address)
+    return mapped is None or mapped == inode
+
+
+def _mapped_inode(address: int) -> int | None:
+    try:
+        with open("/proc/self/maps") as maps:
+            for line in maps:
+                span, _, _, _, inode = line.split(maxsplit=5)[:5]
+                start, stop = (int(edge, 16) for edge in span.split("-"))
+                if start <= address < stop:
+                    return int(inode)
+    except OSError:
+        pass
+    return None
+
+
+def spill(folder: Folder, name: str, dataset: Dataset, column: str) -> None:
+    """Write the text of a dataset's rows, in their order, to an Arrow stream."""
+    rows = dataset.with_format("arrow", columns=[column])
+    schema = pa.schema([(column, pa.large_string())])
+    with folder.publish(name) as file, pa.ipc.new_stream(file, schema) as writer:
+        for start in range(0, len(rows), SPILL_ROWS):
+            writer.write_table(rows[start : start + SPILL_ROWS].cast(schema))
+
+
+def table_of(paths: Sequence[str], schema: pa.Schema) -> Any:
+    """The rows of Arrow streams in order, mapped into memory here and in every process that gets the table."""
+    from datasets.table import InMemoryTable, MemoryMappedTable, concat_tables  # noqa: PLC0415 - heavy
+
+    tables = [MemoryMappedTable.from_file(path) for path in paths]
+    return concat_tables(tables) if tables else InMemoryTable(schema.empty_table())
+
+
+def take_ranges(table: Any, ranges: Sequence[RowRange], file_rows: Mapping[str, int]) -> Any:
+    """Some ranges of a table that has a row for each row of the files, in the order of `file_rows`."""
+    from datasets.table import concat_tables  # noqa: PLC0415 - heavy
+
+    slices = list(_table_slices(ranges, file_rows))
+    if slices == [(0, len(table))]:
+        return table
+    return concat_tables([table.slice(start, rows) for start, rows in slices])
+
+
+def _table_slices(ranges: Sequence[RowRange], file_rows: Mapping[str, int]) -> Iterator[tuple[int, int]]:
+    """Start and length of each slice of the table. Adjacent ranges become one slice."""
+    before, first = 0, {}
+    for path, count in file_rows.items():
+        first[path] = before
+        before += count
+    start = length = 0
+    for rows in ranges:
+        position = first[rows.path] + rows.start
+        if position != start + length and length:
+            yield start, length
+        if position != start + length or not length:
+            start, length = position, 0
+        length += rows.rows
+    yield start, length
+
+
+def with_tokens(  # noqa: PLR0913 - the dataset, its tokens, and how they are put together
+    dataset: Dataset, column: str, tokens: Any, folder: Folder, *, in_order: bool, keep_text: bool
+) -> Dataset:
+    """The dataset with the columns of `tokens` in place of its text, or beside it if `keep_text`.
+
+    `folder` identifies the tokens. They are in the order of the rows of the dataset if `in_order`, else in the order of
+    its table. The rows of a selected or shuffled dataset are written to `folder` in their order, so that the result
+    has no indices.
+    """
+    from datasets import Dataset, Features  # noqa: PLC0415 - heavy
+
+    left_out = (*(() if keep_text else (column,)), *tokens.column_names)
+    others = [name for name in dataset.column_names if name not in left_out]
+    info = dataset.info.copy()
+    kept = {name: dataset.features[name] for name in others}
+    info.features = Features(kept | Features.from_arrow_schema(tokens.schema))
+    name = hashlib.sha256(
+        f"{fingerprint(dataset)} {folder.root} {' '.join(others)} {' '.join(tokens.column_names)}".encode()
+    ).hexdigest()[:16]
+    table = _beside(dataset, others, tokens, folder, name, in_order)
+    # Older versions of the library look for the features here first.
+    table = table.replace_schema_metadata(info.features.arrow_schema.metadata)
+    return _shown_as(dataset, Dataset(table, info, dataset.split, None, name), others)
+
+
+def _beside(  # noqa: PLR0913, PLR0917 - both tables, their order, and the file for it
+    dataset: Dataset, others: list[str], tokens: Any, folder: Folder, name: str, in_order: bool
+) -> Any:
+    """The other columns and the tokens in one table, in the order of the rows of the dataset."""
+    from datasets.table import InMemoryTable, concat_tables  # noqa: PLC0415 - heavy
+
+    if not len(dataset):
+        schema = pa.schema([*(dataset.data.schema.field(name) for name in others), *tokens.schema])
+        return InMemoryTable(schema.empty_table())
+    indices = dataset._indices  # noqa: SLF001 - it has no public name
+    kept = dataset.data.select(others)
+    if indices is None or (in_order and not others):
+        return concat_tables([kept, tokens], axis=1) if others else tokens
+    rows = indices.column(0).to_numpy()
+    if in_order:
+        return concat_tables([_ordered(kept, rows, folder, f"{name}-others"), tokens], axis=1)
+    return _ordered(concat_tables([kept, tokens], axis=1) if others else tokens, rows, folder, name)
+
+
+def _ordered(table: Any, rows: Any, folder: Folder, name: str) -> Any:
+    """Some rows of a table, in this order, from an Arrow stream that is written if `folder` does not have it yet."""
+    content = table.table
+    identity = hashlib.sha256(np.ascontiguousarray(rows).tobytes() + str(content.schema).encode()).hexdigest()
+    file_name = f"{ORDERED}/{name}-{identity[:16]}.arrow"
+    if not are_intact(folder, file_name, identity):
+        folder.create(ORDERED)
+        with folder.publish(file_name) as file, pa.ipc.new_stream(file, content.schema) as writer:
+            for batch in gather(content, rows):
+                writer.write_table(batch)
+        commit_rows(folder, file_name, identity)
+    return table_of([folder.path(file_name)], content.schema)
+
+
+def gather(table: pa.Table, rows: npt.NDArray[np.integer[Any]]) -> Iterator[pa.Table]:
+    """Yield some rows of a table in this order, in batches. Each batch takes its rows from a record batch at once."""
+    batches = table.to_batches()
+    first = np.cumsum([0, *(batch.num_rows for batch in batches)])
+    batch_rows = max(1, min(GATHER_ROWS, GATHER_BYTES * table.num_rows // max(table.nbytes, 1)))
+    for start in range(0, len(rows), batch_rows):
+        chosen = rows[start : start + batch_rows]
+        order = np.argsort(chosen, kind="stable")
+        ascending = chosen[order].astype(np.int64)
+        holders = np.searchsorted(first, ascending, side="right") - 1
+        edges = np.flatnonzero(np.diff(holders, prepend=-1, append=-1))
+        taken = [
+            batches[holders[low]].take(pa.array(ascending[low:high] - first[holders[low]]))
+            for low, high in itertools.pairwise(edges.tolist())
+        ]
+        position = np.empty(len(order), np.int64)
+        position[order] = np.arange(len(order))
+        yield pa.Table.from_batches(taken).combine_chunks().take(pa.array(position))
+
+
+def _shown_as(dataset: Dataset, mapped: Dataset, others: list[str]) -> Dataset:
+    """The mapped dataset with the output format of the dataset."""
+    shown = dataset.format
+    if shown["type"] is None and set(shown["columns"]) == set(dataset.column_names):
+        return mapped
+    columns = [name for name in mapped.column_names if name not in others or name in shown["columns"]]
+    return mapped.with_format(shown["type"], columns, shown["output_all_columns"], **shown["format_kwargs"])
+
+
+def first_null(dataset: Dataset, column: str) -> int | None:
+    """The first row in which a column is null."""
+    values = dataset.data.column(column)
+    if not values.null_count:
+        return None
+    is_null = values.is_null().to_numpy()
+    indices = dataset._indices  # noqa: SLF001
+    rows = np.flatnonzero(is_null if indices is None else is_null[indices.column(0).to_numpy()])
+    return int(rows[0]) if len(rows) else None

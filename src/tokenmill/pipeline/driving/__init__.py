@@ -1,0 +1,1 @@
+"""The loop in the parent process: driver, schedule, isolation, events, manifest, heartbeat."""

@@ -1,0 +1,125 @@
+"""Publishes a heartbeat to the store every few seconds: this driver runs, and how far it is (see store/heartbeats).
+
+Metrics are made from the same records.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+import threading
+import time
+from collections import deque
+from contextlib import suppress
+from typing import TYPE_CHECKING, Self
+
+import msgspec
+
+from tokenmill.errors import TokenmillError
+from tokenmill.store import heartbeats, layout
+from tokenmill.system.storage_settings import bind
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tokenmill.executors.outcomes import Pool
+    from tokenmill.pipeline.driving.events import RunEvents
+    from tokenmill.pipeline.driving.metrics import MetricsSink
+    from tokenmill.pipeline.planning.ranks import RankShare
+    from tokenmill.storage import Folder
+
+# Rates are averages over this time.
+RECENT_SECONDS = 60.0
+
+
+class Heartbeat:
+    """Publishes from a thread of its own while its block lasts. The last heartbeat says that the driver has ended."""
+
+    def __init__(  # noqa: PLR0913, PLR0917 - the run, and what reads its state
+        self,
+        folder: Folder,
+        events: RunEvents,
+        pool: Pool,
+        rank_share: RankShare | None,
+        progress: Callable[[], tuple[int, int]],
+        metrics: MetricsSink | None = None,
+    ) -> None:
+        self._metrics = metrics
+        self._folder = folder
+        self._progress = progress
+        self._events = events
+        self._pool = pool
+        host, now = socket.gethostname().partition(".")[0] or "host", time.time()
+        self._first = heartbeats.HeartbeatRecord(
+            driver=f"{int(now * 1000):014d}-{host}-{secrets.token_hex(3)}",
+            host=host,
+            process=os.getpid(),
+            started=now,
+            time=now,
+            every_seconds=heartbeats.interval_seconds(folder),
+            rank=rank_share.rank if rank_share else None,
+            of=rank_share.of if rank_share else None,
+        )
+        self._end: heartbeats.EndRecord | None = None
+        self._recent: deque[tuple[float, int, int]] = deque([(time.monotonic(), 0, 0)])
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=bind(self._loop), daemon=True)
+
+    def __enter__(self) -> Self:
+        self._folder.create(layout.DRIVERS)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def set_end(self, end: heartbeats.EndRecord) -> None:
+        """Set how the work ended, for the last heartbeat."""
+        self._end = end
+
+    def _loop(self) -> None:
+        self._publish(ended=False)
+        if not self._first.rank:  # of many ranks, the first one is enough
+            with suppress(TokenmillError):  # the next driver tries it again
+                heartbeats.prune(self._folder)
+        while not self._ended.wait(self._first.every_seconds):
+            self._publish(ended=False)
+        self._publish(ended=True)
+
+    def _publish(self, *, ended: bool) -> None:
+        beat = self._record(ended=ended)
+        with suppress(TokenmillError):  # publishing a part meets the same error, and reports it
+            heartbeats.publish(self._folder, beat)
+        with suppress(Exception):  # a run does not end because of its metrics
+            if self._metrics is not None:
+                self._metrics.update(beat)
+
+    def _record(self, *, ended: bool) -> heartbeats.HeartbeatRecord:
+        events, step = self._events, self._events.step
+        now = time.monotonic()
+        self._recent.append((now, step.text_bytes, step.tokens))
+        while now - self._recent[0][0] > RECENT_SECONDS and len(self._recent) > 2:
+            self._recent.popleft()
+        since, text_bytes, tokens = self._recent[0]
+        seconds = max(now - since, 1e-3)
+        units_done, planned_bytes_done = self._progress()
+        return msgspec.structs.replace(
+            self._first,
+            time=time.time(),
+            ended=ended,
+            end=self._end if ended else None,
+            workers=self._pool.workers,
+            nodes=tuple(self._pool.nodes) or (self._first.host,),
+            units=step.units,
+            tokens=step.tokens,
+            text_bytes=step.text_bytes,
+            deaths=step.deaths,
+            retries=events.retries,
+            failures=events.failures,
+            bytes_per_second=(step.text_bytes - text_bytes) / seconds,
+            tokens_per_second=(step.tokens - tokens) / seconds,
+            units_done=units_done,
+            planned_bytes_done=planned_bytes_done,
+        )

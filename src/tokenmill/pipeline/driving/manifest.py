@@ -1,0 +1,167 @@
+"""Builds the manifest from what workers report, and from existing parts."""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from tokenmill.errors import CorruptStore
+from tokenmill.pipeline.planning.estimate import ROW_BYTES
+from tokenmill.pipeline.planning.open_run import check_parts
+from tokenmill.pipeline.unit import plan as planning
+from tokenmill.pipeline.unit.part_summaries import InvalidPart
+from tokenmill.storage import prefetch_map
+from tokenmill.store import event_log, layout, tables
+from tokenmill.store.erasures import refuse_unlisted
+from tokenmill.store.job import Run
+from tokenmill.store.manifest import manifest_columns, manifest_row, publish_manifest
+from tokenmill.store.part import INTENDED, WITHOUT_TEXT, PartSummary, part_name, read_summary
+
+if TYPE_CHECKING:
+    from tokenmill.executors.fan_out import FanOut
+    from tokenmill.storage import Folder
+
+# How many rows of the manifest are Python objects before they become a table.
+ROWS_PER_TABLE = 1000
+
+COUNTS = ("documents", "skipped", "quarantined")
+
+
+class ManifestBuilder:
+    """Collects one row for each part, as tables, so that a million rows stay small."""
+
+    def __init__(self, folder: Folder, run: Run, plan: pa.Table, sources: pa.Table) -> None:
+        self._folder = folder
+        self._run = run
+        self._digest = run.job.digest()
+        self._slices = planning.SliceDigests(plan, sources)
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget every part."""
+        self.rows = self.quarantined = 0
+        self._collected = np.zeros(self._run.units, np.bool_)
+        self._tables: list[pa.Table] = []
+        self._rows: list[tuple[int | str, ...]] = []
+        self._reasons: dict[int, Counter[str]] = {}
+        self.skipped_reasons: Counter[str] = Counter()  # how many rows are skipped, for each reason
+
+    def missing(self) -> npt.NDArray[np.int64]:
+        """The units whose parts are not collected."""
+        return np.flatnonzero(~self._collected)
+
+    def add(self, summary: PartSummary) -> None:
+        """Add the summary of one part."""
+        unit = summary.unit
+        if self._collected[unit]:
+            return
+        if (summary.job, summary.slice) != (self._digest, self._slices[unit]):
+            path = self._folder.path(part_name(unit))
+            raise CorruptStore(f"part {unit} belongs to another run", f"file         {path}")
+        refuse_unlisted(self._folder, self._run, summary)
+        self._collected[unit] = True
+        self._add_reasons(summary)
+        self._count(summary.documents, summary.skipped_rows, summary.quarantined_rows)
+        self._rows.append(manifest_row(summary))
+        if len(self._rows) >= ROWS_PER_TABLE:
+            self._pack()
+
+    def bad_reasons(self) -> Counter[str]:
+        """How many rows are in quarantine, for each reason."""
+        return +Counter({reason: rows for reason, rows in self.skipped_reasons.items() if reason not in INTENDED})
+
+    def quarantined_units(self) -> list[int]:
+        """The units that have rows in quarantine."""
+        return [unit for unit, reasons in self._reasons.items() if reasons.keys() - INTENDED]
+
+    def units_without_text(self) -> list[int]:
+        """The units that have rows without text, in order."""
+        return sorted(unit for unit, reasons in self._reasons.items() if reasons.keys() & WITHOUT_TEXT)
+
+    def add_from_parts(
+        self, fan_out: FanOut, units: npt.NDArray[np.int64], *, content_too: bool = False
+    ) -> list[InvalidPart]:
+        """Add the summaries of existing parts. Returns the parts that cannot be used."""
+        invalid: list[InvalidPart] = []
+        parts = ((unit, self._slices[unit]) for unit in units.tolist())
+        for part in check_parts(fan_out, self._folder, self._run.job, parts, content_too=content_too):
+            if isinstance(part, InvalidPart):
+                invalid.append(part)
+            else:
+                self.add(part)
+        return invalid
+
+    def unrecorded(self, units: npt.NDArray[np.int64], recorded: event_log.Checksums) -> npt.NDArray[np.int64]:
+        """Those of the units that are collected, but whose parts are not the ones that the log of the run records."""
+        self._pack()
+        table = pa.concat_tables(self._tables)
+        table = table.filter(pa.array(np.isin(table["unit"].to_numpy(), units)))
+        numbers = table["unit"].to_numpy().astype(np.int64)
+        found = np.array([event_log.checksum_prefix(sha256) for sha256 in table["sha256"].to_pylist()], np.uint64)
+        return np.sort(numbers[found != recorded[numbers]])
+
+    def discard(self, units: list[int]) -> None:
+        """Remove the rows of units that are done again."""
+        self._pack()
+        table = pa.concat_tables(self._tables)
+        is_gone = np.isin(table["unit"].to_numpy(), units)
+        self._count(*(-int(table[name].to_numpy()[is_gone].sum()) for name in COUNTS))
+        self._tables = [table.filter(pa.array(~is_gone))]
+        self._collected[units] = False
+        for unit in units:
+            self.skipped_reasons.subtract(self._reasons.pop(unit, {}))
+
+    def adopt(self, manifest: pa.Table) -> None:
+        """Use an existing manifest in place of all that was collected."""
+        documents, skipped, self.quarantined = (int(np.sum(manifest[name].to_numpy())) for name in COUNTS)
+        self.rows = documents + skipped
+        self._reasons, self.skipped_reasons = {}, Counter()
+        units = np.flatnonzero(manifest["skipped"].to_numpy() > 0).tolist()
+        for summary in prefetch_map(self._folder, partial(read_summary, self._folder), units):
+            self._add_reasons(summary)
+        self._collected[:] = True
+
+    def publish(self, sizes: npt.NDArray[np.int64]) -> pa.Table:
+        """Publish the manifest, with the sizes of the part files: from now on the store is complete."""
+        self._pack()
+        manifest = pa.concat_tables(self._tables).sort_by("unit")
+        if not np.array_equal(manifest["unit"].to_numpy(), np.arange(self._run.units)):
+            raise CorruptStore("the parts found are not those of the plan", f"run          {self._folder.root}")
+        manifest = manifest.append_column(tables.MANIFEST_SCHEMA.field("bytes"), pa.array(sizes, pa.int64()))
+        self._folder.sync_directory(layout.PARTS)
+        if self._run.job.kept_columns:
+            self._folder.sync_directory(layout.KEPT)
+        publish_manifest(self._folder, self._run, manifest)
+        event_log.append(self._folder, [event_log.line("complete", units=self._run.units)])
+        return manifest
+
+    def truncated(self, sizes: npt.NDArray[np.int64]) -> list[int]:
+        """The collected units whose files are missing, or shorter than the columns in their summaries."""
+        self._pack()
+        table = pa.concat_tables(self._tables)
+        units, documents, tokens = (table[name].to_numpy() for name in ("unit", "documents", "tokens"))
+        token_bytes = np.dtype(self._run.job.tokenizer.dtype).itemsize
+        min_bytes = tokens * token_bytes + documents * ROW_BYTES
+        short: list[int] = units[sizes[units] < np.maximum(min_bytes, 1)].tolist()
+        return short
+
+    def _add_reasons(self, summary: PartSummary) -> None:
+        reasons: Counter[str] = Counter()
+        for skipped in summary.skipped:
+            reasons[skipped.reason] += skipped.rows
+        if reasons:
+            self._reasons[summary.unit] = reasons
+            self.skipped_reasons.update(reasons)
+
+    def _count(self, documents: int, skipped: int, quarantined: int) -> None:
+        self.rows += documents + skipped
+        self.quarantined += quarantined
+
+    def _pack(self) -> None:
+        self._tables.append(manifest_columns(self._rows))
+        self._rows = []

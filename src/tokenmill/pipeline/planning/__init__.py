@@ -1,0 +1,1 @@
+"""What a run will do: request, split, freeze, compare, open the run of a store."""

@@ -1,0 +1,336 @@
+"""Freezes a run in its directory, or continues the one that the directory holds.
+
+A part is used again only if it was made from what the sources hold now. If that is not certain, because `run.json` is
+missing or a source has another path or modification time, `adopt` compares the parts with their sources, and publishes
+the run after that.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from tokenmill.errors import CorruptStore, JobChanged, SourceError
+from tokenmill.humanize import count, size
+from tokenmill.pipeline.planning.compare_request import (
+    compare_versions,
+    refuse_old_format,
+    refuse_other_duplicates,
+    refuse_other_job,
+    with_defaults,
+)
+from tokenmill.pipeline.planning.compare_sources import compare_sources, refuse_changed
+from tokenmill.pipeline.planning.deduplicate import find_duplicates
+from tokenmill.pipeline.planning.deny_checks import deny_notes, refuse_denied_paths
+from tokenmill.pipeline.planning.request import PrepareRequest, versions
+from tokenmill.pipeline.planning.run_files import create_directories, publish_files, write_deny_list, write_vocabulary
+from tokenmill.pipeline.planning.split_sources import plan_units
+from tokenmill.pipeline.unit.documents import fast_bytes
+from tokenmill.sources import with_identities
+from tokenmill.storage import publish_new
+from tokenmill.store import layout, tables
+from tokenmill.store.deny import deny_name
+from tokenmill.store.duplicates import duplicates_bytes, duplicates_name, read_duplicates
+from tokenmill.store.erasing import refuse_unfinished
+from tokenmill.store.erasures import refuse_erased
+from tokenmill.store.job import STORE_FORMAT, Run
+from tokenmill.store.manifest import has_foreign_manifest
+from tokenmill.store.run import read_run, require_run, run_record
+from tokenmill.tokenizers.tokenizer import REFERENCES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    import numpy.typing as npt
+
+    from tokenmill.executors.outcomes import Executor
+    from tokenmill.storage import Folder
+    from tokenmill.store.job import Job
+
+
+@dataclass(frozen=True, slots=True)
+class FrozenRun:
+    """A run whose job, sources and plan are on disk, or will be after `adopt`.
+
+    `files` are not published yet. `unproved` sources may hold other text than the parts were made from.
+    """
+
+    run: Run
+    sources: pa.Table
+    plan: pa.Table
+    files: dict[str, bytes] = field(default_factory=dict)
+    unproved: npt.NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, np.bool_))
+    notes: tuple[str, ...] = ()
+
+    @property
+    def reference_engine(self) -> str:
+        """The engine, and the library, that defines the tokens."""
+        return REFERENCES[self.run.job.tokenizer.kind].name
+
+    @property
+    def reference_version(self) -> str:
+        """The version of that library when the run was started."""
+        return self.run.versions.get(self.reference_engine, "")
+
+    @property
+    def planned_bytes(self) -> int:
+        """The text of all units, as planned."""
+        return int(self.plan["text_bytes"].to_numpy().sum())
+
+
+def freeze(
+    folder: Folder,
+    request: PrepareRequest,
+    executor: Executor,
+    pending: Callable[[str], None] = lambda _: None,
+    moved: Sequence[str] = (),
+) -> FrozenRun:
+    """The run of this request in this directory: the existing one, if it is the same, or a new one.
+
+    The workers of the executor plan a new run. Planning progress is reported through `pending`.
+    """
+    run = read_run(folder, with_tables=False)
+    if run is not None:
+        return _reopen(folder, run, request, executor, pending, moved)
+    sources = with_identities(request.discovery.table, plan_step(request.discovery.table, "looked at", pending))
+    frozen = _planned(folder, request, sources, executor, pending)
+    if layout.committed_units(folder, frozen.run.units).any():
+        refuse_erased(folder, None, layout.RUN)
+        note = f"{layout.RUN} was missing: the parts that are there are compared with the sources"
+        return replace(frozen, unproved=np.ones(len(sources), np.bool_), notes=(*frozen.notes, note))
+    if not publish(folder, frozen):
+        return _reopen(folder, require_run(folder), request, executor, pending, moved)
+    return replace(frozen, files={})
+
+
+def _planned(
+    folder: Folder, request: PrepareRequest, sources: pa.Table, executor: Executor, pending: Callable[[str], None]
+) -> FrozenRun:
+    """A run that is planned, but not published."""
+    _refuse_long_texts(request, sources)
+    job, check, step = request.job, request.named.check_plan, plan_step(sources, "planned", pending)
+    units = plan_units(
+        sources, request.options, job.unit_bytes, job.limit_units, executor, check=check, on_progress=step
+    )
+    job, duplicates = _without_duplicates(units, sources, request, executor, pending)
+    contents = {layout.SOURCES: tables.table_bytes(sources), layout.PLAN: tables.table_bytes(units)}
+    hashes = {name: hashlib.sha256(data).hexdigest() for name, data in contents.items()}
+    run = Run(
+        job=job,
+        units=len(units),
+        sources=len(sources),
+        source_bytes=request.source_bytes,
+        text_bytes=int(units["text_bytes"].to_numpy().sum()),
+        sources_sha256=hashes[layout.SOURCES],
+        plan_sha256=hashes[layout.PLAN],
+        engine=request.choice.engine,
+        versions=versions(),
+        format=job.format,
+    )
+    vocabulary = {f"{layout.TOKENIZER}/{request.job.tokenizer.file}": request.vocabulary.content}
+    denied = {} if isinstance(job.deny, msgspec.UnsetType) else {deny_name(job.deny): request.deny}
+    named = {layout.table_name(folder, name, hashes[name]): data for name, data in contents.items()}
+    notes = deny_notes(request.deny, sources)
+    return FrozenRun(run, sources, units, files={**vocabulary, **denied, **duplicates, **named}, notes=notes)
+
+
+def _without_duplicates(
+    units: pa.Table, sources: pa.Table, request: PrepareRequest, executor: Executor, pending: Callable[[str], None]
+) -> tuple[Job, dict[str, bytes]]:
+    """The job with the hash of the list of duplicates, and that list by its name, if the request asks for it."""
+    job = request.job
+    if isinstance(job.dedup, msgspec.UnsetType):
+        return job, {}
+
+    def step(done: int) -> None:
+        pending(f"duplicates   {done:,} of {count(len(units), 'unit')} read")
+
+    rows = find_duplicates(units, sources, request, executor, step)
+    sha256 = rows.sha256()
+    return msgspec.structs.replace(job, dedup=sha256), {duplicates_name(sha256): duplicates_bytes(rows)}
+
+
+def _refuse_long_texts(request: PrepareRequest, sources: pa.Table) -> None:
+    """Refuse a text file that is a single document longer than the job allows, before any work."""
+    job = request.job
+    if job.separator is not None or job.document_bytes is None:
+        return
+    for path, kind, length in zip(*(sources[name].to_pylist() for name in ("path", "kind", "size")), strict=True):
+        if kind == "text" and path.endswith(".txt") and length > job.document_bytes:
+            raise SourceError(
+                f"a text file is one document of {size(length)}, and documents may have {size(job.document_bytes)}",
+                f"file         {path}",
+                "Split it into documents with --separator, or allow longer ones:",
+                f"--max-document-bytes {-(-length // 10**6)}MB --memory {-(-fast_bytes(length) // 10**9) + 1}GB",
+            )
+
+
+def plan_step(sources: pa.Table, what: str, pending: Callable[[str], None]) -> Callable[[int], None]:
+    """A function that reports how many of the sources a step of planning has done."""
+    return lambda done: pending(f"plan         {done:,} of {count(len(sources), 'file')} {what}")
+
+
+def publish(folder: Folder, frozen: FrozenRun) -> bool:
+    """Publish the files of a run, and `run.json` last; False if another process published a run meanwhile.
+
+    On a disk the lock keeps other processes out. In an object store the first `run.json` wins; the tables hold their
+    hashes in their names there, so that no process writes over the files of another.
+    """
+    folder.locks.check_conditional_create()
+    create_directories(folder, frozen.run)
+    folder.create(layout.TOKENIZER)
+    publish_files(folder, frozen.files)
+    return publish_new(folder, layout.RUN, layout.json_bytes(run_record(frozen.run)))
+
+
+def publish_lists(folder: Folder, frozen: FrozenRun) -> None:
+    """Publish the lists of rows to leave out, which the comparison of parts with sources reads. Hashes name them."""
+    lists = {name: data for name, data in frozen.files.items() if name.startswith(f"{layout.DENY}/")}
+    if lists:
+        folder.create(layout.DENY)
+        publish_files(folder, lists)
+
+
+def publish_again(folder: Folder, frozen: FrozenRun) -> None:
+    """Replace the run of a directory by one with other sources. Replacing run.json makes it effective."""
+    if not folder.exists(layout.RUN):
+        publish(folder, frozen)
+        return
+    publish_files(folder, frozen.files)
+    layout.publish_json(folder, layout.RUN, run_record(frozen.run))
+    kept = {*frozen.files, *(layout.table_name(folder, name, _hash(frozen, name)) for name in _TABLES)}
+    for name in folder.names("."):
+        if name.startswith(_PREFIXES) and name.endswith(".parquet") and name not in kept:
+            folder.discard(name)
+
+
+_TABLES = (layout.SOURCES, layout.PLAN)
+_PREFIXES = tuple(name.removesuffix(".parquet") for name in _TABLES)
+
+
+def _hash(frozen: FrozenRun, name: str) -> str:
+    return frozen.run.sources_sha256 if name == layout.SOURCES else frozen.run.plan_sha256
+
+
+def load_existing(folder: Folder, run: Run) -> FrozenRun:
+    """The sources and the plan of a run that is on disk."""
+    return FrozenRun(run, tables.read_sources(folder, run), tables.read_plan(folder, run))
+
+
+def _reopen(  # noqa: PLR0913, PLR0917 - the existing run, the request, and what plans it again
+    folder: Folder,
+    run: Run,
+    request: PrepareRequest,
+    executor: Executor,
+    pending: Callable[[str], None],
+    moved: Sequence[str],
+) -> FrozenRun:
+    refuse_unfinished(folder, run)
+    complete = folder.exists(layout.MANIFEST)
+    request = with_defaults(request, run)
+    try:
+        tables.check_tables(folder, run)
+        if not isinstance(run.job.dedup, msgspec.UnsetType):
+            read_duplicates(folder, run.job.dedup)
+        frozen = load_existing(folder, run)
+    except CorruptStore as damage:
+        frozen = _made_again(folder, run, request, executor, pending, moved, damage)
+    changes = compare_sources(folder, frozen.sources, request.discovery.table, moved)
+    if complete:  # parts of an older format cannot be compared with the text
+        refuse_changed(folder, frozen.sources, changes, strictly=run.format < STORE_FORMAT)
+    refuse_other_job(folder, run, request)
+    write_vocabulary(folder, run, request)
+    write_deny_list(folder, run, request)
+    refuse_denied_paths(folder, run.job, frozen.sources, changes.table)
+    notes = () if complete else compare_versions(folder, run, request)
+    if not complete:
+        refuse_old_format(folder, run)
+    is_foreign = has_foreign_manifest(folder, run)
+    if is_foreign:  # the parts may be those of the other run, too
+        notes = (*notes, "the manifest belongs to another run: the parts are compared with the sources")
+    frozen = replace(frozen, notes=(*frozen.notes, *notes))
+    unproved = changes.unproved | is_foreign
+    if changes.table.equals(frozen.sources):
+        create_directories(folder, run)
+        return replace(frozen, unproved=unproved)
+    if changes.changed.any() or changes.unproved.any():
+        # The plan may keep the footer of another file, so unproved sources are split again, too.
+        planned = _planned(folder, request, changes.table, executor, pending)
+        if complete and not planned.plan.equals(frozen.plan):
+            refuse_changed(folder, frozen.sources, changes, strictly=True)
+        refuse_other_duplicates(folder, run, planned.run)
+        # A run that is planned again keeps the versions and the engine that it was started with.
+        again = msgspec.structs.replace(
+            planned.run, versions=run.versions, engine=run.engine, format=run.format, changes=run.changes
+        )
+        note = [_changed_note(changes.paths(changes.changed))] if changes.changed.any() else []
+        frozen = replace(planned, run=again, notes=(*frozen.notes, *note))
+    else:
+        sources_sha256 = hashlib.sha256(tables.table_bytes(changes.table)).hexdigest()
+        again = msgspec.structs.replace(run, sources_sha256=sources_sha256)
+        frozen = replace(frozen, run=again, sources=changes.table)
+    if changes.unproved.any():
+        moved_note = (
+            f"{count(int(changes.unproved.sum()), 'source')} moved or touched: the parts are compared with them"
+        )
+        frozen = replace(frozen, notes=(*frozen.notes, moved_note))
+    contents = {layout.SOURCES: tables.table_bytes(frozen.sources), layout.PLAN: tables.table_bytes(frozen.plan)}
+    files = {layout.hashed_name(name, _hash(frozen, name)): data for name, data in contents.items()}
+    return replace(frozen, files=files, unproved=unproved)
+
+
+def _made_again(  # noqa: PLR0913, PLR0917 - what is there, what is asked for, and what plans it anew
+    folder: Folder,
+    run: Run,
+    request: PrepareRequest,
+    executor: Executor,
+    pending: Callable[[str], None],
+    moved: Sequence[str],
+    damage: CorruptStore,
+) -> FrozenRun:
+    """Publish plan and sources again for a run that has lost one of them, if they are what `run.json` names."""
+    refuse_other_job(folder, run, request)
+    try:
+        before = tables.read_sources(folder, run)
+        changes = compare_sources(folder, before, request.discovery.table, moved)
+        refuse_changed(folder, before, changes)
+        sources = changes.table
+    except CorruptStore:
+        before = sources = with_identities(
+            request.discovery.table, plan_step(request.discovery.table, "looked at", pending)
+        )
+    planned = _planned(folder, request, sources, executor, pending)
+    refuse_other_duplicates(folder, run, planned.run)
+    contents = {layout.SOURCES: tables.table_bytes(before), layout.PLAN: tables.table_bytes(planned.plan)}
+    hashes = {name: hashlib.sha256(data).hexdigest() for name, data in contents.items()}
+    counts = {"sources": (run.sources, len(before)), "units": (run.units, len(planned.plan))}
+    counts["source bytes"] = (run.source_bytes, request.source_bytes)
+    if hashes != {layout.SOURCES: run.sources_sha256, layout.PLAN: run.plan_sha256} or any(
+        a != b for a, b in counts.values()
+    ):
+        differing = [f"{name:<12} were {was:,}, are now {now:,}" for name, (was, now) in counts.items() if was != now]
+        raise JobChanged(
+            f"{damage.headline}, and cannot be made again from these sources",
+            f"run          {folder.root}",
+            *(differing or ["sources      their names, times or contents differ"]),
+            "Use the original sources. Or remove run.json and run the same command again: the parts are compared with "
+            "the sources, and those that fit are kept.",
+        )
+    files = {layout.table_name(folder, name, hashes[name]): data for name, data in contents.items()}
+    if not isinstance(run.job.dedup, msgspec.UnsetType):
+        folder.create(layout.DENY)
+        files[duplicates_name(run.job.dedup)] = planned.files[duplicates_name(run.job.dedup)]
+    publish_files(folder, files)
+    note = f"{damage.headline}: the tables of the run were made again, with the checksums of {layout.RUN}"
+    return FrozenRun(run, before, planned.plan, notes=(note,))
+
+
+def _changed_note(paths: list[str]) -> str:
+    if len(paths) == 1:
+        return f"{paths[0]} changed since the run was started: its units are done again"
+    return f"{count(len(paths), 'source')} changed since the run was started: their units are done again"

@@ -1,0 +1,250 @@
+"""Opens the run of a store, and keeps the parts that were made from what the sources hold now.
+
+A part names its slice by content, so it is recognized under whatever unit the plan puts that slice. Any other part is
+removed, and its unit is done again.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+
+from tokenmill.errors import TRY_AGAIN, CorruptStore, JobChanged
+from tokenmill.executors.fan_out import FanOut, run_all
+from tokenmill.executors.messages import work_failed
+from tokenmill.executors.outcomes import Died, Failed
+from tokenmill.executors.retry_policy import DEFAULT_POLICY
+from tokenmill.pipeline.planning.compare_sources import USE_THE_ORIGINAL
+from tokenmill.pipeline.planning.freeze import freeze, publish_again, publish_lists
+from tokenmill.pipeline.planning.run_once import PLANNING, run_once
+from tokenmill.pipeline.unit import plan
+from tokenmill.pipeline.unit.part_summaries import ANY_SLICE, CheckParts, InvalidPart
+from tokenmill.pipeline.unit.verify import CompareText
+from tokenmill.store import layout
+from tokenmill.store.erasures import refuse_erased
+from tokenmill.store.kept import kept_name, publish_kept, read_kept
+from tokenmill.store.manifest import has_foreign_manifest, publish_manifest, read_manifest
+from tokenmill.store.mismatch import rechecked_name
+from tokenmill.store.part import check_content, open_part, part_name, write_part
+from tokenmill.store.run import read_run, require_run
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    import numpy.typing as npt
+    import pyarrow as pa
+
+    from tokenmill.executors.outcomes import Executor
+    from tokenmill.executors.progress import Reporter
+    from tokenmill.pipeline.planning.freeze import FrozenRun
+    from tokenmill.pipeline.planning.ranks import RankShare
+    from tokenmill.pipeline.planning.request import PrepareRequest
+    from tokenmill.pipeline.unit.documents import WorkerLimits
+    from tokenmill.storage import Folder
+    from tokenmill.store.job import Job
+    from tokenmill.store.part import PartSummary
+
+# How many parts a worker checks at a time, by their headers.
+PARTS_PER_ITEM = 1000
+
+
+@contextmanager
+def hold_store(folder: Folder, rank_share: RankShare | None) -> Iterator[None]:
+    """Hold the lock of the store, alone or with other ranks, and remove temporary files that no process uses.
+
+    A directory that was created here and stayed empty, because nothing could be planned, is removed again.
+    """
+    is_new = folder.create()
+    if rank_share is None:
+        with folder.locks.exclusive(layout.LOCK):
+            layout.remove_temporaries(folder)
+            try:
+                yield
+            finally:
+                if is_new:
+                    folder.locks.remove_if_empty(layout.LOCK)
+        return
+    with folder.locks.shared(layout.LOCK):
+        yield
+    layout.remove_stale_temporaries(folder)
+
+
+def open_run(  # noqa: PLR0913, PLR0917 - the store, the request, and what plans and checks it
+    folder: Folder,
+    request: PrepareRequest,
+    limits: WorkerLimits,
+    executor: Executor,
+    report: Reporter,
+    rank_share: RankShare | None,
+    moved: Sequence[str] = (),
+) -> FrozenRun:
+    """The run of this request, frozen and published. Of several ranks one plans it, and the others wait for that."""
+    if rank_share is None:
+        frozen = freeze(folder, request, executor, report.pending, moved)
+        return adopt(folder, frozen, limits, executor, report)
+    message = "plan         another rank is at it"
+    with run_once(folder.locks, PLANNING, lambda: folder.exists(layout.RUN), lambda: report.pending(message)):
+        frozen = freeze(folder, request, executor, report.pending)
+    if (
+        frozen.files or frozen.unproved.any()
+    ):  # the other ranks would work on the store while this one compares its parts
+        raise JobChanged(
+            "the parts of this store have to be compared with their sources first",
+            *(f"reason       {note}" for note in frozen.notes),
+            "Run the same command once without --rank.",
+        )
+    return frozen
+
+
+def adopt(folder: Folder, frozen: FrozenRun, limits: WorkerLimits, executor: Executor, report: Reporter) -> FrozenRun:
+    """Publish a run that was frozen again, after its parts were compared with its sources."""
+    if not frozen.files and not frozen.unproved.any():
+        return frozen
+    publish_lists(folder, frozen)
+    run = read_run(folder)
+    if run is not None and has_foreign_manifest(folder, run):
+        layout.withdraw_manifest(folder)
+    was_complete = run is not None and folder.exists(layout.MANIFEST)
+    manifest = _own_manifest(folder) if was_complete else None
+    fan_out = FanOut(executor, report, 1)
+    slices = plan.SliceDigests(frozen.plan, frozen.sources)
+    unit_of = {slices[unit]: unit for unit in range(frozen.run.units)}
+    present = ((unit, ANY_SLICE) for unit in layout.numbered_parts(folder))
+    parts = list(check_parts(fan_out, folder, frozen.run.job, present))
+    kept = {part.unit for part in parts if not isinstance(part, InvalidPart) and unit_of.get(part.slice) == part.unit}
+    moves: dict[int, int] = {}
+    dropped: list[int] = []
+    for part in parts:
+        target = None if isinstance(part, InvalidPart) else unit_of.get(part.slice)
+        if part.unit in kept or (isinstance(part, InvalidPart) and part.unit >= frozen.run.units):
+            continue  # an invalid file beyond the plan is not a part of this run
+        if isinstance(part, InvalidPart) or target is None or target in kept or part.quarantined_rows:
+            dropped.append(part.unit)
+        else:
+            moves[part.unit] = target
+    remove_parts(folder, dropped)
+    _move(folder, moves)
+    outdated = with_other_text(folder, frozen, limits, fan_out, _doubtful_units(folder, frozen))
+    damaged = damaged_parts(fan_out, folder, frozen.run.job, outdated)
+    remove_parts(folder, damaged)
+    outdated = [unit for unit in outdated if unit not in damaged]
+    if outdated and was_complete:  # the store may be in use
+        task = next(plan.tasks(frozen.plan, frozen.sources, outdated[:1]))
+        raise JobChanged(
+            "the sources changed since this store was completed",
+            f"store        {folder.root}",
+            f"changed      {task.files[0].path}",
+            USE_THE_ORIGINAL,
+        )
+    remove_parts(folder, outdated)
+    if frozen.files:
+        publish_again(folder, frozen)
+    if manifest is not None and folder.exists(layout.MANIFEST):  # it lists the same parts, but names the earlier run
+        publish_manifest(folder, frozen.run, manifest)
+    return replace(frozen, files={}, unproved=np.zeros(0, np.bool_))
+
+
+def _own_manifest(folder: Folder) -> pa.Table | None:
+    """The manifest of the run that a directory holds; None if it is damaged or belongs to another run."""
+    try:
+        return read_manifest(folder, require_run(folder))
+    except CorruptStore:
+        return None
+
+
+def check_parts(
+    fan_out: FanOut, folder: Folder, job: Job, parts: Iterable[tuple[int, str]], *, content_too: bool = False
+) -> Iterator[PartSummary | InvalidPart]:
+    """The summary of each part, or what is wrong with it; in no order."""
+    check = CheckParts(folder.root, job, content_too)
+    batches = _batched(parts, 1 if content_too else PARTS_PER_ITEM)
+    for done in fan_out.run(check, batches, lambda _: "parts of the store"):
+        yield from done.value
+
+
+def damaged_parts(fan_out: FanOut, folder: Folder, job: Job, units: list[int]) -> set[int]:
+    """Those of the units whose parts are not as they were written."""
+    parts = check_parts(fan_out, folder, job, ((unit, ANY_SLICE) for unit in units), content_too=True)
+    return {part.unit for part in parts if isinstance(part, InvalidPart)}
+
+
+def remove_parts(folder: Folder, units: Iterable[int]) -> None:
+    """Remove the parts of some units. The manifest is removed first: without it the store counts as incomplete."""
+    for number, unit in enumerate(units):
+        if not number:
+            refuse_erased(folder, read_run(folder, with_tables=False), "parts")
+            layout.withdraw_manifest(folder)
+        folder.discard(rechecked_name(unit))
+        folder.discard(part_name(unit))
+        folder.discard(kept_name(unit))
+
+
+def _batched(parts: Iterable[tuple[int, str]], size: int) -> Iterator[tuple[tuple[int, str], ...]]:
+    batch: list[tuple[int, str]] = []
+    for part in parts:
+        batch.append(part)
+        if len(batch) == size:
+            yield tuple(batch)
+            batch = []
+    if batch:
+        yield tuple(batch)
+
+
+def _move(folder: Folder, moves: dict[int, int]) -> None:
+    """Rename parts to their units in the new plan. The order makes sure that each new name is free.
+
+    A part gets new checksums, so its content is checked first. The unit of a damaged part is done again.
+    """
+    if moves:
+        layout.withdraw_manifest(folder)
+    upwards = sorted((unit for unit, target in moves.items() if target > unit), reverse=True)
+    downwards = sorted(unit for unit, target in moves.items() if target < unit)
+    for unit in (*upwards, *downwards):
+        with suppress(CorruptStore):
+            summary, content = open_part(folder, unit)
+            check_content(folder, summary, content)
+            folder.discard(rechecked_name(moves[unit]))  # the mark belonged to another part
+            if not isinstance(summary.kept, msgspec.UnsetType):
+                publish_kept(folder, moves[unit], read_kept(folder, summary, ()))
+            write_part(folder, msgspec.structs.replace(summary, unit=moves[unit]), content)
+        remove_parts(folder, [unit])
+
+
+def _doubtful_units(folder: Folder, frozen: FrozenRun) -> npt.NDArray[np.int64]:
+    """The units with a part and with a source that may have changed."""
+    first, number = (frozen.plan[name].to_numpy().astype(np.int64) for name in ("source", "sources"))
+    unproved = np.concatenate([np.zeros(1, np.int64), np.cumsum(frozen.unproved)])
+    is_doubtful = unproved[first + number] > unproved[first]
+    return np.flatnonzero(is_doubtful & layout.committed_units(folder, frozen.run.units))
+
+
+def with_other_text(
+    folder: Folder, frozen: FrozenRun, limits: WorkerLimits, fan_out: FanOut, units: npt.NDArray[np.int64]
+) -> list[int]:
+    """Those of the units whose parts were not made from the text that their sources hold now."""
+    tasks = plan.tasks(frozen.plan, frozen.sources, units)
+    equal = set()
+
+    def on_failure(failure: Failed[plan.UnitTask] | Died[plan.UnitTask]) -> None:
+        # Nothing is known about the text if the store is damaged or the network fails: no part may be removed for it.
+        if isinstance(failure, Failed) and failure.exit_code in {TRY_AGAIN, CorruptStore.exit_code}:
+            raise work_failed([failure], lambda task: task.files[0].path)
+        fan_out.count(failure.item.text_bytes, failure.item.text_bytes, 0)
+
+    if len(units):
+        fan_out.begin("compare", int(frozen.plan["text_bytes"].to_numpy()[units].sum()))
+    for done in run_all(
+        fan_out.executor,
+        CompareText(folder.root, frozen.run.job, limits),
+        tasks,
+        policy=DEFAULT_POLICY,
+        on_failure=on_failure,
+    ):
+        if done.value:
+            equal.add(done.item.unit)
+        fan_out.count(done.item.text_bytes, done.item.text_bytes, 0)
+    return [unit for unit in units.tolist() if unit not in equal]

@@ -1,0 +1,1 @@
+"""What a unit is, and everything that runs in a worker."""

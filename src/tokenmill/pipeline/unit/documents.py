@@ -1,0 +1,220 @@
+"""The documents and tokens of one unit, batch by batch. Runs in a worker."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+from collections.abc import Iterator
+from concurrent.futures import Future
+from typing import Protocol
+
+import msgspec
+import pyarrow as pa
+
+from tokenmill.errors import EngineMismatch, TokenizerError
+from tokenmill.pipeline.unit.left_out import NOTHING, LeftOut, without_rows
+from tokenmill.pipeline.unit.plan import UnitTask
+from tokenmill.pipeline.unit.position import DEFAULT_SECONDS, Position
+from tokenmill.sources import prefetch, read_documents
+from tokenmill.sources.documents import Documents, ReadOptions, SourceFile
+from tokenmill.sources.line_numbers import place
+from tokenmill.storage import Folder, folder_at, io_threads
+from tokenmill.storage.digest import digest_of
+from tokenmill.store.job import Job
+from tokenmill.store.run import read_vocabulary
+from tokenmill.store.source_text import whole_file
+from tokenmill.tokenizers.audit import AuditMismatchError
+from tokenmill.tokenizers.engines.protocol import CannotEncode, Encoded
+from tokenmill.tokenizers.framing import framed
+from tokenmill.tokenizers.resolve import resolve_offline
+from tokenmill.tokenizers.tokenizer import REFERENCES, Tokenizer, choose_engine
+
+# The text of a batch, depending on the memory of a worker.
+MAX_BATCH_BYTES = 4 << 20
+MIN_BATCH_BYTES = 256 << 10
+
+# The text of a batch in isolation, where memory matters more than speed.
+SPARING_BATCH_BYTES = 64 << 10
+
+# A worker gets at least this many times the text of a batch as memory; what is made of the text takes much less.
+BATCHES_IN_WORKER = 128
+
+# How many files of a unit are fetched while one is read.
+PREFETCH_FILES = 8
+
+# What a worker holds beside a document: its libraries and its engine.
+WORKER_BASE_BYTES = 250 << 20
+
+# How many times its size a document takes at most, by the kind of its reference engine. Measured on multilingual text:
+# gigatoken 5.6, tiktoken 8.0, tokenizers 161.
+DOCUMENT_COPIES = {"tiktoken": 9, "huggingface": 170}
+
+# What the slowest engine encodes in a second. A batch of many documents gets more time the longer it is.
+SLOW_BYTES = 250_000
+
+
+class Encoder(Protocol):
+    """Encodes documents: a Tokenizer, or a wrapper of one."""
+
+    def encode(self, text: pa.LargeStringArray) -> Encoded:
+        """The tokens of each document, without begin and end tokens."""
+        ...
+
+    def trim(self, most_bytes: int) -> None:
+        """Called after each batch: shrink caches to hold no more than `most_bytes`."""
+        ...
+
+
+class WorkerLimits(msgspec.Struct, frozen=True):
+    """What a worker may use, and what it does with bad rows.
+
+    `single_worker_bytes` is what a worker may hold while no other one works. `threads` share a large document.
+    """
+
+    worker_bytes: int
+    single_worker_bytes: int | None = None
+    document_seconds: float = DEFAULT_SECONDS
+    on_bad: str = "fail"
+    with_text: bool = False
+    threads: int = 1
+
+    def read_options(self, job: Job, *, sparing: bool = False) -> ReadOptions:
+        """How the sources are read. `sparing` reads small batches, where memory matters more than speed."""
+        batch_bytes = min(MAX_BATCH_BYTES, max(MIN_BATCH_BYTES, self.worker_bytes // BATCHES_IN_WORKER))
+        batch_bytes = SPARING_BATCH_BYTES if sparing else batch_bytes
+        return job.read_options(batch_bytes=batch_bytes, on_bad=self.on_bad, document_bytes=job.document_bytes)
+
+    def for_units(self, units: int, workers: int) -> WorkerLimits:
+        """The same limits, with the threads of workers that have no unit of their own."""
+        return msgspec.structs.replace(self, threads=max(1, workers // max(1, units)))
+
+
+def fast_bytes(document_bytes: int) -> int:
+    """The memory that a worker may take for a document of this size, unless `tokenizers` encodes it."""
+    return WORKER_BASE_BYTES + DOCUMENT_COPIES["tiktoken"] * document_bytes
+
+
+def needed_bytes(job: Job, document_bytes: int) -> int:
+    """The memory that a worker may take for a document of this size, whichever engine encodes it."""
+    return WORKER_BASE_BYTES + DOCUMENT_COPIES[job.tokenizer.kind] * document_bytes
+
+
+def unit_documents(
+    task: UnitTask, options: ReadOptions, left_out: LeftOut = NOTHING
+) -> Iterator[tuple[SourceFile, Documents]]:
+    """The documents of a unit, nulls included, in order, without the rows that are left out."""
+    for index, file in enumerate(task.files):
+        Position("read", file.index).mark()
+        prefetch_files(task, index + 1, options)
+        file_slice = task.file_slice or whole_file(file, options)
+        if file_slice is None:
+            continue
+        rows_left_out = left_out.rows(file, file_slice, options)
+        for read in read_documents(file, file_slice, options):
+            documents = without_rows(read, rows_left_out)
+            yield file, documents
+            if len(documents.rows):
+                rows = documents.rows
+                Position("read", file.index, int(rows[0]), int(rows[-1])).mark()
+
+
+def prefetch_files(task: UnitTask, first: int, options: ReadOptions) -> None:
+    """Start to fetch the next files of a unit: there may be thousands of small ones."""
+    for file in task.files[first : first + PREFETCH_FILES]:
+        prefetch(file, task.file_slice, options)
+
+
+class _ExistenceCheck:
+    """Looks for files in remote stores ahead of time, because an answer takes a round trip."""
+
+    def __init__(self) -> None:
+        self._answers: dict[tuple[str, str], Future[bool]] = {}
+
+    def begin(self, directory: str, name: str) -> None:
+        folder = folder_at(directory)
+        if folder.is_remote:
+            self._answers[directory, name] = io_threads().submit(folder.exists, name)
+
+    def exists(self, folder: Folder, name: str) -> bool:
+        answer = self._answers.pop((folder.root, name), None)
+        # The answer may be about an earlier store at the same address, so a yes is checked again.
+        return (answer is None or answer.result()) and folder.exists(name)
+
+
+existence = _ExistenceCheck()
+
+
+def unit_tokens(
+    task: UnitTask, job: Job, tokenizer: Encoder, limits: WorkerLimits, left_out: LeftOut = NOTHING
+) -> Iterator[tuple[SourceFile, Documents, Encoded]]:
+    """The documents of a unit, nulls included, with the framed tokens of those that are not null, batch by batch."""
+    for file, documents in unit_documents(task, limits.read_options(job), left_out):
+        present = documents.without_nulls()
+        yield file, documents, document_tokens(file, present, job, tokenizer, limits)
+        tokenizer.trim(limits.worker_bytes)
+
+
+def document_tokens(
+    file: SourceFile, present: Documents, job: Job, tokenizer: Encoder, limits: WorkerLimits
+) -> Encoded:
+    """The framed tokens of some documents, none of which is null. Marks them as the position of the worker."""
+    rows = present.rows
+    if len(rows):
+        seconds = limits.document_seconds + (present.text.nbytes / SLOW_BYTES if len(rows) > 1 else 0.0)
+        Position("encode", file.index, int(rows[0]), int(rows[-1])).mark(seconds)
+    try:
+        encoded = tokenizer.encode(present.text)
+    except AuditMismatchError as mismatch:
+        headline, row = mismatch.headline, rows[mismatch.position]
+        raise EngineMismatch(f"{headline} (file {file.path}, {place(file.kind, row)})") from None
+    except CannotEncode as failure:
+        where = (f"file         {file.path}", f"found at     {place(file.kind, rows[failure.position])}")
+        raise CannotEncode(failure.headline, *where) from failure
+    return framed(encoded, job.begin, job.end)
+
+
+_loaded: dict[tuple[str, str, str], Tokenizer] = {}
+_preloaded: list[Tokenizer] = []
+
+
+def preload_tokenizer(name: str, engine: str) -> None:
+    """Load a tokenizer in the fork server, for its workers. Does not use the network."""
+    vocabulary = resolve_offline(name)
+    if vocabulary is not None:
+        chosen = choose_engine(vocabulary, engine).engine
+        _preloaded.append(Tokenizer(vocabulary.spec, vocabulary.content, chosen).load())
+
+
+def loaded_tokenizer(directory: str, job: Job, engine: str, reference_version: str = "", at_once: int = 1) -> Tokenizer:
+    """The tokenizer of a store, built on first use from the run's own copy of the vocabulary.
+
+    A worker keeps the last ones, `at_once` of them.
+    """
+    spec = job.encoder
+    key = (directory, digest_of(spec), engine)
+    if key not in _loaded:
+        Position("load").mark()
+        check_reference(job, reference_version)
+        for old in list(_loaded)[: max(0, len(_loaded) - at_once + 1)]:
+            del _loaded[old]
+        content = vocabulary_content(directory, job)
+        ready = (each for each in _preloaded if each.spec == spec and each.engine == engine)
+        _loaded[key] = next(ready, None) or Tokenizer(spec, content, engine).load()
+    return _loaded[key]
+
+
+def check_reference(job: Job, expected: str) -> None:
+    """Refuse to work with another version of the library that defines the tokens than the run was started with."""
+    name = REFERENCES[job.tokenizer.kind].name
+    actual = importlib.metadata.version(name)
+    if expected and actual != expected:
+        raise TokenizerError(
+            f"a worker has {name} {actual}, and the run was started with {expected}",
+            f"host         {platform.node()}",
+            f"Install {name}=={expected} on every machine of the run.",
+        )
+
+
+def vocabulary_content(directory: str, job: Job) -> bytes:
+    """The run's own copy of the vocabulary. Its hash is checked before native code reads it."""
+    return read_vocabulary(folder_at(directory), job.tokenizer)

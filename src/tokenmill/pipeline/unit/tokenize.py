@@ -1,0 +1,82 @@
+"""Tokenizes one unit: reads its sources, encodes the documents, publishes the part. Runs in a worker.
+
+The worker marks its position, so that the report of its death names the rows (see position).
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from dataclasses import dataclass
+
+import msgspec
+
+from tokenmill.pipeline.unit.commit import Commit, Committed, done_names, report_existing
+from tokenmill.pipeline.unit.companions import CompanionPart, CompanionTarget
+from tokenmill.pipeline.unit.documents import WorkerLimits, existence, loaded_tokenizer, prefetch_files, unit_tokens
+from tokenmill.pipeline.unit.left_out import left_out
+from tokenmill.pipeline.unit.part_builder import PartBuilder
+from tokenmill.pipeline.unit.plan import UnitTask
+from tokenmill.pipeline.unit.position import Position
+from tokenmill.storage import folder_at, io_threads
+from tokenmill.store.job import Job
+from tokenmill.system import machine
+from tokenmill.tokenizers.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class Tokenize:
+    """The function that turns a unit into a part of the store in `directory`.
+
+    `reference_version` is the version, at the start of the run, of the library that defines the tokens. With `recheck`
+    the reference engine tokenizes the unit, and an existing part is kept only if it is equal. `companions` make the
+    parts of other stores from the same documents.
+    """
+
+    directory: str
+    job: Job
+    engine: str
+    limits: WorkerLimits
+    reference_version: str = ""
+    recheck: bool = False
+    companions: tuple[CompanionTarget, ...] = ()
+
+    def prefetch(self, task: UnitTask) -> None:
+        """Start to look for the part of a unit, and to fetch its sources, while another unit is being tokenized."""
+        for name in done_names(task.unit, recheck=self.recheck):
+            existence.begin(self.directory, name)
+        prefetch_files(task, 0, self.limits.read_options(self.job))
+
+    def __call__(self, task: UnitTask) -> Committed | Future[Committed]:
+        """Read, encode and publish one unit; a failed audit starts it again with the reference engine.
+
+        A unit that another driver has committed is skipped. A remote store is written in the background.
+        """
+        Position("begin").mark()
+        folder = folder_at(self.directory)
+        answers = [existence.exists(folder, name) for name in done_names(task.unit, recheck=self.recheck)]
+        if all(answers):
+            return report_existing(folder, task.unit, self.engine)
+        arguments = (self.directory, self.job, self.engine, self.reference_version)
+        tokenizer = loaded_tokenizer(*arguments, at_once=1 + len(self.companions))
+        tokenizer.use_threads(min(self.limits.threads, machine.cores()))
+        builder, others = tokenizer.retry_with_reference(lambda: self._encode(task, tokenizer))
+        kept = builder.read_kept(self.limits)
+        Position("write").mark()
+        commit = Commit(folder, builder, self.recheck, kept).by(tokenizer)
+
+        def publish() -> Committed:
+            parts = tuple(other.commit(kept) for other in others)
+            return msgspec.structs.replace(commit(), companions=parts)
+
+        return io_threads().submit(publish) if folder.is_remote else publish()
+
+    def _encode(self, task: UnitTask, tokenizer: Tokenizer) -> tuple[PartBuilder, list[CompanionPart]]:
+        builder = PartBuilder(self.job, task, self.limits.with_text)
+        others = [CompanionPart(companion, task, 1 + len(self.companions)) for companion in self.companions]
+        lists = left_out(self.directory, self.job)
+        for file, documents, encoded in unit_tokens(task, self.job, tokenizer, self.limits, lists):
+            builder.skip(file, documents)
+            builder.add(file, documents.without_nulls(), encoded)
+            for other in others:
+                other.add(file, documents)
+        return builder, others

@@ -1,0 +1,256 @@
+"""Checks one unit: its part against its checksum, its documents against the reference engine. Runs in a worker."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from tokenmill.errors import CorruptStore, SourceError
+from tokenmill.pipeline.unit.columns import unit_columns
+from tokenmill.pipeline.unit.documents import WorkerLimits, loaded_tokenizer, unit_documents
+from tokenmill.pipeline.unit.left_out import left_out
+from tokenmill.pipeline.unit.part_builder import skipped_ranges
+from tokenmill.pipeline.unit.plan import UnitTask
+from tokenmill.pipeline.verify_erased import check_erased_part
+from tokenmill.sources.bad_rows import READER_REASONS, TOO_LONG
+from tokenmill.sources.documents import Documents, RowArray, SourceFile
+from tokenmill.sources.line_numbers import place
+from tokenmill.storage import folder_at
+from tokenmill.store.job import Job, StoreChange
+from tokenmill.store.kept import content_hash, nulled, read_kept
+from tokenmill.store.part import (
+    INTENDED,
+    LENGTH,
+    PartContent,
+    PartSummary,
+    SkippedRow,
+    check_content,
+    check_part,
+    open_part,
+)
+from tokenmill.store.text_hash import TextHash
+from tokenmill.tokenizers import document_hash
+from tokenmill.tokenizers.engines.protocol import CannotEncode, Encoded, text_buffers
+from tokenmill.tokenizers.framing import framed
+
+# The key of the document hash that decides which documents are compared.
+SAMPLE_KEY = 1
+
+
+class Verified(msgspec.Struct, frozen=True):
+    """A part whose checksum is right, and how many of its documents were encoded again.
+
+    `copies` documents have the tokens of an erased document.
+    """
+
+    summary: PartSummary
+    compared: int = 0
+    copies: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Verify:
+    """The function that checks one part: its checksum, and a fraction of its documents against the reference."""
+
+    directory: str
+    job: Job
+    fraction: float
+    limits: WorkerLimits
+    changes: tuple[StoreChange, ...] = ()
+    erased_token: int = 0
+
+    def __call__(self, task: UnitTask) -> Verified:
+        """Raise an error that names the part or the document that is wrong."""
+        folder = folder_at(self.directory)
+        summary = check_part(folder, task.unit, self.job)
+        if self.job.kept_columns:
+            read_kept(folder, summary, self.job.kept_columns)
+        copies = 0
+        if any(change.documents for change in self.changes):
+            content = open_part(folder, task.unit)[1]
+            copies = check_erased_part(folder, task.unit, content, self.changes, self.erased_token)
+        if self.fraction <= 0:
+            return Verified(summary, copies=copies)
+        _, content = open_part(folder, task.unit)
+        if not has_kept(task, self.job, summary, content, self.limits):
+            raise _different(task, task.files[0], "the kept columns are not those of the sources")
+        compared = documents_seen = rows_seen = 0
+        quarantined = _quarantined(summary)
+        lists = left_out(self.directory, self.job)
+        for file, documents in unit_documents(task, self.limits.read_options(self.job), lists):
+            skipped = quarantined.get(file.index, [])
+            _refuse_unreadable(file, documents, skipped)
+            readable = _without(documents.without_nulls(), skipped)
+            present, others = _split_by_length(self.job, file, readable, content, documents_seen)
+            stored = content.slice(documents_seen, documents_seen + len(present.rows))
+            compared += self._compare(task, file, present, stored) + self._compare_others(task, file, others)
+            documents_seen += len(present.rows)
+            rows_seen += len(documents.rows) + len(documents.bad) + documents.skipped_rows
+        if (documents_seen, rows_seen) != (summary.documents, summary.documents + summary.skipped_rows):
+            raise _different(
+                task,
+                task.files[0],
+                f"{summary.documents} documents and {summary.skipped_rows} skipped rows; "
+                f"the sources have {documents_seen} and {rows_seen - documents_seen}",
+            )
+        return Verified(summary, compared, copies)
+
+    def _compare(self, task: UnitTask, file: SourceFile, present: Documents, stored: PartContent) -> int:
+        """Compare a batch with the stored tokens. Returns how many documents were encoded again."""
+        if not np.array_equal(stored.row, present.rows) or (stored.source != file.index).any():
+            raise _different(task, file, "the part's rows are not the source's rows")
+        outside = np.flatnonzero(~self.job.within_limits(np.diff(stored.offsets)))
+        if len(outside):
+            raise _different(task, file, f"{place(file.kind, present.rows[outside[0]])} has too few or too many tokens")
+        chosen, expected = self._encode_sample(task, file, present)
+        for position, index in enumerate(chosen):
+            if stored.erased is not None and stored.erased[index]:
+                continue
+            if not np.array_equal(stored.document(int(index)), expected.document(position)):
+                raise _different(
+                    task, file, f"{place(file.kind, present.rows[index])} has other tokens than the reference gives"
+                )
+        return len(chosen)
+
+    def _compare_others(self, task: UnitTask, file: SourceFile, others: Documents) -> int:
+        """Check that documents were left out for their number of tokens. Returns how many were encoded again."""
+        chosen, expected = self._encode_sample(task, file, others)
+        missing = np.flatnonzero(self.job.within_limits(np.diff(expected.offsets)))
+        if len(missing):
+            raise _different(task, file, f"{place(file.kind, others.rows[chosen[missing[0]]])} is missing")
+        return len(chosen)
+
+    def _encode_sample(
+        self, task: UnitTask, file: SourceFile, documents: Documents
+    ) -> tuple[npt.NDArray[np.int64], Encoded]:
+        """The positions of the documents in the sample, and their tokens by the reference."""
+        keys = document_hash.document_keys(
+            SAMPLE_KEY, np.full(len(documents.rows), file.index, np.uint32), documents.rows
+        )
+        chosen = np.flatnonzero(document_hash.in_sample(keys, self.fraction))
+        tokenizer = loaded_tokenizer(self.directory, self.job, "reference")
+        try:
+            encoded = tokenizer.encode(documents.text.take(pa.array(chosen)))
+        except CannotEncode as failure:
+            row = documents.rows[chosen[failure.position]]
+            raise _different(
+                task, file, f"{place(file.kind, row)} is not in quarantine, but {failure.headline}"
+            ) from failure
+        return chosen, framed(encoded, self.job.begin, self.job.end)
+
+
+@dataclass(frozen=True, slots=True)
+class CompareText:
+    """The function that compares the text of a unit's documents with the text that its part was made from."""
+
+    directory: str
+    job: Job
+    limits: WorkerLimits
+
+    def __call__(self, task: UnitTask) -> bool:
+        """Whether the part was made from this text, row for row, and is as it was written. No engine is needed."""
+        folder = folder_at(self.directory)
+        try:
+            summary, content = open_part(folder, task.unit)
+            check_content(folder, summary, content)
+        except CorruptStore:
+            return False
+        by_engine = _quarantined(summary, besides=READER_REASONS)  # rows that only an engine finds to be bad
+        text, seen, skipped = TextHash(), 0, list[tuple[int, RowArray, str]]()
+        lists = left_out(self.directory, self.job)
+        for file, documents in unit_documents(task, self.limits.read_options(self.job), lists):
+            readable, excluded = documents.without_nulls(), by_engine.get(file.index, [])
+            encoded = _without(readable, excluded)
+            present, others = _split_by_length(self.job, file, encoded, content, seen)
+            stored = content.slice(seen, seen + len(present.rows))
+            if not np.array_equal(stored.row, present.rows) or (stored.source != file.index).any():
+                return False
+            if summary.text:
+                text.update(*text_buffers(encoded.text))
+            elif not self._has_tokens(present, stored):
+                return False
+            seen += len(present.rows)
+            skipped.append((file.index, others.rows, LENGTH))
+            skipped += [(file.index, rows, reason) for reason, rows in documents.reasons().items()]
+            skipped += [(file.index, np.array([bad.row], np.uint64), bad.reason) for bad in documents.bad]
+            skipped += [(file.index, _between(readable.rows, rows), rows.reason) for rows in excluded]
+        is_same = summary.text in ("", text.hexdigest()) and seen == summary.documents
+        is_same = is_same and has_kept(task, self.job, summary, content, self.limits)
+        return is_same and skipped_ranges([entry for entry in skipped if len(entry[1])]) == summary.skipped
+
+    def _has_tokens(self, present: Documents, stored: PartContent) -> bool:
+        """Whether the reference gives the stored tokens. Parts of upgraded stores have no hash of the text."""
+        tokenizer = loaded_tokenizer(self.directory, self.job, "reference")
+        try:
+            expected = framed(tokenizer.encode(present.text), self.job.begin, self.job.end)
+        except CannotEncode:
+            return False
+        lengths = np.diff(stored.offsets)
+        if not np.array_equal(np.diff(expected.offsets), lengths):
+            return False
+        tokens = stored.tokens[stored.offsets[0] : stored.offsets[-1]]
+        is_erased = np.zeros(len(lengths), np.bool_) if stored.erased is None else stored.erased > 0
+        return bool(((expected.tokens == tokens) | np.repeat(is_erased, lengths)).all())
+
+
+def has_kept(task: UnitTask, job: Job, summary: PartSummary, content: PartContent, limits: WorkerLimits) -> bool:
+    """Whether the columns that a part was committed with are those that its sources have now."""
+    if not job.kept_columns:
+        return True
+    options = limits.read_options(job)
+    values = unit_columns(task, job.kept_columns, content.source, content.row, options).values
+    return content_hash(values if content.erased is None else nulled(values, content.erased)) == summary.kept
+
+
+def _split_by_length(
+    job: Job, file: SourceFile, documents: Documents, content: PartContent, seen: int
+) -> tuple[Documents, Documents]:
+    """The documents that a part has to have at `seen`, and those that it lacks because of their number of tokens."""
+    if not job.limits_tokens:
+        return documents, documents.filter(np.zeros(len(documents.rows), np.bool_))
+    stored = content.slice(seen, seen + len(documents.rows))
+    is_stored = np.isin(documents.rows, stored.row[stored.source == file.index])
+    return documents.filter(is_stored), documents.filter(~is_stored)
+
+
+def _between(rows: RowArray, skipped: SkippedRow) -> RowArray:
+    return rows[(rows >= skipped.first) & (rows <= skipped.last)]
+
+
+def _quarantined(summary: PartSummary, besides: Collection[str] = ()) -> dict[int, list[SkippedRow]]:
+    """The rows in quarantine by source, without those whose reason is in `besides`."""
+    rows: dict[int, list[SkippedRow]] = {}
+    for skipped in summary.skipped:
+        if skipped.reason not in INTENDED and skipped.reason not in besides:
+            rows.setdefault(skipped.source, []).append(skipped)
+    return rows
+
+
+def _without(documents: Documents, skipped: list[SkippedRow]) -> Documents:
+    kept = np.ones(len(documents.rows), np.bool_)
+    for rows in skipped:
+        kept &= (documents.rows < rows.first) | (documents.rows > rows.last)
+    return documents if kept.all() else Documents(documents.text.filter(pa.array(kept)), documents.rows[kept])
+
+
+def _refuse_unreadable(file: SourceFile, documents: Documents, skipped: list[SkippedRow]) -> None:
+    """Raise if a document of the store is too long for the memory of this machine."""
+    for row in documents.bad:
+        if row.reason == TOO_LONG and not any(rows.first <= row.row <= rows.last for rows in skipped):
+            raise SourceError(
+                "a document is too long to check in the available memory",
+                f"file         {file.path}",
+                f"found at     {place(file.kind, row.row)}",
+                f"size         {row.detail}",
+            )
+
+
+def _different(task: UnitTask, file: SourceFile, what: str) -> CorruptStore:
+    where = f"file         {file.path}"
+    advice = "Run the same `tokenmill prepare` with --repair: it makes such parts again."
+    return CorruptStore(f"part {task.unit} does not match its sources", where, f"found        {what}", advice)
