@@ -35,7 +35,7 @@ from tokenmill.executors.outcomes import Died, Done, Failed, Item, Value
 from tokenmill.humanize import count, size
 from tokenmill.pipeline.unit.plan import tasks
 from tokenmill.store import tables
-from tokenmill.store.collection import Collection
+from tokenmill.store.collection import Collection, trial_notes
 from tokenmill.store.control_counts import ControlTokens
 from tokenmill.store.member import Member
 from tokenmill.store.run import read_vocabulary
@@ -73,7 +73,7 @@ class StoreCounter:
         self._parts = self.stores.parts_without_erased(self.stores.changes)
         self._documents, self._tokens = (manifest[name].to_numpy() for name in ("documents", "tokens"))
         changes = [change for member in self.stores.members for change in member.run.history if change.documents]
-        self.notices += self.stores.trials
+        self.notices += trial_notes(self.stores)
         self.notices += [f"{count(c.documents, 'document')} erased (request {c.request})" for c in changes]
         self._groups = _group_parts(self._tokens + DOCUMENT_WEIGHT * self._documents, self.resources.workers)
         self._ranges = self._choose_ranges()

@@ -119,7 +119,7 @@ def _store_info(store: Store) -> StoreInfo:
 
 
 def document_info(store: Store, position: int) -> DocumentInfo:
-    """One document of a store. Raises UsageError if there is none of this number."""
+    """One document of a store. Raises UsageError if the store has no document of this number."""
     try:
         document = store.document(position)
     except IndexError:

@@ -74,7 +74,7 @@ from tokenmill.tokenizers.spec import TokenizerSpec
 ANY_TOKENIZER = TokenizerSpec("any", "", "", "", vocabulary_size=1, special_tokens={})
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PrepareCall:
     """The options of a call of `prepare` or `plan`, read and checked. Nothing is looked for yet.
 
@@ -282,40 +282,40 @@ def read_call(  # noqa: PLR0913 - the options of the commands, by their names
     named = resolve_sources(path_texts(sources), version, text.column, limited=limit_units is not None)
     tokenizers = _all_tokenizers(text, given[1:])
     options = PrepareOptions(
-        named.sources,
-        text.tokenizer,
-        named.column,
-        text.separator,
-        engine,
-        text.eot,
-        text.bos,
-        unit_bytes,
-        limit_units,
-        text.max_document_bytes,
-        text.columns,
-        SplitChoice.parse(split, config),
+        sources=named.sources,
+        tokenizer=text.tokenizer,
+        column=named.column,
+        separator=text.separator,
+        engine=engine,
+        eot=text.eot,
+        bos=text.bos,
+        unit_bytes=unit_bytes,
+        limit_units=limit_units,
+        max_document_bytes=text.max_document_bytes,
+        columns=text.columns,
+        splits=SplitChoice.parse(split, config),
     )
     return PrepareCall(
-        out,
-        text,
-        named,
-        options,
-        tokenizers,
-        {"column": column, "separator": separator, "join": join},
-        policy,
-        workers,
-        memory,
-        formats,
-        export_options,
-        moves,
-        repair,
-        retry_quarantine,
-        on,
-        rank_share,
-        executor,
-        reporter,
-        force,
-        metrics,
+        out=out,
+        text=text,
+        named=named,
+        options=options,
+        tokenizers=tokenizers,
+        without_effect={"column": column, "separator": separator, "join": join},
+        policy=policy,
+        workers=workers,
+        memory=memory,
+        formats=formats,
+        export_options=export_options,
+        moves=moves,
+        repair=repair,
+        retry_quarantine=retry_quarantine,
+        on=on,
+        rank_share=rank_share,
+        executor=executor,
+        reporter=reporter,
+        force=force,
+        metrics=metrics,
     )
 
 

@@ -11,7 +11,7 @@ from tokenmill.exports.formats.protocol import COLUMN_TYPES, ExportedColumn
 from tokenmill.exports.job import FrozenExport
 from tokenmill.sources.plain_values import as_type, unify
 from tokenmill.storage import thread_map
-from tokenmill.store.collection import Collection
+from tokenmill.store.collection import Collection, check_kept
 from tokenmill.store.member import Member
 
 _TYPE_NAMES = {kind: name for name, kind in COLUMN_TYPES.items()}
@@ -28,7 +28,7 @@ def choose_columns(
     """
     if not names:
         return (), 0
-    stores.check_kept(names)
+    check_kept(stores, names)
     if before is not None and [column.name for column in before.job.with_columns] == list(names):
         return before.job.with_columns, 0
     members = {member.directory: member for member in stores.members}  # a recipe may have a store more than once

@@ -18,7 +18,7 @@ from tokenmill.exports.job import FIRST_SHARD, ExportJob, Selection
 from tokenmill.exports.parse_val import parse_val
 from tokenmill.humanize import parse_size
 from tokenmill.sources import splits_of
-from tokenmill.store.collection import Collection
+from tokenmill.store.collection import Collection, trial_notes
 from tokenmill.store.held_out import require_split, split_name
 from tokenmill.tokenizers.spec import TokenizerSpec
 
@@ -149,7 +149,7 @@ def make_job(
     _check_shards(job, tokens, first_store_tokens)
     if job.val_tokens and job.sequence_tokens:  # whole sequences
         job = msgspec.structs.replace(job, val_tokens=shards.tokens_per_shard(job))
-    return job, [*stores.trials, *notices]
+    return job, [*trial_notes(stores), *notices]
 
 
 def _token_counts(request: ExportRequest, stores: Collection, left_out: Sequence[int]) -> tuple[int, int]:

@@ -52,11 +52,6 @@ class Collection:
         return self.members[0].run.job
 
     @property
-    def trials(self) -> list[str]:
-        """A note for each store that holds only the first units of its sources."""
-        return [f"{each.directory} is a trial: {each.run.trial}" for each in self.members if each.run.trial]
-
-    @property
     def source_count(self) -> int:
         """The number of sources in all stores."""
         return self.members[-1].first_source + self.members[-1].run.sources
@@ -148,21 +143,9 @@ class Collection:
         """The columns that any of the stores keeps."""
         return list(dict.fromkeys(name for member in self.members for name in member.run.job.kept_columns))
 
-    def check_kept(self, names: Sequence[str]) -> None:
-        """Raise UsageError for a column that no store keeps."""
-        kept = self.kept_columns
-        unknown = [name for name in names if name not in kept]
-        if unknown:
-            raise UsageError(
-                f"the store does not keep the column {unknown[0]!r}",
-                f"kept         {', '.join(kept) or 'none'}",
-                *did_you_mean(unknown[0], kept),
-                "`tokenmill prepare --keep NAMES` keeps columns.",
-            )
-
     def columns(self, names: Sequence[str], start: int, stop: int) -> pa.Table:
         """The kept columns of documents [start, stop). Raises UsageError for a column that no store keeps."""
-        self.check_kept(names)
+        check_kept(self, names)
         parts = [part for member in self.members for part in member.columns(names, start, stop)]
         columns = {name: unify([chunk for part in parts for chunk in part[name].chunks]) for name in names}
         return pa.table({name: pa.chunked_array(arrays or [pa.nulls(0, TEXT)]) for name, arrays in columns.items()})
@@ -217,3 +200,21 @@ def _refuse_different(first: Member, folder: Folder, run: Run) -> None:
         *lines,
         f"`tokenmill prepare SOURCE --like {first.directory} --out DIR` makes a store that can.",
     )
+
+
+def trial_notes(stores: Collection) -> list[str]:
+    """A note for each store that holds only the first units of its sources."""
+    return [f"{each.directory} is a trial: {each.run.trial}" for each in stores.members if each.run.trial]
+
+
+def check_kept(stores: Collection, names: Sequence[str]) -> None:
+    """Raise UsageError for a column that no store keeps."""
+    kept = stores.kept_columns
+    unknown = [name for name in names if name not in kept]
+    if unknown:
+        raise UsageError(
+            f"the store does not keep the column {unknown[0]!r}",
+            f"kept         {', '.join(kept) or 'none'}",
+            *did_you_mean(unknown[0], kept),
+            "`tokenmill prepare --keep NAMES` keeps columns.",
+        )

@@ -18,7 +18,7 @@ from tokenmill.errors import StoreError, UsageError
 from tokenmill.humanize import Readable, html_table
 from tokenmill.sources import ROW_KINDS, file_at
 from tokenmill.sources.line_numbers import MAX_COUNTED_BYTES, line_numbers
-from tokenmill.store.collection import open_collection
+from tokenmill.store.collection import open_collection, trial_notes
 from tokenmill.store.job import Job
 from tokenmill.store.part import PartContent, SkippedRow, TokenArray
 from tokenmill.store.part_index import PartIndex
@@ -172,7 +172,7 @@ class Store:
         return storage_settings.run, (self._settings, type(self), self.directories)
 
     def __repr__(self) -> str:
-        trial = ", a trial" if self.collection.trials else ""
+        trial = ", a trial" if trial_notes(self.collection) else ""
         return f"<Store {self.directory}: {len(self):,} documents, {self.token_count:,} tokens ({self.dtype}){trial}>"
 
     def _repr_html_(self) -> str:

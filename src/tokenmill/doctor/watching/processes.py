@@ -156,7 +156,7 @@ class Process:
 
 
 def count_workers(processes: Iterable[Process]) -> int:
-    """Returns the number of workers. A small process with threads, such as a multiprocessing.Manager, is none."""
+    """Returns the number of workers. A small process with threads is not counted: it is a multiprocessing.Manager."""
     workers = [process for process in processes if process.role == "worker"]
     manager_bytes = MANAGER_FRACTION * max((process.own_bytes for process in workers), default=0)
     return sum(process.threads == 1 or process.own_bytes >= manager_bytes for process in workers)
